@@ -1,4 +1,4 @@
-"""What `auth:` of a tool says: a credential's name, a DSN or URL, or a map of either.
+"""Parses `auth:` of a tool: the name of a credential, a DSN or URL, or a mapping of either.
 
 Fields are read with and without a prefix (`db_host`, `nats_url`), as stored credentials spell them.
 """
@@ -12,7 +12,7 @@ from noetl.core.model.tool import Host
 
 
 class BadAuth(ValueError):
-    """`auth` is nothing that could name a credential."""
+    """`auth` has an invalid type."""
 
 
 _NAMES = ("credential", "key", "name")
@@ -35,7 +35,7 @@ async def fields_of(auth: Any, host: Host, *, prefixes: tuple[str, ...] = ()) ->
             return plain_fields(given, prefixes)
         rest = {key: value for key, value in given.items() if key not in (*_NAMES, "source", "type", "kind")}
         return {**await fields_of(name, host, prefixes=prefixes), **plain_fields(rest, prefixes)}
-    raise BadAuth(f"auth is a credential's name, a DSN, or a map; this is {type(auth).__name__}")
+    raise BadAuth(f"auth must be the name of a credential, a DSN, or a mapping, not {type(auth).__name__}")
 
 
 def is_dsn(text: str) -> bool:
@@ -44,7 +44,7 @@ def is_dsn(text: str) -> bool:
 
 
 def plain_fields(fields: Mapping[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-    """The fields without their prefixes; what is spelled both ways is read without."""
+    """Return the fields without their prefixes; a field without a prefix has precedence."""
     found: dict[str, Any] = {}
     nested = fields.get("data")
     for key, value in (nested if isinstance(nested, Mapping) else fields).items():

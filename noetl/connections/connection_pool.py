@@ -1,8 +1,8 @@
 """A bounded pool of connections to one server, for one event loop.
 
-Unlike the pools that drivers bring, this one hands a failed connect to the caller who waited for
-it, with the server's own words (a wrong password is not a timeout), and runs nothing in the
-background: idle connections are closed by a timer.
+Unlike the pools of drivers, this one raises a failed connect in the caller that waits for the connection, with the
+server's message (a wrong password is not a timeout), and has no background task: idle connections are closed by a
+timer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ C = TypeVar("C")
 
 
 class PoolExhausted(Exception):
-    """All connections are in use and none came back in time."""
+    """All connections are in use and none was released in time."""
 
 
 class Pool(Generic[C]):
-    """Connections made by `connect`, at most `size` at a time, kept for `idle` seconds."""
+    """Connections created by `connect`, at most `size` at a time; idle ones are closed after `idle` seconds."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class Pool(Generic[C]):
         self._close = close
         self._usable = usable
         self._renew = renew
-        self._idle: deque[tuple[float, C]] = deque()  # the one used last is at the right, and is used next
+        self._idle: deque[tuple[float, C]] = deque()  # the most recently used one is at the right and is reused first
         self._keep = idle
         self._free = asyncio.Semaphore(size)
-        self._deeds: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer = False
         self._closed = False
         self.size = size
 
     @asynccontextmanager
     async def connection(self, *, wait: float | None = None) -> AsyncIterator[C]:
-        """A connection for the length of the block; a broken one is not used again."""
+        """Provide a connection for the block; a broken one is not reused."""
         connection = await self.acquire(wait=wait)
         try:
             yield connection
@@ -60,7 +60,7 @@ class Pool(Generic[C]):
             await self.release(connection)
 
     async def acquire(self, *, wait: float | None = None) -> C:
-        """A connection of one's own until it is released."""
+        """Return a connection for exclusive use until it is released."""
         try:
             async with asyncio.timeout(wait):
                 await self._free.acquire()
@@ -78,37 +78,37 @@ class Pool(Generic[C]):
             raise
 
     async def release(self, connection: C, *, used: bool = False) -> None:
-        """Give a connection back; `used` asks for it to be made like new first, which nobody waits for."""
+        """Release a connection; with `used`, reset it first, in the background."""
         if used and self._renew is not None and self._usable(connection):
-            self._do(self._made_new(connection))
+            self._start(self._reset_and_release(connection))
             return
-        await self._put_back(connection)
+        await self._add_idle(connection)
 
     async def close(self) -> None:
-        """Close what is idle, and what comes back from now on."""
+        """Close idle connections now, and all others when they are released."""
         self._closed = True
-        if self._deeds:
-            await asyncio.wait(self._deeds)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         while self._idle:
             await self._close(self._idle.pop()[1])
 
-    async def _made_new(self, connection: C) -> None:
+    async def _reset_and_release(self, connection: C) -> None:
         assert self._renew is not None
         if await self._renew(connection):
-            await self._put_back(connection)
+            await self._add_idle(connection)
         else:
             self._free.release()
             await self._close(connection)
 
-    async def _put_back(self, connection: C) -> None:
+    async def _add_idle(self, connection: C) -> None:
         self._free.release()
         if self._closed or not self._usable(connection):
             await self._close(connection)
             return
         self._idle.append((time.monotonic(), connection))
-        self._wake_later()
+        self._expire_later()
 
-    def _wake_later(self) -> None:
+    def _expire_later(self) -> None:
         if self._timer or not self._idle:
             return
         self._timer = True
@@ -127,14 +127,14 @@ class Pool(Generic[C]):
         self._timer = False
         now = time.monotonic()
         while self._idle and self._idle[0][0] + self._keep <= now:
-            self._do(self._close_one(self._idle.popleft()[1]))
+            self._start(self._close_one(self._idle.popleft()[1]))
         if not self._closed:
-            self._wake_later()
+            self._expire_later()
 
     async def _close_one(self, connection: C) -> None:
         await self._close(connection)
 
-    def _do(self, deed: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(deed)
-        self._deeds.add(task)
-        task.add_done_callback(self._deeds.discard)
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,7 +1,7 @@
-"""DuckDB: one instance per database and process, a cursor for each call, writers one after the other.
+"""DuckDB: one instance per database and process, a cursor for each call, one writer at a time.
 
-A file is held open only while calls use it (and a moment longer), since DuckDB lets one process at
-a time write a file: a worker that finds it taken waits for its turn.
+A file is open only while calls use it, and for `LINGER` seconds after that, because DuckDB lets only one process
+write a file: a worker that finds it locked waits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Database:
 
     @asynccontextmanager
     async def cursor(self, *, writes: bool, wait: float = WAIT_FOR_FILE) -> AsyncIterator[Any]:
-        """A connection of one's own; writers of one database come one after the other."""
+        """Provide a cursor for exclusive use; only one writer of a database has one at a time."""
         async with self.writing if writes and self.path != MEMORY else nullcontext():
             await self._open(wait)
             self._users += 1
@@ -55,7 +55,7 @@ class Database:
                 self._close_later()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -63,8 +63,8 @@ class Database:
             self._instance.close()
             self._instance = None
 
-    def let_go(self) -> None:
-        """Close the file if nobody uses it just now, so that it can be attached elsewhere."""
+    def close_if_unused(self) -> None:
+        """Close the file if no call uses it, so that it can be attached elsewhere."""
         if not self._users and not self._opening.locked():
             self.close()
 
@@ -77,9 +77,9 @@ class Database:
                 try:
                     self._instance = await asyncio.to_thread(connect, self.path, self.read_only)
                 except duckdb.Error as problem:
-                    if not _is_taken(problem) or asyncio.get_running_loop().time() > deadline:
+                    if not _is_locked(problem) or asyncio.get_running_loop().time() > deadline:
                         raise
-                    await asyncio.sleep(0.05)  # somebody else has it; there is nothing to be woken by
+                    await asyncio.sleep(0.05)  # another process has locked it, and DuckDB has no notification
 
     def _close_later(self) -> None:
         if self._timer is not None:
@@ -115,33 +115,33 @@ def database(path: str, *, read_only: bool = False) -> Database:
     return per_loop(("duckdb", path, read_only), lambda: Database(path, read_only=read_only))
 
 
-def _is_taken(problem: Exception) -> bool:
-    """Whether a file is held by another process, or by another database of this one."""
-    said = str(problem).lower()
-    return "lock" in said or "already attached" in said or "handle conflict" in said
+def _is_locked(problem: Exception) -> bool:
+    """Whether a file is locked by another process, or by another database of this one."""
+    text = str(problem).lower()
+    return "lock" in text or "already attached" in text or "handle conflict" in text
 
 
 async def attach(cursor: Any, statement: str, path: str, wait: float) -> None:
-    """Attach a file to a database; tasks that use it by itself are waited for."""
+    """Attach a file to a database; wait until no other task has it open."""
     import duckdb
 
     deadline = asyncio.get_running_loop().time() + wait
     while True:
         for read_only in (False, True):
-            database(path, read_only=read_only).let_go()
+            database(path, read_only=read_only).close_if_unused()
         try:
             await in_thread(lambda: cursor.execute(statement), interrupt=cursor.interrupt)
             return
         except duckdb.Error as problem:
-            if not _is_taken(problem) or asyncio.get_running_loop().time() > deadline:
+            if not _is_locked(problem) or asyncio.get_running_loop().time() > deadline:
                 raise
         await asyncio.sleep(0.05)
 
 
 def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[list[str], Iterator[Any], int | None]:
-    """Run one statement: its columns, its rows as Arrow batches, and how many rows it changed if it says.
+    """Run one statement; return its columns, its rows as Arrow batches, and the number of changed rows if known.
 
-    Called in a thread; the batches are computed as they are taken, in that thread too."""
+    Called in a thread; the batches are computed on demand, in that thread too."""
     relation = cursor.sql(bound.text, params=bound.values) if bound.values else cursor.sql(bound.text)
     if relation is None:
         return [], iter(()), None
@@ -215,7 +215,7 @@ _READS = {
 _CHANGES = {"insert", "update", "delete", "merge", "create", "drop", "alter", "copy"}
 
 
-def writes(statements: list[str]) -> bool:
+def may_write(statements: list[str]) -> bool:
     """Whether some statement may change the database."""
     for statement in statements:
         words = [token.text.lower() for token in tokens(statement, "duckdb") if token.kind == "word"]
@@ -279,8 +279,8 @@ def attach_statement(name: str, target: str, options: Mapping[str, Any]) -> str:
     return f"ATTACH IF NOT EXISTS '{escaped}' AS {quote_column(name)}{suffix}"
 
 
-def explain(failure: Exception) -> ErrorInfo:
-    """An exception of DuckDB as an error of the closed list."""
+def to_error_info(failure: Exception) -> ErrorInfo:
+    """Convert an exception of DuckDB to one of the error kinds."""
     import duckdb
 
     text = re.sub(r"^[\w ]+ Error: ", "", str(failure)).strip()
@@ -288,9 +288,9 @@ def explain(failure: Exception) -> ErrorInfo:
     missing = re.search(r"required extension '(\w+)|Extension \"?(\w+)\"? (?:not found|is an existing extension)", text)
     if missing and "extension" in text.lower():
         name = missing[1] or missing[2]
-        told = f"DuckDB needs its extension {name} for this, and it is not installed here (INSTALL {name}). "
-        told += "Files of object stores can be read without it: kind transfer, or kind object with `file`."
-        return error_info("client_error", told, details=details)
+        message = f"DuckDB needs its extension {name} for this, and it is not installed (INSTALL {name}). "
+        message += "Files of object stores can be read without it: kind transfer, or kind object with `file`."
+        return error_info("client_error", message, details=details)
 
     def is_a(*names: str) -> bool:
         return isinstance(failure, tuple(kind for name in names if (kind := getattr(duckdb, name, None)) is not None))
@@ -299,7 +299,7 @@ def explain(failure: Exception) -> ErrorInfo:
         kind = "db.constraint"
     elif is_a("TransactionException"):
         kind = "db.deadlock" if "onflict" in text else "db.syntax"
-    elif _is_taken(failure) and not is_a("TransactionException"):
+    elif _is_locked(failure) and not is_a("TransactionException"):
         kind = "db.connection"
     elif is_a("InterruptException"):
         kind = "db.timeout"

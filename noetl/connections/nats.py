@@ -21,7 +21,7 @@ from noetl.runtime.resources import per_loop
 
 PREFIXES = ("nats_",)
 CHUNK = 128 * 1024
-WINDOW = 16  # chunks on their way at a time
+WINDOW = 16  # chunks in flight
 
 
 class Connections:
@@ -48,7 +48,7 @@ class Connections:
         self._open.clear()
 
 
-async def client_of(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
+async def shared_client(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
     """The loop's connection for a credential's fields."""
     return await per_loop(("nats",), Connections).get(fields, timeout=timeout)
 
@@ -79,8 +79,8 @@ async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) ->
     except ConnectionRefusedError:
         raise
     except ConnectionError:
-        # A server that refuses a credential hangs up at once, and its word may be lost with the connection. One that
-        # is asked to confirm each command says why before anything else is sent.
+        # A server that refuses a credential closes the connection at once, and its error message may be lost. In
+        # verbose mode it acknowledges each command, so the message is read before anything else is sent.
         await (await _connected(servers, {**options, "verbose": True})).close()
         return await _connected(servers, options)
 
@@ -91,14 +91,14 @@ async def _connected(servers: list[str], options: Mapping[str, Any]) -> Any:
     problems: list[Exception] = []
 
     async def note(problem: Exception) -> None:
-        problems.append(problem)  # said by whoever waits for the answer
+        problems.append(problem)  # raised below
 
     try:
         client = await nats.connect(servers, max_reconnect_attempts=2, error_cb=note, **options)
     except nats.errors.NoServersError as failure:
-        told = [problem for problem in problems if not isinstance(problem, OSError)]
-        raise (told or problems or [failure])[-1] from failure
-    if not client.is_connected:  # the server hung up without a word, which the client takes for an answer
+        specific = [problem for problem in problems if not isinstance(problem, OSError)]
+        raise (specific or problems or [failure])[-1] from failure
+    if not client.is_connected:  # the server closed the connection, which the client does not report
         await client.close()
         raise ConnectionResetError(ECONNRESET, "the server closed the connection")
     return client
@@ -116,7 +116,7 @@ class ObjectInfo(NamedTuple):
     headers: dict[str, Any]
 
 
-class Objects:
+class ObjectBucket:
     """One bucket of a server's object store."""
 
     def __init__(self, client: Any, bucket: str) -> None:
@@ -125,7 +125,7 @@ class Objects:
         self._js = client.jetstream(timeout=30)
 
     async def ensure(self) -> None:
-        """Make the bucket if there is none."""
+        """Create the bucket if it does not exist."""
         from nats.js.api import StorageType
         from nats.js.errors import NotFoundError
 
@@ -137,7 +137,7 @@ class Objects:
     async def put(
         self, name: str, blocks: AsyncIterator[bytes], *, nuid: str | None = None, headers: dict[str, Any] | None = None
     ) -> ObjectInfo:
-        """Stream an object in; a former one of that name is replaced when the new one is complete."""
+        """Write an object from a stream; an existing one of that name is replaced when the new one is complete."""
         former = await self.find(name)
         nuid = nuid or secrets.token_hex(11)
         subject = self._chunks(nuid)
@@ -150,7 +150,7 @@ class Objects:
                 size += len(chunk)
                 chunks += 1
                 waiting.append(asyncio.create_task(self._js.publish(subject, chunk, timeout=30)))
-                # The connection keeps the order, once the first request has set up the way back for answers.
+                # The connection preserves the order, once the first request has set up the reply subscription.
                 if len(waiting) >= WINDOW or chunks == 1:
                     await asyncio.gather(*waiting)
                     waiting = []
@@ -190,7 +190,7 @@ class Objects:
         )  # fmt: skip
 
     async def read(self, info: ObjectInfo) -> AsyncGenerator[bytes, None]:
-        """Stream an object out, a chunk at a time and no faster than it is taken."""
+        """Yield the chunks of an object, each fetched on demand."""
         from nats.js.errors import NotFoundError
 
         sequence = 1
@@ -200,12 +200,12 @@ class Objects:
                     self.stream, seq=sequence, subject=self._chunks(info.nuid), direct=True, next=True
                 )
             except NotFoundError:
-                return  # chunks are missing: whoever counts the bytes will notice
+                return  # chunks are missing; the caller checks the number of bytes
             sequence = message.seq + 1
             yield message.data or b""
 
     async def delete(self, name: str) -> bool:
-        """Forget an object, its chunks and its metadata; False when there was none."""
+        """Delete an object, its chunks and its metadata; return False if there was none."""
         info = await self.find(name)
         if info is None:
             return False
@@ -255,8 +255,8 @@ async def _cut(blocks: AsyncIterator[bytes], size: int) -> AsyncGenerator[bytes,
         yield bytes(pending)
 
 
-def explain(failure: Exception, what: str, named: str = "") -> ErrorInfo:
-    """An exception of the driver as an error of the closed list; `named` is what was asked for."""
+def to_error_info(failure: Exception, what: str, named: str = "") -> ErrorInfo:
+    """Convert an exception of the driver to one of the error kinds; `named` is the requested object."""
     from nats import errors
     from nats.js import errors as js
 
@@ -268,15 +268,15 @@ def explain(failure: Exception, what: str, named: str = "") -> ErrorInfo:
     ):
         return error_info("auth", f"{what}: the server refuses the credential ({text})")
     if isinstance(failure, js.NotFoundError):
-        return error_info("not_found", f"{what}: there is no such thing" + (f" ({named})" if named else ""))
+        return error_info("not_found", f"{what}: not found" + (f" ({named})" if named else ""))
     if isinstance(failure, errors.NoRespondersError | js.NoStreamResponseError):
-        return error_info("not_found", f"{what}: nobody answers on that subject")
+        return error_info("not_found", f"{what}: no responders on that subject")
     if isinstance(failure, errors.TimeoutError | TimeoutError):
-        return error_info("timeout", f"{what}: no answer in time")
+        return error_info("timeout", f"{what}: timed out")
     if isinstance(failure, errors.MaxPayloadError):
         return error_info("limit", f"{what}: the message is larger than the server allows")
     if isinstance(failure, js.KeyWrongLastSequenceError):
-        return error_info("client_error", f"{what}: the key exists already, or has changed meanwhile")
+        return error_info("client_error", f"{what}: the key already exists, or was changed by another client")
     if isinstance(failure, js.ServiceUnavailableError | js.ServerError):
         full = "insufficient" in text or "maximum" in text
         return error_info("storage.quota" if full else "server_error", f"{what}: {text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,12 +15,12 @@ from noetl.core.model.tool import Timeout
 from noetl.runtime.resources import per_loop
 
 MARGIN_S = 60.0  # renew this long before the end, or at nine tenths of a short life
-LIFE_S = 300.0  # of a token whose server does not say
-MOST_BYTES = 1 << 20
+LIFE_S = 300.0  # of a token without `expires_in`
+MAX_BYTES = 1 << 20
 
 
 class ClientCredentials(Struct, frozen=True):
-    """Where a token comes from; `basic` sends the client's name and secret in a header, not in the form."""
+    """A client-credentials grant; `basic` sends the client's id and secret in a header, not in the form."""
 
     token_url: str
     client_id: str
@@ -29,11 +30,11 @@ class ClientCredentials(Struct, frozen=True):
     basic: bool = False
 
     def key(self) -> str:
-        """A name for this grant that gives nothing away."""
+        """Return a key for this grant that does not reveal its secret."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
 
-class Token(Struct, frozen=True):
+class AccessToken(Struct, frozen=True):
     """An access token and when (by the loop's clock) to fetch the next one."""
 
     access_token: str
@@ -41,15 +42,15 @@ class Token(Struct, frozen=True):
     renew_at: float
 
 
-class Tokens:
+class TokenCache:
     """The running loop's tokens; one request at a time for each."""
 
     def __init__(self) -> None:
-        self._tokens: dict[str, Token] = {}
+        self._tokens: dict[str, AccessToken] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def get(self, grant: ClientCredentials, *, allows: Allows | None = None) -> str:
-        """A token that is still good for a while; HttpFailure when none can be had."""
+        """Return a token that is valid for a while; raise HttpFailure if it cannot be fetched."""
         key, clock = grant.key(), asyncio.get_running_loop().time
         token = self._tokens.get(key)
         if token is not None and clock() < token.renew_at:
@@ -61,16 +62,16 @@ class Tokens:
         return token.access_token
 
     def forget(self, grant: ClientCredentials) -> None:
-        """Fetch anew next time: a server refused the token before its time."""
+        """Drop a token that a server has refused before it expired."""
         self._tokens.pop(grant.key(), None)
 
 
-def tokens() -> Tokens:
+def tokens() -> TokenCache:
     """The running loop's tokens."""
-    return per_loop(Tokens, Tokens)
+    return per_loop(TokenCache, TokenCache)
 
 
-async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) -> Token:
+async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) -> AccessToken:
     import base64
     from urllib.parse import quote_plus, urlencode
 
@@ -92,24 +93,24 @@ async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) ->
         body = b""
         async for chunk in answer.chunks():
             body += chunk
-            if len(body) > MOST_BYTES:
-                raise HttpFailure("parse", f"the answer of {shown_url(grant.token_url)} is too long for a token")
+            if len(body) > MAX_BYTES:
+                raise HttpFailure(
+                    "parse", f"the token response of {shown_url(grant.token_url)} is larger than {MAX_BYTES:,} bytes"
+                )
     place = shown_url(grant.token_url)
-    said: Any = None
-    try:
-        said = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        said = None
-    fields = said if isinstance(said, dict) else {}
+    decoded: Any = None
+    with suppress(msgspec.DecodeError):
+        decoded = msgspec.json.decode(body)
+    fields = decoded if isinstance(decoded, dict) else {}
     if answer.status >= 400:
         why = fields.get("error_description") or fields.get("error") or answer.reason
         kind = "auth" if answer.status < 500 and answer.status != 429 else "server_error"
-        raise HttpFailure(kind, f"{place} gave no token: HTTP {answer.status} {why}")
+        raise HttpFailure(kind, f"the token request to {place} failed: HTTP {answer.status} {why}")
     token = fields.get("access_token")
     if not isinstance(token, str) or not token:
-        raise HttpFailure("parse", f"the answer of {place} has no access_token")
+        raise HttpFailure("parse", f"the token response of {place} has no access_token")
     try:
         life = float(fields.get("expires_in") or LIFE_S)
     except (TypeError, ValueError):
         life = LIFE_S
-    return Token(token, str(fields.get("token_type") or "Bearer"), now + life - min(MARGIN_S, life * 0.1))
+    return AccessToken(token, str(fields.get("token_type") or "Bearer"), now + life - min(MARGIN_S, life * 0.1))

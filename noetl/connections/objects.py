@@ -1,8 +1,8 @@
-"""Object stores and folders through one door: S3, Google Cloud Storage, Azure, files.
+"""Object stores and folders with one interface: S3, Google Cloud Storage, Azure, files.
 
     s3://bucket/key   gs://bucket/key   az://container/key   file:///folder/key   or a plain path
 
-`Place` is a parsed address; `store_of` opens the store of a place with a credential's fields.
+`ObjectLocation` is a parsed address; `shared_store` opens the store of a location with a credential's fields.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _AZURE = {
 }
 
 
-class Place(NamedTuple):
-    """An address taken apart: which kind of store, which bucket (or folder), which key."""
+class ObjectLocation(NamedTuple):
+    """A parsed address: the kind of store, the bucket (or folder), the key."""
 
     scheme: str
     bucket: str
@@ -61,50 +61,50 @@ class Place(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The address again."""
+        """The address."""
         return (
             f"{self.scheme}://{self.bucket}/{self.key}" if self.scheme != "file" else f"file://{self.bucket}/{self.key}"
         )
 
 
-def place_of(address: str, *, scheme: str | None = None, bucket: str | None = None) -> Place:
-    """Take an address apart; with a scheme or bucket of its own it is just a key.
+def parse_location(address: str, *, scheme: str | None = None, bucket: str | None = None) -> ObjectLocation:
+    """Parse an address; if `scheme` and `bucket` are given, it is a key.
 
-    Without a scheme, `bucket/key` means a file, unless `scheme` says otherwise."""
+    Without a scheme, `bucket/key` is a file, unless `scheme` is given."""
     found = re.match(r"([A-Za-z][\w+.-]*)://", address)
     if found:
         named = _SCHEMES.get(found[1].lower())
         if named is None:
-            raise ValueError(f"{found[1]}:// is no object store: use s3://, gs://, az:// or file://")
+            raise ValueError(f"{found[1]}:// is not a supported object store: use s3://, gs://, az:// or file://")
         parts = urlsplit(address)
         path = unquote(parts.path).lstrip("/")
         if named == "file":
             folder, _, name = ("/" + unquote(parts.netloc + parts.path).lstrip("/")).rpartition("/")
-            return Place("file", folder, name)
+            return ObjectLocation("file", folder, name)
         container, _, account = parts.netloc.partition("@")
-        return Place(named, container, path, account.partition(".")[0] or None)
+        return ObjectLocation(named, container, path, account.partition(".")[0] or None)
     named = _SCHEMES.get((scheme or "file").lower())
     if named is None:
-        raise ValueError(f"{scheme!r} is no object store: use s3, gcs, azure or file")
+        raise ValueError(f"{scheme!r} is not a supported object store: use s3, gcs, azure or file")
     if named == "file":
         folder, _, name = str(Path(bucket or "", address)).rpartition("/")
-        return Place("file", folder or ".", name)
+        return ObjectLocation("file", folder or ".", name)
     if bucket:
-        return Place(named, bucket, address.lstrip("/"))
+        return ObjectLocation(named, bucket, address.lstrip("/"))
     container, _, key = address.lstrip("/").partition("/")
-    return Place(named, container, key)
+    return ObjectLocation(named, container, key)
 
 
-def store_of(
-    place: Place, fields: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
+def shared_store(
+    place: ObjectLocation, fields: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
 ) -> Any:
-    """The store of a place; the same place and credential share connections."""
+    """Return the store of a location; calls with the same location and credential share connections."""
     config = config_of(place, fields)
     key = ("objects", place.scheme, place.bucket, place.account, repr(sorted(config.items())), connect, total)
     return per_loop(key, lambda: new_store(place, config, connect=connect, total=total))
 
 
-def config_of(place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:
+def config_of(place: ObjectLocation, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's own names for a credential's fields."""
     wanted = {"s3": _S3, "gs": _GCS, "az": _AZURE}.get(place.scheme, {})
     config: dict[str, Any] = {}
@@ -126,9 +126,9 @@ def config_of(place: Place, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def new_store(
-    place: Place, config: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
+    place: ObjectLocation, config: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
 ) -> Any:
-    """Open a store; nothing is sent yet."""
+    """Open a store; nothing is sent until it is used."""
     from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
     if place.scheme == "file":
@@ -136,7 +136,7 @@ def new_store(
     if place.scheme == "memory":
         return MemoryStore()
     if not place.bucket:
-        raise ValueError(f"{place.url} names no bucket")
+        raise ValueError(f"{place.url} has no bucket")
     options: dict[str, Any] = {
         "client_options": {
             "allow_http": str(config.get("endpoint", "")).startswith("http://"),
@@ -144,7 +144,7 @@ def new_store(
             "timeout": timedelta(seconds=total or 300),
             "user_agent": "noetl",
         },
-        # The playbook's policy retries; this only rides over a lost packet.
+        # Retries are the playbook's policy; this only covers a lost packet.
         "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=min(total or 30, 30))},
     }
     if place.scheme == "s3":
@@ -157,9 +157,9 @@ def new_store(
 async def upload(
     store: Any, key: str, blocks: AsyncIterator[bytes], *, content_type: str | None = None, create: bool = False
 ) -> dict[str, Any]:
-    """Stream blocks into an object, which appears whole or not at all.
+    """Write an object from a stream, atomically.
 
-    What fits into one request is sent as one; more is sent in parts, of which a few are in memory."""
+    A short object is one request; a longer one is sent in parts, of which a few are in memory."""
     import obstore
 
     options: dict[str, Any] = {"attributes": {"Content-Type": content_type}} if content_type else {}
@@ -193,8 +193,8 @@ async def download(
 ) -> AsyncGenerator[bytes, None]:
     """Stream an object, or a range of it.
 
-    The driver's limit of time is for a whole request, and whoever reads may take longer: what breaks off is taken up
-    again where it was, as long as every request brings something and the object is still the same."""
+    The driver's timeout is for a whole request, and the reader may take longer: an interrupted download is resumed at
+    its position, as long as every request returns data and the object is unchanged."""
     import obstore
 
     if count is not None and count <= 0:
@@ -218,7 +218,7 @@ async def download(
                 yield bytes(piece)
             return
         except errors() as failure:
-            if start == began or explain(failure, key).kind not in ("timeout", "connection"):
+            if start == began or to_error_info(failure, key).kind not in ("timeout", "connection"):
                 raise
         if start >= (size if end is None else min(end, size)):
             return
@@ -238,7 +238,7 @@ async def exists(store: Any, key: str) -> bool:
 
 
 class ObjectPayload:
-    """An object as something to take parts of."""
+    """An object as a payload of which parts can be read."""
 
     def __init__(self, store: Any, key: str, known: Mapping[str, Any]) -> None:
         self._store = store
@@ -258,7 +258,7 @@ class ObjectPayload:
 
 
 async def payload_of(store: Any, key: str) -> ObjectPayload:
-    """An object with what is known of it."""
+    """Return an object with its metadata."""
     import obstore
 
     result = await obstore.get_async(store, key, options={"head": True})
@@ -279,8 +279,8 @@ def errors() -> tuple[type[Exception], ...]:
     return (BaseError, OSError)
 
 
-def explain(failure: Exception, what: str) -> ErrorInfo:
-    """An exception of the driver as an error of the closed list."""
+def to_error_info(failure: Exception, what: str) -> ErrorInfo:
+    """Convert an exception of the driver to one of the error kinds."""
     from obstore import exceptions
 
     text = str(failure)
@@ -289,19 +289,19 @@ def explain(failure: Exception, what: str) -> ErrorInfo:
     )
     code = int(next(group for group in status.groups() if group)) if status else None
     if isinstance(failure, FileNotFoundError | exceptions.NotFoundError):
-        return error_info("not_found", f"{what}: there is no such object (or bucket)")
+        return error_info("not_found", f"{what}: object or bucket not found")
     if isinstance(failure, FileExistsError | exceptions.AlreadyExistsError | exceptions.PreconditionError):
-        return error_info("client_error", f"{what}: it exists already, and `create` was asked for")
+        return error_info("client_error", f"{what}: the object already exists, and `create` is set")
     if isinstance(failure, exceptions.UnauthenticatedError) or code == 401 or re.search(r"Invalid ?Access ?Key", text):
-        return error_info("auth", f"{what}: the store does not accept the credential")
+        return error_info("auth", f"{what}: the store rejected the credential")
     if isinstance(failure, PermissionError | exceptions.PermissionDeniedError) or code == 403:
         return error_info("storage.access", f"{what}: access denied")
     if re.search(r"timed out|Timeout", text):
-        return error_info("timeout", f"{what}: the store did not answer in time")
+        return error_info("timeout", f"{what}: the store timed out")
     if re.search(r"No space left|quota|QuotaExceeded|EntityTooLarge", text, re.IGNORECASE):
         return error_info("storage.quota", f"{what}: the store is full or the object too large")
     if code is not None and code >= 500:
-        return error_info("server_error", f"{what}: the store answered {code}")
+        return error_info("server_error", f"{what}: the store returned HTTP {code}")
     if re.search(r"error sending request|connect|connection|dns|Connection|reset|HTTP error", text):
         return error_info("connection", f"{what}: the store cannot be reached")
     if isinstance(failure, NotADirectoryError | IsADirectoryError | exceptions.InvalidPathError | ValueError):
@@ -310,5 +310,5 @@ def explain(failure: Exception, what: str) -> ErrorInfo:
 
 
 def _short(text: str) -> str:
-    """The driver's words without its debug print-out, which may hold whatever it was configured with."""
+    """The driver's message without its debug output, which may contain the configuration."""
     return text.partition("\n\nDebug source:")[0].strip()[:500]

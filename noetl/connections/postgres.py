@@ -1,4 +1,4 @@
-"""Postgres: how to reach it, how to run one statement in bounded memory, what its errors mean."""
+"""Postgres: connections, execution of one statement in bounded memory, conversion of errors."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _KEYWORDS = {
     "application_name": ("application_name",),
     "target_session_attrs": ("target_session_attrs",),
 }
-# Everything of DISCARD ALL but the prepared statements, which the driver keeps account of.
-_LIKE_NEW = (
+# Everything of DISCARD ALL but the prepared statements, which the driver tracks.
+_RESET_SESSION = (
     "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); "
     "DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES"
 )
@@ -54,7 +54,7 @@ class Column(NamedTuple):
     modifier: int = -1
 
 
-class Part(NamedTuple):
+class ResultChunk(NamedTuple):
     """A piece of a statement's result; the last one has the command's tag (`INSERT 0 3`)."""
 
     columns: tuple[Column, ...]
@@ -123,10 +123,10 @@ async def open_connection(info: str, *, timeout: float | None = None) -> psycopg
 
 async def run_statement(
     connection: psycopg.AsyncConnection[Any], bound: Bound, *, chunk: int = CHUNK
-) -> AsyncGenerator[Part, None]:
-    """Run one statement and give its rows in chunks, as the server sends them.
+) -> AsyncGenerator[ResultChunk, None]:
+    """Run one statement and yield its rows in chunks, as the server sends them.
 
-    The client never holds more than a chunk. Leaving early, or being cancelled, cancels the
+    The client never holds more than a chunk. Closing the generator early, or cancelling the task, cancels the
     statement on the server and leaves the connection usable."""
     from psycopg import generators, pq
     from psycopg.adapt import PyFormat, Transformer
@@ -151,16 +151,16 @@ async def run_statement(
                 transformer.set_pgresult(result)
                 rows = _load(transformer, result)
                 if status == pq.ExecStatus.TUPLES_CHUNK:
-                    yield Part(columns, rows)
-                    await asyncio.sleep(0)  # data may come without a pause; others want to run too
+                    yield ResultChunk(columns, rows)
+                    await asyncio.sleep(0)  # data may arrive without a pause; let other tasks run
                 else:
                     tag = (result.command_status or b"").decode()
-                    yield Part(columns, rows, tag, result.command_tuples)
+                    yield ResultChunk(columns, rows, tag, result.command_tuples)
             elif status == pq.ExecStatus.COPY_IN:
-                yield Part((), [], copying="in")
+                yield ResultChunk((), [], copying="in")
                 return
             elif status == pq.ExecStatus.COPY_OUT:
-                yield Part((), [], copying="out")
+                yield ResultChunk((), [], copying="out")
                 return
             else:
                 failure = error_from_result(result)
@@ -173,7 +173,7 @@ async def run_statement(
 
 
 async def _stop(connection: psycopg.AsyncConnection[Any]) -> None:
-    """End the statement that is still running; a connection that cannot be saved is closed."""
+    """Cancel the running statement; close the connection if that fails."""
     import psycopg
     from psycopg import generators
 
@@ -196,7 +196,7 @@ def adapted(value: Any, *, json: bool = False) -> Any:
         return Jsonb(dict(value))
     if isinstance(value, list | tuple):
         kinds = {type(item) for item in value if item is not None}
-        if kinds == {int, float}:  # numbers all the same
+        if kinds == {int, float}:  # all are numbers
             return [None if item is None else Decimal(repr(item)) for item in value]
         if any(issubclass(kind, Mapping) for kind in kinds) or len(kinds) > 1:
             return Jsonb(list(value))
@@ -253,7 +253,7 @@ def _load(transformer: Any, result: Any) -> list[tuple[Any, ...]]:
         return []
     try:
         rows: list[tuple[Any, ...]] = transformer.load_rows(0, result.ntuples, tuple)
-    except DataError:  # a value Python has no form for, `infinity` among dates: its text then
+    except DataError:  # a value without a Python type, such as the date `infinity`: use its text
         rows = [
             tuple(_load_one(transformer, result, row, column) for column in range(result.nfields))
             for row in range(result.ntuples)
@@ -274,7 +274,7 @@ def _load_one(transformer: Any, result: Any, row: int, column: int) -> Any:
 
 
 def _usable(connection: psycopg.AsyncConnection[Any]) -> bool:
-    """Whether an idle connection is still one: a server that went away has hung up by now."""
+    """Whether an idle connection is usable: the server may have closed it."""
     import psycopg
     from psycopg import pq
 
@@ -294,15 +294,15 @@ async def _renew(connection: psycopg.AsyncConnection[Any]) -> bool:
     import psycopg
 
     try:
-        await connection.execute(_LIKE_NEW)
+        await connection.execute(_RESET_SESSION)
     except psycopg.Error:
         return False
     return True
 
 
-# ── what errors mean ────────────────────────────────────────────────────────────────────
+# ── errors ──────────────────────────────────────────────────────────────────────────────
 
-_KINDS: tuple[tuple[str, str], ...] = (  # the longest prefix that fits decides
+_KINDS: tuple[tuple[str, str], ...] = (  # the longest matching prefix applies
     ("08", "db.connection"),
     ("0A", "db.syntax"),
     ("22", "schema"),
@@ -329,7 +329,7 @@ _KINDS: tuple[tuple[str, str], ...] = (  # the longest prefix that fits decides
     ("P0001", "db.constraint"),
     ("XX", "server_error"),
 )
-# How the other drivers of Postgres call a connection that failed or ended.
+# The names of other Postgres drivers for a connection that failed or ended.
 _LOST = ("OperationalError", "ConnectionDoesNotExistError", "InterfaceError", "ConnectionFailureError")
 _REFUSED = re.compile(
     r"password authentication failed|no password supplied|no pg_hba.conf entry|role \".*\" does not exist|"
@@ -337,8 +337,8 @@ _REFUSED = re.compile(
 )
 
 
-def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
-    """An exception of the driver as an error of the closed list, and as the helper `pg`."""
+def to_error_info(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
+    """Convert an exception of the driver to one of the error kinds, and to the helper `pg`."""
     import psycopg
 
     if isinstance(failure, PoolExhausted):
@@ -386,16 +386,16 @@ def explain(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
         kind = "db.syntax"
     else:
         kind = "unknown"
-    said = ". ".join(filter(None, [message, pg.get("detail"), pg.get("hint")]))
+    text = ". ".join(filter(None, [message, pg.get("detail"), pg.get("hint")]))
     details = {key: value for key, value in pg.items() if value and key not in ("code", "message")}
-    return error_info(kind, said, details=details), pg
+    return error_info(kind, text, details=details), pg
 
 
 def _first_line(text: str) -> str:
     return " ".join(line.strip() for line in text.strip().splitlines()) or "the driver gave no reason"
 
 
-def names(columns: Sequence[Column]) -> list[str]:
+def column_names(columns: Sequence[Column]) -> list[str]:
     """The columns' names, with a number where one comes twice."""
     seen: dict[str, int] = {}
     result = []
@@ -408,11 +408,11 @@ def names(columns: Sequence[Column]) -> list[str]:
 
 # ── rows and types ──────────────────────────────────────────────────────────────────────
 
-# bool, char, name, int8, int2, int4, text, oid, bpchar, varchar: JSON says them as they are.
+# bool, char, name, int8, int2, int4, text, oid, bpchar, varchar: JSON represents them directly.
 _PLAIN = frozenset({16, 18, 19, 20, 21, 23, 25, 26, 1042, 1043, 114, 3802})
 
 
-def plain_rows(part: Part, columns: Sequence[str]) -> list[dict[str, Any]]:
+def plain_rows(part: ResultChunk, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of a part as plain JSON data."""
     from noetl.data.values import jsonable
 
@@ -432,7 +432,7 @@ def arrow_schema(columns: Sequence[Column]) -> Any:
     """The Arrow schema of a result's columns."""
     from noetl.data.arrow_tables import schema_of
 
-    return schema_of(names(columns), [arrow_type(column) for column in columns])
+    return schema_of(column_names(columns), [arrow_type(column) for column in columns])
 
 
 def _is_array(oid: int) -> bool:
@@ -444,7 +444,7 @@ def _is_array(oid: int) -> bool:
 
 
 def arrow_type(column: Column) -> Any:
-    """The Arrow type of a column; what Arrow cannot say is text that remembers its meaning."""
+    """The Arrow type of a column; types that Arrow does not have are text with a marked meaning."""
     import pyarrow as pa
 
     from noetl.data.arrow_tables import ColumnType

@@ -1,4 +1,4 @@
-"""SQLite as users keep their data in it: connections, values, errors. (`sqlite_file.py` is our own.)"""
+"""SQLite databases of users: connections, values, errors. (The installation's own database is `storage/sqlite`.)"""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Rows:
         return batch_of_mappings(rows, inferred_schema(rows, self.columns))
 
 
-def explain(failure: Exception) -> ErrorInfo:
-    """An exception of SQLite as an error of the closed list."""
+def to_error_info(failure: Exception) -> ErrorInfo:
+    """Convert an exception of SQLite to one of the error kinds."""
     text = str(failure)
     code = getattr(failure, "sqlite_errorname", None)
     details = {"code": code} if code else {}
@@ -97,7 +97,7 @@ def explain(failure: Exception) -> ErrorInfo:
     elif name == "SQLITE_MISMATCH" or isinstance(failure, sqlite3.DataError | sqlite3.InterfaceError):
         kind = "schema"
     elif "Could not decode to UTF-8" in text:
-        kind, text = "parse", f"{text}: it is no text; read it with CAST(... AS BLOB)"
+        kind, text = "parse", f"{text}: it is not text; read it with CAST(... AS BLOB)"
     elif isinstance(failure, sqlite3.OperationalError | sqlite3.ProgrammingError):
         kind = "db.syntax"
     else:

@@ -1,4 +1,4 @@
-"""Tables: Arrow batches, and the rows that playbooks see.
+"""Tables: Arrow batches and the rows of plain data that playbooks read.
 
 A row is a mapping of plain JSON data. Where Arrow has no type for a value, the column is text and
 its field's metadata says what the text means: `noetl: json` for structures, `noetl: number` for
@@ -43,7 +43,7 @@ def schema_of(names: Sequence[str], types: Sequence[ColumnType]) -> Any:
 
 
 def batch_of_columns(columns: Sequence[Sequence[Any]], schema: Any, *, plain: bool = False) -> Any:
-    """A batch of values as a driver gave them, column by column; `plain` says that they are JSON data already."""
+    """A batch of a driver's values, column by column; `plain` if they are JSON data already."""
     import pyarrow as pa
 
     arrays = []
@@ -70,7 +70,7 @@ def batch_of_columns(columns: Sequence[Sequence[Any]], schema: Any, *, plain: bo
 
 
 def batch_of_rows(rows: Sequence[Sequence[Any]], schema: Any) -> Any:
-    """A batch of rows as a driver gave them."""
+    """A batch of a driver's rows."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return batch_of_columns(columns, schema)
 
@@ -126,7 +126,7 @@ def plain_column(column: Any, field: Any) -> list[Any]:
     import pyarrow as pa
 
     kind = field.type
-    if pa.types.is_float32(kind):  # as short as it can be said: 0.1, not what the nearest double looks like
+    if pa.types.is_float32(kind):  # the shortest form: 0.1, not the digits of the nearest double
         return [None if value is None else jsonable(float(value)) for value in column.cast(pa.string()).to_pylist()]
     try:
         values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
@@ -164,6 +164,6 @@ def _calendar(months: int, days: int, nanoseconds: int) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A value as text: texts as they are, everything else as JSON."""
+    """A value as text: texts unchanged, everything else as JSON."""
     plain = jsonable(value)
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()

@@ -1,6 +1,6 @@
-"""Content of files, objects and messages: what a task gives becomes bytes, bytes become what a task gets.
+"""Content of files, objects and messages: conversion between values of tasks and bytes.
 
-Small content is data; what is too large to hold is streamed, from a file, a stored result or into one.
+Small content is held in memory; large content is streamed from or into a file or a stored result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 
 def reference_in(value: Any) -> Reference | None:
-    """The reference in a value (as it is, or an output that has one); None when it is plain data."""
+    """The reference in a value (a reference, or an output that has one); None for plain data."""
     if isinstance(value, Reference):
         return value
     if isinstance(value, Mapping) and "locator" not in value and isinstance(value.get("ref"), Mapping):
@@ -39,7 +39,7 @@ def reference_in(value: Any) -> Reference | None:
     try:
         return msgspec.convert(dict(value), Reference)
     except msgspec.ValidationError as wrong:
-        raise PayloadUnavailable(f"this is not a whole reference: {wrong}") from None
+        raise PayloadUnavailable(f"this reference is incomplete: {wrong}") from None
 
 
 async def blocks_of(data: bytes) -> AsyncGenerator[bytes, None]:
@@ -58,12 +58,12 @@ async def file_blocks(path: str) -> AsyncGenerator[bytes, None]:
 
 
 def unfinished(path: Path) -> Path:
-    """Where a file is written until it is complete; nobody else writes there, even if they write the same file."""
+    """The temporary path of a file until it is complete; concurrent writers of one file have different ones."""
     return path.with_name(f"{path.name}.{os.getpid()}-{next(_numbers)}.unfinished")
 
 
 async def save(blocks: AsyncIterator[bytes], path: str) -> int:
-    """Write blocks to a file, which appears when it is complete; how many bytes."""
+    """Write blocks to a file, which appears when it is complete; return the number of bytes."""
     target = Path(path)
     await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
     aside = unfinished(target)
@@ -101,7 +101,7 @@ async def kept_or_stored(
 
 
 def message_bytes(value: Any) -> bytes:
-    """A value as a message: text and bytes as they are, structures as JSON."""
+    """A value as a message: text and bytes unchanged, structures as JSON."""
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, str):
@@ -130,14 +130,14 @@ def encoded(data: Any, format: str, key: str) -> bytes:
             return base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
             raise ValueError(
-                "format bytes takes base64 text, and this is none; for plain text write format: text"
+                "format bytes needs base64 text, and this is not; for plain text use format: text"
             ) from None
     options = {"delimiter": "\t"} if key.lower().endswith(".tsv") else {}
     return encode_value(data, format, **options)
 
 
 def check_format(reference: Reference, format: str, key: str) -> None:
-    """ValueError when a stored result would be written under the name of another format."""
+    """Raise ValueError if a stored result would be written under the name of another format."""
     stored = format_of(content_type=reference.meta.content_type)
     documents = ("json", *TABULAR)
     if stored in documents and format in documents and stored != format:
@@ -146,7 +146,7 @@ def check_format(reference: Reference, format: str, key: str) -> None:
 
 
 def natural_format(data: Any) -> str:
-    """How a value is written where nothing says it."""
+    """The default format of a value."""
     if isinstance(data, str):
         return "text"
     return "bytes" if isinstance(data, bytes | bytearray) else "json"

@@ -1,4 +1,4 @@
-"""CSV and JSON files as DuckDB is asked to read them: it finds out types, but must not lose or change anything.
+"""Options with which DuckDB reads CSV and JSON files: it detects types, but must not lose or change anything.
 
 Left to itself it takes lines that begin with `#` for comments and lines of another length for a preamble, and
 skips them; it makes structures of one shape of all objects, with nulls where an object had no such key; and it
@@ -16,7 +16,7 @@ from typing import Any
 
 from noetl.data.sql import quote_column
 
-ROWS_KEYS = ("rows", "data", "items", "results")  # where a document has its rows, when nobody says
+ROWS_KEYS = ("rows", "data", "items", "results")  # the default key of a document's rows
 DELIMITERS = ",;\t|"
 _SHAPES = {"json": "auto", "jsonl": "newline_delimited"}
 _OBJECT = "maximum_object_size=1073741824"

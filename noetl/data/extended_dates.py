@@ -1,4 +1,4 @@
-"""Dates that Python cannot say: `infinity`, years before 1 and after 9999, nanoseconds.
+"""Dates outside the range of Python's types: `infinity`, years before 1 and after 9999, nanoseconds.
 
 Databases use them (a `valid_to` that never comes is `infinity`), and Arrow carries them as numbers. Infinity is
 the largest number, as DuckDB has it; as text everything is what Postgres writes and reads.
@@ -12,7 +12,7 @@ from typing import Any
 
 DAY = 86_400_000_000  # microseconds
 _FOREVER_DAYS, _FOREVER = 2**31 - 1, 2**63 - 1
-_FIRST, _LAST = -719_162, 2_932_896  # the days that Python knows
+_FIRST, _LAST = -719_162, 2_932_896  # the days that Python can represent
 _WRITTEN = re.compile(
     r"(?P<year>\d{4,})-(?P<month>\d\d)-(?P<day>\d\d)"
     r"(?: (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.(?P<fraction>\d+))?(?P<zone>[+-]\d\d(?::\d\d)*)?)?"
@@ -29,7 +29,7 @@ def is_calendar(kind: Any) -> bool:
 
 
 def spelled(column: Any) -> list[Any]:
-    """The values of a column of dates or timestamps: as Python has them, or as text where it has none."""
+    """The values of a column of dates or timestamps: Python's types, or text where they cannot represent them."""
     return [_spelled(scalar) for chunk in getattr(column, "chunks", [column]) for scalar in chunk]
 
 
@@ -58,7 +58,7 @@ def _text(kind: Any, value: int) -> str:
         return _dated(days, "")
     if not _FIRST <= days <= _LAST:
         return _dated(days, f" {clock}{'+00' if kind.tz else ''}")
-    return _dated(days, f"T{clock}{'+00:00' if kind.tz else ''}")  # as near dates are written, only finer
+    return _dated(days, f"T{clock}{'+00:00' if kind.tz else ''}")  # the format of other dates, with more digits
 
 
 def _dated(days: int, clock: str) -> str:

@@ -1,4 +1,4 @@
-"""Formats of content: their names, their content types, and how one is told from what is known of a file."""
+"""Formats of content: their names, their content types, and how the format of a file is determined."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FORMATS = tuple(CONTENT_TYPES)
 def format_of(
     *, given: Any = None, content_type: str | None = None, path: str | None = None, default: str = "bytes"
 ) -> str:
-    """The format somebody names, else that of a content type, else that of a file's ending."""
+    """The given format, else that of a content type, else that of a file's extension."""
     if given not in (None, "", "auto"):
         named = _ALIASES.get(str(given).lower(), str(given).lower())
         if named not in CONTENT_TYPES:

@@ -1,193 +1,200 @@
-"""JSON that is too large to hold: find a value by its path, then take it element by element.
+"""JSON documents that are too large to hold in memory: select a value by its path, read a list element by element.
 
-    document = JsonStream(chunks)
-    if await document.go_to(("data", "items")) == "[":
-        async for element in document.elements(): ...      # each as bytes, to be decoded
+    with closing(JsonStream(chunks)) as document:
+        if await document.go_to(("data", "items")) == "[":
+            async for element in document.elements(): ...
 
-Only the element that is just being read is in memory. What is stepped over is checked for balance
-and nothing more; what is given out is checked by whoever decodes it.
+ijson parses the stream; only the value that is being read is in memory. Numbers have the types that JSON gives them:
+whole numbers are exact, all others are floats. Everything up to the end of the value that was read is checked.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from functools import cache
+from math import isinf
+from typing import Any
 
 import msgspec
 
-_BLANK = re.compile(rb"[ \t\r\n]*")
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-# A lone quote begins a string that is not all here yet.
-_NESTING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
-_SCALAR = re.compile(rb"[^\s,:\[\]{}\"]+")
-_LEAST = 1 << 16
+LOG = logging.getLogger(__name__)
+FEED = 1 << 16  # bytes parsed at once
+_OPENING = {"start_map": "{", "start_array": "[", "string": '"'}
+_EMPTY: dict[str, Any] = {"start_map": dict, "start_array": list}
+Check = Callable[[int], None]
+_ENDS = frozenset(["end_map", "end_array"])
+_DEPTH = {"start_map": 1, "start_array": 1, "end_map": -1, "end_array": -1}
 
 
 class JsonStream:
-    """A JSON document read from front to back, once."""
+    """A JSON document that is read from front to back, once."""
 
     def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        ijson = _ijson()
         self._chunks = chunks
-        self._buffer = b""
-        self._position = 0
-        self._ended = False
+        self._parsed: list[tuple[str, Any]] = ijson.sendable_list()
+        self._parser = ijson.basic_parse_coro(self._parsed)
+        self._malformed: type[Exception] = ijson.JSONError
+        self._events: Iterator[tuple[str, Any]] = iter(())
+        self._pieces: Iterator[bytes] = iter(())
+        self._fed = 0
+        self._next: tuple[str, Any] | None = None  # the first event of the value at the current position
+
+    def close(self) -> None:
+        """Close the parser, which raises if the document was not read to its end."""
+        with suppress(self._malformed, RuntimeError):
+            self._parser.close()
 
     async def go_to(self, path: Sequence[str]) -> str | None:
-        """Go to the value at a path of keys and indexes.
+        """Move to the value at a path of keys and indexes.
 
-        Gives its first character (`{`, `[`, `"` or other), or None when there is no such value."""
+        Return its first character (`{`, `[`, `"`, or empty for other values), or None if there is no such value."""
         for step in path:
-            opening = await self._peek()
-            if opening == "{":
+            event, _ = await self._peek()
+            if event == "start_map":
                 found = await self._to_key(step)
-            elif opening == "[" and re.fullmatch(r"\d+", step):
+            elif event == "start_array" and step.isdecimal():
                 found = await self._to_index(int(step))
             else:
                 return None
             if not found:
                 return None
-        return await self._peek()
+        event, _ = await self._peek()
+        return _OPENING.get(event, "")
 
-    async def elements(self, *, skip: int = 0) -> AsyncGenerator[bytes, None]:
-        """The elements of the array that begins here, each as it is written; `skip` are stepped over first."""
-        await self._expect(b"[")
-        if await self._peek() == "]":
-            return
-        while True:
+    async def elements(self, *, skip: int = 0, check: Check | None = None) -> AsyncGenerator[Any, None]:
+        """Yield the elements of the list at the current position, without the first `skip`."""
+        await self._take()
+        while (await self._peek())[0] != "end_array":
             if skip > 0:
                 skip -= 1
                 await self._step_over()
             else:
-                yield await self._take()
-            if not await self._another(b"]"):
-                return
+                yield await self.value(check)
 
-    async def whole(self) -> bytes:
-        """The value that begins here, as it is written."""
-        return await self._take()
+    async def value(self, check: Check | None = None) -> Any:
+        """Return the value at the current position.
+
+        While a long value is read, `check` is called with the number of its bytes so far and may raise."""
+        first, root = await self._take()
+        if first not in _EMPTY:
+            return self._scalar(root)
+        root = holder = _EMPTY[first]()
+        stack = [root]
+        key: Any = None
+        start = self._fed  # the value began before this byte
+        while True:
+            for event, value in self._events:
+                if event == "map_key":
+                    key = value
+                    continue
+                if event in _ENDS:
+                    stack.pop()
+                    if not stack:
+                        return root
+                    holder = stack[-1]
+                    continue
+                if event in _EMPTY:
+                    value = _EMPTY[event]()
+                    stack.append(value)
+                elif type(value) is Decimal:
+                    value = self._scalar(value)
+                if type(holder) is dict:
+                    holder[key] = value
+                else:
+                    holder.append(value)
+                holder = stack[-1]
+            if check is not None:
+                check(self._fed - start)
+            await self._parse_more()
 
     async def _to_key(self, key: str) -> bool:
-        await self._expect(b"{")
-        if await self._peek() == "}":
-            return False
+        await self._take()
         while True:
-            name = await self._take()
-            await self._expect(b":")
-            if msgspec.json.decode(name) == key:
+            event, name = await self._take()
+            if event == "end_map":
+                return False
+            if name == key:
                 return True
             await self._step_over()
-            if not await self._another(b"}"):
-                return False
 
     async def _to_index(self, index: int) -> bool:
-        await self._expect(b"[")
-        if await self._peek() == "]":
-            return False
+        await self._take()
         for _ in range(index):
-            await self._step_over()
-            if not await self._another(b"]"):
+            if (await self._peek())[0] == "end_array":
                 return False
-        return True
-
-    async def _another(self, closing: bytes) -> bool:
-        """Whether a comma follows, rather than the end."""
-        await self._peek()
-        found = self._buffer[self._position : self._position + 1]
-        if found not in (b",", closing):
-            raise msgspec.DecodeError(f"JSON is malformed: expected ',' or '{closing.decode()}', found {found!r}")
-        self._position += 1
-        return found == b","
-
-    async def _expect(self, character: bytes) -> None:
-        await self._peek()
-        found = self._buffer[self._position : self._position + 1]
-        if found != character:
-            raise msgspec.DecodeError(f"JSON is malformed: expected '{character.decode()}', found {found!r}")
-        self._position += 1
-
-    async def _peek(self) -> str:
-        """The next character that is not blank."""
-        while True:
-            blank = _BLANK.match(self._buffer, self._position)
-            assert blank is not None
-            self._position = blank.end()
-            if self._position < len(self._buffer):
-                return chr(self._buffer[self._position])
-            if not await self._more():
-                raise msgspec.DecodeError("JSON is malformed: it ends too early")
-
-    async def _take(self) -> bytes:
-        """The next value as it is written."""
-        await self._peek()
-        while (end := self._end_of_value()) is None:
-            # Twice as much each time, so that looking again from the start stays cheap.
-            if not await self._more(len(self._buffer) - self._position):
-                raise msgspec.DecodeError("JSON is malformed: it ends too early")
-        value = self._buffer[self._position : end]
-        self._position = end
-        return value
+            await self._step_over()
+        return (await self._peek())[0] != "end_array"
 
     async def _step_over(self) -> None:
-        """Pass the next value, keeping none of it."""
-        if await self._peek() not in "{[":
-            await self._take()
-            return
-        depth = 0
-        while True:
-            for token in _NESTING.finditer(self._buffer, self._position):
-                text = token[0]
-                if text == b'"':
-                    self._position = token.start()  # the string goes on in what has not come yet
-                    break
-                self._position = token.end()
-                if text in (b"{", b"["):
-                    depth += 1
-                elif text in (b"}", b"]"):
-                    depth -= 1
-                    if depth == 0:
-                        return
-            else:
-                self._position = len(self._buffer)
-            if not await self._more(len(self._buffer) - self._position):
-                raise msgspec.DecodeError("JSON is malformed: it ends too early")
+        """Read the next value without storing it."""
+        depth = _DEPTH.get((await self._take())[0], 0)
+        while depth:
+            for event, _ in self._events:
+                depth += _DEPTH.get(event, 0)
+                if not depth:
+                    return
+            await self._parse_more()
 
-    def _end_of_value(self) -> int | None:
-        """Where the value that begins here ends; None while not all of it is here."""
-        first = self._buffer[self._position : self._position + 1]
-        if first == b'"':
-            string = _STRING.match(self._buffer, self._position)
-            return string.end() if string else None
-        if first in (b"{", b"["):
-            depth = 0
-            for token in _NESTING.finditer(self._buffer, self._position):
-                text = token[0]
-                if text == b'"':
-                    return None
-                if text in (b"{", b"["):
-                    depth += 1
-                elif text in (b"}", b"]"):
-                    depth -= 1
-                    if depth == 0:
-                        return token.end()
-            return None
-        scalar = _SCALAR.match(self._buffer, self._position)
-        if scalar is None:
-            raise msgspec.DecodeError(f"JSON is malformed: a value cannot begin with {first!r}")
-        return scalar.end() if scalar.end() < len(self._buffer) or self._ended else None
+    async def _peek(self) -> tuple[str, Any]:
+        if self._next is None:
+            self._next = await self._take()
+        return self._next
 
-    async def _more(self, least: int = 0) -> bool:
-        """Read on; False when there is nothing more to decide with."""
-        if self._ended:
-            return False
-        pieces = [self._buffer[self._position :]]
-        size = 0
-        self._position = 0
-        while size <= max(least, _LEAST):
-            piece = await anext(self._chunks, None)
-            if piece is None:
-                self._ended = True
-                break
-            pieces.append(bytes(piece))
-            size += len(piece)
-        self._buffer = b"".join(pieces)
-        return True
+    async def _take(self) -> tuple[str, Any]:
+        event, self._next = self._next, None
+        while event is None:
+            event = next(self._events, None)
+            if event is None:
+                await self._parse_more()
+        return event
+
+    async def _parse_more(self) -> None:
+        """Parse the next piece of the stream."""
+        piece = next(self._pieces, None)
+        while piece is None:
+            chunk = await anext(self._chunks, None)
+            if chunk is None:
+                raise self._ends_early()
+            self._pieces = (bytes(chunk[at : at + FEED]) for at in range(0, len(chunk), FEED))
+            piece = next(self._pieces, None)
+        self._parsed.clear()
+        try:
+            self._parser.send(piece)
+        except self._malformed as problem:
+            raise msgspec.DecodeError(f"JSON is malformed after byte {self._fed:,}: {_reason(problem)}") from None
+        self._fed += len(piece)
+        self._events = iter(self._parsed)
+
+    def _ends_early(self) -> msgspec.DecodeError:
+        return msgspec.DecodeError(f"JSON is malformed: it ends after byte {self._fed:,}, inside a value")
+
+    def _scalar(self, number: Any) -> Any:
+        if type(number) is not Decimal:
+            return number
+        value = float(number)
+        if isinf(value):
+            raise msgspec.DecodeError(
+                f"JSON is malformed before byte {self._fed:,}: the number {number} is out of range"
+            )
+        return value
+
+
+def _reason(problem: Exception) -> str:
+    """The parser's message in one line: what is wrong, and the text around it."""
+    message = problem.args[0]
+    lines = (message.decode(errors="replace") if isinstance(message, bytes) else str(message)).splitlines()
+    reason = lines[0].removeprefix("parse error: ").removeprefix("lexical error: ").rstrip(".")
+    return f"{reason}, near `{' '.join(lines[1].split())}`" if len(lines) > 1 and lines[1].strip() else reason
+
+
+@cache
+def _ijson() -> Any:
+    import ijson  # only large payloads need it
+
+    if ijson.backend_name == "python":
+        LOG.info("ijson has no C back end on this machine: large JSON payloads are read about ten times slower")
+    return ijson

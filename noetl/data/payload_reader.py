@@ -1,4 +1,4 @@
-"""Take a payload, or just a part of it, whatever its format: without loading the whole.
+"""Reads a payload of any format, or a part of it, without loading the whole.
 
 | format | `select: a.b` | `select: [x, y]` | `limit`, `offset` |
 |---|---|---|---|
@@ -7,8 +7,8 @@
 | text | | | lines |
 | bytes (given as base64 text) | | | bytes |
 
-The rows of JSON are the list that was selected, or the document itself, or what stands under its
-key `rows`. Tables come as `{rows, row_count, columns}`, the same as from the SQL tools.
+The rows of JSON are the selected list, or the document itself, or the list under its key `rows`. Tables are
+returned as `{rows, row_count, columns}`, as by the SQL tools.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncio
 import base64
 import io
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -26,20 +26,20 @@ from noetl.data import arrow_tables as tables
 from noetl.data import table_files
 from noetl.data.json_stream import JsonStream
 
-WHOLE = 8 * 1024 * 1024  # smaller payloads are simply decoded
-MOST = 64 * 1024 * 1024
+MAX_DECODED_WHOLE = 8 * 1024 * 1024  # smaller payloads are decoded as a whole
+MAX_PART = 64 * 1024 * 1024
 
 
 class TooLarge(ValueError):
-    """What was asked for is more than a task may hold."""
+    """The requested part is larger than the limit of a task."""
 
 
-class NotThere(LookupError):
+class PartNotFound(LookupError):
     """The payload has no such part."""
 
 
 class Payload(Protocol):
-    """Bytes somewhere, of a known size, that can be streamed and read in ranges."""
+    """Stored bytes of a known size that can be streamed and read in ranges."""
 
     size: int
 
@@ -51,7 +51,7 @@ class Payload(Protocol):
 
 
 class Part(NamedTuple):
-    """Which part of a payload is wanted."""
+    """The requested part of a payload."""
 
     select: str | Sequence[str] | None = None
     limit: int | None = None
@@ -73,18 +73,18 @@ class Part(NamedTuple):
         return not self.select and self.limit is None and not self.offset
 
     def of(self, items: Sequence[Any]) -> Sequence[Any]:
-        """The wanted stretch of a list."""
+        """Return the requested range of a list."""
         end = None if self.limit is None else self.offset + self.limit
         return items[self.offset : end]
 
 
 async def read_part(
-    payload: Payload, format: str, part: Part, *, most: int = MOST, verify: bool = True, path: str | None = None
+    payload: Payload, format: str, part: Part, *, most: int = MAX_PART, verify: bool = True, path: str | None = None
 ) -> Any:
-    """The wanted part as plain data.
+    """Return the requested part as plain data.
 
-    With `verify`, the payload is read to its end even if the part was complete before, since only
-    then its checksum is known."""
+    With `verify`, the payload is read to its end even if the part is complete before, because its checksum is
+    known only then."""
     if format == "parquet":
         if verify:
             await _drain(payload.stream())
@@ -98,7 +98,7 @@ async def read_part(
         try:
             return await _sequential(payload, stream, format, part, most, path)
         finally:
-            if verify:  # damage explains what could not be read better than what could not be read
+            if verify:  # a checksum error is raised instead of the parse error that it caused
                 async for _ in stream:
                     continue
 
@@ -119,46 +119,53 @@ async def _sequential(
 
 
 async def _json(payload: Payload, stream: AsyncGenerator[bytes, None], part: Part, most: int) -> Any:
-    if payload.size <= WHOLE or part.is_all:
+    if payload.size <= MAX_DECODED_WHOLE or part.is_all:
         data = await _all(stream, most)
         return _cut(msgspec.json.decode(data), part)
-    document = JsonStream(stream)
+    with closing(JsonStream(stream)) as document:
+        return await _streamed_json(document, part, most)
+
+
+async def _streamed_json(document: JsonStream, part: Part, most: int) -> Any:
     opening = await document.go_to(part.path)
     if opening is None:
-        raise NotThere(f"the payload has nothing at {part.select!r}")
+        raise PartNotFound(f"the payload has no value at {part.select!r}")
     if opening == "{" and (part.columns or part.limit is not None or part.offset):
         opening = await document.go_to(("rows",))
         if opening != "[":
-            raise NotThere("`limit`, `offset` and a list of columns need a list: select the path that leads to one")
+            raise PartNotFound("`limit`, `offset` and a list of columns need a list: select the path of one")
     if opening != "[":
-        return _cut(msgspec.json.decode(_bounded(await document.whole(), most)), Part(None, part.limit, part.offset))
-    rows = []
+        value = await document.value(lambda size: _check(size, most))
+        _check(_size(value), most)
+        return _cut(value, Part(None, part.limit, part.offset))
+    rows: list[Any] = []
     size = 0
     if part.limit != 0:
-        async with aclosing(document.elements(skip=part.offset)) as elements:
+        elements = document.elements(skip=part.offset, check=lambda more: _check(size + more, most))
+        async with aclosing(elements):
             async for element in elements:
-                size += len(element)
+                size += _size(element)
                 _check(size, most)
-                rows.append(_project(msgspec.json.decode(element), part.columns))
+                rows.append(_project(element, part.columns))
                 if part.limit is not None and len(rows) >= part.limit:
                     break
     return rows
 
 
 def _cut(value: Any, part: Part) -> Any:
-    """The part of a value that is all here."""
+    """Return the requested part of a decoded value."""
     for step in part.path:
         if isinstance(value, Mapping) and step in value:
             value = value[step]
         elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
             value = value[int(step)]
         else:
-            raise NotThere(f"the payload has nothing at {part.select!r} (no {step!r})")
+            raise PartNotFound(f"the payload has no value at {part.select!r} (no {step!r})")
     if part.columns is None and part.limit is None and not part.offset:
         return value
     rows = value["rows"] if isinstance(value, Mapping) and isinstance(value.get("rows"), list) else value
     if not isinstance(rows, list):
-        raise NotThere("`limit`, `offset` and a list of columns need a list: select the path that leads to one")
+        raise PartNotFound("`limit`, `offset` and a list of columns need a list: select the path of one")
     return [_project(row, part.columns) for row in part.of(rows)]
 
 
@@ -166,7 +173,7 @@ def _project(row: Any, columns: list[str] | None) -> Any:
     if columns is None:
         return row
     if not isinstance(row, Mapping):
-        raise NotThere("a list of columns needs rows that are mappings")
+        raise PartNotFound("a list of columns needs rows that are mappings")
     return {name: _dotted(row, name) for name in columns}
 
 
@@ -235,7 +242,7 @@ async def _csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGen
 
 
 async def lines_of(stream: AsyncIterator[bytes], *, keep: bool = False) -> AsyncGenerator[bytes, None]:
-    """The lines of a byte stream, with their ends if asked."""
+    """Yield the lines of a byte stream; with `keep`, including their line ends."""
     pending = b""
     async for chunk in stream:
         pending += chunk
@@ -255,7 +262,7 @@ def _wanted(part: Part) -> list[str] | None:
 
 
 def _shaped(rows: list[Any], columns: Sequence[str], part: Part) -> Any:
-    """Rows as the caller asked: a table, its rows, or the values of one column."""
+    """Return a table, its rows, or the values of one column."""
     if part.select == "rows":
         return rows
     if part.path:
@@ -314,15 +321,15 @@ def _batched_rows(batches: Any, skip: int, limit: int | None, most: int) -> list
 def _known(wanted: list[str] | None, names: Sequence[str]) -> list[str] | None:
     missing = [name for name in wanted or () if name not in names]
     if missing:
-        raise NotThere(f"the table has no column {', '.join(missing)}; it has {', '.join(names)}")
+        raise PartNotFound(f"the table has no column {', '.join(missing)}; it has {', '.join(names)}")
     return wanted
 
 
-async def _in_thread(payload: Payload, deed: Any) -> Any:
-    """Let a library that reads files read the payload, in a thread of its own."""
+async def _in_thread(payload: Payload, read: Any) -> Any:
+    """Run a function that reads a file on the payload, in a thread."""
     file = RangedFile(payload, asyncio.get_running_loop())
     try:
-        return await asyncio.to_thread(deed, file)
+        return await asyncio.to_thread(read, file)
     finally:
         file.close()
 
@@ -330,7 +337,7 @@ async def _in_thread(payload: Payload, deed: Any) -> Any:
 class RangedFile(io.RawIOBase):
     """A payload as a file for libraries that seek; every read is a range of the payload.
 
-    Reads are rounded up and the last one is kept, since libraries read a footer in small steps."""
+    Reads are rounded up and the last one is cached, because libraries read a footer in small steps."""
 
     AHEAD = 1 << 20
 
@@ -341,29 +348,29 @@ class RangedFile(io.RawIOBase):
         self._kept = (0, b"")
 
     def readable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """The current position."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go elsewhere."""
+        """Change the position."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._payload.size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def size(self) -> int:
-        """Of the whole."""
+        """The size of the payload."""
         return self._payload.size
 
     def read(self, count: int = -1) -> bytes:
-        """Up to `count` bytes."""
+        """Read up to `count` bytes."""
         left = self._payload.size - self._position
         count = left if count is None or count < 0 else min(count, left)
         if count <= 0:
@@ -390,7 +397,7 @@ class RangedFile(io.RawIOBase):
 
 async def _text(stream: AsyncIterator[bytes], part: Part, most: int) -> str:
     if part.select:
-        raise NotThere("`select` needs a structure: this payload is text")
+        raise PartNotFound("`select` needs a structure: this payload is text")
     if part.is_all:
         return (await _all(stream, most)).decode()
     lines: list[bytes] = []
@@ -409,7 +416,7 @@ async def _text(stream: AsyncIterator[bytes], part: Part, most: int) -> str:
 
 async def _bytes(stream: AsyncIterator[bytes], part: Part, most: int) -> str:
     if part.select:
-        raise NotThere("`select` needs a structure: this payload is bytes; say its `format`")
+        raise PartNotFound("`select` needs a structure: this payload is bytes; set its `format`")
     taken = bytearray()
     position = 0
     end = None if part.limit is None else part.offset + part.limit
@@ -436,11 +443,11 @@ async def _drain(stream: AsyncGenerator[bytes, None]) -> None:
             continue
 
 
-def _bounded(data: bytes, most: int) -> bytes:
-    _check(len(data), most)
-    return data
+def _size(value: Any) -> int:
+    """The bytes of a value as JSON."""
+    return len(msgspec.json.encode(value))
 
 
 def _check(size: int, most: int) -> None:
     if size > most:
-        raise TooLarge(f"the part that was asked for is larger than {most} bytes: use `select`, `limit` and `offset`")
+        raise TooLarge(f"the requested part is larger than {most} bytes: use `select`, `limit` and `offset`")

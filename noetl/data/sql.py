@@ -1,6 +1,6 @@
-"""SQL text: where statements end, and where parameters stand.
+"""SQL text: the ends of statements and the positions of parameters.
 
-Strings, quoted names, dollar quotes and comments are read as the database would read them, so a
+Strings, quoted names, dollar quotes and comments are recognised as by the database, so a
 semicolon or a colon inside one is just text. Bodies of `BEGIN ATOMIC ... END` functions and of
 triggers stay one statement.
 
@@ -40,7 +40,7 @@ _TOKEN = re.compile(
 _EDGE = re.compile(r"/\*|\*/")
 _JSON_CAST = re.compile(r"\s*(?:::|\bAS\b)\s*jsonb?\b", re.IGNORECASE)
 _TRANSACTION_WORDS = {"begin", "start", "commit", "end", "rollback", "abort"}
-# What leaves nothing behind in the session, so that the connection can be used again as it is.
+# Statements that do not change the session, so that the connection can be reused without a reset.
 _PLAIN_WORDS = {"select", "insert", "update", "delete", "with", "merge", "values", "copy", "table", "truncate"}
 _LASTING = re.compile(r"set_config|advisory|\btemp\b|\btemporary\b|\blisten\b", re.IGNORECASE)
 
@@ -69,7 +69,7 @@ class ParameterError(ValueError):
 
 
 def tokens(text: str, dialect: Dialect = "postgres") -> Iterator[Token]:
-    """The text in pieces; together they are the text."""
+    """Split the text into tokens, which together are the text."""
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -242,7 +242,7 @@ def _end_of_comment(text: str, start: int, *, nested: bool) -> int:
 
 
 def _depth_after(word: str, words: list[str], depth: int) -> int:
-    """How deep in a body of statements the next word stands."""
+    """The nesting depth in a body of statements at the next word."""
     if not words or words[0] != "create":
         return depth
     atomic = word == "atomic" and words[-1] == "begin"

@@ -1,4 +1,4 @@
-"""Tables in files: batches and rows to the bytes of a format as they come, and whole contents back to rows."""
+"""Tables in files: incremental encoding of batches and rows, and decoding of whole contents."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Encoder(Protocol):
-    """Turns batches into the bytes of a file, as they come."""
+    """Encodes batches as the bytes of a file, incrementally."""
 
     content_type: str
 
     def write(self, batch: Any) -> bytes:
-        """The bytes that can be written now (may be none)."""
+        """Return the bytes that are complete (may be none)."""
 
     def close(self) -> bytes:
-        """The rest."""
+        """Return the rest."""
 
 
 def encoder(format: str, schema: Any, **options: Any) -> Encoder:
@@ -38,7 +38,7 @@ def encoder(format: str, schema: Any, **options: Any) -> Encoder:
         return _JsonEncoder(lines=format == "jsonl")
     if format == "csv":
         return _CsvEncoder(schema.names, **options)
-    raise ValueError(f"format {format!r} is no table's: use parquet, arrow, jsonl, json or csv")
+    raise ValueError(f"format {format!r} is not a format of tables: use parquet, arrow, jsonl, json or csv")
 
 
 def row_encoder(format: str, names: Sequence[str], **options: Any) -> Any:
@@ -49,29 +49,29 @@ def row_encoder(format: str, names: Sequence[str], **options: Any) -> Any:
 
 
 class _Sink(io.RawIOBase):
-    """A file that only remembers what was written since it was last asked."""
+    """A file that holds only what was written since the last `take`."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._position = 0
 
     def writable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def write(self, data: Any) -> int:
-        """Remember."""
+        """Append to the buffer."""
         piece = bytes(data)
         self._pieces.append(piece)
         self._position += len(piece)
         return len(piece)
 
     def tell(self) -> int:
-        """How much was written in all."""
+        """The number of bytes written in total."""
         return self._position
 
     def take(self) -> bytes:
-        """What was written since the last time."""
+        """Return what was written since the last call."""
         taken = b"".join(self._pieces)
         self._pieces = []
         return taken
@@ -246,7 +246,7 @@ def decode(data: bytes, format: str, *, path: str | None = None) -> Any:
 
 
 def as_table(rows: list[dict[str, Any]], columns: Sequence[str]) -> dict[str, Any]:
-    """What a table looks like to a playbook, whichever tool it came from."""
+    """Return a table in the form that playbooks read, the same for every tool."""
     return {"rows": rows, "row_count": len(rows), "columns": list(columns)}
 
 

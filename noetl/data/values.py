@@ -1,10 +1,10 @@
-"""Values of databases and files as JSON can say them; one rule for every tool.
+"""Values of databases and files as plain JSON data, by the same rules for every tool.
 
 | value | becomes |
 |---|---|
 | date, time, timestamp | ISO 8601 text |
 | interval | ISO 8601 duration (`P1DT2H`) |
-| decimal | a number when a number can say it exactly, else text |
+| decimal | a number if that is exact, else text |
 | NaN and the infinities | text: `NaN`, `Infinity`, `-Infinity` |
 | bytes | base64 text |
 | uuid, network address, range, anything else | its usual text |

@@ -183,15 +183,15 @@ class TaskHost:
         return headers
 
     async def _fetch_object(self, uri: str, source: Mapping[str, Any]) -> bytes:
-        from noetl.connections.objects import download, explain, place_of, store_of
+        from noetl.connections.objects import download, parse_location, shared_store, to_error_info
 
         auth = source.get("auth") or source.get("credential")
         fields = await self.credential(str(auth)) if auth else {}
         try:
-            place = place_of(uri)
-            content = b"".join([part async for part in download(store_of(place, fields), place.key)])
+            place = parse_location(uri)
+            content = b"".join([part async for part in download(shared_store(place, fields), place.key)])
         except Exception as failure:  # noqa: BLE001 - the library's exceptions have no common base class
-            problem = explain(failure, uri)
+            problem = to_error_info(failure, uri)
             raise StoreUnavailable(problem.message, kind=problem.kind) from None
         if len(content) > MAX_SOURCE:
             raise StoreUnavailable(f"{uri} is larger than {MAX_SOURCE:,} bytes", kind="storage.quota")

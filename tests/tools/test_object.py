@@ -332,7 +332,7 @@ def test_an_object_that_takes_longer_than_one_request_is_taken_up_where_it_was(s
 
     async def check() -> bytes:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        place = objects.place_of("s3://b/large")
+        place = objects.parse_location("s3://b/large")
         endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         fields = {"access_key_id": "a", "secret_access_key": "b", "endpoint": endpoint}
         store = objects.new_store(place, objects.config_of(place, fields), total=1.0)

@@ -298,7 +298,7 @@ def test_an_unreachable_server_is_a_connection_error() -> None:
         ({"auth": "postgresql://a:b@c/d"}, "no SQL"),
         ({"auth": "postgresql://a:b@c/d", "command": "-- nothing"}, "no statement"),
         ({"auth": "postgresql://a:b@c/d", "command": 5}, "no SQL"),
-        ({"auth": 5, "command": "select 1"}, "auth is a credential's name"),
+        ({"auth": 5, "command": "select 1"}, "auth must be the name of a credential"),
     ],
 )
 def test_bad_input_is_a_clear_error(input: dict[str, Any], says: str) -> None:

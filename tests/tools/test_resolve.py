@@ -41,7 +41,7 @@ def resolve(data: bytes, content_type: str, **input: Any) -> Outcome:
 def streaming(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Every JSON test runs on the short way and on the long one: they must agree."""
     if request.param:
-        monkeypatch.setattr("noetl.data.payload_reader.WHOLE", 0)
+        monkeypatch.setattr("noetl.data.payload_reader.MAX_DECODED_WHOLE", 0)
     return bool(request.param)
 
 
@@ -115,7 +115,7 @@ def test_the_format_can_be_set() -> None:
 @pytest.mark.parametrize("part", [{}, {"select": "data.items", "limit": 1}])
 @pytest.mark.parametrize("format", ["json", "jsonl", "parquet", "arrow", "csv"])
 def test_a_damaged_payload_is_never_believed(tmp_path: Path, format: str, part: dict[str, Any]) -> None:
-    """Even when the part that was asked for lies before the damage."""
+    """Even when the requested part lies before the damage."""
     if format == "json":
         data = DOCUMENT + b" " * 100_000
     else:
@@ -186,10 +186,10 @@ def test_a_part_over_max_bytes_is_a_limit_error() -> None:
         (None, "stored inline"),
         ("ctx.records_ref", "not a reference"),
         ({"rows": []}, "not a reference"),
-        ({"type": "blob", "locator": {}}, "not a whole reference"),
+        ({"type": "blob", "locator": {}}, "reference is incomplete"),
         (
             {"type": "tape", "locator": {}, "meta": {"content_type": "a", "bytes": 1, "sha256": ""}},
-            "not a whole reference",
+            "reference is incomplete",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.templates.deferred import DeferredTemplate, Made
+from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
@@ -217,16 +217,16 @@ def test_a_mapping_keeps_types_and_uses_template_values_as_constants(host: ToolH
         "day": "day",
         "price": "price",
         "twice": DeferredTemplate("{{ row.id * 2 }}"),
-        "run": Made("id"),
+        "run": Rendered("id"),
         "n": 5,
     }
-    target = {"kind": "postgres", "auth": Made(database), "table": Made("t"), "mapping": mapping}
+    target = {"kind": "postgres", "auth": Rendered(database), "table": Rendered("t"), "mapping": mapping}
     given = {"source": {"kind": "postgres", "auth": database, "query": query}, "targets": [target]}
     outcome = run_tool("transfer", given, host=host)
     assert outcome.error is None, outcome.error
     found = query_one(database, "SELECT id, day::text, price::text, twice, run, n, pg_typeof(day)::text FROM t")
     assert found == (1, "2024-01-01", "2.50", 2, "id", 5, "date")
-    target["mapping"] = {"run": Made("id"), "id": "id"}
+    target["mapping"] = {"run": Rendered("id"), "id": "id"}
     target["mode"] = "replace"
     assert run_tool("transfer", given, host=host).error is None
     assert query_one(database, "SELECT run FROM t") == ("id",)

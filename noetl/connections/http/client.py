@@ -1,12 +1,11 @@
-"""One HTTP client per event loop: pooled connections, an address gate, redirects, typed failures.
+"""One HTTP client per event loop: pooled connections, an address check, redirects, typed failures.
 
-The gate. Whether an address may be reached is asked where the socket is made, with the very address
-that will be connected to: names that resolve to something else a moment later, redirects, and odd
-spellings of an address all pass the same place. Behind a proxy the proxy connects; there the name is
-resolved and checked beforehand as well as it can be.
+Address check. The network policy is applied where the socket is created, to the address that is connected to. So
+DNS rebinding, redirects and unusual spellings of an address cannot bypass it. With a proxy the proxy
+connects; then the host name is resolved and checked before the request, as far as that is possible.
 
-Redirects are followed here and not by the library, so that credentials in any header (not only
-`Authorization`) stay with the origin they were meant for.
+Redirects are followed here and not by aiohttp, so that credentials in any header (not only `Authorization`)
+are sent to their own origin only.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from msgspec import Struct, field
 from yarl import URL
 
 from noetl import __version__
-from noetl.connections.http.raw_requests import RawRequestSender, Reply
+from noetl.connections.http.raw_requests import RawRequestSender, RawResponse
 from noetl.core.model.tool import Timeout
 from noetl.errors import NoetlError
 from noetl.runtime.resources import per_loop
 
 CONNECT_S = 10.0
 READ_S = 60.0
-MOST_REDIRECTS = 10
-MOST_CONNECTIONS = 512
+MAX_REDIRECTS = 10
+MAX_CONNECTIONS = 512
 _HEADER_LIMITS: dict[str, Any] = {"max_line_size": 64 * 1024, "max_field_size": 64 * 1024, "max_headers": 1000}
 
 Allows = Callable[[str], bool]
-Response = aiohttp.ClientResponse | Reply
-# Headers that stay with their origin, whoever wrote them; a key for repetition is not a credential.
+Response = aiohttp.ClientResponse | RawResponse
+# Headers that are not sent to another origin; an idempotency key is not a credential.
 SENSITIVE = re.compile(r"auth|token|cookie|secret|session|signature|credential|(?<!idempotency-)key", re.IGNORECASE)
 
 
 class HttpFailure(NoetlError):
-    """No answer, or none that can be used: an error kind, words, and whether trying again may help."""
+    """A request without a usable response: an error kind, a message, and whether a retry may help."""
 
     def __init__(self, kind: str, message: str, *, retryable: bool | None = None, **details: Any) -> None:
         super().__init__(message)
@@ -59,7 +58,7 @@ class HttpFailure(NoetlError):
 
 
 class Request(Struct, frozen=True):
-    """One request. `body` makes the data anew for every hop; `private` names headers for one origin only."""
+    """One request. `body` creates the data for every hop; `private` names headers for one origin only."""
 
     method: str
     url: str
@@ -67,14 +66,14 @@ class Request(Struct, frozen=True):
     params: Sequence[tuple[str, str]] = ()
     body: Callable[[], Any] | None = None
     timeout: Timeout = Timeout()
-    redirects: int = MOST_REDIRECTS
+    redirects: int = MAX_REDIRECTS
     proxy: str | None = None
     tls: ssl.SSLContext | bool = True
     private: frozenset[str] = frozenset()
 
 
-class _Gate:
-    """The policy of one call, and what it has refused."""
+class _AddressCheck:
+    """The network policy of one call, and the addresses that it has denied."""
 
     __slots__ = ("allows", "denied")
 
@@ -82,7 +81,7 @@ class _Gate:
         self.allows = allows
         self.denied: list[str] = []
 
-    def check(self, address: str) -> None:
+    def verify(self, address: str) -> None:
         if self.allows is None:
             return
         address = _canonical(address)
@@ -91,20 +90,20 @@ class _Gate:
             raise PermissionError(f"the address {address} is not allowed")
 
 
-# IPv6 prefixes behind which an IPv4 address stands in the last 32 bits: compatible, translated, NAT64.
-_CARRIERS = tuple(
+# IPv6 prefixes with an IPv4 address in the last 32 bits: compatible, translated, NAT64.
+_EMBEDDING_IPV4 = tuple(
     ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
 )
 
 
 @lru_cache(4096)
 def _canonical(address: str) -> str:
-    """One spelling; an IPv4 address in IPv6 clothes is judged as what it is."""
+    """The canonical form of an address; an IPv4 address that is embedded in an IPv6 address as IPv4."""
     number = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(number, ipaddress.IPv4Address):
         return str(number)
     inner = number.ipv4_mapped or number.sixtofour or (number.teredo[1] if number.teredo else None)
-    if inner is None and int(number) > 1 and any(number in carrier for carrier in _CARRIERS):
+    if inner is None and int(number) > 1 and any(number in network for network in _EMBEDDING_IPV4):
         inner = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
     return str(inner or number)
 
@@ -114,28 +113,28 @@ def _socket_limits(connect: float, read: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=read)
 
 
-_gate: ContextVar[_Gate | None] = ContextVar("noetl_http_gate", default=None)
+_current_check: ContextVar[_AddressCheck | None] = ContextVar("noetl_http_address_check", default=None)
 
 
 def _guarded_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, _, place = address
-    gate = _gate.get()
-    if gate is not None:
-        gate.check(place[0])
+    check = _current_check.get()
+    if check is not None:
+        check.verify(place[0])
     return socket.socket(family=family, type=kind, proto=protocol)
 
 
 class _GuardedConnector(aiohttp.TCPConnector):
-    """A connection that another call left open passes the gate of this call too."""
+    """Checks the address of a reused connection by the policy of this call too."""
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:
         connection = await super().connect(req, traces, timeout)
-        gate = _gate.get()
+        check = _current_check.get()
         transport = connection.transport
         peer = transport.get_extra_info("peername") if transport is not None else None
-        if gate is not None and peer:
+        if check is not None and peer:
             try:
-                gate.check(peer[0])
+                check.verify(peer[0])
             except PermissionError:
                 connection.close()
                 raise
@@ -143,11 +142,11 @@ class _GuardedConnector(aiohttp.TCPConnector):
 
 
 class HttpClient:
-    """The session of one event loop, and its TLS contexts."""
+    """The HTTP client of one event loop: session, fast path, TLS contexts."""
 
     def __init__(self) -> None:
         connector = _GuardedConnector(
-            limit=MOST_CONNECTIONS, keepalive_timeout=30, socket_factory=_guarded_socket, ttl_dns_cache=10
+            limit=MAX_CONNECTIONS, keepalive_timeout=30, socket_factory=_guarded_socket, ttl_dns_cache=10
         )
         agent = f"noetl/{__version__}"
         self.session = aiohttp.ClientSession(
@@ -157,7 +156,7 @@ class HttpClient:
             headers={"User-Agent": agent},
             **_HEADER_LIMITS,
         )
-        self.lanes = RawRequestSender(connector, agent, **_HEADER_LIMITS)
+        self.raw_requests = RawRequestSender(connector, agent, **_HEADER_LIMITS)
         self._contexts: dict[Any, ssl.SSLContext] = {}
 
     async def close(self) -> None:
@@ -173,7 +172,7 @@ class HttpClient:
         key: str | None = None,
         password: str | None = None,
     ) -> ssl.SSLContext | bool:
-        """A context for these options (made once); `ca`, `cert` and `key` are files or PEM text."""
+        """Return the TLS context for these options; `ca`, `cert` and `key` are files or PEM text."""
         if verify and not (ca or cert):
             return True
         named = (verify, password, *((text, _changed(text)) for text in (ca, cert, key)))
@@ -184,86 +183,86 @@ class HttpClient:
 
 
 def client() -> HttpClient:
-    """The running loop's client."""
+    """Return the client of the running loop."""
     return per_loop(HttpClient, HttpClient)
 
 
-class Answer:
+class HttpResponse:
     """A response whose body can be read while its exchange lasts."""
 
-    def __init__(self, response: Response, request: Request, gate: _Gate) -> None:
+    def __init__(self, response: Response, request: Request, check: _AddressCheck) -> None:
         self.status = response.status
         self.reason = response.reason or ""
         self.headers = response.headers
         self.url = str(response.url.with_user(None) if response.url.raw_user else response.url)
         self._response = response
         self._request = request
-        self._gate = gate
+        self._check = check
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body as far as the headers tell the truth; None when it is compressed or unknown."""
+        """The length of the body by its header; None if it is compressed or unknown."""
         return None if "Content-Encoding" in self.headers else self._response.content_length
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """Read the whole body."""
         try:
             return await self._response.read()
         except _FAILURES as failure:
-            raise _failure_of(failure, self._request, self._gate) from failure
+            raise _failure_of(failure, self._request, self._check) from failure
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes, decompressed, a hundred kilobytes or so at a time."""
+        """Yield the decompressed body as it arrives, about 100 KB at a time."""
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
         except _FAILURES as failure:
-            raise _failure_of(failure, self._request, self._gate) from failure
+            raise _failure_of(failure, self._request, self._check) from failure
 
 
 _FAILURES = (aiohttp.ClientError, OSError, ValueError, http_exceptions.HttpProcessingError)
 
 
 class exchange:  # noqa: N801 - read as a verb: `async with exchange(request) as answer`
-    """Send, follow redirects, and give the last answer while its body can be read.
+    """Send a request, follow redirects, and provide the last response while its body can be read.
 
-    HttpFailure for everything that goes wrong between us and the server."""
+    Every failure of the exchange is raised as HttpFailure."""
 
-    __slots__ = ("_answer", "_gate", "_request", "_timer", "_token")
+    __slots__ = ("_check", "_request", "_response", "_timer", "_token")
 
     def __init__(self, request: Request, allows: Allows | None = None) -> None:
         self._request = request
-        self._gate = _Gate(allows)
-        self._answer: Response | None = None
+        self._check = _AddressCheck(allows)
+        self._response: Response | None = None
         total = request.timeout.total
         self._timer = None if total is None else asyncio.timeout(total)
 
-    async def __aenter__(self) -> Answer:
-        self._token = _gate.set(self._gate)
+    async def __aenter__(self) -> HttpResponse:
+        self._token = _current_check.set(self._check)
         if self._timer is not None:
             await self._timer.__aenter__()
         try:
-            self._answer = await _answered(self._request, self._gate)
+            self._response = await _send_with_redirects(self._request, self._check)
         except BaseException as failure:
             try:
                 await self._leave(type(failure), failure, failure.__traceback__)
             except TimeoutError as late:
-                raise _failure_of(late, self._request, self._gate) from late
+                raise _failure_of(late, self._request, self._check) from late
             if isinstance(failure, _FAILURES):
-                raise _failure_of(failure, self._request, self._gate) from failure
+                raise _failure_of(failure, self._request, self._check) from failure
             raise
-        return Answer(self._answer, self._request, self._gate)
+        return HttpResponse(self._response, self._request, self._check)
 
     async def __aexit__(self, *failure: Any) -> None:
         try:
             await self._leave(*failure)
         except TimeoutError as late:
-            raise _failure_of(late, self._request, self._gate) from late
+            raise _failure_of(late, self._request, self._check) from late
 
     async def _leave(self, *failure: Any) -> None:
         with contextlib.suppress(ValueError):  # a generator that is closed by another task has another context
-            _gate.reset(self._token)
-        response = self._answer
+            _current_check.reset(self._token)
+        response = self._response
         if response is not None:
             if response.content.at_eof():
                 response.release()
@@ -273,8 +272,8 @@ class exchange:  # noqa: N801 - read as a verb: `async with exchange(request) as
             await self._timer.__aexit__(*failure)
 
 
-async def _answered(request: Request, gate: _Gate) -> Response:
-    """The response after redirects."""
+async def _send_with_redirects(request: Request, check: _AddressCheck) -> Response:
+    """Send a request and follow redirects; return the last response."""
     http = client()
     url = checked_url(request.url)
     if request.params:
@@ -284,11 +283,11 @@ async def _answered(request: Request, gate: _Gate) -> Response:
     timeout = _socket_limits(request.timeout.connect or CONNECT_S, request.timeout.read or READ_S)
     for hop in range(request.redirects + 1):
         if request.proxy:
-            await _check_behind_proxy(url, gate)
+            await _check_behind_proxy(url, check)
         data = body() if body else None
         response: Response | None = None
         if jar is None and not request.proxy:
-            response = await http.lanes.send(method, url, headers, data, request.tls, timeout)
+            response = await http.raw_requests.send(method, url, headers, data, request.tls, timeout)
         if response is None:
             response = await http.session.request(
                 method,
@@ -327,7 +326,7 @@ async def _answered(request: Request, gate: _Gate) -> Response:
 
 
 async def _drain(response: Response) -> None:
-    """Give the connection back when the rest of a redirect's body is short; else close it."""
+    """Read the rest of a redirect's body if it is short and release the connection; else close it."""
     if (response.content_length or 0) <= 65536 and not response.headers.get("Transfer-Encoding"):
         await response.read()
         response.release()
@@ -337,80 +336,83 @@ async def _drain(response: Response) -> None:
 
 @lru_cache(256)
 def checked_url(text: str) -> URL:
-    """An absolute http(s) URL, or a HttpFailure that says what is wrong with it."""
+    """Return an absolute http(s) URL; raise HttpFailure if the text is not one."""
     try:
         url = URL(text.strip())
         has_port = url.explicit_port is None or 0 < url.explicit_port < 65536
     except (ValueError, TypeError) as wrong:
         raise HttpFailure("client_error", f"{text!r} is not a URL: {wrong}") from wrong
     if url.scheme not in ("http", "https"):
-        said = f'its scheme is "{url.scheme}"' if url.scheme else "it has no scheme"
-        raise HttpFailure("client_error", f"{text!r} cannot be called: {said}; give http://... or https://...")
+        reason = f'unsupported scheme "{url.scheme}"' if url.scheme else "it has no scheme"
+        raise HttpFailure("client_error", f"invalid URL {text!r}: {reason}; use http://... or https://...")
     if not url.host or not has_port:
-        raise HttpFailure("client_error", f"{text!r} cannot be called: it names no host")
+        raise HttpFailure("client_error", f"invalid URL {text!r}: it has no host")
     return url
 
 
-async def _check_behind_proxy(url: URL, gate: _Gate) -> None:
-    if gate.allows is None or url.host is None:
+async def _check_behind_proxy(url: URL, check: _AddressCheck) -> None:
+    if check.allows is None or url.host is None:
         return
     try:
         found = await asyncio.get_running_loop().getaddrinfo(url.host, url.port or 0, type=socket.SOCK_STREAM)
     except OSError:
-        return  # a name that only the proxy knows
+        return  # a name that only the proxy can resolve
     for *_, place in found:
-        gate.check(str(place[0]))
+        check.verify(str(place[0]))
 
 
 # ── failures ────────────────────────────────────────────────────────────────────────────
 
 
-def _failure_of(failure: Exception, request: Request, gate: _Gate) -> HttpFailure:
-    """The failure in our vocabulary."""
+def _failure_of(failure: Exception, request: Request, check: _AddressCheck) -> HttpFailure:
+    """Convert an exception to an HttpFailure."""
     place = shown_url(request.url)
     if isinstance(failure, HttpFailure):
         return failure
-    if gate.denied and isinstance(failure, OSError):
+    if check.denied and isinstance(failure, OSError):
         return HttpFailure(
             "client_error",
-            f"{place} leads to {', '.join(sorted(set(gate.denied)))}, "
-            "an address that this installation's policy does not let tools reach",
+            f"{place}: the network policy of this installation does not allow the address "
+            f"{', '.join(sorted(set(check.denied)))}",
             retryable=False,
-            denied=sorted(set(gate.denied)),
+            denied=sorted(set(check.denied)),
         )
     if isinstance(failure, TimeoutError):
-        return HttpFailure("timeout", f"{_stage(failure)} {place} took longer than {_allowed_time(failure, request)}")
+        return HttpFailure("timeout", f"{_stage(failure)} {place} timed out after {_allowed_time(failure, request)}")
     if isinstance(failure, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError | ssl.SSLError):
         why = getattr(failure, "certificate_error", None) or getattr(failure, "os_error", None) or failure
-        return HttpFailure("connection", f"no trusted TLS connection to {place}: {why}", retryable=False)
+        return HttpFailure("connection", f"TLS connection to {place} failed: {why}", retryable=False)
     if isinstance(failure, aiohttp.ClientConnectorDNSError):
-        return HttpFailure("connection", f"the host of {place} is not known: {failure.os_error.strerror or failure}")
+        return HttpFailure("connection", f"cannot resolve the host of {place}: {failure.os_error.strerror or failure}")
     if isinstance(failure, aiohttp.ClientConnectorError):
         through = f" through the proxy {shown_url(request.proxy)}" if request.proxy else ""
-        why = failure.os_error.strerror or failure.os_error
-        return HttpFailure("connection", f"cannot connect to {place}{through}: {why}")
+        return HttpFailure("connection", f"cannot connect to {place}{through}: {_reason(failure.os_error)}")
     if isinstance(failure, aiohttp.ServerDisconnectedError):
-        return HttpFailure("connection", f"{place} closed the connection without an answer")
+        return HttpFailure("connection", f"{place} closed the connection without a response")
     if isinstance(failure, aiohttp.ClientPayloadError):
-        return HttpFailure("connection", f"the answer of {place} broke off before its end")
+        return HttpFailure("connection", f"the response body of {place} is incomplete or corrupt")
     if isinstance(failure, aiohttp.ClientHttpProxyError):
         return HttpFailure("connection", f"the proxy refused {place}: {failure.status} {failure.message}")
     if isinstance(failure, aiohttp.ClientResponseError | http_exceptions.HttpProcessingError):
-        said = str(failure.message).partition("\n")[0]
-        if "more than" in said or "too long" in said.lower() or "too many" in said.lower():
-            return HttpFailure("limit", f"the headers of the answer of {place} are too large: {said}", retryable=False)
-        return HttpFailure("parse", f"the answer of {place} is not valid HTTP: {said}")
+        reason = str(failure.message).partition("\n")[0]
+        if "more than" in reason or "too long" in reason.lower() or "too many" in reason.lower():
+            return HttpFailure("limit", f"the response headers of {place} are too large: {reason}", retryable=False)
+        return HttpFailure("parse", f"the response of {place} is not valid HTTP: {reason}")
     if isinstance(failure, aiohttp.InvalidURL):
-        return HttpFailure(
-            "client_error", f"{place} cannot be called: {failure.description or 'it is not a valid URL'}"
-        )
+        return HttpFailure("client_error", f"invalid URL {place}: {failure.description or 'it is malformed'}")
     if isinstance(failure, aiohttp.ClientError | OSError):
         return HttpFailure("connection", f"the connection to {place} failed: {failure}")
     return HttpFailure("client_error", f"the request to {place} cannot be sent: {failure}")
 
 
+def _reason(failure: OSError) -> str:
+    """`connection refused` and the like; asyncio's own messages name the system call."""
+    number = failure.errno or next(iter(re.findall(r"\[Errno (\d+)\]", str(failure))), None)
+    return os.strerror(int(number)).lower() if number else failure.strerror or str(failure)
+
+
 def _stage(failure: Exception) -> str:
-    return "connecting to" if isinstance(failure, aiohttp.ConnectionTimeoutError) else "the answer of"
+    return "connecting to" if isinstance(failure, aiohttp.ConnectionTimeoutError) else "the response of"
 
 
 def _allowed_time(failure: Exception, request: Request) -> str:
@@ -418,7 +420,7 @@ def _allowed_time(failure: Exception, request: Request) -> str:
     if isinstance(failure, aiohttp.ConnectionTimeoutError):
         return f"{limits.connect or CONNECT_S:g} s (timeout.connect)"
     if isinstance(failure, aiohttp.ServerTimeoutError) or limits.total is None:
-        return f"{limits.read or READ_S:g} s without a byte (timeout.read)"
+        return f"{limits.read or READ_S:g} s without data (timeout.read)"
     return f"{limits.total:g} s (timeout.total)"
 
 
@@ -435,7 +437,7 @@ def shown_url(text: str) -> str:
 
 
 def _changed(place: str | None) -> float:
-    """When a file was last changed; 0 for PEM text."""
+    """The modification time of a file; 0 for PEM text, -1 if there is no such file."""
     if not place or place.lstrip().startswith("-----BEGIN"):
         return 0.0
     with contextlib.suppress(OSError):
@@ -454,18 +456,18 @@ def _tls_context(
             context.verify_mode = ssl.CERT_NONE
         if cert:
             with _as_file(cert) as cert_file, _as_file(key) as key_file:
-                # A callable, so that OpenSSL never asks on the terminal.
+                # A callable, so that OpenSSL never prompts on the terminal.
                 context.load_cert_chain(cert_file or cert, key_file, password=lambda: password or "")
     except (OSError, ssl.SSLError) as wrong:
         missing = [place for place in (ca, cert, key) if place and _changed(place) < 0]
-        said = f"no file {', '.join(missing)}" if missing else wrong.strerror or str(wrong)
-        raise HttpFailure("client_error", f"the TLS options cannot be used: {said}") from wrong
+        reason = f"no such file: {', '.join(missing)}" if missing else wrong.strerror or str(wrong)
+        raise HttpFailure("client_error", f"invalid TLS options: {reason}") from wrong
     return context
 
 
 @contextlib.contextmanager
 def _as_file(place: str | None) -> Any:
-    """A file's path as it is; PEM text as a file that only this process can read, and only for now."""
+    """Yield the path of a file; PEM text becomes a temporary file that only this process can read."""
     if not place or not place.lstrip().startswith("-----BEGIN"):
         yield place or None
         return

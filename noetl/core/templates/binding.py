@@ -1,12 +1,10 @@
-"""Templates whose expressions stay data: for text that another program will read as code.
+"""Templates for text that another program interprets as code, such as a shell command.
 
-A shell command is such a text. In `echo {{ name }}` the words around the expression are the author's,
-what the expression yields is not, and it must not be able to become a command. So the expressions of
-such a text are evaluated as always, but their values travel marked: `bound_parts` takes the rendered
-text apart again into what the author wrote and what came from data. Everything of the template language
-works, statements included.
+In `echo {{ name }}` the text around the expression is code, but the value of the expression is data and must not be
+interpreted as code. So the values of expressions are marked in the rendered text, and `bound_parts` splits
+it again into code and values. The whole template language is available, statements included.
 
-A text that is exactly one expression is left alone: there the author says that the whole is data.
+A text that is exactly one expression is not marked: its value is the whole text.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from noetl.core.templates.sandbox import SANDBOX
 from noetl.core.templates.template import Compiled, compile_value
 from noetl.errors import TemplateError
 
-# No text of a playbook has these characters, and marked values are base64: data cannot pose as a mark.
+# No text of a playbook has these characters, and marked values are base64: data cannot imitate a mark.
 _OPEN, _CLOSE = "\x01", "\x02"
 _BEFORE, _AFTER = f'"{_OPEN}" ~ ((', f') | tojson | b64encode) ~ "{_CLOSE}"'
 _MARKED = re.compile(f"{_OPEN}([A-Za-z0-9+/=]*){_CLOSE}")
@@ -38,12 +36,12 @@ class Bound(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value as a template would have written it."""
+        """The value as a plain template would render it."""
         return to_text(EvaluationBudget(), self.value)
 
 
 def compile_bound(value: Any) -> Compiled:
-    """A value whose texts are bound: evaluated, each has its expressions marked (see `bound_parts`)."""
+    """Compile a value whose rendered texts have the values of expressions marked (see `bound_parts`)."""
     compiled = compile_value(value)
     return compiled if compiled.static else _BoundValue(value, compiled)
 
@@ -69,7 +67,7 @@ class _BoundValue(Compiled):
 
 
 def bound_parts(text: str) -> list[str | Bound]:
-    """A rendered text taken apart: what the author wrote, and what came from expressions."""
+    """Split a rendered text into the author's text and the values of expressions."""
     parts: list[str | Bound] = []
     done = 0
     for found in _MARKED.finditer(text):
@@ -83,14 +81,14 @@ def bound_parts(text: str) -> list[str | Bound]:
 
 
 def _flat(value: Any) -> Any:
-    """A value that a template made of marked pieces (a `set` block, a macro) without the marks."""
+    """Remove the marks from a value that contains marked pieces (of a `set` block, a macro)."""
     if isinstance(value, str) and _OPEN in value:
         return "".join(part if isinstance(part, str) else part.text for part in bound_parts(value))
     return value
 
 
 def bound_text(text: str) -> str:
-    """A rendered text as a plain template would have rendered it, for places where no code is read."""
+    """Remove the marks from a rendered text, for uses where it is not code."""
     return _flat(text)  # type: ignore[no-any-return]
 
 
@@ -110,7 +108,7 @@ def _marking_text(text: str) -> str:
     try:
         tokens = list(SANDBOX.lexer.tokeniter(text, None))
     except TemplateSyntaxError:
-        return text  # evaluating it says what is wrong, in the author's words
+        return text  # evaluation reports the error
     kinds = [kind for _, kind, _ in tokens]
     outside = [value for kind, value in _outside(tokens)]
     if kinds.count("variable_begin") == 1 and not "".join(outside).strip() and "block_begin" not in kinds:
@@ -127,7 +125,7 @@ def _marking_text(text: str) -> str:
 
 
 def _outside(tokens: list[tuple[int, str, str]]) -> list[tuple[str, str]]:
-    """What stands outside the expressions."""
+    """Return the tokens outside the expressions."""
     found, depth = [], 0
     for _, kind, value in tokens:
         depth += (kind == "variable_begin") - (kind == "variable_end")

@@ -1,11 +1,11 @@
-"""Expressions as Python closures: the common case without Jinja's machinery.
+"""Compiles expressions to Python closures, the common case, without Jinja's runtime.
 
-Each node of Jinja's tree becomes a function of `(names, run)`. The operations are the ones the
-sandbox gives to Jinja's compiled code, so both ways answer the same; a property test holds them
-together. What is not an expression (`{% for %}`, macros) is `None` here and goes through Jinja.
+Each node of Jinja's tree becomes a function of `(names, budget)`. The operations are those that the sandbox gives to
+Jinja's compiled code, so both give the same result; a property test compares them. A template that is not an
+expression (`{% for %}`, macros) raises `NotSimple` and is evaluated by Jinja.
 
-`run` is None when nothing in the expression can grow or be counted (`needs_run` False): a path, a
-comparison and a boolean operator cost no more than the text of the template allows.
+`budget` is None if the cost of an expression is bounded by its text (`needs_budget` is False): a path, a
+comparison, a boolean operator.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ _PLAIN_TYPES = _SCALARS | {dict, list}
 Closure = Callable[[Mapping[str, Any], Any], Any]
 
 _GLOBALS: dict[str, Any] = {name: function for name, (function, _) in FUNCTIONS.items()}
-# These live in Jinja's runtime and make sense with statements only.
+# These belong to Jinja's runtime and are of use in statements only.
 _JINJA_ONLY = frozenset(["namespace", "cycler", "joiner", "self", "super", "caller", "loop", "varargs", "kwargs"])
 
 
 class NotSimple(Exception):
-    """The tree has a node that only Jinja's compiled code evaluates."""
+    """The tree has a node that only Jinja's compiled code can evaluate."""
 
 
 class Builder:
-    """Builds the closure of one template and notes whether it needs a run."""
+    """Builds the closure of one template and records whether it needs a budget."""
 
     def __init__(self) -> None:
-        self.needs_run = False
-        self.makes_data = False  # the answer may hold tuples, views or undefined inside
+        self.needs_budget = False
+        self.makes_data = False  # the result may contain tuples, views or undefined values
 
     def build(self, node: nodes.Node) -> Closure:
-        """The closure of an expression."""
+        """Build the closure of an expression."""
         make = _MAKERS.get(type(node))
         if make is None:
             raise NotSimple(type(node).__name__)
         return make(self, node)
 
     def build_plain(self, node: nodes.Node) -> Closure:
-        """The closure of an expression whose answer is wanted as plain data.
+        """Build the closure of an expression that returns plain data.
 
-        Data that came in plain is passed on as it is; only what the template itself made is converted.
+        Plain data is passed on unchanged; only values that the template creates are converted.
         """
         if isinstance(node, nodes.List):
             items = [self.build_plain(item) for item in node.items]
-            return lambda names, run: [item(names, run) for item in items]
+            return lambda names, budget: [item(names, budget) for item in items]
         if isinstance(node, nodes.Dict) and all(
             isinstance(pair.key, nodes.Const) and isinstance(pair.key.value, str) for pair in node.items
         ):
             pairs = [(_constant_key(pair.key), self.build_plain(pair.value)) for pair in node.items]
-            return lambda names, run: {key: value(names, run) for key, value in pairs}
+            return lambda names, budget: {key: value(names, budget) for key, value in pairs}
         self.makes_data = False
         closure = self.build(node)
         if self.makes_data:
-            self.needs_run = True
-            return lambda names, run: plain(closure(names, run), run)
+            self.needs_budget = True
+            return lambda names, budget: plain(closure(names, budget), budget)
 
-        def convert(names: Mapping[str, Any], run: Any) -> Any:
-            value = closure(names, run)
+        def convert(names: Mapping[str, Any], budget: Any) -> Any:
+            value = closure(names, budget)
             return value if type(value) in _PLAIN_TYPES else plain(value)
 
         return convert
@@ -86,14 +86,14 @@ def _constant_key(node: nodes.Node) -> str:
 
 def _const(builder: Builder, node: nodes.Const) -> Closure:
     value = node.value
-    return lambda names, run: value
+    return lambda names, budget: value
 
 
 def _name(builder: Builder, node: nodes.Name) -> Closure:
     name = node.name
     known = _GLOBALS.get(name)
 
-    def read(names: Mapping[str, Any], run: Any) -> Any:
+    def read(names: Mapping[str, Any], budget: Any) -> Any:
         try:
             return names[name]
         except KeyError:
@@ -103,7 +103,7 @@ def _name(builder: Builder, node: nodes.Name) -> Closure:
 
 
 def dotted(node: nodes.Node) -> str | None:
-    """`ctx.a.b` of a chain of names and constant keys."""
+    """Return `ctx.a.b` for a chain of names and constant keys."""
     keys: list[str] = []
     while True:
         if isinstance(node, nodes.Getattr):
@@ -127,7 +127,7 @@ def _field(builder: Builder, node: nodes.Getattr | nodes.Getitem) -> Closure:
     if isinstance(node.arg, nodes.Const):
         return _constant_field(builder, node, node.arg.value)
     owner, key = builder.build(node.node), builder.build(node.arg)
-    return lambda names, run: lookup(owner(names, run), key(names, run))
+    return lambda names, budget: lookup(owner(names, budget), key(names, budget))
 
 
 def _constant_field(builder: Builder, node: nodes.Getattr | nodes.Getitem, key: Any) -> Closure:
@@ -136,8 +136,8 @@ def _constant_field(builder: Builder, node: nodes.Getattr | nodes.Getitem, key: 
         return _field_of_name(node.node.name, key, path)
     owner = builder.build(node.node)
 
-    def read(names: Mapping[str, Any], run: Any) -> Any:
-        obj = owner(names, run)
+    def read(names: Mapping[str, Any], budget: Any) -> Any:
+        obj = owner(names, budget)
         if type(obj) is dict:
             found = obj.get(key, _NOTHING)
             if found is not _NOTHING:
@@ -155,7 +155,7 @@ def _constant_field(builder: Builder, node: nodes.Getattr | nodes.Getitem, key: 
 def _field_of_name(name: str, key: str, path: str | None) -> Closure:
     """`ctx.total`, the most frequent expression of all, in one closure."""
 
-    def read(names: Mapping[str, Any], run: Any) -> Any:
+    def read(names: Mapping[str, Any], budget: Any) -> Any:
         try:
             obj = names[name]
         except KeyError:
@@ -175,14 +175,14 @@ def _field_of_name(name: str, key: str, path: str | None) -> Closure:
 
 
 def _slice(builder: Builder, node: nodes.Getitem, bounds: nodes.Slice) -> Closure:
-    builder.needs_run = True
+    builder.needs_budget = True
     value = builder.build(node.node)
     start, stop, step = (
-        (lambda names, run: None) if part is None else builder.build(part)
+        (lambda names, budget: None) if part is None else builder.build(part)
         for part in (bounds.start, bounds.stop, bounds.step)
     )
-    return lambda names, run: operations.slice_of(
-        run, value(names, run), start(names, run), stop(names, run), step(names, run)
+    return lambda names, budget: operations.slice_of(
+        budget, value(names, budget), start(names, budget), stop(names, budget), step(names, budget)
     )
 
 
@@ -196,22 +196,22 @@ def _compare(builder: Builder, node: nodes.Compare) -> Closure:
         if node.ops[0].op == "eq":
             return _equal(left, right)
         function = operations.COMPARE[node.ops[0].op]
-        return lambda names, run: function(run, left(names, run), right(names, run))
+        return lambda names, budget: function(budget, left(names, budget), right(names, budget))
     chain = [(operand.op, builder.build(operand.expr)) for operand in node.ops]
-    return lambda names, run: operations.compare_all(
-        run, left(names, run), [(name, operand(names, run)) for name, operand in chain]
+    return lambda names, budget: operations.compare_all(
+        budget, left(names, budget), [(name, operand(names, budget)) for name, operand in chain]
     )
 
 
 def _equal(left: Closure, right: Closure) -> Closure:
     """`output.status == 'error'`, the most frequent guard."""
 
-    def test(names: Mapping[str, Any], run: Any) -> Any:
-        a, b = left(names, run), right(names, run)
+    def test(names: Mapping[str, Any], budget: Any) -> Any:
+        a, b = left(names, budget), right(names, budget)
         kind = type(a)
         if kind in _ATOMS or type(b) in _ATOMS or (kind is str and len(a) < _SHORT):
             return a == b
-        return operations.equal(run, a, b)
+        return operations.equal(budget, a, b)
 
     return test
 
@@ -229,78 +229,78 @@ def _constants(node: nodes.Node) -> tuple[Any, ...] | None:
 
 
 def _member(left: Closure, constants: tuple[Any, ...], *, wanted: bool) -> Closure:
-    """`x in [200, 201]`, without making the list each time."""
+    """`x in [200, 201]`, without creating the list each time."""
 
-    def test(names: Mapping[str, Any], run: Any) -> bool:
-        value = left(names, run)
+    def test(names: Mapping[str, Any], budget: Any) -> bool:
+        value = left(names, budget)
         if type(value) in _SCALARS:
             return (value in constants) is wanted
-        return operations.contains(run, value, constants) is wanted
+        return operations.contains(budget, value, constants) is wanted
 
     return test
 
 
 def _and(builder: Builder, node: nodes.And) -> Closure:
     left, right = builder.build(node.left), builder.build(node.right)
-    return lambda names, run: left(names, run) and right(names, run)
+    return lambda names, budget: left(names, budget) and right(names, budget)
 
 
 def _or(builder: Builder, node: nodes.Or) -> Closure:
     left, right = builder.build(node.left), builder.build(node.right)
-    return lambda names, run: left(names, run) or right(names, run)
+    return lambda names, budget: left(names, budget) or right(names, budget)
 
 
 def _not(builder: Builder, node: nodes.Not) -> Closure:
     value = builder.build(node.node)
-    return lambda names, run: not value(names, run)
+    return lambda names, budget: not value(names, budget)
 
 
 def _condition(builder: Builder, node: nodes.CondExpr) -> Closure:
     test, yes = builder.build(node.test), builder.build(node.expr1)
-    no: Closure = (lambda names, run: "") if node.expr2 is None else builder.build(node.expr2)
-    return lambda names, run: yes(names, run) if test(names, run) else no(names, run)
+    no: Closure = (lambda names, budget: "") if node.expr2 is None else builder.build(node.expr2)
+    return lambda names, budget: yes(names, budget) if test(names, budget) else no(names, budget)
 
 
 def _binary(builder: Builder, node: nodes.BinExpr) -> Closure:
-    builder.needs_run = True
+    builder.needs_budget = True
     left, right = builder.build(node.left), builder.build(node.right)
     function = operations.BINARY[node.operator]
-    return lambda names, run: function(run, left(names, run), right(names, run))
+    return lambda names, budget: function(budget, left(names, budget), right(names, budget))
 
 
 def _negative(builder: Builder, node: nodes.Neg) -> Closure:
     value = builder.build(node.node)
-    return lambda names, run: operations.negate(value(names, run))
+    return lambda names, budget: operations.negate(value(names, budget))
 
 
 def _positive(builder: Builder, node: nodes.Pos) -> Closure:
     value = builder.build(node.node)
-    return lambda names, run: operations.positive(value(names, run))
+    return lambda names, budget: operations.positive(value(names, budget))
 
 
 def _concat(builder: Builder, node: nodes.Concat) -> Closure:
-    builder.needs_run = True
+    builder.needs_budget = True
     parts = [builder.build(part) for part in node.nodes]
-    return lambda names, run: operations.concat(run, [part(names, run) for part in parts])
+    return lambda names, budget: operations.concat(budget, [part(names, budget) for part in parts])
 
 
 def _list(builder: Builder, node: nodes.List | nodes.Tuple) -> Closure:
     builder.makes_data = True
     items = [builder.build(item) for item in node.items]
-    builder.needs_run = True
+    builder.needs_budget = True
     if isinstance(node, nodes.Tuple):
-        return lambda names, run: literal(run, tuple([item(names, run) for item in items]))
-    return lambda names, run: literal(run, [item(names, run) for item in items])
+        return lambda names, budget: literal(budget, tuple([item(names, budget) for item in items]))
+    return lambda names, budget: literal(budget, [item(names, budget) for item in items])
 
 
 def _mapping(builder: Builder, node: nodes.Dict) -> Closure:
     builder.makes_data = True
     pairs = [(builder.build(pair.key), builder.build(pair.value)) for pair in node.items]
 
-    def make(names: Mapping[str, Any], run: Any) -> Any:
-        return literal(run, {operations.key_of(key(names, run)): value(names, run) for key, value in pairs})
+    def make(names: Mapping[str, Any], budget: Any) -> Any:
+        return literal(budget, {operations.key_of(key(names, budget)): value(names, budget) for key, value in pairs})
 
-    builder.needs_run = True
+    builder.needs_budget = True
     return make
 
 
@@ -315,7 +315,7 @@ def _arguments(
 def _filter(builder: Builder, node: nodes.Filter) -> Closure:
     if node.node is None:
         raise NotSimple("filter block")
-    builder.needs_run = True
+    builder.needs_budget = True
     value = builder.build(node.node)
     args, kwargs = _arguments(builder, node)
     name = node.name
@@ -328,38 +328,40 @@ def _filter(builder: Builder, node: nodes.Filter) -> Closure:
     if not args and not kwargs:
         types = _SAME.get(name)
         if types is None:
-            return lambda names, run: apply_filter(run, name, found, value(names, run))
+            return lambda names, budget: apply_filter(budget, name, found, value(names, budget))
 
-        def unchanged(names: Mapping[str, Any], run: Any) -> Any:
-            got = value(names, run)
-            return got if type(got) is types else apply_filter(run, name, found, got)
+        def unchanged(names: Mapping[str, Any], budget: Any) -> Any:
+            got = value(names, budget)
+            return got if type(got) is types else apply_filter(budget, name, found, got)
 
         return unchanged
     if not kwargs:
-        return lambda names, run: apply_filter(run, name, found, value(names, run), [arg(names, run) for arg in args])
-    return lambda names, run: apply_filter(
-        run,
+        return lambda names, budget: apply_filter(
+            budget, name, found, value(names, budget), [arg(names, budget) for arg in args]
+        )
+    return lambda names, budget: apply_filter(
+        budget,
         name,
         found,
-        value(names, run),
-        [arg(names, run) for arg in args],
-        {key: arg(names, run) for key, arg in kwargs.items()},
+        value(names, budget),
+        [arg(names, budget) for arg in args],
+        {key: arg(names, budget) for key, arg in kwargs.items()},
     )
 
 
-# What a filter leaves as it is.
+# Filters that return such values unchanged.
 _SAME: dict[str, type] = {"int": int, "float": float, "string": str, "bool": bool}
 
 
 def _default(value: Closure, args: list[Closure], kwargs: dict[str, Closure]) -> Closure | None:
-    """`x | default(y)`; y is evaluated as well, so that an error in it does not hide."""
+    """`x | default(y)`; y is always evaluated, so that an error in it is not hidden."""
     if kwargs or len(args) != 1:
         return None
     (other,) = args
 
-    def choose(names: Mapping[str, Any], run: Any) -> Any:
-        found = value(names, run)
-        instead = other(names, run)
+    def choose(names: Mapping[str, Any], budget: Any) -> Any:
+        found = value(names, budget)
+        instead = other(names, budget)
         return instead if isinstance(found, Undefined) else found
 
     return choose
@@ -370,30 +372,30 @@ def _test(builder: Builder, node: nodes.Test) -> Closure:
     args, kwargs = _arguments(builder, node)
     name = node.name
     if name == "defined" and not args and not kwargs:
-        return lambda names, run: not isinstance(value(names, run), Undefined)
+        return lambda names, budget: not isinstance(value(names, budget), Undefined)
     if name == "undefined" and not args and not kwargs:
-        return lambda names, run: isinstance(value(names, run), Undefined)
-    builder.needs_run = True
-    return lambda names, run: check(
-        run,
+        return lambda names, budget: isinstance(value(names, budget), Undefined)
+    builder.needs_budget = True
+    return lambda names, budget: check(
+        budget,
         name,
-        value(names, run),
-        [arg(names, run) for arg in args],
-        {key: arg(names, run) for key, arg in kwargs.items()},
+        value(names, budget),
+        [arg(names, budget) for arg in args],
+        {key: arg(names, budget) for key, arg in kwargs.items()},
     )
 
 
 def _call(builder: Builder, node: nodes.Call) -> Closure:
     if isinstance(node.node, nodes.Name) and node.node.name in _JINJA_ONLY:
         raise NotSimple(node.node.name)
-    builder.needs_run = builder.makes_data = True
+    builder.needs_budget = builder.makes_data = True
     function = builder.build(node.node)
     args, kwargs = _arguments(builder, node)
-    return lambda names, run: invoke(
-        run,
-        function(names, run),
-        [arg(names, run) for arg in args],
-        {key: arg(names, run) for key, arg in kwargs.items()},
+    return lambda names, budget: invoke(
+        budget,
+        function(names, budget),
+        [arg(names, budget) for arg in args],
+        {key: arg(names, budget) for key, arg in kwargs.items()},
     )
 
 
@@ -421,18 +423,18 @@ _MAKERS: dict[type[nodes.Node], Callable[[Builder, Any], Closure]] = {
 
 
 def text_of(builder: Builder, output: nodes.Output) -> Closure:
-    """The closure of text with expressions in it."""
-    builder.needs_run = True
+    """Build the closure of text with expressions in it."""
+    builder.needs_budget = True
     parts: list[tuple[str, Closure | None]] = [
         (part.data, None) if isinstance(part, nodes.TemplateData) else ("", builder.build(part))
         for part in output.nodes
     ]
 
-    def write(names: Mapping[str, Any], run: EvaluationBudget) -> str:
-        pieces = [data if build is None else operations.write(run, build(names, run)) for data, build in parts]
+    def write(names: Mapping[str, Any], budget: EvaluationBudget) -> str:
+        pieces = [data if build is None else operations.write(budget, build(names, budget)) for data, build in parts]
         text = "".join(pieces)
-        if len(text) > run.max_text:
-            run.spend_text(len(text))
+        if len(text) > budget.max_text:
+            budget.charge_text(len(text))
         return text
 
     return write

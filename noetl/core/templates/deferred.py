@@ -1,10 +1,10 @@
-"""Templates that are left for a tool: those that read names only the tool knows.
+"""Templates that a tool evaluates, because they read names that only the tool defines.
 
-`transfer` gives its targets a name of its own, `chunk`, anew for every chunk. A template in a target that
-reads it cannot be evaluated before the tool runs; all other templates beside it can, and are.
-What is left carries its type with it (`DeferredTemplate`), so a text that merely looks like a template, and came
-from data, is never taken for one. Text that the others made has a type too (`Made`): where a plain word
-would name something, as a column does in a mapping, it is a value.
+`transfer` defines the name `chunk` for its targets, with a new value for every chunk. A template in a target that reads
+it cannot be evaluated before the tool runs; all other templates are. A deferred template has a type of its own
+(`DeferredTemplate`), so text from data that looks like a template is never evaluated. The result of an evaluated
+template has the type `Rendered`: where a plain text would name something, such as a column in a mapping, it is a
+value.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from noetl.core.templates.template import Compiled, compile_value, is_template
 
 
 class DeferredTemplate(str):
-    """A template that a tool evaluates itself, with names of its own."""
+    """A template that a tool evaluates with names that it defines."""
 
     __slots__ = ()
 
 
-class Made(str):
-    """Text that a template has made."""
+class Rendered(str):
+    """Text that a template has rendered."""
 
     __slots__ = ()
 
 
 def compile_deferred(value: Any, late: frozenset[str]) -> Compiled:
-    """A value in which templates that read one of these names stay templates (`DeferredTemplate`)."""
+    """Compile a value in which templates that read one of these names become a `DeferredTemplate`."""
     return compile_value(_leaving(value, late))
 
 
@@ -59,7 +59,7 @@ class _Making(Compiled):
         self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
     ) -> Any:
         value = self._inner.evaluate(names, nondeterminism, max_text=max_text)
-        return Made(value) if type(value) is str else value
+        return Rendered(value) if type(value) is str else value
 
 
 def _leaving(value: Any, late: frozenset[str]) -> Any:

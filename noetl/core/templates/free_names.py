@@ -1,8 +1,7 @@
-"""What a template reads, calls and gets wrong, without evaluating it.
+"""Static analysis of a template: the names it reads, the functions it calls, its first syntax error.
 
-The validator asks for the free names of a template (with their place, and whether a `default` or an
-`is defined` guards them), for the calls it makes with constant arguments (`done('fetch')`), and for
-its first syntax problem.
+Names have a position and a flag that says whether a `default` or an `is defined` guards them; calls have their
+constant arguments (`done('fetch')`). Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from jinja2 import nodes
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import FUNCTIONS
 from noetl.core.templates.predicates import TESTS
-from noetl.core.templates.sandbox import SyntaxProblem, normal, parsed, place
+from noetl.core.templates.sandbox import SyntaxProblem, normal, parse_unchecked, parsed, place
 from noetl.errors import TemplateError
 
 __all__ = ["CallUse", "NameUse", "calls", "dotted_names", "filters", "free_names", "functions", "syntax_error", "tests"]
 
-_RUNTIME_NAMES = frozenset(["namespace", "cycler", "joiner"])
+RUNTIME_NAMES = frozenset(["namespace", "cycler", "joiner"])
 
 
 class NameUse(NamedTuple):
-    """One read of a name: its path, whether its absence is taken care of, and its place (from 1)."""
+    """A read of a name: its path, whether a missing value is handled, and its position (from 1)."""
 
     path: tuple[str, ...]
     guarded: bool
@@ -33,7 +32,7 @@ class NameUse(NamedTuple):
 
 
 class CallUse(NamedTuple):
-    """One call of a function; `args` holds constants, `None` stands for what is not constant."""
+    """A call of a function; `args` has the constant arguments, and None for the others."""
 
     name: str
     args: tuple[Any, ...]
@@ -42,22 +41,22 @@ class CallUse(NamedTuple):
 
 
 def free_names(text: str) -> tuple[NameUse, ...]:
-    """The names a template reads from outside, in order; none when it cannot be parsed."""
+    """Return the names that a template reads from outside, in order; none if it cannot be parsed."""
     return _uses(text)[0]
 
 
 def calls(text: str) -> tuple[CallUse, ...]:
-    """The functions a template calls by their bare name."""
+    """Return the functions that a template calls by their bare name."""
     return _uses(text)[1]
 
 
 def dotted_names(text: str) -> tuple[str, ...]:
-    """The free names as dotted text, each once."""
+    """Return the free names as dotted text, each once."""
     return tuple(dict.fromkeys(".".join(use.path) for use in free_names(text)))
 
 
 def syntax_error(text: str) -> tuple[str, int, int] | None:
-    """What makes a template unreadable (unknown filters and tests included): message, line, column."""
+    """Return the first error of a template (unknown filters and tests included): message, line, column."""
     from noetl.core.templates.template import compile_value
 
     try:
@@ -80,7 +79,7 @@ def tests() -> dict[str, str]:
 
 
 def functions() -> dict[str, str]:
-    """Every function that is always there and its one line of documentation."""
+    """Every function that is always available and its one line of documentation."""
     return {name: FUNCTIONS[name][1] for name in sorted(FUNCTIONS)}
 
 
@@ -91,7 +90,7 @@ def _uses(text: str) -> tuple[tuple[NameUse, ...], tuple[CallUse, ...]]:
     if not is_template(text):
         return (), ()
     try:
-        tree = parsed(text)
+        tree = _tree(text)
         reader = _Reader(normal(text))
         reader.block(tree.body, set(), frozenset())
     except (TemplateError, RecursionError):
@@ -99,11 +98,18 @@ def _uses(text: str) -> tuple[tuple[NameUse, ...], tuple[CallUse, ...]]:
     return tuple(reader.names), tuple(reader.calls)
 
 
+def _tree(text: str) -> nodes.Template:
+    try:
+        return parsed(text)
+    except SyntaxProblem:
+        return parse_unchecked(text)  # a template with an unknown filter or test reads names all the same
+
+
 _Guards = frozenset[tuple[str, ...]]
 
 
 class _Reader:
-    """Walks a tree with the scopes Jinja has: `for`, macros and `with` open one, `if` does not."""
+    """Visits a tree with Jinja's scopes: `for`, macros and `with` open one, `if` does not."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -179,7 +185,7 @@ class _Reader:
     # ── expressions ─────────────────────────────────────────────────────────────────────
 
     def expression(self, node: nodes.Node, local: set[str], guards: _Guards, guarded: bool = False) -> None:
-        """One expression; `guarded` when its being undefined is taken care of."""
+        """One expression; `guarded` if an undefined value is handled."""
         if isinstance(node, (nodes.Name, nodes.Getattr, nodes.Getitem)):
             self._path(node, local, guards, guarded)
         elif isinstance(node, nodes.Filter):
@@ -239,14 +245,14 @@ class _Reader:
                     keys.append(str(node.arg.value))
                 else:
                     self.expression(node.arg, local, guards)
-                    keys.clear()  # what lies beyond a computed key is not known
+                    keys.clear()  # the path after a computed key is not known
                 node = node.node
             else:
                 break
         if not isinstance(node, nodes.Name):
             self.expression(node, local, guards)
             return
-        if node.name in local or node.name in FUNCTIONS or node.name in _RUNTIME_NAMES:
+        if node.name in local or node.name in FUNCTIONS or node.name in RUNTIME_NAMES:
             return
         path = (node.name, *reversed(keys))
         safe = guarded or any(path[: len(proved)] == proved for proved in guards)
@@ -254,7 +260,7 @@ class _Reader:
 
 
 def _targets(node: nodes.Node) -> set[str]:
-    """The names an assignment makes; `ns.x` makes none."""
+    """Return the names that an assignment defines; `ns.x` defines none."""
     return {name.name for name in _names_in(node)}
 
 
@@ -278,7 +284,7 @@ def _chain(node: nodes.Node) -> tuple[str, ...] | None:
 
 
 def _proved(test: nodes.Node) -> _Guards:
-    """The paths that exist when a condition held."""
+    """Return the paths that exist if a condition is true."""
     if isinstance(test, nodes.And):
         return _proved(test.left) | _proved(test.right)
     if isinstance(test, nodes.Not):
@@ -293,7 +299,7 @@ def _proved(test: nodes.Node) -> _Guards:
 
 
 def _proved_by_failing(test: nodes.Node) -> _Guards:
-    """The paths that exist when a condition did not hold."""
+    """Return the paths that exist if a condition is false."""
     if isinstance(test, nodes.Or):
         return _proved_by_failing(test.left) | _proved_by_failing(test.right)
     if isinstance(test, nodes.Not):

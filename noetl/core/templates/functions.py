@@ -1,8 +1,7 @@
-"""What a template may call: our own functions, and the methods of text, lists and mappings.
+"""Callables of the template language: functions, and the methods of text, lists and mappings.
 
-A `Function` is the only thing of ours that can be called; data cannot. Methods are looked up in a
-table, so that no Python attribute is ever reached, and those that could make something large
-know their bounds.
+A template can call a `Function` and nothing else. Methods are looked up in tables, so no Python attribute is ever
+read, and every method whose result can be large charges the budget for it first.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from noetl.core.templates import lookup as lookup_module
 from noetl.core.templates.budget import MAX_ITEMS, MAX_RANGE, MAX_WIDTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.lookup import Undefined, kind_of, lookup, unwrap
-from noetl.core.templates.operators import explain, to_text
+from noetl.core.templates.operators import describe_exception, to_text
 from noetl.errors import TemplateError
 
 
@@ -43,47 +42,47 @@ class _Method(Function):
         self.bound = bound
 
 
-def invoke(run: EvaluationBudget, function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call what a template calls."""
+def invoke(budget: EvaluationBudget, function: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function or method for a template."""
     if not isinstance(function, Function):
         if isinstance(function, Undefined):
             function.fail()
-        raise TemplateError(f"{kind_of(function)} cannot be called")
-    run.operations -= 1
-    if run.operations < 0:
-        run.spend(0)
+        raise TemplateError(f"{kind_of(function)} is not callable")
+    budget.operations -= 1
+    if budget.operations < 0:
+        budget.charge(0)
     values = [unwrap(arg) for arg in args]
     named = {name: unwrap(arg) for name, arg in kwargs.items()}
     try:
         if isinstance(function, _Method):
-            made = function.function(run, function.bound, *values, **named)
+            made = function.function(budget, function.bound, *values, **named)
         else:
-            made = function.function(run, *values, **named)
+            made = function.function(budget, *values, **named)
     except (TypeError, ValueError, LookupError, OverflowError) as problem:
         raise TemplateError(f"{function.name}(): {call_problem(problem)}") from None
-    return run.weigh(made) if type(made) is list or type(made) is dict else made
+    return budget.weigh(made) if type(made) is list or type(made) is dict else made
 
 
 def call_problem(problem: Exception) -> str:
-    """What was wrong with a call, in the author's words and without the names of our own functions."""
-    text = explain(problem)
+    """Describe a failed call without the names of Python functions."""
+    text = describe_exception(problem)
     if isinstance(problem, LookupError):
         return text.strip("'\"")
     if not isinstance(problem, TypeError):
         return text
-    for pattern, words in _CALL_PROBLEMS:
+    for pattern, message in _CALL_PROBLEMS:
         found = re.search(pattern, text)
         if found:
-            return found.expand(words)
+            return found.expand(message)
     return text
 
 
 _CALL_PROBLEMS = [
-    (r"takes .* arguments? but .* given$", "it has too many arguments"),
-    (r"takes no arguments", "it takes no arguments"),
-    (r"takes no keyword arguments", "it takes no arguments by name"),
-    (r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", r"it needs \1"),
-    (r"unexpected keyword argument '(\w+)'", r'it has no argument "\1"'),
+    (r"takes .* arguments? but .* given$", "too many arguments"),
+    (r"takes no arguments", "takes no arguments"),
+    (r"takes no keyword arguments", "takes no keyword arguments"),
+    (r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", r"missing argument \1"),
+    (r"unexpected keyword argument '(\w+)'", r'unknown argument "\1"'),
     (r"multiple values for argument '(\w+)'", r'the argument "\1" is given twice'),
 ]
 
@@ -91,47 +90,47 @@ _CALL_PROBLEMS = [
 # ── functions ───────────────────────────────────────────────────────────────────────────
 
 
-def _range(run: EvaluationBudget, *bounds: int) -> range:
+def _range(budget: EvaluationBudget, *bounds: int) -> range:
     made = range(*bounds)
     try:
         length = len(made)
     except OverflowError:
         length = MAX_RANGE + 1
     if length > MAX_RANGE:
-        limit_exceeded(f"range() would have more than {MAX_RANGE:,} elements")
+        limit_exceeded(f"range() with more than {MAX_RANGE:,} elements")
     return made
 
 
-def _dict(run: EvaluationBudget, *args: Any, **fields: Any) -> dict[str, Any]:
+def _dict(budget: EvaluationBudget, *args: Any, **fields: Any) -> dict[str, Any]:
     return dict(*args, **fields)
 
 
-def _drawn(run: EvaluationBudget, name: str) -> Any:
-    if run.nondeterminism is None:
-        raise TemplateError(f"{name}() is not available here: nothing would record what it draws")
-    return run.nondeterminism
+def _source(budget: EvaluationBudget, name: str) -> Any:
+    if budget.nondeterminism is None:
+        raise TemplateError(f"{name}() is not available here: its value would not be recorded")
+    return budget.nondeterminism
 
 
-def _now(run: EvaluationBudget, format: str | None = None) -> str:
+def _now(budget: EvaluationBudget, format: str | None = None) -> str:
     from noetl.core.templates.filters.dates import strftime
 
-    moment: str = _drawn(run, "now").now()
-    return moment if format is None else strftime(run, moment, format)
+    moment: str = _source(budget, "now").now()
+    return moment if format is None else strftime(budget, moment, format)
 
 
-def _uuid(run: EvaluationBudget) -> str:
-    return str(_drawn(run, "uuid").uuid())
+def _uuid(budget: EvaluationBudget) -> str:
+    return str(_source(budget, "uuid").uuid())
 
 
-def _random(run: EvaluationBudget) -> float:
-    return float(_drawn(run, "random").random())
+def _random(budget: EvaluationBudget) -> float:
+    return float(_source(budget, "random").random())
 
 
 _FUNCTIONS: list[tuple[str, Callable[..., Any], str]] = [
-    ("range", _range, "`range(stop)`, `range(start, stop, step)`: whole numbers, at most 100,000 of them"),
+    ("range", _range, "`range(stop)`, `range(start, stop, step)`: whole numbers, at most 100,000"),
     ("dict", _dict, "`dict(a=1, b=2)`: a mapping"),
     ("now", _now, "the time as ISO 8601 text, recorded; `now('%Y-%m-%d')` formats it"),
-    ("uuid", _uuid, "a fresh UUID, recorded"),
+    ("uuid", _uuid, "a new UUID, recorded"),
     ("random", _random, "a number from 0 up to 1, recorded"),
 ]
 FUNCTIONS: dict[str, tuple[Function, str]] = {
@@ -142,94 +141,94 @@ FUNCTIONS: dict[str, tuple[Function, str]] = {
 # ── methods ─────────────────────────────────────────────────────────────────────────────
 
 
-def padding(run: EvaluationBudget, text: str, width: int) -> int:
-    """A width that a text is padded to, checked and counted."""
+def padding(budget: EvaluationBudget, text: str, width: int) -> int:
+    """Check and charge the width to which a text is padded."""
     if width > MAX_WIDTH:
         limit_exceeded(f"a width of {width:,} (at most {MAX_WIDTH:,})")
-    run.spend_text(max(len(text), width))
+    budget.charge_text(max(len(text), width))
     return width
 
 
 def _padded(method: Callable[..., str]) -> Callable[..., str]:
-    def pad(run: EvaluationBudget, text: str, width: int, *fill: str) -> str:
-        return method(text, padding(run, text, width), *fill)
+    def pad(budget: EvaluationBudget, text: str, width: int, *fill: str) -> str:
+        return method(text, padding(budget, text, width), *fill)
 
     return pad
 
 
 def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose answer is never larger than what it works on."""
+    """Wrap a method whose result is never larger than its value."""
 
-    def call(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> Any:
-        run.spend(1 + (len(value) >> 6))
+    def call(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> Any:
+        budget.charge(1 + (len(value) >> 6))
         made = method(value, *args, **kwargs)
         if isinstance(made, str):
-            run.spend_text(len(made))
+            budget.charge_text(len(made))
         return made
 
     return call
 
 
-def replace_text(run: EvaluationBudget, text: str, old: str, new: str, count: int = -1) -> str:
-    """`text.replace(old, new)`, its size known before."""
+def replace_text(budget: EvaluationBudget, text: str, old: str, new: str, count: int = -1) -> str:
+    """`text.replace(old, new)`; the size of the result is charged first."""
     times = text.count(old)
     if count >= 0:
         times = min(times, count)
-    run.spend_text(len(text) + times * max(len(new) - len(old), 0))
+    budget.charge_text(len(text) + times * max(len(new) - len(old), 0))
     return text.replace(old, new, count)
 
 
-def join_texts(run: EvaluationBudget, separator: str, parts: Iterable[Any]) -> str:
-    """`separator.join(parts)`, its size known before."""
+def join_texts(budget: EvaluationBudget, separator: str, parts: Iterable[Any]) -> str:
+    """`separator.join(parts)`; the size of the result is charged first."""
     if isinstance(parts, str):
-        run.spend_text(len(parts) * (1 + len(separator)))
-    texts = [part if type(part) is str else to_text(run, part) for part in parts]
-    run.spend(1 + (len(texts) >> 3))
-    run.spend_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
+        budget.charge_text(len(parts) * (1 + len(separator)))
+    texts = [part if type(part) is str else to_text(budget, part) for part in parts]
+    budget.charge(1 + (len(texts) >> 3))
+    budget.charge_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
     return separator.join(texts)
 
 
 def split_text(
-    run: EvaluationBudget, text: str, separator: str | None = None, maxsplit: int = -1, *, right: bool = False
+    budget: EvaluationBudget, text: str, separator: str | None = None, maxsplit: int = -1, *, right: bool = False
 ) -> list[str]:
-    """`text.split(separator, maxsplit)`, in a bounded number of pieces."""
-    run.spend(1 + (len(text) >> 6))
-    run.spend_text(len(text))
+    """`text.split(separator, maxsplit)` with a limit on the number of pieces."""
+    budget.charge(1 + (len(text) >> 6))
+    budget.charge_text(len(text))
     most = MAX_ITEMS if maxsplit < 0 else min(maxsplit, MAX_ITEMS)
     pieces = text.rsplit(separator, most) if right else text.split(separator, most)
     if maxsplit < 0 and len(pieces) > MAX_ITEMS:
-        run.spend_items(len(pieces))
+        budget.charge_items(len(pieces))
     return pieces
 
 
-def split_lines(run: EvaluationBudget, text: str, keepends: bool = False) -> list[str]:
-    """The lines of a text."""
-    run.spend(1 + (len(text) >> 6))
-    run.spend_text(len(text))
-    run.spend_items(text.count("\n"))
+def split_lines(budget: EvaluationBudget, text: str, keepends: bool = False) -> list[str]:
+    """Split a text into its lines."""
+    budget.charge(1 + (len(text) >> 6))
+    budget.charge_text(len(text))
+    budget.charge_items(text.count("\n"))
     return text.splitlines(keepends)
 
 
-def _rsplit(run: EvaluationBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
-    return split_text(run, text, sep, maxsplit, right=True)
+def _rsplit(budget: EvaluationBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+    return split_text(budget, text, sep, maxsplit, right=True)
 
 
-def _split(run: EvaluationBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
-    return split_text(run, text, sep, maxsplit)
+def _split(budget: EvaluationBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> list[str]:
+    return split_text(budget, text, sep, maxsplit)
 
 
-def _expandtabs(run: EvaluationBudget, text: str, tabsize: int = 8) -> str:
+def _expandtabs(budget: EvaluationBudget, text: str, tabsize: int = 8) -> str:
     if tabsize > MAX_WIDTH:
-        limit_exceeded(f"tabs of {tabsize:,} characters")
-    run.spend_text(len(text) + text.count("\t") * max(tabsize, 0))
+        limit_exceeded(f"a tab size of {tabsize:,} characters (at most {MAX_WIDTH:,})")
+    budget.charge_text(len(text) + text.count("\t") * max(tabsize, 0))
     return text.expandtabs(tabsize)
 
 
 class _Formatter(string.Formatter):
-    """`str.format` that reads fields as templates do and knows the width it is asked for."""
+    """`str.format` with the field lookup of templates and a limit on widths."""
 
-    def __init__(self, run: EvaluationBudget) -> None:
-        self._run = run
+    def __init__(self, budget: EvaluationBudget) -> None:
+        self._budget = budget
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         from _string import formatter_field_name_split  # type: ignore[import-not-found]
@@ -245,30 +244,30 @@ class _Formatter(string.Formatter):
 
         for digits in "".join(sign if sign.isdigit() else " " for sign in format_spec).split():
             check_width(digits)
-        self._run.spend(1)
+        self._budget.charge(1)
         simple = isinstance(value, (str, int, float)) or value is None
-        text = format(value if simple else to_text(self._run, value), format_spec)
-        self._run.spend_text(len(text))
+        text = format(value if simple else to_text(self._budget, value), format_spec)
+        self._budget.charge_text(len(text))
         return text
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
-        return to_text(self._run, value) if conversion == "s" else super().convert_field(value, conversion)
+        return to_text(self._budget, value) if conversion == "s" else super().convert_field(value, conversion)
 
 
-def format_text(run: EvaluationBudget, text: str, *args: Any, **kwargs: Any) -> str:
+def format_text(budget: EvaluationBudget, text: str, *args: Any, **kwargs: Any) -> str:
     """`text.format(...)`."""
-    return _Formatter(run).vformat(text, args, kwargs)
+    return _Formatter(budget).vformat(text, args, kwargs)
 
 
-def _format_map(run: EvaluationBudget, text: str, mapping: Mapping[str, Any]) -> str:
-    return _Formatter(run).vformat(text, (), mapping)
+def _format_map(budget: EvaluationBudget, text: str, mapping: Mapping[str, Any]) -> str:
+    return _Formatter(budget).vformat(text, (), mapping)
 
 
-def _zfill(run: EvaluationBudget, text: str, width: int) -> str:
-    return text.zfill(padding(run, text, width))
+def _zfill(budget: EvaluationBudget, text: str, width: int) -> str:
+    return text.zfill(padding(budget, text, width))
 
 
-# Methods of text whose answer is never larger than the text.
+# Methods of text whose result is never larger than the text.
 _SAME_SIZE = (
     *("capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal"),
     *("isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "lower"),
@@ -290,37 +289,37 @@ _TEXT: dict[str, Callable[..., Any]] = {
 }
 
 
-def _keys(run: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
-    run.spend(1 + (len(mapping) >> 3))
+def _keys(budget: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
+    budget.charge(1 + (len(mapping) >> 3))
     return list(mapping)
 
 
-def _values(run: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
-    run.spend(1 + (len(mapping) >> 3))
+def _values(budget: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
+    budget.charge(1 + (len(mapping) >> 3))
     return list(mapping.values())
 
 
-def _items(run: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
-    run.spend(1 + (len(mapping) >> 3))
-    return [run.weigh(pair) for pair in mapping.items()]
+def _items(budget: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
+    budget.charge(1 + (len(mapping) >> 3))
+    return [budget.weigh(pair) for pair in mapping.items()]
 
 
-def _get(run: EvaluationBudget, mapping: Mapping[str, Any], key: Any, default: Any = None) -> Any:
+def _get(budget: EvaluationBudget, mapping: Mapping[str, Any], key: Any, default: Any = None) -> Any:
     return mapping.get(key, default)
 
 
-def _index(run: EvaluationBudget, elements: Sequence[Any], value: Any, *bounds: int) -> int:
-    run.spend_walk(elements)
+def _index(budget: EvaluationBudget, elements: Sequence[Any], value: Any, *bounds: int) -> int:
+    budget.charge_walk(elements)
     return elements.index(value, *bounds)
 
 
-def _count(run: EvaluationBudget, elements: Sequence[Any], value: Any) -> int:
-    run.spend_walk(elements)
+def _count(budget: EvaluationBudget, elements: Sequence[Any], value: Any) -> int:
+    budget.charge_walk(elements)
     return elements.count(value)
 
 
-def _copy(run: EvaluationBudget, value: Any) -> Any:
-    run.spend_items(len(value))
+def _copy(budget: EvaluationBudget, value: Any) -> Any:
+    budget.charge_items(len(value))
     return dict(value) if isinstance(value, Mapping) else list(value)
 
 
@@ -335,7 +334,7 @@ _LIST: dict[str, Callable[..., Any]] = {"index": _index, "count": _count, "copy"
 
 
 def _no_arguments(method: Callable[[Any], Any]) -> Callable[..., Any]:
-    def call(run: EvaluationBudget, value: Any) -> Any:
+    def call(budget: EvaluationBudget, value: Any) -> Any:
         return method(value)
 
     return call

@@ -1,15 +1,13 @@
-"""How a template reads `a.b` and `a[b]`, and what it gets when nothing is there.
+"""Attribute and item lookup of templates (`a.b`, `a[b]`), and undefined values.
 
-An item comes before a method, so `workload.items` is the author's key. Python attributes are never
-read: a mapping has its keys, a list its indices, a view its fields, and text, lists and
-mappings have the few methods of `methods.METHODS`. That closes the door through which templates
-usually leave a sandbox.
+An item has precedence over a method, so `workload.items` is the key `items`. Python attributes are never read: a
+mapping has its keys, a list its indices, a view its fields, and text, lists and mappings have the methods in the tables
+of `functions`. So a template cannot reach Python objects and leave the sandbox.
 
-What is not there is an `Undefined`: reading further from it gives it back, so that
-`a.b.c | default(1)` works when `a.b` is missing; using it is an error that names the first
-missing part and what exists beside it. A `Missing` is its quiet relative (a step that has not
-run, `output.error` without an error): false, equal to none and to nothing else, but no more a value
-than the other.
+A name that does not exist is an `Undefined`: reading a field of it returns it again, so `a.b.c | default(1)` works
+if `a.b` is missing; using it is an error that names the first missing part and the names that exist. A
+`Missing` (a step that has not run, `output.error` without an error) is false, equal to none and to nothing else, and
+also an error when it is used as a value.
 """
 
 from __future__ import annotations
@@ -37,10 +35,10 @@ _UNKNOWN: Any = object()
 
 
 class Undefined(StrictUndefined):
-    """What a template gets for a name or field that does not exist; using it is an error.
+    """A name or field that does not exist; using it is an error.
 
-    `path` is the dotted name as far as it is known, `container` what the last part was looked for
-    in, `hint` the message when it is not about a missing key.
+    `path` is the dotted name as far as it is known, `container` the value in which the last part was looked up,
+    `hint` the message if the problem is not a missing key.
     """
 
     __slots__ = ("container", "hint", "path")
@@ -62,25 +60,25 @@ class Undefined(StrictUndefined):
 
     @property
     def key(self) -> Any:
-        """The last part of the name, which was not found."""
+        """The part of the name that was not found."""
         return self._undefined_name
 
     def fail(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise what using it means."""
+        """Raise the error for using it."""
         raise UndefinedUse(self)
 
     def message(self) -> str:
-        """Say what is missing and what exists there."""
+        """Describe what is missing and what exists instead."""
         if self.hint:
             return self.hint
         name = self.path or str(self.key)
         owner = name.rpartition(".")[0]
-        where = f'"{owner}"' if owner else "what it is read from"
+        where = f'"{owner}"' if owner else "the value"
         container = self.container
         if container is None:
             return f'"{name}" cannot be read: {where} is none'
         if isinstance(self.key, int) and isinstance(container, (list, tuple, str, range)):
-            return f'"{name}" is not there: {where} has {len(container)} elements, counted from 0'
+            return f'"{name}" does not exist: {where} has {len(container)} elements, and indexes start at 0'
         if isinstance(container, (View, Mapping)):
             return f'"{name}" is not defined here{_beside(container, self.key, self.path, owner)}'
         if container is _UNKNOWN:
@@ -89,21 +87,21 @@ class Undefined(StrictUndefined):
 
 
 class UndefinedUse(TemplateError):
-    """An undefined was used as a value."""
+    """An undefined value was used."""
 
     def __init__(self, undefined: Undefined) -> None:
         super().__init__(undefined.message())
         self.undefined = undefined
 
     def named(self, path: str) -> UndefinedUse:
-        """The same problem, its name given in full."""
+        """Return the same problem with the full name."""
         self.undefined.path = path
         self.message = self.undefined.message()
         self.args = (self.message,)
         return self
 
 
-# Whatever an operator, a loop or a call does with an undefined, it is a use of it.
+# Every operator, loop and call uses an undefined value.
 for _operator in (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod"),
     *("pow", "rpow", "pos", "neg", "int", "float", "complex", "index", "lt", "le", "gt", "ge", "eq", "ne", "hash"),
@@ -113,7 +111,7 @@ for _operator in (
 
 
 class Missing(Undefined):
-    """The quiet undefined: false, equal to none only, its fields quiet too; no value of its own."""
+    """A value that does not exist yet: false, equal to none only, and so are its fields; not usable as a value."""
 
     __slots__ = ()
 
@@ -121,18 +119,18 @@ class Missing(Undefined):
         super().__init__(path=path, name=path, container=why)
 
     def message(self) -> str:
-        """Say why there is nothing yet, and how to ask."""
-        why = self.container or "there is nothing there yet"
-        return f'"{self.path}" has no value: {why}; ask with "is defined", or give a default(...)'
+        """Describe why there is no value, and what to do."""
+        why = self.container or "it does not exist yet"
+        return f'"{self.path}" has no value: {why}; test it with "is defined", or use default(...)'
 
     def field(self, key: Any) -> Missing:
-        """A field of what is not there: quiet as well."""
+        """Return a field, which is missing as well."""
         return Missing(f"{self.path}.{key}", self.container)
 
     def __bool__(self) -> bool:  # type: ignore[override]
         return False
 
-    # Playbooks ask `output.error.kind == 'rate_limit'` without asking for an error first.
+    # Playbooks compare `output.error.kind == 'rate_limit'` without testing for an error first.
     def __eq__(self, other: object) -> bool:  # type: ignore[override]
         return other is None or isinstance(other, Missing)
 
@@ -151,23 +149,23 @@ class Group(NamedTuple):
 
 
 class View:
-    """Base of the objects that templates look at instead of data: fields, and a value as a whole."""
+    """Base of objects that templates read instead of plain data: fields, and a value as a whole."""
 
     __slots__ = ()
 
     def field(self, key: Any) -> Any:
-        """What `view.key` is: a value, or an Undefined."""
+        """Return the value of `view.key`, or an Undefined."""
         raise LookupError(key)
 
     def fields(self) -> list[str]:
-        """Names of the fields, for error messages."""
+        """Return the names of the fields, for error messages."""
         return []
 
     def value(self) -> Any:
-        """The view as plain data."""
+        """Return the view as plain data."""
         raise LookupError("value")
 
-    # A view stands for its value wherever an operator or a loop meets it.
+    # Operators and loops use the value of a view.
     def __bool__(self) -> bool:
         return bool(self.value())
 
@@ -206,7 +204,7 @@ class View:
 
 
 def unwrap(value: Any) -> Any:
-    """The data behind a view; using an undefined is an error."""
+    """Return the data of a view; raise for an undefined value."""
     if isinstance(value, View):
         return value.value()
     if isinstance(value, Undefined):
@@ -215,7 +213,7 @@ def unwrap(value: Any) -> Any:
 
 
 def lookup(obj: Any, key: Any) -> Any:
-    """What `obj.key` and `obj[key]` mean in a template."""
+    """Evaluate `obj.key` or `obj[key]`."""
     if type(obj) is dict:
         try:
             return obj[key]
@@ -259,7 +257,7 @@ def _lookup(obj: Any, key: Any) -> Any:
 
 
 def _runtime_field(obj: Any, key: str) -> bool:
-    """Whether Jinja's own helper objects have that field for templates."""
+    """Whether one of Jinja's helper objects has that field."""
     if isinstance(obj, LoopContext):
         return key in _LOOP_FIELDS
     if isinstance(obj, Cycler):
@@ -270,32 +268,32 @@ def _runtime_field(obj: Any, key: str) -> bool:
 
 
 def namespace_fields(namespace: Namespace) -> dict[str, Any]:
-    """What a `namespace()` holds."""
+    """Return the fields of a `namespace()`."""
     held: dict[str, Any] = object.__getattribute__(namespace, "_Namespace__attrs")
     return held
 
 
 def no_such_key(obj: Mapping[Any, Any], key: Any) -> Any:
-    """What a key is that a mapping does not have: a method, an error for a reference, an Undefined."""
+    """Return the method or the Undefined for a key that a mapping does not have; raise for a reference."""
     if isinstance(key, str):
         method = method_of(obj, key)
         if method is not None:
             return method
         if "locator" in obj and is_reference(obj):
             raise TemplateError(
-                f'"{key}" cannot be read from a reference: it says where a payload is, it is not the payload; '
+                f'"{key}" cannot be read from a reference, which is the location of a payload and not the payload; '
                 "fetch it with a task of `kind: resolve` and read that task's output"
             )
     return Undefined(name=key, container=obj)
 
 
-# Set by `methods`, which needs lookup itself: (object, name) -> bound method or None.
+# Set by `functions`, which imports this module: (object, name) -> bound method or None.
 method_of: Callable[[Any, str], Any] = lambda obj, name: None  # noqa: E731
 
 
 NO_ELEMENTS = (
-    "a reference has no elements to go over: it says where a payload is, it is not the payload; fetch it with a task "
-    "of `kind: resolve` and go over that task's output, or read the step that made it by its name"
+    "a reference is the location of a payload and has no elements; fetch the payload with a task of `kind: resolve` "
+    "and iterate over that task's output, or read the step that created it by its name"
 )
 
 
@@ -325,7 +323,7 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of(value: Any, *, article: bool = True) -> str:
-    """The author's word for a value's type."""
+    """Return the name of a value's type in the template language."""
     if isinstance(value, View):
         value = value.value()
     word: str | None = _KINDS.get(type(value)) or getattr(value, "KIND", None)
@@ -345,5 +343,5 @@ def _beside(container: Any, key: Any, path: str | None, owner: str) -> str:
     if owner:
         return f"; {owner} has: {listed}{guess}" if names else f"; {owner} is empty"
     if path is None:
-        return f"; what it is read from has: {listed}{guess}" if names else "; what it is read from is empty"
-    return f"; known names are: {listed}{guess}" if names else "; no names are known here"
+        return f"; the value has: {listed}{guess}" if names else "; the value is empty"
+    return f"; known names: {listed}{guess}" if names else "; no names are known here"

@@ -1,7 +1,7 @@
-"""Operators with bounds: the same functions serve the closures and Jinja's compiled code.
+"""Operators with limits, used by the closures and by Jinja's compiled code.
 
-Python's own operators make a gigabyte out of ten characters (`'a' * 10**9`, `10 ** 10 ** 10`,
-`'%999999999d' % 1`). Here the size of an answer is known before it is made.
+Python's operators create a gigabyte from ten characters (`'a' * 10**9`, `10 ** 10 ** 10`, `'%999999999d' % 1`).
+Here the size of a result is charged before it is computed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from noetl.errors import TemplateError
 Binary = Callable[[EvaluationBudget, Any, Any], Any]
 
 
-def to_text(run: EvaluationBudget, value: Any) -> str:
-    """A value inside text, as Jinja writes it: `True`, `None`, `['a']`."""
+def to_text(budget: EvaluationBudget, value: Any) -> str:
+    """Format a value inside text as Jinja does: `True`, `None`, `['a']`."""
     kind = type(value)
     if kind is str:
         return value  # type: ignore[no-any-return]
@@ -31,36 +31,36 @@ def to_text(run: EvaluationBudget, value: Any) -> str:
     if isinstance(value, str):
         return str.__str__(value)
     if not isinstance(value, (int, float)) and value is not None:
-        value = plain(value, run)
-        run.spend_text(measure(run, value))
+        value = plain(value, budget)
+        budget.charge_text(measure(budget, value))
     return str(value)
 
 
-def write(run: EvaluationBudget, value: Any) -> str:
-    """A value as it is written into the result, counted."""
-    text = value if type(value) is str else to_text(run, value)
-    run.operations -= 1
-    run.spend_text(len(text))
+def write(budget: EvaluationBudget, value: Any) -> str:
+    """Format a value for the result and charge it."""
+    text = value if type(value) is str else to_text(budget, value)
+    budget.operations -= 1
+    budget.charge_text(len(text))
     return text
 
 
-def measure(run: EvaluationBudget, value: Any) -> int:
-    """At least how long plain data is as text, found by walking over it; too long is an error at once."""
+def measure(budget: EvaluationBudget, value: Any) -> int:
+    """Return a lower bound of the length of plain data as text; raise if it exceeds the limit."""
     kind = type(value)
     if kind is str:
         return len(value) + 2
     if kind is not list and kind is not dict:
         return 4
-    run.spend(1 + (len(value) >> 2))
-    room = run.max_text
+    budget.charge(1 + (len(value) >> 2))
+    room = budget.max_text
     length = 2 + 2 * len(value)
     if kind is dict:
         length += sum(len(key) + 4 for key in value)
         value = value.values()
     for element in value:
-        length += measure(run, element) if type(element) in _CONTAINERS or type(element) is str else 1
+        length += measure(budget, element) if type(element) in _CONTAINERS or type(element) is str else 1
         if length > room:
-            run.spend_text(length)
+            budget.charge_text(length)
     return length
 
 
@@ -70,63 +70,63 @@ _CONTAINERS = frozenset([list, dict])
 # ── arithmetic ──────────────────────────────────────────────────────────────────────────
 
 
-def add(run: EvaluationBudget, left: Any, right: Any) -> Any:
+def add(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`+`: numbers, texts, lists."""
     left, right = unwrap(left), unwrap(right)
     if isinstance(left, str) and isinstance(right, str):
-        run.spend_text(len(left) + len(right))
+        budget.charge_text(len(left) + len(right))
     elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple, range)):
-        run.spend_items(len(left) + len(right))
-        return run.weigh([*left, *right])
+        budget.charge_items(len(left) + len(right))
+        return budget.weigh([*left, *right])
     return _calculate("+", operator.add, left, right)
 
 
-def multiply(run: EvaluationBudget, left: Any, right: Any) -> Any:
+def multiply(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`*`: numbers; a text or a list times a whole number."""
     left, right = unwrap(left), unwrap(right)
     if isinstance(left, int) and isinstance(right, (str, list, tuple)):
         left, right = right, left
     if isinstance(right, int):
         if isinstance(left, str):
-            run.spend_text(len(left) * max(right, 0))
+            budget.charge_text(len(left) * max(right, 0))
         elif isinstance(left, (list, tuple)):
-            run.spend_items(len(left) * max(right, 0))
-            return run.weigh(left * right)
+            budget.charge_items(len(left) * max(right, 0))
+            return budget.weigh(left * right)
         elif isinstance(left, int) and left.bit_length() + right.bit_length() > MAX_BITS + 1:
-            limit_exceeded("the product is too large")
+            limit_exceeded(f"a product of more than {MAX_BITS:,} bits")
     return _calculate("*", operator.mul, left, right)
 
 
-def power(run: EvaluationBudget, left: Any, right: Any) -> Any:
+def power(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`**`: numbers."""
     left, right = unwrap(left), unwrap(right)
     if isinstance(left, int) and isinstance(right, int) and abs(left) > 1 and left.bit_length() * right > MAX_BITS:
-        limit_exceeded("the power is too large")
+        limit_exceeded(f"a power of more than {MAX_BITS:,} bits")
     answer = _calculate("**", operator.pow, left, right)
     if isinstance(answer, complex):
-        raise TemplateError('"**" of a negative number and a fraction is not a number')
+        raise TemplateError('"**" of a negative number and a fraction is undefined')
     return answer
 
 
-def modulo(run: EvaluationBudget, left: Any, right: Any) -> Any:
+def modulo(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`%`: the rest of a division, or a text with `%s`, `%d` in it."""
     left = unwrap(left)
     if isinstance(left, str):
-        return format_percent(run, left, right)
+        return format_percent(budget, left, right)
     return _calculate("%", operator.mod, left, unwrap(right))
 
 
-def subtract(run: EvaluationBudget, left: Any, right: Any) -> Any:
+def subtract(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`-`: numbers."""
     return _calculate("-", operator.sub, unwrap(left), unwrap(right))
 
 
-def divide(run: EvaluationBudget, left: Any, right: Any) -> Any:
+def divide(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`/`: numbers, with a fraction."""
     return _calculate("/", operator.truediv, unwrap(left), unwrap(right))
 
 
-def floor_divide(run: EvaluationBudget, left: Any, right: Any) -> Any:
+def floor_divide(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`//`: numbers, rounded down."""
     return _calculate("//", operator.floordiv, unwrap(left), unwrap(right))
 
@@ -168,41 +168,41 @@ def _calculate(sign: str, function: Callable[[Any, Any], Any], left: Any, right:
     except ZeroDivisionError:
         raise TemplateError(f'"{sign}" divides by zero') from None
     except OverflowError:
-        raise TemplateError(f'the answer of "{sign}" is too large for a number') from None
+        raise TemplateError(f'the result of "{sign}" is too large for a number') from None
     if type(answer) is float and not isfinite(answer) and isfinite(left) and isfinite(right):
-        raise TemplateError(f'the answer of "{sign}" is too large for a number')
+        raise TemplateError(f'the result of "{sign}" is too large for a number')
     return answer
 
 
-def concat(run: EvaluationBudget, parts: Iterable[Any]) -> str:
+def concat(budget: EvaluationBudget, parts: Iterable[Any]) -> str:
     """`~`: everything as text, joined."""
-    texts = [part if type(part) is str else to_text(run, part) for part in parts]
-    run.spend_text(sum(map(len, texts)))
+    texts = [part if type(part) is str else to_text(budget, part) for part in parts]
+    budget.charge_text(sum(map(len, texts)))
     return "".join(texts)
 
 
 # ── comparison ──────────────────────────────────────────────────────────────────────────
 
 
-def equal(run: EvaluationBudget | None, left: Any, right: Any) -> bool:
+def equal(budget: EvaluationBudget | None, left: Any, right: Any) -> bool:
     """`left == right`."""
     if type(left) in _WALKED and type(right) in _WALKED:
-        _pay(run, left, right)
+        _pay(budget, left, right)
     return bool(left == right)
 
 
-def differ(run: EvaluationBudget | None, left: Any, right: Any) -> bool:
+def differ(budget: EvaluationBudget | None, left: Any, right: Any) -> bool:
     """`left != right`."""
-    return not equal(run, left, right)
+    return not equal(budget, left, right)
 
 
-def contains(run: EvaluationBudget | None, item: Any, container: Any) -> bool:
+def contains(budget: EvaluationBudget | None, item: Any, container: Any) -> bool:
     """`item in container`."""
     if isinstance(item, (View, Undefined)) and not isinstance(item, Missing):
         item = unwrap(item)
     container = unwrap(container)
     if type(container) in _WALKED and len(container) > _SHORT:
-        _pay(run, container)
+        _pay(budget, container)
     return has(item, container)
 
 
@@ -218,24 +218,24 @@ def has(item: Any, container: Any) -> bool:
         raise TemplateError(f'"in" needs a list, a mapping or text on its right, not {kind_of(container)}') from None
 
 
-def misses(run: EvaluationBudget | None, item: Any, container: Any) -> bool:
+def misses(budget: EvaluationBudget | None, item: Any, container: Any) -> bool:
     """`item not in container`."""
-    return not contains(run, item, container)
+    return not contains(budget, item, container)
 
 
 def _ordered(function: Callable[[Any, Any], bool]) -> Compare:
-    def compare(run: EvaluationBudget | None, left: Any, right: Any) -> bool:
+    def compare(budget: EvaluationBudget | None, left: Any, right: Any) -> bool:
         if type(left) in _WALKED and type(right) in _WALKED:
-            _pay(run, left, right)
+            _pay(budget, left, right)
         return function(left, right)
 
     return compare
 
 
-def _pay(run: EvaluationBudget | None, *walked: Any) -> None:
-    """Count a walk over lists and long texts; without a run, say that one is needed."""
-    if run is not None:
-        run.spend_walk(*walked)
+def _pay(budget: EvaluationBudget | None, *walked: Any) -> None:
+    """Charge a traversal of lists and long texts; without a budget, raise that one is needed."""
+    if budget is not None:
+        budget.charge_walk(*walked)
     elif len(walked[0]) > _SHORT:
         raise NeedsBudget
 
@@ -256,27 +256,27 @@ COMPARE: dict[str, Compare] = {
 }
 
 
-def compare_all(run: EvaluationBudget | None, value: Any, rest: list[tuple[str, Any]]) -> bool:
-    """`a < b <= c`: every neighbouring pair."""
+def compare_all(budget: EvaluationBudget | None, value: Any, rest: list[tuple[str, Any]]) -> bool:
+    """`a < b <= c`: every adjacent pair."""
     answer = True
     for name, other in rest:
-        answer = COMPARE[name](run, value, other)
+        answer = COMPARE[name](budget, value, other)
         if not answer:
             break
         value = other
     return answer
 
 
-def literal(run: EvaluationBudget, made: Any) -> Any:
-    """A list or mapping that a template writes out; an undefined in it is a use of it."""
+def literal(budget: EvaluationBudget, made: Any) -> Any:
+    """Check and weigh a list or mapping literal; an undefined element is an error."""
     for element in made.values() if isinstance(made, dict) else made:
         if type(element) is Undefined:
             element.fail()
-    return run.weigh(made)
+    return budget.weigh(made)
 
 
 def key_of(value: Any) -> Any:
-    """A key of a mapping that a template writes."""
+    """Check a key of a mapping literal."""
     if isinstance(value, (View, Undefined)):
         value = unwrap(value)
     try:
@@ -289,7 +289,7 @@ def key_of(value: Any) -> Any:
 # ── slices and loops ────────────────────────────────────────────────────────────────────
 
 
-def slice_of(run: EvaluationBudget, value: Any, start: Any, stop: Any, step: Any) -> Any:
+def slice_of(budget: EvaluationBudget, value: Any, start: Any, stop: Any, step: Any) -> Any:
     """`value[start:stop:step]`."""
     if isinstance(value, Undefined):
         return value
@@ -302,13 +302,13 @@ def slice_of(run: EvaluationBudget, value: Any, start: Any, stop: Any, step: Any
     except (TypeError, ValueError):
         raise TemplateError("a slice needs whole numbers, and a step that is not zero") from None
     if isinstance(part, str):
-        run.spend_text(len(part))
+        budget.charge_text(len(part))
         return part
-    return part if isinstance(part, range) else run.weigh(part)
+    return part if isinstance(part, range) else budget.weigh(part)
 
 
-def each(run: EvaluationBudget, value: Any, text: int = 0) -> Iterator[Any]:
-    """The elements of what a `for` goes over, each turn counted with the text it writes."""
+def each(budget: EvaluationBudget, value: Any, text: int = 0) -> Iterator[Any]:
+    """Return the elements that a `for` iterates over, each charged with the text of the loop body."""
     value = unwrap(value)
     if type(value) is dict and "locator" in value and is_reference(value):
         raise TemplateError(NO_ELEMENTS)
@@ -316,14 +316,14 @@ def each(run: EvaluationBudget, value: Any, text: int = 0) -> Iterator[Any]:
         elements = iter(value)
     except TypeError:
         raise TemplateError(f"a for loop needs a list or a mapping, not {kind_of(value)}") from None
-    return _counted(run, elements, text)
+    return _counted(budget, elements, text)
 
 
-def _counted(run: EvaluationBudget, elements: Iterator[Any], text: int) -> Iterator[Any]:
+def _counted(budget: EvaluationBudget, elements: Iterator[Any], text: int) -> Iterator[Any]:
     for element in elements:
-        run.spend(2)
+        budget.charge(2)
         if text:
-            run.spend_text(text)
+            budget.charge_text(text)
         yield element
 
 
@@ -332,44 +332,44 @@ def _counted(run: EvaluationBudget, elements: Iterator[Any], text: int) -> Itera
 _CONVERSION = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d+)?(?:\.(\*|\d+))?[hlL]?(.)", re.DOTALL)
 
 
-def format_percent(run: EvaluationBudget, template: str, values: Any) -> str:
-    """`template % values`, its widths bounded."""
+def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
+    """`template % values`, with limited widths."""
     if isinstance(values, tuple):
-        values = tuple(_formattable(run, value) for value in values)
+        values = tuple(_formattable(budget, value) for value in values)
     elif isinstance(values, Mapping):
-        values = {key: _formattable(run, value) for key, value in values.items()}
+        values = {key: _formattable(budget, value) for key, value in values.items()}
     else:
-        values = _formattable(run, values)
+        values = _formattable(budget, values)
     room = len(template)
     for width, precision, kind in _CONVERSION.findall(template):
         if "*" in (width, precision):
             raise TemplateError('"*" as a width is not supported in a format')
         room += check_width(width) + check_width(precision)
         room += 0 if kind == "%" else _longest(values)
-    run.spend_text(room)
+    budget.charge_text(room)
     try:
         return str(template % values)
     except (TypeError, ValueError, KeyError, OverflowError) as problem:
         raise TemplateError(f"the format does not fit its values: {problem}") from None
 
 
-def _formattable(run: EvaluationBudget, value: Any) -> Any:
-    """A value that a format may write by itself: text and numbers; others as text."""
+def _formattable(budget: EvaluationBudget, value: Any) -> Any:
+    """Return text and numbers unchanged, other values as text."""
     value = unwrap(value)
-    return value if isinstance(value, (str, int, float)) or value is None else to_text(run, value)
+    return value if isinstance(value, (str, int, float)) or value is None else to_text(budget, value)
 
 
 def check_width(width: str) -> int:
-    """A width or precision that a format asks for, as a number."""
+    """Return a width or precision of a format as a number."""
     if not width:
         return 0
     if len(width) > 9 or int(width) > MAX_WIDTH:
-        limit_exceeded(f"a format asks for a width of {width[:20]} (at most {MAX_WIDTH:,})")
+        limit_exceeded(f"a format with a width of {width[:20]} (at most {MAX_WIDTH:,})")
     return int(width)
 
 
 def _longest(values: Any) -> int:
-    """An upper bound for one value inside a format."""
+    """Return an upper bound of the length of one formatted value."""
     if isinstance(values, Mapping):
         parts: Iterable[Any] = values.values()
     else:
@@ -377,7 +377,7 @@ def _longest(values: Any) -> int:
     return max((len(part) if isinstance(part, str) else 2000 for part in parts), default=0)
 
 
-# ── words for Python's own complaints ───────────────────────────────────────────────────
+# ── messages for Python's exceptions ────────────────────────────────────────────────────
 
 _BETWEEN = r"'([^']+)' not supported between instances of '([^']+)' and '([^']+)'"
 _UNHASHABLE = r"unhashable type: '([^']+)'"
@@ -398,8 +398,8 @@ _KIND_WORDS = "|".join(_PYTHON_KINDS)
 _TYPE_NAME = rf"'({_KIND_WORDS})'(?: objects?| instances?)?|(?<=not )({_KIND_WORDS})\b|(?<=got )({_KIND_WORDS})\b"
 
 
-def explain(problem: Exception) -> str:
-    """A Python exception in the author's words."""
+def describe_exception(problem: Exception) -> str:
+    """Describe a Python exception in the terms of the template language."""
     text = str(problem)
     between = re.search(_BETWEEN, text)
     if between:

@@ -15,7 +15,7 @@ from noetl.errors import TemplateError
 
 
 class Test(NamedTuple):
-    """A test, its documentation, and whether it takes undefined and views as they are."""
+    """A test, its documentation, and whether it accepts undefined values and views."""
 
     function: Callable[..., bool]
     doc: str
@@ -23,23 +23,23 @@ class Test(NamedTuple):
 
 
 def check(
-    run: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
+    budget: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> bool:
     """Apply a test by its name."""
     found = TESTS.get(name)
     if found is None:
         raise TemplateError(f'there is no test "{name}"')
-    run.operations -= 1
-    if run.operations < 0:
-        run.spend(0)
+    budget.operations -= 1
+    if budget.operations < 0:
+        budget.charge(0)
     if not found.raw:
         value = unwrap(value)
         args = [unwrap(arg) for arg in args]
-    run.spend_walk(value, *args)
+    budget.charge_walk(value, *args)
     try:
         return found.function(value, *args, **(kwargs or {}))
     except (TypeError, ValueError, ArithmeticError) as problem:
-        raise TemplateError(f'the test "is {name}" does not work here: {call_problem(problem)}') from None
+        raise TemplateError(f'test "is {name}": {call_problem(problem)}') from None
 
 
 def _is_none(value: Any) -> bool:
@@ -65,29 +65,29 @@ TESTS: dict[str, Test] = {
     "undefined": Test(lambda value: isinstance(value, Undefined), "it does not exist", raw=True),
     "none": Test(_is_none, "it is none (null)", raw=True),
     "boolean": Test(lambda value: value is True or value is False, "it is true or false"),
-    "true": Test(lambda value: value is True, "it is true itself"),
-    "false": Test(lambda value: value is False, "it is false itself"),
+    "true": Test(lambda value: value is True, "it is exactly true"),
+    "false": Test(lambda value: value is False, "it is exactly false"),
     "integer": Test(lambda value: isinstance(value, int) and not isinstance(value, bool), "it is a whole number"),
     "float": Test(lambda value: isinstance(value, float), "it is a number with a fraction"),
     "number": Test(_number, "it is a number"),
     "string": Test(lambda value: isinstance(value, str), "it is text"),
     "mapping": Test(lambda value: isinstance(value, Mapping), "it is a mapping"),
-    "sequence": Test(_iterable, "it has elements in an order: a list, text, a mapping's keys"),
-    "iterable": Test(_iterable, "a loop can go over it"),
+    "sequence": Test(_iterable, "it has ordered elements: a list, text, a mapping's keys"),
+    "iterable": Test(_iterable, "a loop can iterate over it"),
     "callable": Test(lambda value: isinstance(value, Function), "it can be called"),
     "odd": Test(lambda value: value % 2 == 1, "it is an odd number"),
     "even": Test(lambda value: value % 2 == 0, "it is an even number"),
-    "divisibleby": Test(lambda value, number: value % number == 0, "it can be divided by that number"),
+    "divisibleby": Test(lambda value, number: value % number == 0, "it is divisible by that number"),
     "lower": Test(lambda value: str(value).islower(), "all its letters are in lower case"),
     "upper": Test(lambda value: str(value).isupper(), "all its letters are in upper case"),
-    "sameas": Test(_same, "it is that very value, of the same type"),
+    "sameas": Test(_same, "it is the same value, of the same type"),
     "in": Test(has, "it is in that list, mapping or text"),
     "contains": Test(lambda value, item: has(item, value), "it has that element, key or text in it"),
     "filter": Test(lambda value: value in FILTERS, "a filter of that name exists"),
     "test": Test(lambda value: value in TESTS, "a test of that name exists"),
-    "escaped": Test(lambda value: False, "never: nothing is escaped here unless asked"),
-    "startswith": Test(lambda value, start: str(value).startswith(start), "its text begins so"),
-    "endswith": Test(lambda value, end: str(value).endswith(end), "its text ends so"),
+    "escaped": Test(lambda value: False, "never: text is not escaped automatically"),
+    "startswith": Test(lambda value, start: str(value).startswith(start), "its text starts with that text"),
+    "endswith": Test(lambda value, end: str(value).endswith(end), "its text ends with that text"),
 }
 
 for _function, _names, _doc in [
@@ -99,5 +99,5 @@ for _function, _names, _doc in [
     (operator.ge, (">=", "ge"), "it is greater or equal"),
 ]:
     for _name in _names:
-        # Equality takes a quiet undefined as it is: it is equal to none.
+        # Equality accepts a `Missing`, which is equal to none.
         TESTS[_name] = Test(_function, _doc, raw=_name in ("==", "eq", "equalto", "!=", "ne"))

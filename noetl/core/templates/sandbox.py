@@ -1,10 +1,10 @@
-"""Jinja's environment with our rules: item-first lookup, our filters and tests, every bound counted.
+"""Jinja's environment with item-first lookup, the filters and tests of this language, and limits.
 
-It parses all templates, and it evaluates those that have statements (`{% for %}`, `{% set %}`);
-plain expressions go through `closures`, which shares the operations used here.
+It parses all templates, and it evaluates those that have statements (`{% for %}`, `{% set %}`); plain
+expressions are evaluated by `closures`, which uses the same operations.
 
-Positions. Jinja's parser keeps line numbers only. Here every token carries the offset at which it
-stands in the source as its "line number", so each node, and each syntax error, knows its column.
+Positions. Jinja's parser stores line numbers only. Here the "line number" of every token is its offset in the
+source, so each node and each syntax error has a column.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FORBIDDEN: dict[type[nodes.Node], str] = {
 
 
 class SyntaxProblem(TemplateError):
-    """A template that cannot be read; line and column count from 1 inside its text."""
+    """A template with invalid syntax; line and column start at 1 in its text."""
 
     def __init__(self, message: str, text: str, line: int, column: int) -> None:
         super().__init__(f"{message} (line {line}, column {column} of the template)", text=text)
@@ -60,10 +60,10 @@ class SyntaxProblem(TemplateError):
         self.column = column
 
 
-class RunContext(Context):
-    """Jinja's context over any mapping of names; it carries the run that counts."""
+class BudgetContext(Context):
+    """Jinja's context over any mapping of names, with the budget of the evaluation."""
 
-    run: EvaluationBudget
+    budget: EvaluationBudget
     names: Mapping[str, Any]
 
     def resolve_or_missing(self, key: str) -> Any:
@@ -74,7 +74,7 @@ class RunContext(Context):
 
 
 def name_of(names: Mapping[str, Any], key: str, functions: Mapping[str, Any]) -> Any:
-    """What a bare name means; an Undefined when it means nothing."""
+    """Return the value of a bare name, or an Undefined."""
     try:
         return names[key]
     except KeyError:
@@ -83,7 +83,7 @@ def name_of(names: Mapping[str, Any], key: str, functions: Mapping[str, Any]) ->
 
 
 def undefined_name(names: Mapping[str, Any], key: str) -> Undefined:
-    """The error in waiting for a name that nothing defines."""
+    """Return the Undefined for a name that does not exist."""
     if key == "env":
         return Undefined(
             '"env" is not defined here: the process environment is not readable from templates; '
@@ -94,9 +94,9 @@ def undefined_name(names: Mapping[str, Any], key: str) -> Undefined:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """The bounded environment; one for the whole process, it has no state of an evaluation."""
+    """The environment; one for the whole process, without state of an evaluation."""
 
-    context_class = RunContext
+    context_class = BudgetContext
     intercepted_binops = frozenset(operations.BINARY)
     intercepted_unops = frozenset("+-")
 
@@ -126,40 +126,40 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return lookup(obj, attribute)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """An operator, bounded."""
-        run: EvaluationBudget = context.run  # type: ignore[attr-defined]
-        run.operations -= 1
-        if run.operations < 0:
-            run.spend(0)
-        return operations.BINARY[operator](run, left, right)
+        """Apply a binary operator with limits."""
+        budget: EvaluationBudget = context.budget  # type: ignore[attr-defined]
+        budget.operations -= 1
+        if budget.operations < 0:
+            budget.charge(0)
+        return operations.BINARY[operator](budget, left, right)
 
     def call_unop(self, context: Context, operator: str, arg: Any) -> Any:
-        """A sign."""
+        """Apply a sign."""
         return operations.negate(arg) if operator == "-" else operations.positive(arg)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call a function of ours, or one of Jinja's own helpers; nothing else can be called."""
-        run: EvaluationBudget = __context.run  # type: ignore[attr-defined]
+        """Call a `Function` or one of Jinja's helpers; nothing else is callable."""
+        budget: EvaluationBudget = __context.budget  # type: ignore[attr-defined]
         if isinstance(__obj, Function):
             kwargs.pop("_loop_vars", None)  # Jinja's own, for functions that take its context
             kwargs.pop("_block_vars", None)
-            return invoke(run, __obj, args, kwargs)
-        run.spend(5)
+            return invoke(budget, __obj, args, kwargs)
+        budget.charge(5)
         if isinstance(__obj, LoopContext):
-            return __context.call(__obj, operations.each(run, *args))
+            return __context.call(__obj, operations.each(budget, *args))
         if isinstance(__obj, _RUNTIME_CALLABLES) or __obj in _RUNTIME_CLASSES or _is_runtime_method(__obj):
             return __context.call(__obj, *args, **kwargs)
-        return invoke(run, __obj, args, kwargs)
+        return invoke(budget, __obj, args, kwargs)
 
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> TokenStream:
-        """The token stream, each token with its offset in place of its line."""
+        """Return the token stream, each token with its offset in place of its line."""
         return TokenStream(_with_offsets(self, source), name, filename)
 
 
 def _is_runtime_method(obj: Any) -> bool:
-    """`loop.cycle(...)`, `loop.changed(...)`, a cycler's `next()`: lookup lets no other method through."""
+    """`loop.cycle(...)`, `loop.changed(...)`, a cycler's `next()`: lookup returns no other methods."""
     return isinstance(getattr(obj, "__self__", None), (LoopContext, Cycler))
 
 
@@ -170,7 +170,7 @@ def _with_offsets(environment: Sandbox, source: str) -> Iterator[Token]:
         at = 0
         for number, (_, token, value) in enumerate(raw):
             if number > MAX_TOKENS:
-                limit_exceeded(f"it has more than {MAX_TOKENS:,} words and signs")
+                limit_exceeded(f"a template with more than {MAX_TOKENS:,} tokens")
             found = source.find(value, at)
             if found >= 0:
                 at = found
@@ -182,13 +182,13 @@ def _with_offsets(environment: Sandbox, source: str) -> Iterator[Token]:
 
 @pass_context
 def _finalize(context: Context, value: Any) -> str:
-    return operations.write(context.run, value)  # type: ignore[attr-defined]
+    return operations.write(context.budget, value)  # type: ignore[attr-defined]
 
 
 def _jinja_filter(name: str) -> Any:
     @pass_context
     def call(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return apply(context.run, name, value, args, kwargs)
+        return apply(context.budget, name, value, args, kwargs)
 
     return call
 
@@ -196,37 +196,37 @@ def _jinja_filter(name: str) -> Any:
 def _jinja_test(name: str) -> Any:
     @pass_context
     def call(context: Any, value: Any, *args: Any, **kwargs: Any) -> bool:
-        return check(context.run, name, value, args, kwargs)
+        return check(context.budget, name, value, args, kwargs)
 
     return call
 
 
-# What the transformer below puts in place of constructs that Jinja compiles without asking us.
+# Replacements for constructs that Jinja compiles to plain Python; `_Bounded` inserts them.
 
 
 @pass_context
 def _each(context: Any, value: Any, text: int) -> Any:
-    return operations.each(context.run, value, text)
+    return operations.each(context.budget, value, text)
 
 
 @pass_context
 def _concat(context: Any, *parts: Any) -> str:
-    return operations.concat(context.run, parts)
+    return operations.concat(context.budget, parts)
 
 
 @pass_context
 def _slice_of(context: Any, value: Any, start: Any, stop: Any, step: Any) -> Any:
-    return operations.slice_of(context.run, value, start, stop, step)
+    return operations.slice_of(context.budget, value, start, stop, step)
 
 
 @pass_context
 def _compare(context: Any, value: Any, *rest: Any) -> bool:
-    return operations.compare_all(context.run, value, list(zip(rest[::2], rest[1::2], strict=True)))
+    return operations.compare_all(context.budget, value, list(zip(rest[::2], rest[1::2], strict=True)))
 
 
 @pass_context
 def _made(context: Any, value: Any) -> Any:
-    return operations.literal(context.run, value)
+    return operations.literal(context.budget, value)
 
 
 _INTERNAL: dict[str, Any] = {
@@ -243,7 +243,7 @@ def _through(name: str, node: nodes.Node, value: nodes.Expr, args: list[nodes.Ex
 
 
 class _Bounded(NodeTransformer):
-    """Routes loops, literals, comparisons, `~` and slices through functions that count."""
+    """Replaces loops, literals, comparisons, `~` and slices by functions that charge the budget."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -294,7 +294,7 @@ def _constant(node: nodes.Node, value: Any) -> nodes.Const:
 
 
 class _Check(NodeVisitor):
-    """Finds what no environment of ours can evaluate, before anything runs."""
+    """Finds statements, filters and tests that do not exist, before anything is evaluated."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -306,7 +306,7 @@ class _Check(NodeVisitor):
             return self._look(node)
         self._depth += 1
         if self._depth > MAX_NESTING:
-            limit_exceeded(f"its statements are nested more than {MAX_NESTING} levels deep")
+            limit_exceeded(f"statements nested more than {MAX_NESTING} levels deep")
         answer = self._look(node)
         self._depth -= 1
         return answer
@@ -314,7 +314,7 @@ class _Check(NodeVisitor):
     def _look(self, node: nodes.Node) -> Any:
         self._seen += 1
         if self._seen > MAX_NODES:
-            limit_exceeded(f"it has more than {MAX_NODES:,} parts")
+            limit_exceeded(f"a template with more than {MAX_NODES:,} nodes")
         word = _FORBIDDEN.get(type(node))
         if word:
             raise problem_at(self._text, node.lineno, f"{{% {word} %}} is not part of this template language")
@@ -340,32 +340,40 @@ _MISSING_END = re.compile(r"unexpected char .* at (\d+)")
 
 @lru_cache(maxsize=512)
 def parsed(text: str) -> nodes.Template:
-    """The tree of a template, kept for the next who looks at it; nobody changes it."""
+    """Return the cached tree of a template, which must not be changed."""
     return parse(text)
 
 
 def parse(text: str) -> nodes.Template:
-    """The tree of a template, checked; a `SyntaxProblem` or a limit when it cannot be one."""
-    if len(text) > MAX_TEMPLATE:
-        limit_exceeded(f"it is {len(text):,} characters long (at most {MAX_TEMPLATE:,})")
-    source = normal(text)
+    """Parse and check a template; raise a `SyntaxProblem` or a limit error if it is invalid."""
+    tree = parse_unchecked(text)
     try:
-        tree = Parser(SANDBOX, source).parse()
-        _Check(source).visit(tree)
-    except TemplateSyntaxError as problem:
-        raise _syntax_problem(source, problem) from None
+        _Check(normal(text)).visit(tree)
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
     return tree
 
 
+def parse_unchecked(text: str) -> nodes.Template:
+    """Parse a template; its filters, tests and statements may be unknown."""
+    if len(text) > MAX_TEMPLATE:
+        limit_exceeded(f"a template of {len(text):,} characters (at most {MAX_TEMPLATE:,})")
+    source = normal(text)
+    try:
+        return Parser(SANDBOX, source).parse()
+    except TemplateSyntaxError as problem:
+        raise _syntax_problem(source, problem) from None
+    except RecursionError:
+        raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
+
+
 def normal(text: str) -> str:
-    """The text as positions count it: lines end in one newline character."""
+    """Return the text to which positions refer: lines end in one newline character."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def bounded(tree: nodes.Template) -> nodes.Template:
-    """The tree with its uncounted constructs routed through ours, for Jinja's compiler."""
+    """Return the tree with limits inserted, for Jinja's compiler."""
     changed = _Bounded().visit(tree)
     assert isinstance(changed, nodes.Template)
     changed.set_environment(SANDBOX)
@@ -373,13 +381,13 @@ def bounded(tree: nodes.Template) -> nodes.Template:
 
 
 def place(text: str, lineno: int) -> tuple[int, int]:
-    """Line and column, from 1, of a node of that text."""
+    """Return the line and column (from 1) of a node."""
     before = text[: max(lineno - 1, 0)]
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
 
 def problem_at(text: str, lineno: int, message: str) -> SyntaxProblem:
-    """A syntax problem at a node."""
+    """Return a syntax problem at a node."""
     line, column = place(text, lineno)
     return SyntaxProblem(message, text, line, column)
 

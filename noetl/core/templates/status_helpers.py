@@ -1,7 +1,7 @@
-"""Status helpers for server-side templates: `done('fetch')`, `all_done(['a', 'b'])` and their family.
+"""Status functions of server-side templates: `done('fetch')`, `all_done(['a', 'b'])` and others.
 
-They are made over a mapping of step name -> status, which the caller keeps. A step that is not in
-the mapping has not run: it is not done, not ok, not failed, not running.
+They read a mapping of step name -> status that the caller updates. A step that is not in the mapping has not run: it is
+not done, not ok, not failed, not running.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from noetl.core.templates.functions import Function
 from noetl.core.templates.lookup import kind_of
 from noetl.errors import TemplateError
 
-# What the words of a status mean to the helpers.
+# The statuses that count as ok, failed and running.
 OK = frozenset(["ok", "success", "done", "completed"])
 FAILED = frozenset(["error", "failed"])
 RUNNING = frozenset(["running", "in_progress", "started", "scheduled"])
 
 STATUS_FUNCTIONS: dict[str, str] = {
-    "done": "`done(step)`: the step has ended, well or not",
-    "ok": "`ok(step)`: the step has ended well",
+    "done": "`done(step)`: the step has completed or failed",
+    "ok": "`ok(step)`: the step has completed successfully",
     "fail": "`fail(step)`: the step has failed",
-    "running": "`running(step)`: the step has begun and not ended",
+    "running": "`running(step)`: the step has started and not ended",
     "loop_done": "`loop_done(step)`: all iterations of the loop step have ended",
-    "all_done": "`all_done([steps])`: every one of them has ended",
-    "any_done": "`any_done([steps])`: at least one of them has ended",
+    "all_done": "`all_done([steps])`: all of the steps have ended",
+    "any_done": "`any_done([steps])`: at least one of the steps has ended",
 }
 
 
 def status_functions(
     statuses: Mapping[str, str], *, loops_done: Collection[str] | None = None, known: Collection[str] | None = None
 ) -> dict[str, Function]:
-    """The helpers over step statuses.
+    """Return the functions over step statuses.
 
-    `loops_done` are the loop steps that are drained (without it, a loop is drained when its step is
-    done). `known` are the playbook's steps: naming another one is an error instead of false.
+    `loops_done` are the loop steps whose iterations have all ended (without it, those whose step is done).
+    `known` are the playbook's steps: the name of another one is an error instead of false.
     """
 
     def status(step: Any) -> str:
@@ -49,19 +49,19 @@ def status_functions(
     def is_done(step: Any) -> bool:
         return status(step) in OK or status(step) in FAILED
 
-    def loop_done(run: EvaluationBudget, step: Any) -> bool:
+    def loop_done(budget: EvaluationBudget, step: Any) -> bool:
         return is_done(step) or (loops_done is not None and step in loops_done)
 
     def names(steps: tuple[Any, ...]) -> Iterable[Any]:
         return steps[0] if len(steps) == 1 and isinstance(steps[0], (list, tuple)) else steps
 
     table: dict[str, Any] = {
-        "done": lambda run, step: is_done(step),
-        "ok": lambda run, step: status(step) in OK,
-        "fail": lambda run, step: status(step) in FAILED,
-        "running": lambda run, step: status(step) in RUNNING,
+        "done": lambda budget, step: is_done(step),
+        "ok": lambda budget, step: status(step) in OK,
+        "fail": lambda budget, step: status(step) in FAILED,
+        "running": lambda budget, step: status(step) in RUNNING,
         "loop_done": loop_done,
-        "all_done": lambda run, *steps: all(is_done(step) for step in names(steps)),
-        "any_done": lambda run, *steps: any(is_done(step) for step in names(steps)),
+        "all_done": lambda budget, *steps: all(is_done(step) for step in names(steps)),
+        "any_done": lambda budget, *steps: any(is_done(step) for step in names(steps)),
     }
     return {name: Function(name, function) for name, function in table.items()}

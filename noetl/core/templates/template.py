@@ -5,7 +5,7 @@ it does not count) yields the value with its type; anything else yields text. Ke
 are never templates. What comes out is plain JSON data: lists, mappings, text, numbers,
 booleans, none.
 
-Evaluation reads the names it is given and changes nothing; time and chance come from `draws`.
+Evaluation has no side effects; time and random values come from the `NondeterminismSource`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, NeedsBudget,
 from noetl.core.templates.closures import Builder, Closure, NotSimple, text_of
 from noetl.core.templates.free_names import dotted_names, free_names
 from noetl.core.templates.lookup import Undefined, UndefinedUse, View, lookup
-from noetl.core.templates.operators import explain
+from noetl.core.templates.operators import describe_exception
 from noetl.core.templates.sandbox import SANDBOX, bounded, parse, parsed
 from noetl.core.templates.views import plain
 from noetl.errors import TemplateError
@@ -32,7 +32,7 @@ _KEEP = "_value_of_the_whole_"
 CACHED_TEMPLATES = 16_384
 
 
-# What an author can bring about; anything else is a mistake of ours and is not dressed up as theirs.
+# Exceptions that a template can cause; all others are defects of this package and are not converted.
 _AUTHORS_MISTAKES = (
     TemplateError,
     jinja2.TemplateError,
@@ -46,7 +46,7 @@ _AUTHORS_MISTAKES = (
 
 
 class Compiled:
-    """A value ready to be evaluated; `static` when no template is in it."""
+    """A compiled value; `static` if it contains no template."""
 
     __slots__ = ()
     static: bool = True
@@ -55,16 +55,16 @@ class Compiled:
     def evaluate(
         self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
     ) -> Any:
-        """The value as plain data; `max_text` bounds every text that is made."""
+        """Return the value as plain data; `max_text` limits every text that is created."""
         raise AssertionError("abstract")
 
     def holds(self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
-        """Whether it holds as a guard."""
+        """Whether it is true as a guard."""
         return _holds(self.evaluate(names, nondeterminism))
 
 
 class _Static(Compiled):
-    """Data without templates: itself."""
+    """Data without templates."""
 
     __slots__ = ("value",)
 
@@ -78,16 +78,16 @@ class _Static(Compiled):
 
 
 class _Text(Compiled):
-    """One template: `_plain` gives its value as plain data, `_raw` as a guard looks at it."""
+    """One template: `_plain` returns its value as plain data, `_raw` the value for a guard."""
 
-    __slots__ = ("_names", "_needs_run", "_plain", "_raw", "text")
+    __slots__ = ("_names", "_needs_budget", "_plain", "_raw", "text")
     static = False
 
-    def __init__(self, text: str, raw: Closure, plain: Closure, *, needs_run: bool) -> None:
+    def __init__(self, text: str, raw: Closure, plain: Closure, *, needs_budget: bool) -> None:
         self.text = text
         self._raw = raw
         self._plain = plain
-        self._needs_run = needs_run
+        self._needs_budget = needs_budget
         self._names: tuple[str, ...] | None = None
 
     @property
@@ -101,27 +101,27 @@ class _Text(Compiled):
         self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
     ) -> Any:
         try:
-            return self._plain(names, EvaluationBudget(nondeterminism, max_text) if self._needs_run else None)
+            return self._plain(names, EvaluationBudget(nondeterminism, max_text) if self._needs_budget else None)
         except NeedsBudget:
-            self._needs_run = True
+            self._needs_budget = True
             return self.evaluate(names, nondeterminism, max_text=max_text)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
     def holds(self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
         try:
-            value = self._raw(names, EvaluationBudget(nondeterminism) if self._needs_run else None)
+            value = self._raw(names, EvaluationBudget(nondeterminism) if self._needs_budget else None)
             if value is True or value is False:
                 return value
             return _holds(value.value() if isinstance(value, View) else value)
         except NeedsBudget:
-            self._needs_run = True
+            self._needs_budget = True
             return self.holds(names, nondeterminism)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
     def _in_words(self, problem: Exception, names: Mapping[str, Any]) -> Exception:
-        """The problem as a TemplateError that knows its template."""
+        """Convert the problem to a TemplateError with the text of the template."""
         if isinstance(problem, UndefinedUse) and problem.undefined.path is None:
             path = _path_of(problem.undefined, self.text, names)
             if path is not None:
@@ -130,14 +130,14 @@ class _Text(Compiled):
             problem.text = problem.text or self.text
             return problem
         if isinstance(problem, (RecursionError, MemoryError)):
-            return TemplateError(explain(problem), text=self.text, kind="limit")
+            return TemplateError(describe_exception(problem), text=self.text, kind="limit")
         shown = " ".join(self.text.split())
         shown = shown if len(shown) <= 120 else shown[:117] + "..."
-        return TemplateError(f"{explain(problem)}, in {shown}", text=self.text)
+        return TemplateError(f"{describe_exception(problem)}, in {shown}", text=self.text)
 
 
 def _path_of(undefined: Undefined, text: str, names: Mapping[str, Any]) -> str | None:
-    """The dotted name under which a template reads what is undefined (Jinja's code knows the last part only)."""
+    """Return the dotted name of an undefined value (Jinja's code gives the last part only)."""
     for use in free_names(text):
         value: Any = names.get(use.path[0])
         for depth, key in enumerate(use.path[1:], start=2):
@@ -203,7 +203,7 @@ def _joined(items: list[Compiled]) -> tuple[str, ...]:
 
 
 def is_template(text: str) -> bool:
-    """Whether a string has anything to evaluate; `${#array[@]}` of a shell has not."""
+    """Whether a string is a template; `${#array[@]}` of a shell is not."""
     if "{" not in text:
         return False
     if "{{" in text or "{%" in text:
@@ -213,7 +213,7 @@ def is_template(text: str) -> bool:
 
 
 def compile_value(value: Any) -> Compiled:
-    """Any value of a playbook, ready to be evaluated; a TemplateError when a template cannot be read."""
+    """Compile any value of a playbook; raise TemplateError if a template is invalid."""
     if isinstance(value, str):
         return _compile_text(value) if is_template(value) else _Static(value)
     if isinstance(value, Compiled):
@@ -246,18 +246,18 @@ def _compile_text(text: str) -> Compiled:
     builder = Builder()
     try:
         if whole is not None:
-            return _Text(text, builder.build(whole), builder.build_plain(whole), needs_run=builder.needs_run)
+            return _Text(text, builder.build(whole), builder.build_plain(whole), needs_budget=builder.needs_budget)
         closure = _text_closure(builder, tree)
     except NotSimple:
         closure = jinja_closure(text, whole=whole is not None)
-        return _Text(text, closure, lambda names, run: plain(closure(names, run), run), needs_run=True)
+        return _Text(text, closure, lambda names, budget: plain(closure(names, budget), budget), needs_budget=True)
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
-    return _Text(text, closure, closure, needs_run=builder.needs_run)
+    return _Text(text, closure, closure, needs_budget=builder.needs_budget)
 
 
 def whole_expression(tree: nodes.Template) -> nodes.Expr | None:
-    """The expression of a template that is exactly one `{{ ... }}`, white space around it aside."""
+    """Return the expression of a template that is exactly one `{{ ... }}`, apart from white space around it."""
     if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
         return None
     parts = [part for part in tree.body[0].nodes if not isinstance(part, nodes.TemplateData) or not part.data.isspace()]
@@ -266,15 +266,15 @@ def whole_expression(tree: nodes.Template) -> nodes.Expr | None:
 
 def _text_closure(builder: Builder, tree: nodes.Template) -> Closure:
     if not tree.body:
-        return lambda names, run: ""
+        return lambda names, budget: ""
     if len(tree.body) != 1 or not isinstance(tree.body[0], nodes.Output):
         raise NotSimple("statements")
     return text_of(builder, tree.body[0])
 
 
 def jinja_closure(text: str, *, whole: bool) -> Closure:
-    """The closure that runs Jinja's compiled code; the expression of a `whole` template is its value."""
-    tree = parse(text)  # a tree of its own: it is changed below
+    """Return the closure that runs Jinja's compiled code; the value of a `whole` template is its expression's."""
+    tree = parse(text)  # a separate tree, because it is changed below
     expression = whole_expression(tree) if whole else None
     if expression is not None:
         keep = nodes.ExprStmt(lineno=1)
@@ -286,9 +286,9 @@ def jinja_closure(text: str, *, whole: bool) -> Closure:
     except (RecursionError, MemoryError, SyntaxError):  # the last: too many blocks for Python's compiler
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
 
-    def render(names: Mapping[str, Any], run: EvaluationBudget) -> Any:
+    def render(names: Mapping[str, Any], budget: EvaluationBudget) -> Any:
         context: Any = template.new_context({}, shared=False)
-        context.run = run
+        context.budget = budget
         context.names = names
         if expression is not None:
             return _kept(template, context)
@@ -297,8 +297,8 @@ def jinja_closure(text: str, *, whole: bool) -> Closure:
         for piece in template.root_render_func(context):
             pieces.append(piece)
             length += len(piece)
-            if length > run.max_text:
-                run.spend_text(length)
+            if length > budget.max_text:
+                budget.charge_text(length)
         return "".join(pieces)
 
     return render
@@ -308,7 +308,7 @@ def _kept(template: Any, context: Any) -> Any:
     from noetl.core.templates.functions import Function
 
     held: list[Any] = []
-    context.vars[_KEEP] = Function("value", lambda run, value: held.append(value))
+    context.vars[_KEEP] = Function("value", lambda budget, value: held.append(value))
     for _ in template.root_render_func(context):
         pass
     return held[0]
@@ -318,12 +318,12 @@ def _kept(template: Any, context: Any) -> Any:
 
 
 def evaluate(value: Any, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> Any:
-    """Compile and evaluate in one go."""
+    """Compile and evaluate a value."""
     return compile_value(value).evaluate(names, nondeterminism)
 
 
 def holds(value: Any, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
-    """The guard rule: text does not hold when it is empty or `false` (any case); other values as in Python."""
+    """Evaluate a guard: text is false if it is empty or `false` (in any case), other values as in Python."""
     if isinstance(value, str):
         return compile_value(value).holds(names, nondeterminism)
     if isinstance(value, Compiled):

@@ -1,13 +1,11 @@
-"""The objects templates look at: an output, a result by name, a reference, and plain data again.
+"""Objects that templates read: an output, a result by name, a reference; and their conversion to plain data.
 
-`output.x` looks at the envelope and then at the payload's keys; `fetch.x` (a result by name)
-looks at the payload's keys and then at the envelope, so `fetch.x` and `fetch.data.x` agree. As a whole
-both are the payload, but for two habits: an http result is `{data, body, status_code, headers, url}`
-and a loop `{results, stats}`.
+`output.x` is read from the envelope, then from the payload's keys; `fetch.x` (a result by name) from the payload's
+keys, then from the envelope, so `fetch.x` and `fetch.data.x` agree. As a whole both are the payload, with two
+exceptions: an http result is `{data, body, status_code, headers, url}` and a loop `{results, stats}`.
 
-A payload that was stored by reference is read when a template first needs it, through `resolve`.
-Where nobody can read it (the server), the parts that travelled along (`Outcome.extracts`) are
-there and the rest raises `NeedsPayload`.
+A stored payload is read by `resolve` when a template first needs it. Where no `resolve` is given (the server),
+the extracted parts (`Outcome.extracts`) are available and everything else raises `NeedsPayload`.
 """
 
 from __future__ import annotations
@@ -42,26 +40,26 @@ __all__ = [
 Resolve = Callable[[Reference], Any]
 
 _ABSENT: Any = object()
-# The extract that holds the names of a stored mapping's own keys.
+# The extract with the names of a stored mapping's keys.
 KEYS = ""
 _MOST_KEYS = 256
 _WITHOUT_PAYLOAD = frozenset(["status", "ref", "_ref", "meta", "error"])
 _ENVELOPE = ("status", "data", "ref", "error", "meta")
-# What the built-in kinds have beside `data`; reading it on an output of another kind is quiet.
+# Fields of the built-in kinds beside `data`; on an output of another kind they are `Missing`.
 HELPERS = frozenset(["http", "pg", "py", "sh", "duckdb", "sqlite", "nats", "object", "loop"])
 _HTTP_HABITS = {"status_code": "status", "headers": "headers", "url": "url"}
 
 
 class NeedsPayload(TemplateError):
-    """A template reads a stored payload where it is not at hand; hydrate `reference` and ask again."""
+    """A template reads a stored payload that is not loaded; load `reference` and evaluate again."""
 
     def __init__(self, reference: Reference) -> None:
-        super().__init__("the template needs a stored payload that is not at hand", kind="ref.unresolved")
+        super().__init__("the template needs a stored payload that is not loaded", kind="ref.unresolved")
         self.reference = reference
 
 
 class ReferenceView(View):
-    """A locator: its own fields can be read, the payload's cannot."""
+    """A reference: its fields can be read, those of the payload cannot."""
 
     __slots__ = ("_plain",)
 
@@ -70,11 +68,11 @@ class ReferenceView(View):
         self._plain: dict[str, Any] = {"auth_reference": None, **held}
 
     def field(self, key: Any) -> Any:
-        """A field of the locator; a payload field is an error that names `kind: resolve`."""
+        """A field of the reference; a payload field is an error that mentions `kind: resolve`."""
         return lookup(self._plain, key)
 
     def fields(self) -> list[str]:
-        """The locator's fields."""
+        """The fields of the reference."""
         return list(self._plain)
 
     def value(self) -> Any:
@@ -83,7 +81,7 @@ class ReferenceView(View):
 
 
 class PayloadView(View):
-    """A stored payload, or a part of it: extracts first, the payload itself when it must be."""
+    """A stored payload or a part of it: read from extracts, or from the payload if necessary."""
 
     __slots__ = ("_at", "_owner")
 
@@ -140,7 +138,7 @@ class _DataOf(View):
 
 
 class _Envelope(View):
-    """What OutputView and ResultView share: the outcome, and how its payload is had."""
+    """Base of OutputView and ResultView: the outcome and the access to its payload."""
 
     __slots__ = ("_hydrated", "name", "outcome", "resolve", "results")
 
@@ -161,11 +159,11 @@ class _Envelope(View):
     # ── the payload ─────────────────────────────────────────────────────────────────────
 
     def stored(self) -> bool:
-        """Whether the payload is elsewhere and nobody has read it yet."""
+        """Whether the payload is stored and has not been loaded."""
         return self.outcome.ref is not None and self.outcome.data is None and self._hydrated is _ABSENT
 
     def payload(self) -> Any:
-        """The payload as data; hydrated once."""
+        """The payload as data; loaded once."""
         outcome = self.outcome
         if outcome.ref is None or outcome.data is not None:
             return outcome.data
@@ -176,7 +174,7 @@ class _Envelope(View):
         return self._hydrated
 
     def extracted(self, at: tuple[Any, ...]) -> Any:
-        """What travelled along of that part of the payload, or `_ABSENT`."""
+        """The extract of that part of the payload, or `_ABSENT`."""
         extracts = self.outcome.extracts
         if not extracts or not self.stored():
             return _ABSENT
@@ -215,7 +213,7 @@ class _Envelope(View):
     # ── the envelope ────────────────────────────────────────────────────────────────────
 
     def envelope_field(self, key: Any) -> Any:
-        """A field of the envelope or of its habits, or `_ABSENT`."""
+        """A field of the envelope or an alias of one, or `_ABSENT`."""
         outcome = self.outcome
         if key == "status":
             return outcome.status
@@ -239,7 +237,7 @@ class _Envelope(View):
         return error_fields(self.outcome.error)
 
     def _habit(self, key: Any) -> Any:
-        """What playbooks read under other names: `.body`, `.status_code`, `.results`, `.stats`, `.context`."""
+        """Aliases of fields: `.body`, `.status_code`, `.results`, `.stats`, `.context`."""
         helpers = self.outcome.helpers
         if "http" in helpers:
             if key == "body":
@@ -262,7 +260,7 @@ class _Envelope(View):
         return names
 
     def absent(self, key: Any) -> Any:
-        """What a field is that neither envelope nor payload has: a method of the payload, or nothing."""
+        """The value of a field that neither envelope nor payload has: a method of the payload, or undefined."""
         payload = None if self.stored() else self.payload()
         if isinstance(payload, (Mapping, list, str)) and isinstance(key, str):
             found = lookup(payload, key)
@@ -271,12 +269,12 @@ class _Envelope(View):
         return Undefined(name=key, path=f"{self.name}.{key}", container=self)
 
     def http_fields(self) -> dict[str, Any]:
-        """What an http result as a whole has beside its body."""
+        """The fields of an http result beside its body."""
         http = self.outcome.helpers["http"]
         return {name: http.get(field) for name, field in _HTTP_HABITS.items()}
 
     def value(self) -> Any:
-        """The result as playbooks pass it on as a whole."""
+        """The result as a whole."""
         helpers = self.outcome.helpers
         if "http" in helpers:
             body = self.payload()
@@ -303,12 +301,12 @@ class OutputView(_Envelope):
             return found
         found = self.absent(key)
         if key in HELPERS and isinstance(found, Undefined):
-            # A rule that several tasks share may ask for what only some of them have.
+            # A rule that several tasks share may read a field that only some of them have.
             return Missing(f"{self.name}.{key}", f"the output of this kind has no {key}")
         return found
 
     def _resolver(self) -> Resolve | None:
-        """Let a derived view share what this one has hydrated."""
+        """Share the loaded payload with a derived view."""
         return None if self.resolve is None else lambda reference: self.payload()
 
 
@@ -320,7 +318,7 @@ class ResultView(_Envelope):
     def field(self, key: Any) -> Any:
         """`fetch.key`."""
         if key in _WITHOUT_PAYLOAD and self.stored() and KEYS not in self.outcome.extracts:
-            # The envelope answers without fetching a payload only to see whether it has such a key.
+            # The envelope is read first, so that no payload is loaded only to look up a key.
             return self.envelope_field(key)
         found = self._own(key)
         if found is _ABSENT:
@@ -362,7 +360,7 @@ class _Results(View):
         return list(self._results)
 
     def value(self) -> Any:
-        """All results as a whole."""
+        """All results."""
         return {name: plain(self.field(name)) for name in self._results}
 
 
@@ -372,7 +370,7 @@ def error_fields(error: ErrorInfo) -> dict[str, Any]:
 
 
 def extract(outcome: Outcome, paths: Iterable[str]) -> dict[str, Any]:
-    """The parts of a payload that `Step.exports` names, as `Outcome.extracts` keeps them beside a `ref`.
+    """The parts of a payload that `Step.exports` names, as stored in `Outcome.extracts` beside a `ref`.
 
     A path is below the output (`data.count`, or `count` for short). What the payload does not have is
     left out, and so is what `output.data.x` and `step.data.x` would read differently. The names of the
@@ -395,7 +393,7 @@ def extract(outcome: Outcome, paths: Iterable[str]) -> dict[str, Any]:
 
 
 def _part(value: Any, path: str) -> Any:
-    """What lies at a dotted path of plain data, or `_ABSENT`."""
+    """The value at a dotted path of plain data, or `_ABSENT`."""
     for key in path.split("."):
         if isinstance(value, Mapping) and key in value:
             value = value[key]
@@ -411,34 +409,34 @@ def _part(value: Any, path: str) -> Any:
 _SCALARS = frozenset([str, int, float, bool, type(None)])
 
 
-def plain(value: Any, run: EvaluationBudget | None = None, depth: int = 0) -> Any:
+def plain(value: Any, budget: EvaluationBudget | None = None, depth: int = 0) -> Any:
     """Views, tuples, ranges, sets, dates and decimals as JSON data; what JSON cannot hold is an error.
 
-    What a view stands for is plain already and passed on as it is. `run` pays for the walk.
+    The value of a view is plain already and is passed on. `budget` is charged for the traversal.
     """
     kind = type(value)
     if kind in _SCALARS:
         return value
     if depth > MAX_DEPTH:
-        limit_exceeded(f"its result is nested more than {MAX_DEPTH} levels deep")
+        limit_exceeded(f"a result nested more than {MAX_DEPTH} levels deep")
     if kind is list or kind is tuple or kind is range:
-        if run is not None:
-            run.spend(1 + (len(value) >> 2))
-        return [each if type(each) in _SCALARS else plain(each, run, depth + 1) for each in value]
+        if budget is not None:
+            budget.charge(1 + (len(value) >> 2))
+        return [each if type(each) in _SCALARS else plain(each, budget, depth + 1) for each in value]
     if isinstance(value, View):
         return value.value()
     if isinstance(value, Undefined):
         value.fail()
     if isinstance(value, Mapping):
-        if run is not None:
-            run.spend(1 + (len(value) >> 2))
+        if budget is not None:
+            budget.charge(1 + (len(value) >> 2))
         return {
             key if type(key) is str else _plain_key(key): each
             if type(each) in _SCALARS
-            else plain(each, run, depth + 1)
+            else plain(each, budget, depth + 1)
             for key, each in value.items()
         }
-    return _plain_other(value, run, depth)
+    return _plain_other(value, budget, depth)
 
 
 def _plain_key(key: Any) -> str:
@@ -449,7 +447,7 @@ def _plain_key(key: Any) -> str:
     return str(plain(key))
 
 
-def _plain_other(value: Any, run: EvaluationBudget | None, depth: int) -> Any:
+def _plain_other(value: Any, budget: EvaluationBudget | None, depth: int) -> Any:
     if isinstance(value, str):  # a subclass: Markup
         return str.__str__(value)
     if isinstance(value, bool):
@@ -465,11 +463,11 @@ def _plain_other(value: Any, run: EvaluationBudget | None, depth: int) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(each, run, depth + 1) for each in value), key=repr)
+        return sorted((plain(each, budget, depth + 1) for each in value), key=repr)
     if isinstance(value, (list, tuple)) or hasattr(value, "__next__") or type(value).__name__.startswith("dict_"):
-        return [plain(each, run, depth + 1) for each in value]
+        return [plain(each, budget, depth + 1) for each in value]
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value), run, depth + 1)
+        return plain(msgspec.to_builtins(value), budget, depth + 1)
     if isinstance(value, (bytes, bytearray, memoryview)):
         raise TemplateError("bytes are not JSON data; encode them, for example with b64encode")
-    raise TemplateError(f"a {type(value).__name__} is not data and cannot be the value of a template")
+    raise TemplateError(f"a {type(value).__name__} is not data and cannot be the result of a template")

@@ -106,15 +106,15 @@ class NatsResults(PayloadStore):
             await self._client.close()
             self._client = None
 
-    async def _objects(self) -> driver.Objects:
+    async def _objects(self) -> driver.ObjectBucket:
         async with self._opening:
             try:
                 if self._client is None or self._client.is_closed:
                     self._client = await driver.connect(self._fields)
-                    await driver.Objects(self._client, self.bucket).ensure()
+                    await driver.ObjectBucket(self._client, self.bucket).ensure()
             except Exception as problem:
                 raise self._unavailable(problem) from problem
-            return driver.Objects(self._client, self.bucket)
+            return driver.ObjectBucket(self._client, self.bucket)
 
     async def _guarded(self, call: Any) -> Any:
         try:
@@ -137,6 +137,6 @@ class NatsResults(PayloadStore):
 
         if not isinstance(problem, Error | OSError):
             return problem  # not a failure of the server
-        info = driver.explain(problem, f"result store in NATS (bucket {self.bucket})")
+        info = driver.to_error_info(problem, f"result store in NATS (bucket {self.bucket})")
         known = info.kind in ("auth", "storage.quota")
         return StoreUnavailable(info.message, kind=info.kind if known else "connection")

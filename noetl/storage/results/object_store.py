@@ -32,7 +32,7 @@ class ObjectResults(PayloadStore):
     ) -> None:
         super().__init__(**options)
         parts = urlsplit(url)
-        place = objects.place_of(parts._replace(query="").geturl().rstrip("/") + "/")
+        place = objects.parse_location(parts._replace(query="").geturl().rstrip("/") + "/")
         given = plain_fields({**dict(parse_qsl(parts.query)), **(fields or {})}, objects.PREFIXES)
         self.place = place
         self.prefix = place.key.strip("/")
@@ -132,6 +132,6 @@ class ObjectResults(PayloadStore):
         return key
 
     def _unavailable(self, problem: Exception, key: str) -> StoreUnavailable:
-        info = objects.explain(problem, f"result store {self.place.scheme}://{self.place.bucket} ({key})")
+        info = objects.to_error_info(problem, f"result store {self.place.scheme}://{self.place.bucket} ({key})")
         known = info.kind in ("auth", "storage.quota", "storage.access")
         return StoreUnavailable(info.message, kind=info.kind if known else "connection")

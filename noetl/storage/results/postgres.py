@@ -99,7 +99,7 @@ class PostgresResultDatabase:
         import psycopg
 
         from noetl.connections.connection_pool import PoolExhausted
-        from noetl.connections.postgres import explain
+        from noetl.connections.postgres import to_error_info
 
         try:
             async with self._pool.connection(wait=60) as connection:
@@ -109,6 +109,6 @@ class PostgresResultDatabase:
                 await cursor.execute(statement, values)
                 return cursor.rowcount, await cursor.fetchall() if cursor.description else []
         except (psycopg.Error, PoolExhausted) as problem:
-            info, _ = explain(problem)
+            info, _ = to_error_info(problem)
             kind = info.kind if info.kind in ("auth", "storage.quota") else "connection"
             raise StoreUnavailable(f"result store in Postgres: {info.message}", kind=kind) from problem

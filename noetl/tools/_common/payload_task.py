@@ -10,7 +10,7 @@ from msgspec import DecodeError
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.core.model.tool import ToolCall
 from noetl.data.content import blocks_of, check_format, file_blocks, reference_in
-from noetl.data.payload_reader import NotThere, Part, TooLarge
+from noetl.data.payload_reader import Part, PartNotFound, TooLarge
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
 
 
@@ -20,7 +20,7 @@ def explain(failure: Exception, what: str) -> ErrorInfo | None:
         return error_info(failure.kind, str(failure))
     if isinstance(failure, TooLarge):
         return error_info("limit", str(failure))
-    if isinstance(failure, NotThere):
+    if isinstance(failure, PartNotFound):
         return error_info("not_found", str(failure.args[0]))
     if isinstance(failure, DecodeError | UnicodeDecodeError):
         return error_info("parse", f"{what}: the content does not match its format: {failure}")

@@ -15,7 +15,7 @@ from msgspec import ValidationError, convert
 from noetl.connections import duckdb as driver
 from noetl.connections import objects
 from noetl.connections.auth import BadAuth, fields_of
-from noetl.connections.duckdb import attach_statement, batches, explain
+from noetl.connections.duckdb import attach_statement, batches, to_error_info
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
@@ -45,10 +45,12 @@ async def run(call: ToolCall) -> Outcome:
             "db.timeout", f"the query was interrupted: it ran longer than {call.timeout.total:g} s (spec.timeout)"
         )
     except duckdb.Error as failure:
-        info = explain(failure)
+        info = to_error_info(failure)
         return Outcome(status="error", error=info, helpers={"duckdb": {"exception_type": type(failure).__name__}})
     except objects.errors() as failure:
-        return Outcome(status="error", error=objects.explain(failure, "`tables`"), helpers={"duckdb": dict(NULLS)})
+        return Outcome(
+            status="error", error=objects.to_error_info(failure, "`tables`"), helpers={"duckdb": dict(NULLS)}
+        )
 
 
 class _Task:
@@ -64,7 +66,7 @@ class _Task:
         limits = sql.read_limits(call.spec)
         read_only = flag(call.input.get("read_only"), False)
         database = driver.database(self._database_path(), read_only=read_only)
-        writes = not read_only and driver.writes([statement.text for statement in statements])
+        writes = not read_only and driver.may_write([statement.text for statement in statements])
         wait = call.timeout.connect or driver.WAIT_FOR_FILE
         with tempfile.TemporaryDirectory(prefix="noetl-duckdb-") as folder:
             async with database.cursor(writes=writes, wait=wait) as cursor:
@@ -150,7 +152,7 @@ class _Task:
         if not auth or not any("s3://" in statement.text for statement in statements):
             return
         fields = await fields_of(auth, self.call.host, prefixes=objects.PREFIXES)
-        config = objects.config_of(objects.place_of("s3://x/y"), fields)
+        config = objects.config_of(objects.parse_location("s3://x/y"), fields)
         endpoint = str(config.get("endpoint", ""))
         parts = {
             "KEY_ID": config.get("access_key_id"),
@@ -192,11 +194,11 @@ class _Task:
                 f"tables.{name} must be a list of rows, a reference or an address, not {type(source).__name__}"
             )
         format = format_of(path=source)
-        place = objects.place_of(source) if "://" in source else None
+        place = objects.parse_location(source) if "://" in source else None
         if place is None or place.scheme == "file":
             return call.host.resolve_path(source.removeprefix("file://")), format
         fields = await fields_of(call.input.get("auth"), call.host, prefixes=objects.PREFIXES)
-        store = objects.store_of(place, fields, connect=call.timeout.connect, total=call.timeout.total)
+        store = objects.shared_store(place, fields, connect=call.timeout.connect, total=call.timeout.total)
         return await _save(objects.download(store, place.key), Path(f"{stem}.{format}")), format
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
-from noetl.connections.http.client import MOST_REDIRECTS, Answer, HttpFailure, Request, client, exchange, shown_url
+from noetl.connections.http.client import MAX_REDIRECTS, HttpFailure, HttpResponse, Request, client, exchange, shown_url
 from noetl.connections.oauth2 import tokens
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
@@ -94,7 +94,7 @@ async def _build_request(call: ToolCall, fields: Mapping[str, Any]) -> tuple[Req
         else (),
         body=body,
         timeout=call.timeout,
-        redirects=MOST_REDIRECTS if redirects is None or redirects is True else _number(redirects or 0, "redirects"),
+        redirects=MAX_REDIRECTS if redirects is None or redirects is True else _number(redirects or 0, "redirects"),
         proxy=_proxy(fields["proxy"]) if fields.get("proxy") else None,
         tls=True if TLS_FIELDS.isdisjoint(fields) else _tls(call, fields),
         private=frozenset(name.lower() for name in auth.headers) if auth.headers else frozenset(),
@@ -174,7 +174,7 @@ def _body_fields(fields: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 # ── response ────────────────────────────────────────────────────────────────────────────
 
 
-def _describe(answer: Answer, helper: dict[str, Any]) -> None:
+def _describe(answer: HttpResponse, helper: dict[str, Any]) -> None:
     """Fill `output.http`; header names are in lower case, values of repeated headers are joined."""
     headers: dict[str, str] = {}
     for name, value in answer.headers.items():
@@ -199,7 +199,7 @@ def _retry_after(text: str) -> float | None:
         return None
 
 
-async def _read_outcome(call: ToolCall, answer: Answer) -> Outcome:
+async def _read_outcome(call: ToolCall, answer: HttpResponse) -> Outcome:
     header = answer.headers.get("Content-Type")
     spec, length = call.spec, answer.length
     is_ok = 200 <= answer.status < 300 or answer.status in _statuses(spec.get("ok_status"))
@@ -232,7 +232,7 @@ async def _read_outcome(call: ToolCall, answer: Answer) -> Outcome:
     return _body_outcome(answer, body, header, str(spec.get("parse") or "auto"), is_ok=is_ok)
 
 
-def _body_outcome(answer: Answer, body: bytes, header: str | None, mode: str, *, is_ok: bool) -> Outcome:
+def _body_outcome(answer: HttpResponse, body: bytes, header: str | None, mode: str, *, is_ok: bool) -> Outcome:
     try:
         data, meta = bodies.parse(body, header, mode)
     except ValueError as wrong:
@@ -249,7 +249,7 @@ def _statuses(given: Any) -> frozenset[int]:
     return frozenset(_number(status, "ok_status") for status in each if status)
 
 
-def _status_failure(answer: Answer, data: Any, meta: dict[str, Any]) -> Outcome:
+def _status_failure(answer: HttpResponse, data: Any, meta: dict[str, Any]) -> Outcome:
     status = answer.status
     if status in (401, 403, 407):
         kind = "auth"
@@ -264,7 +264,7 @@ def _status_failure(answer: Answer, data: Any, meta: dict[str, Any]) -> Outcome:
     return error(kind, message, data=data, meta=meta, retryable=retryable, details={"status": status})
 
 
-def _short_url(answer: Answer) -> str:
+def _short_url(answer: HttpResponse) -> str:
     return shown_url(answer.url)
 
 
@@ -278,7 +278,7 @@ async def _chain(first: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterato
 
 
 async def _limit(
-    call: ToolCall, answer: Answer, chunks: AsyncIterator[bytes], max_bytes: int
+    call: ToolCall, answer: HttpResponse, chunks: AsyncIterator[bytes], max_bytes: int
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of a body; reports progress, and fails if the body is too large."""
     size = reported = 0
@@ -310,7 +310,7 @@ async def _store(call: ToolCall, chunks: AsyncGenerator[bytes, None], header: st
     return structs.replace(ok(None, meta=meta), ref=reference)
 
 
-def _too_large(answer: Answer, max_bytes: int) -> Exception:
+def _too_large(answer: HttpResponse, max_bytes: int) -> Exception:
     return HttpFailure(
         "limit", f"the body of {_short_url(answer)} is larger than spec.max_response_bytes ({max_bytes:,})"
     )

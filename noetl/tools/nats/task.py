@@ -40,7 +40,7 @@ async def run(call: ToolCall) -> Outcome:
 def _explain(failure: Exception, task: _Task) -> ErrorInfo | None:
     name = task.name
     if isinstance(failure, nats.errors.Error):
-        return driver.explain(failure, name, task.describe_target())
+        return driver.to_error_info(failure, name, task.describe_target())
     if isinstance(failure, TimeoutError):
         return error_info("timeout", f"{name}: timed out")
     if isinstance(failure, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
@@ -71,7 +71,7 @@ class _Task:
         fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=driver.PREFIXES)
         if self.fields.get("url"):
             fields["dsn"] = self.fields.get("url")
-        self.client = await driver.client_of(fields, timeout=self.call.timeout.connect)
+        self.client = await driver.shared_client(fields, timeout=self.call.timeout.connect)
         outcome: Outcome = await getattr(self, f"_{action}")()
         return outcome
 
@@ -241,7 +241,7 @@ class _Task:
         return ok(info._asdict(), nats=dict(NULLS))
 
     def _objects(self) -> Any:
-        return driver.Objects(self.client, self._require("bucket"))
+        return driver.ObjectBucket(self.client, self._require("bucket"))
 
     # ── parameters ──────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ import obstore
 
 from noetl.connections import objects
 from noetl.connections.auth import BadAuth, fields_of
-from noetl.connections.objects import Place
+from noetl.connections.objects import ObjectLocation
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.data import formats, table_files
@@ -46,7 +46,7 @@ async def run(call: ToolCall) -> Outcome:
     except Exception as failure:
         info = explain(failure, task.target)
         if info is None and isinstance(failure, objects.errors()):
-            info = objects.explain(failure, task.target)
+            info = objects.to_error_info(failure, task.target)
         if info is not None:
             return Outcome(status="error", error=info, helpers={"object": dict(NULLS)})
         if isinstance(failure, ValueError):
@@ -68,7 +68,7 @@ class _Task:
         fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
         place = self._place(action, fields)
         self.target = place.url
-        store = objects.store_of(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
+        store = objects.shared_store(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
         if action in ("put", "get", "head", "exists") and not place.key:
             raise ValueError(f"`{action}` requires a key: {place.url} contains only a bucket")
         outcome: Outcome = await getattr(self, f"_{action}")(store, place)
@@ -86,7 +86,7 @@ class _Task:
     def _has_content(self) -> bool:
         return any(self.fields.get(name) is not None for name in ("data", "ref"))
 
-    def _place(self, action: str, credential: Mapping[str, Any]) -> Place:
+    def _place(self, action: str, credential: Mapping[str, Any]) -> ObjectLocation:
         address, key, bucket = self.fields.get("uri"), self.fields.get("key"), self.fields.get("bucket")
         kinds = {"s3": "s3", "gcs": "gcs", "azure": "azure"}
         scheme = self.fields.get("provider") or kinds.get(self.call.kind)
@@ -102,14 +102,14 @@ class _Task:
         if "://" not in target and (scheme or "file") == "file":
             target = self.call.host.resolve_path(f"{bucket}/{target}" if bucket else target)
             bucket = None
-        place = objects.place_of(target, scheme=scheme, bucket=bucket)
+        place = objects.parse_location(target, scheme=scheme, bucket=bucket)
         if address is not None and key is not None:
             place = place._replace(key=f"{place.key.rstrip('/')}/{key}".lstrip("/"))
         if action == "list" and place.scheme == "file" and place.key:
             place = place._replace(bucket=f"{place.bucket}/{place.key}", key="")  # a folder, not a file in one
         return place
 
-    async def _put(self, store: Any, place: Place) -> Outcome:
+    async def _put(self, store: Any, place: ObjectLocation) -> Outcome:
         default = natural_format(self.fields.get("data"))
         format = formats.format_of(given=self.fields.get("format"), path=place.key, default=default)
         blocks, stored_type = upload_blocks(self.call, place.key, format, lambda data: encoded(data, format, place.key))
@@ -125,7 +125,7 @@ class _Task:
         helper = {**NULLS, "uri": place.url, "size": counted.size, "etag": etag}
         return ok({"uri": place.url, "bytes": counted.size, "etag": etag}, object=helper)
 
-    async def _get(self, store: Any, place: Place) -> Outcome:
+    async def _get(self, store: Any, place: ObjectLocation) -> Outcome:
         call = self.call
         payload = await objects.payload_of(store, place.key)
         helper = {**NULLS, "uri": place.url, **payload.known}
@@ -149,7 +149,7 @@ class _Task:
             value = base64.b64encode(value).decode()
         return ok(value, object=helper)
 
-    async def _list(self, store: Any, place: Place) -> Outcome:
+    async def _list(self, store: Any, place: ObjectLocation) -> Outcome:
         limit = read_count(self.fields, "limit") or LIST_LIMIT
         prefix = "/".join(part for part in (place.key, str(self.fields.get("prefix") or "")) if part)
         if self.fields.get("uri") is None and self.fields.get("key") is None:
@@ -177,7 +177,7 @@ class _Task:
         found.sort(key=lambda entry: str(entry["key"]))  # the local file system lists in arbitrary order
         return ok({"objects": found, "count": len(found), "truncated": more}, object={**NULLS, "uri": place.url})
 
-    async def _delete(self, store: Any, place: Place) -> Outcome:
+    async def _delete(self, store: Any, place: ObjectLocation) -> Outcome:
         keys = self.fields.get("keys")
         targets = [str(key) for key in keys] if isinstance(keys, list) else [place.key]
         if not all(targets):
@@ -191,12 +191,12 @@ class _Task:
                 continue  # deleting is idempotent
         return ok({"deleted": deleted}, object={**NULLS, "uri": place.url})
 
-    async def _head(self, store: Any, place: Place) -> Outcome:
+    async def _head(self, store: Any, place: ObjectLocation) -> Outcome:
         payload = await objects.payload_of(store, place.key)
         helper = {**NULLS, "uri": place.url, **payload.known}
         return ok(dict(helper), object=helper)
 
-    async def _exists(self, store: Any, place: Place) -> Outcome:
+    async def _exists(self, store: Any, place: ObjectLocation) -> Outcome:
         exists = await objects.exists(store, place.key)
         return ok({"exists": exists, "uri": place.url}, object={**NULLS, "uri": place.url})
 

@@ -19,13 +19,13 @@ from noetl.connections.auth import BadAuth, fields_of
 from noetl.connections.connection_pool import PoolExhausted
 from noetl.connections.postgres import (
     BadAddress,
-    Part,
+    ResultChunk,
     adapted,
     arrow_schema,
-    explain,
-    names,
+    column_names,
     plain_rows,
     run_statement,
+    to_error_info,
 )
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.reference import Reference
@@ -56,7 +56,7 @@ async def run(call: ToolCall) -> Outcome:
         message = f"the statement was cancelled: it ran longer than {call.timeout.total:g} s (spec.timeout)"
         return _failure("db.timeout", message, notices=task.notices)
     except (psycopg.Error, PoolExhausted) as failure:
-        info, pg = explain(failure)
+        info, pg = to_error_info(failure)
         helper = {**NULLS, **pg, "notices": task.notices}
         return Outcome(status="error", error=info, helpers={"pg": helper})
 
@@ -159,7 +159,7 @@ class _Task:
         if first_word(statement.text) == "copy" and _uses_client_stream(statement.text):
             return await self._copy(connection, statement.text), 0
         bound = bind(statement.text, statement.params, used=used)
-        last: list[Part] = []
+        last: list[ResultChunk] = []
         result = await sql.collect(self.call.host, _chunks(run_statement(connection, bound), last), limits)
         if not result.columns and last and last[-1].affected is not None:
             result = Result(row_count=last[-1].affected)
@@ -281,9 +281,9 @@ class _Task:
 class _PartChunk:
     """A chunk of rows as received from the server."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ResultChunk) -> None:
         self._part = part
-        self.columns = names(part.columns)
+        self.columns = column_names(part.columns)
 
     def count(self) -> int:
         return len(self._part.rows)
@@ -302,7 +302,7 @@ class _PartChunk:
         return batch_of_rows(self._part.rows, arrow_schema(self._part.columns))
 
 
-async def _chunks(parts: AsyncGenerator[Part, None], last: list[Part]) -> AsyncGenerator[Any, None]:
+async def _chunks(parts: AsyncGenerator[ResultChunk, None], last: list[ResultChunk]) -> AsyncGenerator[Any, None]:
     """The parts of a result that have columns; `last` receives the last part."""
     async with aclosing(parts):
         async for part in parts:

@@ -85,10 +85,10 @@ class _StoredPayload:
         return b"".join([chunk async for chunk in self._host.open_result(self._reference, offset=start, length=count)])
 
 
-async def _open_store(call: ToolCall, address: str) -> tuple[Any, objects.Place]:
-    place = objects.place_of(address if "://" in address else call.host.resolve_path(address))
+async def _open_store(call: ToolCall, address: str) -> tuple[Any, objects.ObjectLocation]:
+    place = objects.parse_location(address if "://" in address else call.host.resolve_path(address))
     fields = await fields_of(call.input.get("auth"), call.host, prefixes=objects.PREFIXES)
-    return objects.store_of(place, fields, connect=call.timeout.connect, total=call.timeout.total), place
+    return objects.shared_store(place, fields, connect=call.timeout.connect, total=call.timeout.total), place
 
 
 async def _get_address(call: ToolCall, address: str, part: Part) -> Outcome:
@@ -98,7 +98,7 @@ async def _get_address(call: ToolCall, address: str, part: Part) -> Outcome:
         format = format_of(given=call.input.get("format"), content_type=payload.content_type, path=place.key)
         data = await read_part(payload, format, part, most=_max_bytes(call), verify=False, path=place.key)
     except objects.errors() as failure:
-        return Outcome(status="error", error=objects.explain(failure, address))
+        return Outcome(status="error", error=objects.to_error_info(failure, address))
     return Outcome(status="ok", data=data)
 
 
@@ -113,7 +113,7 @@ async def _put(call: ToolCall) -> Outcome:
         try:
             await objects.upload(store, place.key, blocks_of(content), content_type=content_type)
         except objects.errors() as failure:
-            return Outcome(status="error", error=objects.explain(failure, address))
+            return Outcome(status="error", error=objects.to_error_info(failure, address))
         return Outcome(status="ok", data={"uri": place.url, "bytes": len(content), "content_type": content_type})
     rows = len(data) if isinstance(data, list) else None
     reference = await call.host.put_result(blocks_of(content), content_type=content_type, rows=rows)

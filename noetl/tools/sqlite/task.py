@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import closing
 from typing import Any, TypeVar
 
-from noetl.connections.sqlite import Rows, adapted, columns_of, connect, explain
+from noetl.connections.sqlite import Rows, adapted, columns_of, connect, to_error_info
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import ToolCall
 from noetl.data.sql import ParameterError, bind, bind_sets, first_word, quote_column
@@ -32,7 +32,7 @@ async def run(call: ToolCall) -> Outcome:
         message = f"the statement was interrupted: it ran longer than {call.timeout.total:g} s (spec.timeout)"
         return _failure("db.timeout", message)
     except (sqlite3.Error, sqlite3.Warning) as failure:
-        info = explain(failure)
+        info = to_error_info(failure)
         return Outcome(status="error", error=info, helpers={"sqlite": {"code": info.details.get("code")}})
     except OSError as failure:
         return _failure("storage.access", f"cannot open the database file: {failure.strerror}")

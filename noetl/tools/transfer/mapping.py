@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.core.templates.deferred import DeferredTemplate, Made
+from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.data import arrow_tables as tables
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
@@ -38,7 +38,7 @@ class ColumnMapping:
         if self._mapping is None:
             return True
         return all(
-            isinstance(source, str) and not isinstance(source, DeferredTemplate | Made)
+            isinstance(source, str) and not isinstance(source, DeferredTemplate | Rendered)
             for source in self._mapping.values()
         )
 
@@ -61,7 +61,7 @@ class ColumnMapping:
 
     def _column(self, name: str, source: Any, table: Any) -> tuple[Any, Any]:
         """A column of the source under its new name, or a constant column."""
-        if isinstance(source, str) and not isinstance(source, Made):
+        if isinstance(source, str) and not isinstance(source, Rendered):
             if source not in table.schema.names:
                 raise BadInput(
                     f"{self._label}: mapping.{name}: the source has no column {source!r}; columns: "
@@ -111,7 +111,7 @@ def _is_value(source: Any) -> bool:
 def _constant(source: Any, count: int) -> tuple[Any, Any]:
     import pyarrow as pa
 
-    value = source["value"] if _is_value(source) else str(source) if isinstance(source, Made) else source
+    value = source["value"] if _is_value(source) else str(source) if isinstance(source, Rendered) else source
     schema = tables.inferred_schema([{"value": value}])
     single = tables.batch_of_mappings([{"value": value}], schema).column(0)
     return schema.field(0), pa.concat_arrays([single]).take(pa.array([0] * count, pa.int32()))

@@ -104,7 +104,7 @@ class _DirectCopy:
 
     async def run(self, query: Query, columns: ColumnMapping) -> int:
         assert query.columns is not None
-        names = postgres.names(query.columns)
+        names = postgres.column_names(query.columns)
         wanted = columns.renames or {name: name for name in names}
         missing = [source for source in wanted.values() if source not in names]
         if missing:

@@ -53,11 +53,11 @@ def explain(failure: Exception) -> ErrorInfo | None:
     if isinstance(failure, TemplateError):
         return error_info("template", failure.message)
     if isinstance(failure, duckdb.Error):
-        return duck.explain(failure)
+        return duck.to_error_info(failure)
     if isinstance(failure, sqlite3.Error):
-        return lite.explain(failure)
+        return lite.to_error_info(failure)
     if type(failure).__module__.partition(".")[0] in ("psycopg", "asyncpg", "adbc_driver_manager"):
-        from noetl.connections.postgres import explain as explain_postgres
+        from noetl.connections.postgres import to_error_info as explain_postgres
 
         return explain_postgres(failure)[0]
     if type(failure).__name__ == "BadAddress":
@@ -65,5 +65,5 @@ def explain(failure: Exception) -> ErrorInfo | None:
     if isinstance(failure, msgspec.DecodeError | UnicodeDecodeError | pa.ArrowInvalid):
         return error_info("parse", f"the rows do not match their format: {failure}")
     if isinstance(failure, objects.errors()):
-        return objects.explain(failure, getattr(failure, "filename", None) or "the store")
+        return objects.to_error_info(failure, getattr(failure, "filename", None) or "the store")
     return None

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from noetl.core.model.tool import ToolCall
-from noetl.core.templates.deferred import DeferredTemplate, Made
+from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.tools._common.sql_task import BadInput, flag
 
 DATABASES = ("postgres", "duckdb", "sqlite")
@@ -242,7 +242,7 @@ def _infer_kind(fields: Mapping[str, Any]) -> str | None:
 
 def _plain_strings(value: Any) -> Any:
     """The value with strings rendered by templates as ordinary strings."""
-    if isinstance(value, Made):
+    if isinstance(value, Rendered):
         return str(value)
     if isinstance(value, Mapping):
         return {key: _plain_strings(each) for key, each in value.items()}

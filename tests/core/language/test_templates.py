@@ -1,4 +1,4 @@
-"""The fast reading of templates gives what the template engine's own parser gives."""
+"""The fast path of template analysis gives the same as Jinja's parser."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noetl.core.language.flow import template_analysis as templates
-from noetl.core.language.flow.expressions import NotSimple, read_expressions
-from noetl.core.language.flow.template_analysis import Template, analyze_template
+from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.templates.free_names import calls, free_names, syntax_error
 
 SIMPLE = [
@@ -62,6 +61,16 @@ SIMPLE = [
     "{{ x }} {{ y.z }} {{ now }}",
     "{{ x-y }}",
 ]
+QUICK = [
+    "{{ workload.url }}",
+    "{{workload.url}}/a/{{ iter.page }}",
+    "{{- ctx.a -}} text",
+    "{{ output.status == 'error' and output.http.status in [429, 500] }}",
+    "{{ iter.has_more | string | lower == 'true' }}",
+    "{{ a | default('b') }}",
+    "{{ not ctx.a or ctx.b + 1 > 2 }}",
+    "{{ x }} {{ y.z }} {{ now }}",
+]
 HARD = [
     "{{ a.0.b }}",
     "{% for x in rows %}{{ x.id }}{{ y }}{% endfor %}",
@@ -83,34 +92,35 @@ WRONG = [
 ]
 
 
-def thorough(text: str) -> Template:
-    return templates._thorough(text)
-
-
 def same(text: str) -> None:
-    fast, slow = analyze_template.__wrapped__(text), thorough(text)
+    fast, slow = analyze_template.__wrapped__(text), templates._analyze_with_jinja(text)
     assert sorted(fast.reads) == sorted(slow.reads), text
     assert sorted(fast.calls, key=lambda call: call.offset) == sorted(slow.calls, key=lambda call: call.offset), text
     assert fast.problem == slow.problem, text
 
 
 @pytest.mark.parametrize("text", SIMPLE)
-def test_plain_expressions_are_read_as_the_engine_reads_them(text):
-    assert read_expressions(text) is not None
+def test_plain_expressions_are_analyzed_as_jinja_parses_them(text):
+    assert analyze_template(text).problem is None
     same(text)
 
 
 @pytest.mark.parametrize("text", HARD + WRONG)
-def test_everything_else_is_left_to_the_engine(text):
-    with pytest.raises(NotSimple):
-        read_expressions(text if "{{" in text and "{%" not in text and "{#" not in text else "{{ ! }}")
+def test_everything_else_is_left_to_jinja(text):
+    assert templates._analyze_quickly(text, text.count("{{")) is None or "{%" in text or "{#" in text
     same(text)
 
 
-def test_a_wrong_template_says_what_and_where():
+@pytest.mark.parametrize("text", QUICK)
+def test_the_commonest_forms_need_no_parser(text):
+    assert templates._analyze_quickly(text, text.count("{{")) is not None
+    same(text)
+
+
+def test_an_invalid_template_has_a_message_and_a_position():
     for text, what in (("{{ x | nope }} {{ y.z }}", "filter"), ("{{ x is nope }} {{ y.z }}", "test")):
-        told = templates.Problem(f'there is no {what} "nope"', text.index("nope"), what, "nope")
-        assert analyze_template(text).problem == thorough(text).problem == told
+        expected = templates.Problem(f'there is no {what} "nope"', text.index("nope"), what, "nope")
+        assert analyze_template(text).problem == expected
         assert [read.path for read in analyze_template(text).reads] == [("x",), ("y", "z")]
     problem = analyze_template("a\nb {{ x y }}").problem
     assert problem is not None and problem.offset == 9
@@ -125,7 +135,7 @@ words = st.sampled_from(KEYS.split())
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(words, max_size=12))
-def test_random_expressions_are_judged_alike(parts):
+def test_random_expressions_give_the_same_result(parts):
     text = "{{ " + " ".join(parts) + " }}"
     fast = analyze_template.__wrapped__(text)
     error = syntax_error(text)

@@ -215,7 +215,7 @@ def test_a_quiet_guard_does_not_hold():
     ],
 )
 def test_using_what_has_not_run_is_an_error_that_says_why(template):
-    with pytest.raises(TemplateError, match=r'"later.*" has no value: "later" has not run; ask with "is defined"'):
+    with pytest.raises(TemplateError, match=r'"later.*" has no value: "later" has not run; test it with "is defined"'):
         evaluate(template, QUIET)
 
 

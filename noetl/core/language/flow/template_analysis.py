@@ -1,74 +1,97 @@
-"""What a template reads and calls, found fast.
+"""Which names a template reads and which functions it calls.
 
-A playbook has hundreds of templates and nearly all are plain expressions. The commonest are recognised by one
-regular expression, other expressions by a small parser (`expressions`), both an order of magnitude faster than
-the template engine's own. Whatever they do not know (statements, comments, anything that looks wrong) is given to
-`expr.names`, which has the last word on syntax. A test holds all three to the same answers.
+A playbook has hundreds of templates, and about nine of ten have a form that one regular expression recognises; that
+takes an order of magnitude less time than Jinja's parser. All other templates (calls, conditions, statements, anything
+that looks wrong) are parsed by Jinja, which alone decides about syntax. A test compares the two.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Any, NamedTuple
 
-from noetl.core.language.flow.expressions import (
-    RUNTIME_NAMES,
-    Call,
-    NotSimple,
-    Problem,
-    Read,
-    Template,
-    read_expressions,
-    unknown,
-)
 from noetl.core.templates.filters import FILTERS
-from noetl.core.templates.free_names import calls as slow_calls
-from noetl.core.templates.free_names import free_names as slow_names
-from noetl.core.templates.free_names import syntax_error
+from noetl.core.templates.free_names import RUNTIME_NAMES, calls, free_names, syntax_error
 from noetl.core.templates.functions import FUNCTIONS
 
 __all__ = ["Call", "Problem", "Read", "Template", "analyze_template"]
 
+
+class Read(NamedTuple):
+    """A read of a name from outside the template; `guarded` if a missing value is handled."""
+
+    path: tuple[str, ...]
+    guarded: bool
+    offset: int
+
+
+class Call(NamedTuple):
+    """A call of a function by its bare name; arguments that are not constant are None."""
+
+    name: str
+    args: tuple[Any, ...]
+    offset: int
+
+
+class Problem(NamedTuple):
+    """Why a template is invalid: a syntax error, or an unknown filter or test (then `word` is its name)."""
+
+    message: str
+    offset: int
+    what: str = "syntax"
+    word: str = ""
+
+
+class Template(NamedTuple):
+    """The result of analyzing a template."""
+
+    reads: tuple[Read, ...]
+    calls: tuple[Call, ...]
+    problem: Problem | None = None
+
+
 _NOTHING = Template((), ())
-_LONG = 20_000  # characters from which the template engine's own limits have to be asked
+_LONG = 20_000  # characters from which a template may exceed the limits of the parser
 
 
 @lru_cache(maxsize=16_384)
 def analyze_template(text: str) -> Template:
-    """What a text reads and calls if it is a template."""
+    """Return what a text reads and calls if it is a template."""
     if "{" not in text:
         return _NOTHING
     if "{%" in text or "{#" in text or len(text) > _LONG:
-        return _thorough(text)
+        return _analyze_with_jinja(text)
     expressions = text.count("{{")
     if not expressions:
         return _NOTHING
-    quick = _quickly(text, expressions)
-    if quick is not None:
-        return quick
-    try:
-        return read_expressions(text)
-    except (NotSimple, RecursionError):
-        return _thorough(text)
+    return _analyze_quickly(text, expressions) or _analyze_with_jinja(text)
 
 
-# --- by the template engine ---------------------------------------------------------------------
+# --- by Jinja's parser ----------------------------------------------------------------------------
 
-_NO_SUCH = r'there is no (filter|test) "([^"]*)"'
+_UNKNOWN = re.compile(r'there is no (filter|test) "([^"]*)"')
 
 
-def _thorough(text: str) -> Template:
+def _analyze_with_jinja(text: str) -> Template:
+    problem = _problem(text)
+    if problem is not None and problem.what == "syntax":
+        return Template((), (), problem)
+    reads = tuple(Read(use.path, use.guarded, _offset(text, use.line, use.column)) for use in free_names(text))
+    found = tuple(Call(use.name, use.args, _offset(text, use.line, use.column)) for use in calls(text))
+    return Template(reads, found, problem)
+
+
+def _problem(text: str) -> Problem | None:
     error = syntax_error(text)
-    if error is not None:
-        message, line, column = error
-        offset = _offset(text, line, column)
-        named = re.match(_NO_SUCH, message)
-        if named:
-            return Template((), (), unknown(named.group(1), named.group(2), offset))
-        return Template((), (), Problem(message.removeprefix("the template cannot be read: "), offset))
-    reads = tuple(Read(use.path, use.guarded, _offset(text, use.line, use.column)) for use in slow_names(text))
-    found = tuple(Call(use.name, use.args, _offset(text, use.line, use.column)) for use in slow_calls(text))
-    return Template(reads, found)
+    if error is None:
+        return None
+    message, line, column = error
+    offset = _offset(text, line, column)
+    unknown = _UNKNOWN.match(message)
+    if unknown:
+        return Problem(unknown.group(), offset, unknown.group(1), unknown.group(2))
+    return Problem(message.removeprefix("the template cannot be read: "), offset)
 
 
 def _offset(text: str, line: int, column: int) -> int:
@@ -96,8 +119,8 @@ _NO_READS = frozenset(
 )
 
 
-def _quickly(text: str, expressions: int) -> Template | None:
-    """The reads of a template whose every expression is of the commonest form; None when one is not."""
+def _analyze_quickly(text: str, expressions: int) -> Template | None:
+    """Return the reads of a template if the regular expression recognises each of its expressions."""
     found = [*_QUICK.finditer(text)]
     if len(found) != expressions:
         return None
@@ -121,7 +144,7 @@ def _quickly(text: str, expressions: int) -> Template | None:
 
 
 def _default_guards(text: str, expression: re.Match[str], reads: list[Read], filter: re.Match[str]) -> bool:
-    """Mark the read that `default` directly follows; True when it follows something else."""
+    """Mark the read that `default` directly follows; return True if it follows something else."""
     if not reads or reads[-1].offset < expression.start():
         return True
     last = reads[-1]
@@ -132,6 +155,6 @@ def _default_guards(text: str, expression: re.Match[str], reads: list[Read], fil
 
 
 def _may_guard(reads: list[Read]) -> bool:
-    """Whether one read can prove that another exists: then the order of `and` and `or` matters."""
+    """Whether one read can prove that another exists; then the order of `and` and `or` matters."""
     paths = [read.path for read in reads]
     return any(one == other[: len(one)] for i, one in enumerate(paths) for j, other in enumerate(paths) if i != j)

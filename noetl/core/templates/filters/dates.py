@@ -1,4 +1,4 @@
-"""Dates as templates handle them: ISO 8601 text in, text or numbers out, no clock anywhere."""
+"""Date filters: ISO 8601 text in, text or numbers out; they read no clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0
 
 
 def moment(value: Any, format: str | None = None) -> datetime:
-    """A point in time from ISO text, text of a given format, or seconds since the epoch; UTC unless said."""
+    """Parse ISO text, text of a given format, or seconds since the epoch; UTC unless the text has an offset."""
     try:
         if isinstance(value, datetime):
             read = value
@@ -41,34 +41,34 @@ def iso(value: datetime) -> str:
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
 
 
-def strftime(run: EvaluationBudget, value: Any, format: str = "%Y-%m-%dT%H:%M:%S%z") -> str:
-    """A date written in a format of the author's."""
+def strftime(budget: EvaluationBudget, value: Any, format: str = "%Y-%m-%dT%H:%M:%S%z") -> str:
+    """Format a date."""
     if len(format) > 1000 or re.search(r"%[-_^#0]*\d", format):
-        limit_exceeded("a date format that is too long, or that asks for widths")
-    run.spend_text(len(format) * 20)
+        limit_exceeded("a date format that is too long or has widths")
+    budget.charge_text(len(format) * 20)
     return moment(value).strftime(format)
 
 
-def to_datetime(run: EvaluationBudget, value: Any, format: str | None = None) -> str:
+def to_datetime(budget: EvaluationBudget, value: Any, format: str | None = None) -> str:
     """Any readable date as ISO 8601 text."""
     return iso(moment(value, format))
 
 
-def timestamp(run: EvaluationBudget, value: Any) -> float:
+def timestamp(budget: EvaluationBudget, value: Any) -> float:
     """Seconds since 1970."""
     seconds = moment(value).timestamp()
     return int(seconds) if seconds == int(seconds) else seconds
 
 
-def date_add(run: EvaluationBudget, value: Any, amount: Any = None, **parts: float) -> str:
-    """A date moved by seconds, by `"1d 2h"`, or by `days=`, `hours=`, ...."""
+def date_add(budget: EvaluationBudget, value: Any, amount: Any = None, **parts: float) -> str:
+    """Add seconds, `"1d 2h"`, or `days=`, `hours=`, ... to a date."""
     try:
         return iso(moment(value) + timedelta(seconds=seconds(amount), **parts))
     except (OverflowError, TypeError):
-        raise TemplateError("the date cannot be moved by that much") from None
+        raise TemplateError("the resulting date is out of range") from None
 
 
-def date_diff(run: EvaluationBudget, value: Any, other: Any) -> float:
+def date_diff(budget: EvaluationBudget, value: Any, other: Any) -> float:
     """Seconds from `other` to the date."""
     between = (moment(value) - moment(other)).total_seconds()
     return int(between) if between == int(between) else between

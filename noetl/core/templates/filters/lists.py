@@ -1,6 +1,6 @@
 """Filters over lists and mappings: choosing, changing, sorting, grouping, joining.
 
-What makes a list makes it at once, so `map` and `select` give lists and not Python's generators.
+Results are lists: `map` and `select` return no generators.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from noetl.core.templates.operators import add, to_text
 from noetl.errors import TemplateError
 
 
-def _getter(run: EvaluationBudget, attribute: Any, default: Any = None, *, lower: bool = False) -> Callable[[Any], Any]:
-    """Reads `a.b.0` from an element; text in lower case when case does not count."""
+def _getter(
+    budget: EvaluationBudget, attribute: Any, default: Any = None, *, lower: bool = False
+) -> Callable[[Any], Any]:
+    """Reads `a.b.0` from an element; text in lower case unless case matters."""
     keys: list[Any] = []
     if attribute is not None:
         keys = (
@@ -41,13 +43,13 @@ def _getter(run: EvaluationBudget, attribute: Any, default: Any = None, *, lower
     return get
 
 
-def _compared(run: EvaluationBudget, elements: Any) -> None:
-    """Count the comparisons that sorting does."""
-    run.spend(run.weight_of(elements))
+def _compared(budget: EvaluationBudget, elements: Any) -> None:
+    """Charge the comparisons of a sort."""
+    budget.charge(budget.weight_of(elements))
 
 
 @template_filter("how many elements, keys or characters", "length", "count")
-def _length(run: EvaluationBudget, value: Any) -> int:
+def _length(budget: EvaluationBudget, value: Any) -> int:
     try:
         return len(value)
     except TypeError:
@@ -55,51 +57,51 @@ def _length(run: EvaluationBudget, value: Any) -> int:
 
 
 @template_filter("the first element")
-def _first(run: EvaluationBudget, value: Any) -> Any:
-    for element in elements_of(run, value):
+def _first(budget: EvaluationBudget, value: Any) -> Any:
+    for element in elements_of(budget, value):
         return element
     return Undefined("the list is empty, so it has no first element")
 
 
 @template_filter("the last element")
-def _last(run: EvaluationBudget, value: Any) -> Any:
-    elements = elements_of(run, value)
+def _last(budget: EvaluationBudget, value: Any) -> Any:
+    elements = elements_of(budget, value)
     return elements[-1] if elements else Undefined("the list is empty, so it has no last element")
 
 
-@template_filter("one element by chance, drawn and recorded like `random()`", "random")
-def _random(run: EvaluationBudget, value: Any) -> Any:
-    elements = elements_of(run, value)
+@template_filter("a random element, recorded like `random()`", "random")
+def _random(budget: EvaluationBudget, value: Any) -> Any:
+    elements = elements_of(budget, value)
     if not elements:
-        return Undefined("the list is empty, so none of its elements can be drawn")
-    drawn = FUNCTIONS["random"][0].function(run)
+        return Undefined("the list is empty, so it has no random element")
+    drawn = FUNCTIONS["random"][0].function(budget)
     return elements[min(int(drawn * len(elements)), len(elements) - 1)]
 
 
 @template_filter("the elements as text, joined: `join(', ')`, `join(', ', attribute='name')`")
-def _join(run: EvaluationBudget, value: Any, separator: str = "", attribute: Any = None) -> str:
-    elements: Iterable[Any] = elements_of(run, value)
+def _join(budget: EvaluationBudget, value: Any, separator: str = "", attribute: Any = None) -> str:
+    elements: Iterable[Any] = elements_of(budget, value)
     if attribute is not None:
-        get = _getter(run, attribute)
+        get = _getter(budget, attribute)
         elements = [get(element) for element in elements]
-    return join_texts(run, to_text(run, separator), elements)
+    return join_texts(budget, to_text(budget, separator), elements)
 
 
-@template_filter("the other way round; of text too")
-def _reverse(run: EvaluationBudget, value: Any) -> Any:
+@template_filter("in reverse order; text too")
+def _reverse(budget: EvaluationBudget, value: Any) -> Any:
     if isinstance(value, str):
         return value[::-1]
-    return elements_of(run, value)[::-1]
+    return elements_of(budget, value)[::-1]
 
 
 @template_filter("sorted: `sort(reverse=false, case_sensitive=false, attribute='a,b')`")
 def _sort(
-    run: EvaluationBudget, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
+    budget: EvaluationBudget, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
 ) -> list[Any]:
-    elements = elements_of(run, value)
-    _compared(run, elements)
+    elements = elements_of(budget, value)
+    _compared(budget, elements)
     parts = str(attribute).split(",") if isinstance(attribute, str) else [attribute]
-    getters = [_getter(run, part, lower=not case_sensitive) for part in parts]
+    getters = [_getter(budget, part, lower=not case_sensitive) for part in parts]
     if len(getters) == 1:
         return sorted(elements, key=getters[0], reverse=reverse)
     return sorted(elements, key=lambda element: [get(element) for get in getters], reverse=reverse)
@@ -109,109 +111,111 @@ def _sort(
     "the pairs of a mapping, sorted: `dictsort(case_sensitive=false, by='key', reverse=false)`", plain=False
 )
 def _dictsort(
-    run: EvaluationBudget, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
+    budget: EvaluationBudget, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
 ) -> list[Any]:
     if by not in ("key", "value"):
         raise TemplateError('dictsort: by is "key" or "value"')
     at = 0 if by == "key" else 1
-    _compared(run, value)
-    get = _getter(run, None, lower=not case_sensitive)
-    return sorted(_pairs(run, value), key=lambda pair: get(pair[at]), reverse=reverse)
+    _compared(budget, value)
+    get = _getter(budget, None, lower=not case_sensitive)
+    return sorted(_pairs(budget, value), key=lambda pair: get(pair[at]), reverse=reverse)
 
 
-def _pairs(run: EvaluationBudget, value: Any) -> list[tuple[Any, Any]]:
+def _pairs(budget: EvaluationBudget, value: Any) -> list[tuple[Any, Any]]:
     if not isinstance(value, Mapping):
-        raise TemplateError(f"a mapping is needed, not {kind_of(value)}")
-    run.spend(1 + (len(value) >> 2))
+        raise TemplateError(f"expected a mapping, not {kind_of(value)}")
+    budget.charge(1 + (len(value) >> 2))
     return list(value.items())
 
 
 @template_filter("the pairs of a mapping", raw=True, plain=False)
-def _items(run: EvaluationBudget, value: Any) -> list[Any]:
-    return [] if isinstance(value, Missing) else list(_pairs(run, unwrap(value)))
+def _items(budget: EvaluationBudget, value: Any) -> list[Any]:
+    return [] if isinstance(value, Missing) else list(_pairs(budget, unwrap(value)))
 
 
 @template_filter("a mapping as a list of `{key, value}`; `dict2items(key_name, value_name)`")
-def _dict2items(run: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value") -> list[Any]:
-    return [{key_name: key, value_name: each_value} for key, each_value in _pairs(run, value)]
+def _dict2items(budget: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value") -> list[Any]:
+    return [{key_name: key, value_name: each_value} for key, each_value in _pairs(budget, value)]
 
 
-@template_filter("a mapping out of a list of `{key, value}`; `items2dict(key_name, value_name)`", plain=False)
-def _items2dict(run: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value") -> dict[Any, Any]:
+@template_filter("a mapping from a list of `{key, value}`; `items2dict(key_name, value_name)`", plain=False)
+def _items2dict(
+    budget: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value"
+) -> dict[Any, Any]:
     return {
-        unwrap(lookup(element, key_name)): unwrap(lookup(element, value_name)) for element in elements_of(run, value)
+        unwrap(lookup(element, key_name)): unwrap(lookup(element, value_name)) for element in elements_of(budget, value)
     }
 
 
 @template_filter("without repetitions, in order; `unique(case_sensitive=false, attribute='id')`")
-def _unique(run: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
-    get = _getter(run, attribute, lower=not case_sensitive)
+def _unique(budget: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
+    get = _getter(budget, attribute, lower=not case_sensitive)
     seen: set[Any] = set()
     kept = []
-    for element in elements_of(run, value):
-        mark = _hashable(run, unwrap(get(element)))
+    for element in elements_of(budget, value):
+        mark = _hashable(budget, unwrap(get(element)))
         if mark not in seen:
             seen.add(mark)
             kept.append(element)
     return kept
 
 
-def _hashable(run: EvaluationBudget, value: Any) -> Any:
-    """Data as something that a set can hold."""
+def _hashable(budget: EvaluationBudget, value: Any) -> Any:
+    """Return a hashable form of data."""
     if isinstance(value, Mapping):
-        run.spend(1 + len(value))
-        return ("mapping", frozenset((key, _hashable(run, each)) for key, each in value.items()))
+        budget.charge(1 + len(value))
+        return ("mapping", frozenset((key, _hashable(budget, each)) for key, each in value.items()))
     if isinstance(value, (list, tuple)):
-        run.spend(1 + len(value))
-        return ("list", *[_hashable(run, each) for each in value])
+        budget.charge(1 + len(value))
+        return ("list", *[_hashable(budget, each) for each in value])
     return value
 
 
 @template_filter("the smallest element; `min(case_sensitive=false, attribute='n')`", "min")
-def _min(run: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
-    elements = elements_of(run, value)
+def _min(budget: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+    elements = elements_of(budget, value)
     if not elements:
         return Undefined("the list is empty, so it has no smallest element")
-    _compared(run, elements)
-    return min(elements, key=_getter(run, attribute, lower=not case_sensitive))
+    _compared(budget, elements)
+    return min(elements, key=_getter(budget, attribute, lower=not case_sensitive))
 
 
 @template_filter("the largest element; `max(case_sensitive=false, attribute='n')`", "max")
-def _max(run: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
-    elements = elements_of(run, value)
+def _max(budget: EvaluationBudget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+    elements = elements_of(budget, value)
     if not elements:
         return Undefined("the list is empty, so it has no largest element")
-    _compared(run, elements)
-    return max(elements, key=_getter(run, attribute, lower=not case_sensitive))
+    _compared(budget, elements)
+    return max(elements, key=_getter(budget, attribute, lower=not case_sensitive))
 
 
 @template_filter("all elements added up: `sum(attribute='n', start=0)`", "sum")
-def _sum(run: EvaluationBudget, value: Any, attribute: Any = None, start: Any = 0) -> Any:
-    get = _getter(run, attribute)
+def _sum(budget: EvaluationBudget, value: Any, attribute: Any = None, start: Any = 0) -> Any:
+    get = _getter(budget, attribute)
     total = start
-    for element in elements_of(run, value):
-        total = add(run, total, get(element))
+    for element in elements_of(budget, value):
+        total = add(budget, total, get(element))
     return total
 
 
-@template_filter("lists of so many elements each: `batch(3, fill)`")
-def _batch(run: EvaluationBudget, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
+@template_filter("lists with that many elements each: `batch(3, fill)`")
+def _batch(budget: EvaluationBudget, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
     if linecount < 1:
         raise TemplateError("batch: at least 1 element in each")
-    elements = elements_of(run, value)
+    elements = elements_of(budget, value)
     rows = [elements[at : at + linecount] for at in range(0, len(elements), linecount)]
     if fill_with is not None and rows:
-        run.spend_items(linecount)
+        budget.charge_items(linecount)
         rows[-1] += [fill_with] * (linecount - len(rows[-1]))
     return rows
 
 
-@template_filter("so many lists with the elements spread over them: `slice(3, fill)`", "slice")
-def _slice(run: EvaluationBudget, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
+@template_filter("that many lists with the elements distributed over them: `slice(3, fill)`", "slice")
+def _slice(budget: EvaluationBudget, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
     if slices < 1:
         raise TemplateError("slice: at least 1 list")
-    elements = elements_of(run, value)
-    run.spend_items(slices)
+    elements = elements_of(budget, value)
+    budget.charge_items(slices)
     per_slice, more = divmod(len(elements), slices)
     made, at = [], 0
     for number in range(slices):
@@ -229,12 +233,12 @@ def _slice(run: EvaluationBudget, value: Any, slices: int, fill_with: Any = None
     plain=False,
 )
 def _groupby(
-    run: EvaluationBudget, value: Any, attribute: Any, default: Any = None, case_sensitive: bool = False
+    budget: EvaluationBudget, value: Any, attribute: Any, default: Any = None, case_sensitive: bool = False
 ) -> list[Any]:
-    get = _getter(run, attribute, default)
-    fold = _getter(run, None, lower=not case_sensitive)
-    elements = elements_of(run, value)
-    _compared(run, elements)
+    get = _getter(budget, attribute, default)
+    fold = _getter(budget, None, lower=not case_sensitive)
+    elements = elements_of(budget, value)
+    _compared(budget, elements)
     groups: list[list[Any]] = []
     before: Any = None
     for element in sorted(elements, key=lambda element: fold(get(element))):
@@ -243,125 +247,125 @@ def _groupby(
             groups.append([get(element), []])
             before = mark
         groups[-1][1].append(element)
-    return [Group(key, run.weigh(group)) for key, group in groups]
+    return [Group(key, budget.weigh(group)) for key, group in groups]
 
 
 @template_filter("each element changed: `map('upper')`, `map(attribute='name', default='')`", "map", plain=False)
-def _map(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    elements = elements_of(run, value)
-    run.spend(len(elements))
+def _map(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    elements = elements_of(budget, value)
+    budget.charge(len(elements))
     if not args and "attribute" in kwargs:
-        get = _getter(run, kwargs.pop("attribute"), kwargs.pop("default", None))
+        get = _getter(budget, kwargs.pop("attribute"), kwargs.pop("default", None))
         if kwargs:
             raise TemplateError(f'map: "{next(iter(kwargs))}" is not one of its options')
         return [get(element) for element in elements]
     if not args:
         raise TemplateError("map needs the name of a filter, or attribute=...")
     name, *rest = args
-    return [apply(run, name, element, rest, kwargs) for element in elements]
+    return [apply(budget, name, element, rest, kwargs) for element in elements]
 
 
 def _chosen(
-    run: EvaluationBudget, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, keep: bool, by: bool
+    budget: EvaluationBudget, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, keep: bool, by: bool
 ) -> list[Any]:
     from noetl.core.templates.predicates import check
 
-    elements = elements_of(run, value)
-    run.spend(len(elements))
+    elements = elements_of(budget, value)
+    budget.charge(len(elements))
     rest = args
     get: Callable[[Any], Any] = lambda element: element  # noqa: E731
     if by:
         if not rest:
-            raise TemplateError("the name of a field is needed")
-        get, rest = _getter(run, rest[0]), rest[1:]
+            raise TemplateError("expected the name of a field")
+        get, rest = _getter(budget, rest[0]), rest[1:]
     if not rest:
         return [
             element for element in elements if bool(None if isinstance(got := get(element), Undefined) else got) is keep
         ]
     name, *more = rest
-    return [element for element in elements if check(run, name, get(element), more, kwargs) is keep]
+    return [element for element in elements if check(budget, name, get(element), more, kwargs) is keep]
 
 
-@template_filter("the elements that pass a test: `select('odd')`; without one, those that hold")
-def _select(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    return _chosen(run, value, args, kwargs, keep=True, by=False)
+@template_filter("the elements that pass a test: `select('odd')`; without one, the true elements")
+def _select(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    return _chosen(budget, value, args, kwargs, keep=True, by=False)
 
 
 @template_filter("the elements that do not pass a test")
-def _reject(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    return _chosen(run, value, args, kwargs, keep=False, by=False)
+def _reject(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    return _chosen(budget, value, args, kwargs, keep=False, by=False)
 
 
-@template_filter("the elements of which a field passes a test: `selectattr('age', 'gt', 17)`")
-def _selectattr(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    return _chosen(run, value, args, kwargs, keep=True, by=True)
+@template_filter("the elements with a field that passes a test: `selectattr('age', 'gt', 17)`")
+def _selectattr(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    return _chosen(budget, value, args, kwargs, keep=True, by=True)
 
 
-@template_filter("the elements of which a field does not pass a test")
-def _rejectattr(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    return _chosen(run, value, args, kwargs, keep=False, by=True)
+@template_filter("the elements with a field that does not pass a test")
+def _rejectattr(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    return _chosen(budget, value, args, kwargs, keep=False, by=True)
 
 
 @template_filter("one field of a value: `x | attr('name')` is `x.name`", raw=True)
-def _attr(run: EvaluationBudget, value: Any, name: Any) -> Any:
+def _attr(budget: EvaluationBudget, value: Any, name: Any) -> Any:
     return lookup(value, unwrap(name))
 
 
 @template_filter("that field of every element: `pluck('id')` is `map(attribute='id')`")
-def _pluck(run: EvaluationBudget, value: Any, attribute: Any, default: Any = None) -> list[Any]:
-    return [unwrap(element) for element in _map(run, value, attribute=attribute, default=default)]
+def _pluck(budget: EvaluationBudget, value: Any, attribute: Any, default: Any = None) -> list[Any]:
+    return [unwrap(element) for element in _map(budget, value, attribute=attribute, default=default)]
 
 
-@template_filter("lists in a list made one list; `flatten(1)` goes one level deep only")
-def _flatten(run: EvaluationBudget, value: Any, levels: int | None = None) -> list[Any]:
+@template_filter("nested lists as one list; `flatten(1)` flattens one level only")
+def _flatten(budget: EvaluationBudget, value: Any, levels: int | None = None) -> list[Any]:
     made: list[Any] = []
 
     def walk(elements: Iterable[Any], depth: int) -> None:
         for element in elements:
-            run.spend(1)
+            budget.charge(1)
             if isinstance(element, (list, tuple)) and (levels is None or depth < levels):
                 walk(element, depth + 1)
             else:
                 made.append(element)
 
-    walk(elements_of(run, value), 0)
+    walk(elements_of(budget, value), 0)
     return made
 
 
 @template_filter("lists side by side: `a | zip(b)` is `[[a0, b0], ...]`", "zip")
-def _zip(run: EvaluationBudget, value: Any, *others: Any) -> list[Any]:
-    lists = [elements_of(run, value), *(elements_of(run, other) for other in others)]
-    run.spend(sum(map(len, lists)) >> 2)
+def _zip(budget: EvaluationBudget, value: Any, *others: Any) -> list[Any]:
+    lists = [elements_of(budget, value), *(elements_of(budget, other) for other in others)]
+    budget.charge(sum(map(len, lists)) >> 2)
     return [list(row) for row in zip(*lists, strict=False)]
 
 
-@template_filter("mappings laid over each other, the last wins: `a | combine(b, recursive=true)`", "combine", "merge")
-def _combine(run: EvaluationBudget, value: Any, *others: Any, recursive: bool = False) -> dict[str, Any]:
+@template_filter("merged mappings, the last one wins: `a | combine(b, recursive=true)`", "combine", "merge")
+def _combine(budget: EvaluationBudget, value: Any, *others: Any, recursive: bool = False) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for layer in (value, *others):
         if not isinstance(layer, Mapping):
-            raise TemplateError(f"combine lays mappings over each other, not {kind_of(layer)}")
-        run.spend(1 + (len(layer) >> 2))
+            raise TemplateError(f"combine: expected mappings, not {kind_of(layer)}")
+        budget.charge(1 + (len(layer) >> 2))
         merged = deep_merge(merged, layer) if recursive else {**merged, **layer}
     return merged
 
 
-def _marks(run: EvaluationBudget, value: Any) -> set[Any]:
-    return {_hashable(run, element) for element in elements_of(run, value)}
+def _marks(budget: EvaluationBudget, value: Any) -> set[Any]:
+    return {_hashable(budget, element) for element in elements_of(budget, value)}
 
 
 @template_filter("the elements that are in both lists")
-def _intersect(run: EvaluationBudget, value: Any, other: Any) -> list[Any]:
-    marks = _marks(run, other)
-    return [element for element in _unique(run, value, True) if _hashable(run, element) in marks]
+def _intersect(budget: EvaluationBudget, value: Any, other: Any) -> list[Any]:
+    marks = _marks(budget, other)
+    return [element for element in _unique(budget, value, True) if _hashable(budget, element) in marks]
 
 
 @template_filter("the elements that are not in the other list")
-def _difference(run: EvaluationBudget, value: Any, other: Any) -> list[Any]:
-    marks = _marks(run, other)
-    return [element for element in _unique(run, value, True) if _hashable(run, element) not in marks]
+def _difference(budget: EvaluationBudget, value: Any, other: Any) -> list[Any]:
+    marks = _marks(budget, other)
+    return [element for element in _unique(budget, value, True) if _hashable(budget, element) not in marks]
 
 
 @template_filter("the elements of both lists, each once")
-def _union(run: EvaluationBudget, value: Any, other: Any) -> list[Any]:
-    return list(_unique(run, add(run, elements_of(run, value), elements_of(run, other)), True))
+def _union(budget: EvaluationBudget, value: Any, other: Any) -> list[Any]:
+    return list(_unique(budget, add(budget, elements_of(budget, value), elements_of(budget, other)), True))

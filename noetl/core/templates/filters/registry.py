@@ -1,8 +1,7 @@
-"""What a filter is, how it is registered and how it is applied.
+"""Registration and application of filters.
 
-A filter is `function(run, value, *arguments)`. Values arrive as data (views unwrapped, an
-undefined already refused), except for those marked `raw`. The filters themselves are in
-`filters_text` and `filters_lists`; `filters` has them all.
+A filter is `function(budget, value, *arguments)`. It receives plain data (views are unwrapped, undefined values are
+refused) unless it is marked `raw`. The filters are defined in `texts`, `lists` and `dates`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from noetl.errors import TemplateError
 class Filter(NamedTuple):
     """A filter and its documentation.
 
-    `raw`: it takes undefined and views as they are. `plain`: given plain data it answers plain data.
+    `raw`: it accepts undefined values and views. `plain`: for plain data it returns plain data.
     """
 
     function: Callable[..., Any]
@@ -46,27 +45,27 @@ def template_filter(
 
 
 def apply(
-    run: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
+    budget: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> Any:
     """Apply a filter by its name."""
     found = FILTERS.get(name)
     if found is None:
         raise TemplateError(f'there is no filter "{name}"')
-    return apply_filter(run, name, found, value, args, kwargs)
+    return apply_filter(budget, name, found, value, args, kwargs)
 
 
 def apply_filter(
-    run: EvaluationBudget,
+    budget: EvaluationBudget,
     name: str,
     found: Filter,
     value: Any,
     args: Iterable[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Apply a filter that is at hand."""
-    run.operations -= 1
-    if run.operations < 0:
-        run.spend(0)
+    """Apply a filter."""
+    budget.operations -= 1
+    if budget.operations < 0:
+        budget.charge(0)
     if not found.raw:
         if isinstance(value, (View, Undefined)):
             value = unwrap(value)
@@ -75,30 +74,30 @@ def apply_filter(
         if kwargs:
             kwargs = {key: unwrap(arg) for key, arg in kwargs.items()}
     try:
-        answer = found.function(run, value, *args, **kwargs) if kwargs else found.function(run, value, *args)
+        answer = found.function(budget, value, *args, **kwargs) if kwargs else found.function(budget, value, *args)
     except (TypeError, ValueError, LookupError, OverflowError, ArithmeticError) as problem:
-        raise TemplateError(f'the filter "{name}" does not work here: {call_problem(problem)}') from None
+        raise TemplateError(f'filter "{name}": {call_problem(problem)}') from None
     if answer is not value and (type(answer) is list or type(answer) is dict):
-        run.weigh(answer)
+        budget.weigh(answer)
     return answer
 
 
-def elements_of(run: EvaluationBudget, value: Any) -> list[Any]:
-    """What a filter over a list goes through; a mapping gives its keys, text its characters."""
+def elements_of(budget: EvaluationBudget, value: Any) -> list[Any]:
+    """Return the elements of a list, the keys of a mapping or the characters of a text."""
     if isinstance(value, (list, tuple, range, Mapping, str)):
-        run.spend(1 + (len(value) >> 2))
+        budget.charge(1 + (len(value) >> 2))
         return list(value)
-    raise TemplateError(f"a list is needed, not {kind_of(value)}")
+    raise TemplateError(f"expected a list, not {kind_of(value)}")
 
 
-def text_of(run: EvaluationBudget, value: Any) -> str:
-    """What a filter over text works on."""
-    text = to_text(run, value)
-    run.spend(1 + (len(text) >> 6))
+def text_of(budget: EvaluationBudget, value: Any) -> str:
+    """Return a value as text and charge for it."""
+    text = to_text(budget, value)
+    budget.charge(1 + (len(text) >> 6))
     return text
 
 
-def made(run: EvaluationBudget, text: str) -> str:
-    """Give back a text that was just made, counted."""
-    run.spend_text(len(text))
+def charged(budget: EvaluationBudget, text: str) -> str:
+    """Charge a new text and return it."""
+    budget.charge_text(len(text))
     return text

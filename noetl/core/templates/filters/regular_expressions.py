@@ -1,13 +1,13 @@
-"""Regular expressions that cannot run away.
+"""Regular expressions with a bounded cost.
 
-Python's `re` backtracks, and `(a+)+$` over thirty letters takes minutes. Patterns of which it can be told
-beforehand that backtracking stays small are given to `re`. All others run on a machine that
-follows every possibility at once, one character at a time: its cost is the length of the text times
-the size of the pattern, and every step is counted. Both give the same matches, because threads are kept in
-the order in which a backtracker would try them; a property test compares the two.
+The matches are those of Python's `re`, but `re` backtracks: `(a+)+$` over thirty letters takes minutes. It is used
+only where the number of its steps has a small upper bound. All other searches run on RE2, whose
+cost is proportional to the length of the text times the size of the pattern. Both charge the evaluation
+budget for that bound before they start.
 
-What cannot be matched that way (look-around, back references, repetitions of what may be empty) is an
-error that says so.
+RE2 reads bytes, one for each character. In a text that is not ASCII, characters that no part of the pattern
+distinguishes share a byte; `re` decides which characters an atom matches. So `\\w`, `\\b` and case folding
+have their Unicode meaning, and offsets need no conversion.
 """
 
 from __future__ import annotations
@@ -15,452 +15,310 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from noetl.core.templates.budget import EvaluationBudget, limit_exceeded
+from noetl.core.templates.filters.pattern_syntax import END, GROUP, Pattern
 from noetl.errors import TemplateError
 
 MAX_PATTERN = 1000  # characters
-MAX_PROGRAM = 3000  # instructions; counted repetitions are written out
 MAX_SUBJECT = 1_000_000  # characters
-SMALL_BACKTRACKING = 1_000_000  # steps that `re` may take at worst
+LINEAR_STEPS = 10_000_000  # steps of `re` for a pattern without open repetitions
+BACKTRACKING_STEPS = 200_000  # steps of `re` for other patterns
+_STEPS_SHIFT = 9  # 512 steps of an engine are one operation
+_RESCAN_SHIFT = 10  # 1,024 characters read again after a match are one operation
 
-_Set = Callable[[str], bool]
+_Spans = tuple[tuple[int, int], ...]
 
 
-class Match:
-    """A match: where it is, and its groups."""
+class Match(NamedTuple):
+    """A match: the text that was searched, and the spans of the match and its groups, (-1, -1) for an absent one."""
 
-    __slots__ = ("spans", "text")
-
-    def __init__(self, text: str, spans: tuple[tuple[int, int] | None, ...]) -> None:
-        self.text = text
-        self.spans = spans
+    text: str
+    spans: _Spans
 
     def group(self, number: int = 0) -> str | None:
-        """The text of a group; 0 is all of it."""
-        span = self.spans[number]
-        return None if span is None else self.text[span[0] : span[1]]
+        """Return the text of a group; group 0 is the whole match."""
+        start, end = self.spans[number]
+        return None if start < 0 else self.text[start:end]
 
     def groups(self) -> list[str | None]:
-        """The texts of all groups."""
+        """Return the texts of all groups."""
         return [self.group(number) for number in range(1, len(self.spans))]
 
 
 # ── what filters call ───────────────────────────────────────────────────────────────────
 
 
-def search(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
-    """The first match anywhere."""
-    return next(_matches(run, pattern, text, ignorecase), None)
+def search(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
+    """Return the first match."""
+    return _first(budget, _parsed(pattern, ignorecase), text, anchored=False)
 
 
-def match(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
-    """A match at the beginning."""
-    return next(_matches(run, pattern, text, ignorecase, anchored=True), None)
+def match(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
+    """Return the match at the beginning of the text."""
+    return _first(budget, _parsed(pattern, ignorecase), text, anchored=True)
 
 
-def findall(run: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> list[Any]:
-    """All matches: their texts, or the texts of their groups."""
+def findall(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> list[Any]:
+    """Return all matches: their texts, or the texts of their groups."""
     found: list[Any] = []
-    for each in _matches(run, pattern, text, ignorecase):
+    for each in _matches(budget, _parsed(pattern, ignorecase), text):
         groups = [group or "" for group in each.groups()]
         found.append(each.group() if not groups else groups[0] if len(groups) == 1 else groups)
     return found
 
 
-def replace(run: EvaluationBudget, pattern: Any, replacement: Any, text: str, *, ignorecase: bool = False) -> str:
-    """Every match replaced."""
+def replace(budget: EvaluationBudget, pattern: Any, replacement: Any, text: str, *, ignorecase: bool = False) -> str:
+    """Replace every match."""
     if not isinstance(replacement, str):
-        raise TemplateError("the replacement of a regular expression is text")
-    program = _program(pattern, ignorecase)
-    expand = _replacement(replacement, program)
+        raise TemplateError("the replacement of a regular expression must be text")
+    parsed = _parsed(pattern, ignorecase)
+    expand = _replacement(replacement, parsed.compiled)
     pieces: list[str] = []
     at = 0
-    for each in _matches(run, pattern, text, ignorecase):
-        start, end = each.spans[0] or (0, 0)
+    for each in _matches(budget, parsed, text):
+        start, end = each.spans[0]
         new = expand(each)
-        run.spend_text(start - at + len(new))
+        budget.charge_text(start - at + len(new))
         pieces += (text[at:start], new)
         at = end
     pieces.append(text[at:])
     whole = "".join(pieces)
-    if len(whole) > run.max_text:
-        run.spend_text(len(whole))
+    if len(whole) > budget.max_text:
+        budget.charge_text(len(whole))
     return whole
 
 
-def _matches(
-    run: EvaluationBudget, pattern: Any, text: str, ignorecase: bool, *, anchored: bool = False
-) -> Iterator[Match]:
-    if len(text) > MAX_SUBJECT:
-        limit_exceeded(f"a regular expression over {len(text):,} characters (at most {MAX_SUBJECT:,})")
-    program = _program(pattern, ignorecase)
-    if program.small_for(len(text)):
-        run.spend(1 + (len(text) >> 2))
-        yield from _backtrack(run, program.compiled, text, anchored)
-    else:
-        yield from _simulate(run, program, text, anchored)
-
-
-def _backtrack(run: EvaluationBudget, compiled: re.Pattern[str], text: str, anchored: bool) -> Iterator[Match]:
-    if anchored:
-        found = compiled.match(text)
-        if found is not None:
-            yield _from_re(found)
-        return
-    for each in compiled.finditer(text):
-        run.spend(1)
-        yield _from_re(each)
-
-
-def _from_re(found: re.Match[str]) -> Match:
-    spans = [found.span(number) for number in range((found.re.groups or 0) + 1)]
-    return Match(found.string, tuple(None if start < 0 else (start, end) for start, end in spans))
-
-
-# ── programs ────────────────────────────────────────────────────────────────────────────
-
-
-class _Instruction(NamedTuple):
-    """`char`: step over one character of a set; `split`: try the targets in order; `save`: note the
-    position; `at`: go on if the place is right; `match`: done."""
-
-    kind: str
-    value: Any = None
-    targets: tuple[int, ...] = ()
-
-
-class _Program:
-    """A pattern, ready for both ways."""
-
-    def __init__(self, pattern: str, flags: int) -> None:
-        self.compiled = re.compile(pattern, flags)
-        tree = _parser.parse(pattern, flags)
-        self.groups: int = self.compiled.groups
-        self.names: dict[str, int] = dict(self.compiled.groupindex)
-        self.code: list[_Instruction] = []
-        self._variable = 0  # repetitions whose count is open
-        self._ways = 1  # alternatives, multiplied
-        self._nested = False
-        self._supported(tree)
-        self._measure(tree, False)
-        self._emit(_Instruction("save", 0))
-        self._build(tree, tree.state.flags)
-        self._emit(_Instruction("save", 1))
-        self._emit(_Instruction("match"))
-
-    def small_for(self, length: int) -> bool:
-        """Whether backtracking over a text of that length stays small whatever the text is."""
-        if self._nested:
-            return False
-        return bool(self._ways * (length + 1) ** (min(self._variable, 6) + 1) <= SMALL_BACKTRACKING) and (
-            self._variable <= 6
-        )
-
-    # What `re` may take.
-
-    def _supported(self, tree: Any) -> None:
-        for kind, value in tree:
-            if kind in (sre.ASSERT, sre.ASSERT_NOT):
-                raise TemplateError("look-ahead and look-behind are not supported in regular expressions here")
-            if kind in (sre.GROUPREF, sre.GROUPREF_EXISTS):
-                raise TemplateError("back references are not supported in regular expressions here")
-            if kind is getattr(sre, "ATOMIC_GROUP", None) or kind is getattr(sre, "POSSESSIVE_REPEAT", None):
-                raise TemplateError("atomic groups are not supported in regular expressions here")
-            if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[1] > 1 and value[2].getwidth()[0] == 0:
-                # Backtrackers disagree among themselves about what this means, and nobody needs it.
-                raise TemplateError("a repetition of something that may be empty is not supported: `(a*)*`")
-            for part in _parts(kind, value):
-                self._supported(part)
-
-    def _measure(self, tree: Any, repeated: bool) -> None:
-        for kind, value in tree:
-            inside = repeated
-            if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-                low, high, _ = value
-                self._variable += low != high
-                self._nested |= repeated
-                inside = True
-            elif kind is sre.BRANCH:
-                self._ways *= len(value[1])
-                self._nested |= repeated
-            for part in _parts(kind, value):
-                self._measure(part, inside)
-
-    # Instructions.
-
-    def _emit(self, instruction: _Instruction) -> int:
-        if len(self.code) >= MAX_PROGRAM:
-            limit_exceeded("a regular expression whose repetitions are too large")
-        self.code.append(instruction)
-        return len(self.code) - 1
-
-    def _build(self, tree: Any, flags: int) -> None:
-        for kind, value in tree:
-            if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-                low, high, inner = value
-                self._repeat(low, high, inner, flags, greedy=kind is sre.MAX_REPEAT)
-            elif kind is sre.BRANCH:
-                self._branch(value[1], flags)
-            elif kind is sre.SUBPATTERN:
-                group, added, removed, inner = value
-                if group is not None:
-                    self._emit(_Instruction("save", group * 2))
-                self._build(inner, (flags | added) & ~removed)
-                if group is not None:
-                    self._emit(_Instruction("save", group * 2 + 1))
-            elif kind is sre.AT:
-                self._emit(_Instruction("at", _place(value, flags)))
-            else:
-                self._emit(_Instruction("char", _character_set(kind, value, flags)))
-
-    def _branch(self, ways: Any, flags: int) -> None:
-        split = self._emit(_Instruction("split"))
-        starts, ends = [], []
-        for way in ways:
-            starts.append(len(self.code))
-            self._build(way, flags)
-            ends.append(self._emit(_Instruction("split")))
-        self.code[split] = _Instruction("split", None, tuple(starts))
-        for end in ends:
-            self.code[end] = _Instruction("split", None, (len(self.code),))
-
-    def _repeat(self, low: int, high: Any, inner: Any, flags: int, *, greedy: bool) -> None:
-        for _ in range(int(low)):
-            self._build(inner, flags)
-        if high is sre.MAXREPEAT:
-            split = self._emit(_Instruction("split"))
-            self._build(inner, flags)
-            self._emit(_Instruction("split", None, (split,)))
-            self._choose(split, greedy)
-            return
-        splits = []
-        for _ in range(int(high) - int(low)):
-            splits.append(self._emit(_Instruction("split")))
-            self._build(inner, flags)
-        for split in splits:
-            self._choose(split, greedy)
-
-    def _choose(self, split: int, greedy: bool) -> None:
-        """Make a split go into what follows it, or past the whole repetition."""
-        into, past = split + 1, len(self.code)
-        self.code[split] = _Instruction("split", None, (into, past) if greedy else (past, into))
-
-
-def _parts(kind: Any, value: Any) -> list[Any]:
-    """The patterns inside a node of the tree."""
-    if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-        return [value[2]]
-    if kind is sre.BRANCH:
-        return list(value[1])
-    return [value[3]] if kind is sre.SUBPATTERN else []
-
-
-def _program(pattern: Any, ignorecase: bool) -> _Program:
+def _parsed(pattern: Any, ignorecase: bool) -> Pattern:
     if not isinstance(pattern, str):
-        raise TemplateError("a regular expression is text")
+        raise TemplateError("a regular expression must be text")
     if len(pattern) > MAX_PATTERN:
         limit_exceeded(f"a regular expression of {len(pattern):,} characters (at most {MAX_PATTERN:,})")
-    return _cached_program(pattern, bool(ignorecase))
+    return _cached_pattern(pattern, bool(ignorecase))
 
 
 @lru_cache(maxsize=256)
-def _cached_program(pattern: str, ignorecase: bool) -> _Program:
+def _cached_pattern(pattern: str, ignorecase: bool) -> Pattern:
     try:
-        return _Program(pattern, re.IGNORECASE if ignorecase else 0)
+        return Pattern(pattern, re.IGNORECASE if ignorecase else 0)
     except (re.error, OverflowError, RecursionError) as problem:
-        raise TemplateError(f"the regular expression cannot be read: {problem}") from None
+        raise TemplateError(f"invalid regular expression: {problem}") from None
 
 
-# ── single characters and places ────────────────────────────────────────────────────────
-
-_CATEGORIES: dict[Any, _Set] = {
-    sre.CATEGORY_DIGIT: str.isdecimal,
-    sre.CATEGORY_NOT_DIGIT: lambda sign: not sign.isdecimal(),
-    sre.CATEGORY_SPACE: str.isspace,
-    sre.CATEGORY_NOT_SPACE: lambda sign: not sign.isspace(),
-    sre.CATEGORY_WORD: lambda sign: sign.isalnum() or sign == "_",
-    sre.CATEGORY_NOT_WORD: lambda sign: not (sign.isalnum() or sign == "_"),
-}
+# ── choosing the engine ─────────────────────────────────────────────────────────────────
 
 
-def _character_set(kind: Any, value: Any, flags: int) -> _Set:
-    if kind is sre.ANY:
-        return (lambda sign: True) if flags & re.DOTALL else (lambda sign: sign != "\n")
-    if kind is sre.LITERAL:
-        members = [(sre.LITERAL, value)]
-    elif kind is sre.NOT_LITERAL:
-        members = [(sre.NEGATE, None), (sre.LITERAL, value)]
-    elif kind is sre.IN:
-        members = list(value)
+def _first(budget: EvaluationBudget, pattern: Pattern, text: str, *, anchored: bool) -> Match | None:
+    if _charge_backtracking(budget, pattern, text):
+        found = pattern.compiled.match(text) if anchored else pattern.compiled.search(text)
+        return None if found is None else _from_re(found)
+    program, data = _program(budget, pattern, text)
+    first = program.regexp.match(data) if anchored else program.regexp.search(data)
+    return None if first is None else Match(text, program.spans(first, len(data)))
+
+
+def _matches(budget: EvaluationBudget, pattern: Pattern, text: str) -> Iterator[Match]:
+    # Where a match may be empty, RE2 decides alone: the engines continue differently after an empty match.
+    if pattern.min_width and _charge_backtracking(budget, pattern, text):
+        for found in pattern.compiled.finditer(text):
+            budget.charge(1)
+            yield _from_re(found)
+        return
+    program, data = _program(budget, pattern, text)
+    for spans in program.find_all(data):
+        budget.charge(2 + ((len(data) - spans[0][0]) >> _RESCAN_SHIFT if pattern.rescans else 0))
+        yield Match(text, spans)
+
+
+def _charge_backtracking(budget: EvaluationBudget, pattern: Pattern, text: str) -> bool:
+    """Whether `re` needs few steps whatever the text is; if so, charge for them."""
+    if len(text) > MAX_SUBJECT:
+        limit_exceeded(f"a regular expression over {len(text):,} characters (at most {MAX_SUBJECT:,})")
+    if not pattern.is_flat or pattern.open_repetitions > 4:
+        return False
+    if pattern.has_end and text.endswith("\n"):
+        return False  # where something follows `$`, the engines differ
+    steps = pattern.alternatives * pattern.size * (len(text) + 1) ** (pattern.open_repetitions + 1)
+    if steps > (BACKTRACKING_STEPS if pattern.open_repetitions else LINEAR_STEPS):
+        return False
+    budget.charge(1 + (steps >> _STEPS_SHIFT))
+    return True
+
+
+def _from_re(found: re.Match[str]) -> Match:
+    return Match(found.string, tuple(found.span(number) for number in range(found.re.groups + 1)))
+
+
+# ── RE2 ─────────────────────────────────────────────────────────────────────────────────
+
+
+class _Program(NamedTuple):
+    """A pattern compiled by RE2 for one assignment of bytes to characters."""
+
+    regexp: Any
+    groups: tuple[int, ...]  # numbers of the author's groups, 0 for the whole match included
+    newlines: tuple[int, ...]  # numbers of groups that hold the newline before which `$` matched
+
+    def find_all(self, data: bytes) -> Iterator[_Spans]:
+        """Find all matches from left to right."""
+        if not self.newlines:
+            last: _Spans = ()
+            for found in self.regexp.finditer(data):
+                spans = self.spans(found, len(data))
+                if spans != last:  # RE2 finds an empty match twice
+                    yield spans
+                last = spans
+            return
+        at = 0
+        while at <= len(data) and (found := self.regexp.search(data, at)) is not None:
+            spans = self.spans(found, len(data))
+            yield spans
+            start, end = spans[0]
+            at = end + (start == end)
+
+    def spans(self, found: Any, length: int) -> _Spans:
+        """Return the spans of the author's groups, without a newline that `$` has read."""
+        pairs = [found.span(number) for number in self.groups]
+        if self.newlines and any(found.span(number)[0] >= 0 for number in self.newlines):
+            pairs = [(min(start, length - 1), min(end, length - 1)) for start, end in pairs]
+        return tuple(pairs)
+
+
+def _program(budget: EvaluationBudget, pattern: Pattern, text: str) -> tuple[_Program, bytes]:
+    """Return the compiled pattern for a text, and the text as the bytes that it reads."""
+    budget.charge(1 + (len(text) * pattern.size >> _STEPS_SHIFT))
+    if text.isascii():
+        sets, data = _ascii_sets(pattern), text.encode()
     else:
-        raise TemplateError(f"the regular expression has a part that is not supported here ({kind})")
-    return _members(members, flags)
+        budget.charge(len(text) >> 5)
+        sets, data = _shared_bytes(pattern, text)
+    source, groups, newlines = _re2_source(pattern, sets, before_newline=pattern.has_end and data.endswith(b"\n"))
+    return _Program(_compile(source), groups, newlines), data
 
 
-def _members(members: list[Any], flags: int) -> _Set:
-    negated = bool(members) and members[0][0] is sre.NEGATE
-    literals: set[str] = set()
-    ranges: list[tuple[str, str]] = []
-    categories: list[_Set] = []
-    for kind, value in members[1:] if negated else members:
-        if kind is sre.LITERAL:
-            literals.add(chr(value))
-        elif kind is sre.RANGE:
-            ranges.append((chr(value[0]), chr(value[1])))
-        else:
-            categories.append(_CATEGORIES[value])
+@lru_cache(maxsize=128)
+def _compile(source: bytes) -> Any:
+    import re2  # takes 20 ms; most processes never need it
 
-    def member(sign: str) -> bool:
-        return (
-            sign in literals
-            or any(low <= sign <= high for low, high in ranges)
-            or any(category(sign) for category in categories)
-        )
-
-    if flags & re.IGNORECASE:
-        return lambda sign: (member(sign) or member(sign.lower()) or member(sign.upper())) is not negated
-    return (lambda sign: not member(sign)) if negated else member
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    try:
+        return re2.compile(source, options)
+    except re2.error as problem:
+        detail = problem.args[0].decode() if isinstance(problem.args[0], bytes) else problem
+        limit_exceeded(f"the repetitions of a regular expression are too large ({detail})")
 
 
-def _place(value: Any, flags: int) -> Callable[[str, int], bool]:
-    multiline = bool(flags & re.MULTILINE)
-    if value is sre.AT_BEGINNING_STRING or (value is sre.AT_BEGINNING and not multiline):
-        return lambda text, at: at == 0
-    if value is sre.AT_BEGINNING:
-        return lambda text, at: at == 0 or text[at - 1] == "\n"
-    if value is sre.AT_END_STRING:
-        return lambda text, at: at == len(text)
-    if value is sre.AT_END:
-        if multiline:
-            return lambda text, at: at == len(text) or text[at] == "\n"
-        return lambda text, at: at == len(text) or (at == len(text) - 1 and text[at] == "\n")
-    boundary = value is sre.AT_BOUNDARY
+def _re2_source(
+    pattern: Pattern, sets: list[str], *, before_newline: bool
+) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
+    """Write a pattern for RE2; also return the numbers of its groups.
 
-    def at_boundary(text: str, at: int) -> bool:
-        before = at > 0 and (text[at - 1].isalnum() or text[at - 1] == "_")
-        after = at < len(text) and (text[at].isalnum() or text[at] == "_")
-        return (before is not after) is boundary
-
-    return at_boundary
-
-
-# ── all possibilities at once ───────────────────────────────────────────────────────────
-
-_Saves = tuple[int, ...]
-
-
-def _simulate(run: EvaluationBudget, program: _Program, text: str, anchored: bool) -> Iterator[Match]:
-    """The matches one after the other, as `re.finditer` gives them."""
-    start, forbidden = 0, -1
-    while start <= len(text):
-        saves = _first(run, program, text, start, forbidden, anchored)
-        if saves is None:
-            return
-        yield _from_saves(text, saves)
-        if anchored:
-            return
-        begin, end = saves[0], saves[1]
-        # After an empty match the next one must not be empty at the same place.
-        start, forbidden = end, end if begin == end else -1
-
-
-def _from_saves(text: str, saves: _Saves) -> Match:
-    pairs = zip(saves[::2], saves[1::2], strict=True)
-    return Match(text, tuple(None if start < 0 or end < 0 else (start, end) for start, end in pairs))
-
-
-def _first(
-    run: EvaluationBudget, program: _Program, text: str, start: int, forbidden: int, anchored: bool
-) -> _Saves | None:
-    """The saves of the leftmost match from `start`; none that is empty at `forbidden`."""
-    empty: _Saves = (-1,) * (2 * program.groups + 2)
-    code = program.code
-    threads: list[tuple[int, _Saves]] = []
-    found: _Saves | None = None
-    for at in range(start, len(text) + 1):
-        seen: set[int] = set()
-        current: list[tuple[int, _Saves]] = []
-        for pc, saves in threads:
-            _follow(run, code, text, at, pc, saves, seen, current)
-        if found is None and (not anchored or at == start):
-            _follow(run, code, text, at, 0, empty, seen, current)
-        run.spend(1 + len(current))
-        threads = []
-        sign = text[at] if at < len(text) else ""
-        for pc, saves in current:
-            instruction = code[pc]
-            if instruction.kind == "match":
-                if saves[0] == at == forbidden:
-                    continue
-                found = saves
-                break  # what comes after it would have been tried later
-            if sign and instruction.value(sign):
-                threads.append((pc + 1, saves))
-        if not threads and (found is not None or anchored):
-            break
-    return found
-
-
-def _follow(
-    run: EvaluationBudget,
-    code: list[_Instruction],
-    text: str,
-    at: int,
-    pc: int,
-    saves: _Saves,
-    seen: set[int],
-    current: list[tuple[int, _Saves]],
-) -> None:
-    """Add every instruction that waits for a character and can be reached from `pc`, best first."""
-    stack = [(pc, saves)]
-    steps = 0
-    while stack:
-        pc, saves = stack.pop()
-        if pc in seen:
+    `$` also matches before a newline at the end of the text. RE2 cannot look ahead, so there it reads the newline
+    into a group of its own, and the match is shortened afterwards.
+    """
+    pieces: list[str] = []
+    groups, newlines = [0], []
+    count = 0
+    for piece in pattern.pieces:
+        if isinstance(piece, int):
+            pieces.append(sets[piece])
             continue
-        seen.add(pc)
-        steps += 1
-        kind, value, targets = code[pc]
-        if kind == "split":
-            stack.extend((target, saves) for target in reversed(targets))
-        elif kind == "save":
-            stack.append((pc + 1, (*saves[:value], at, *saves[value + 1 :])))
-        elif kind == "at":
-            if value(text, at):
-                stack.append((pc + 1, saves))
+        if piece == GROUP:
+            count += 1
+            groups.append(count)
+        elif piece == END and not before_newline:
+            piece = r"\z"
+        elif piece == END:
+            count += 1
+            newlines.append(count)
+            piece = r"(?:\z|(\n)\z)"
+        pieces.append(piece)
+    return "".join(pieces).encode(), tuple(groups), tuple(newlines)
+
+
+# ── characters as bytes ─────────────────────────────────────────────────────────────────
+
+_ASCII = "".join(map(chr, range(128)))
+_WORD = [byte for byte in range(128) if chr(byte).isalnum() or byte == ord("_")]
+_OTHERS = [byte for byte in range(256) if byte not in _WORD and byte != ord("\n")]
+
+
+@lru_cache(maxsize=256)
+def _ascii_sets(pattern: Pattern) -> list[str]:
+    return [_byte_set(map(ord, members)) for members in _members(pattern, _ASCII)]
+
+
+def _shared_bytes(pattern: Pattern, text: str) -> tuple[list[str], bytes]:
+    """Give a byte to every class of characters that the pattern does not distinguish.
+
+    RE2's `\\b` knows the ASCII word characters alone, so with it word characters get bytes of those.
+    """
+    letters = "".join(sorted(set(text)))
+    members = _members(pattern, letters)
+    words = set(re.findall(r"\w", letters, pattern.compiled.flags & re.ASCII))
+    classes: dict[tuple[bool, ...], list[str]] = {}
+    for letter in letters:
+        if letter != "\n":
+            key = (pattern.has_boundary and letter in words, *(letter in each for each in members))
+            classes.setdefault(key, []).append(letter)
+    word_bytes, other_bytes = iter(_WORD), iter(_OTHERS if pattern.has_boundary else [*_OTHERS, *_WORD])
+    table = {ord("\n"): ord("\n")}
+    for key in sorted(classes):  # the same classes give the same pattern, which is then compiled once
+        byte = next(word_bytes if key[0] else other_bytes, None)
+        if byte is None:
+            limit_exceeded("a regular expression that distinguishes too many characters")
+        table.update(dict.fromkeys(map(ord, classes[key]), byte))
+    sets = [_byte_set(table[ord(letter)] for letter in each) for each in members]
+    return sets, text.translate(table).encode("latin-1")
+
+
+def _members(pattern: Pattern, letters: str) -> list[set[str]]:
+    """Return, for each atom, which of the letters it matches."""
+    return [set(re.findall(source, letters, flags)) for source, flags in pattern.atoms]
+
+
+def _byte_set(values: Any) -> str:
+    """Write a set of bytes as a class of RE2."""
+    ordered = sorted(set(values))
+    if len(ordered) == 1:
+        return rf"\x{ordered[0]:02x}"
+    ranges: list[list[int]] = []
+    for value in ordered:
+        if ranges and ranges[-1][1] == value - 1:
+            ranges[-1][1] = value
         else:
-            current.append((pc, saves))
-    run.spend(steps)
+            ranges.append([value, value])
+    body = "".join(rf"\x{low:02x}-\x{high:02x}" for low, high in ranges)
+    return f"[{body}]" if body else r"[^\x00-\xff]"
 
 
 # ── replacements ────────────────────────────────────────────────────────────────────────
 
 _ESCAPE = re.compile(r"\\(?:(\d{1,2})|g<(\w+)>|(.))", re.DOTALL)
-_SIGNS = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+_CONTROL = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
-def _replacement(template: str, program: _Program) -> Callable[[Match], str]:
-    """A replacement with `\\1` and `\\g<name>` in it, as a function of the match."""
+def _replacement(template: str, compiled: re.Pattern[str]) -> Callable[[Match], str]:
+    """Return the function that fills a replacement with `\\1` and `\\g<name>` from a match."""
     pieces: list[str | int] = []
     at = 0
     for escape in _ESCAPE.finditer(template):
         pieces.append(template[at : escape.start()])
-        number, name, sign = escape.groups()
-        if sign is not None:
-            pieces.append(_SIGNS.get(sign, "\\" + sign))
+        number, name, letter = escape.groups()
+        if letter is not None:
+            pieces.append(_CONTROL.get(letter, "\\" + letter))
         else:
-            pieces.append(_group_number(number or name, program))
+            pieces.append(_group_number(number or name, compiled))
         at = escape.end()
     pieces.append(template[at:])
     return lambda found: "".join(piece if isinstance(piece, str) else (found.group(piece) or "") for piece in pieces)
 
 
-def _group_number(name: str, program: _Program) -> int:
-    number = int(name) if name.isdigit() else program.names.get(name, -1)
-    if not 0 <= number <= program.groups:
+def _group_number(name: str, compiled: re.Pattern[str]) -> int:
+    number = int(name) if name.isdigit() else compiled.groupindex.get(name, -1)
+    if not 0 <= number <= compiled.groups:
         raise TemplateError(f'the regular expression has no group "{name}"')
     return number

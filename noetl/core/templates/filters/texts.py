@@ -18,7 +18,7 @@ from markupsafe import escape
 from noetl.core.templates.budget import EvaluationBudget, limit_exceeded
 from noetl.core.templates.filters import dates
 from noetl.core.templates.filters import regular_expressions as regex
-from noetl.core.templates.filters.registry import FILTERS, Filter, elements_of, made, template_filter, text_of
+from noetl.core.templates.filters.registry import FILTERS, Filter, charged, elements_of, template_filter, text_of
 from noetl.core.templates.functions import format_text, join_texts, padding, replace_text, split_lines, split_text
 from noetl.core.templates.lookup import Undefined, kind_of
 from noetl.core.templates.operators import format_percent, measure, to_text
@@ -28,8 +28,8 @@ from noetl.errors import TemplateError
 # ── undefined, none, conditions ─────────────────────────────────────────────────────────
 
 
-@template_filter("the value, or another one when it is not defined; `default(x, true)` also when it is false", raw=True)
-def _default(run: EvaluationBudget, value: Any, default_value: Any = "", boolean: Any = False) -> Any:
+@template_filter("the value, or another one if it is not defined; `default(x, true)` also if it is false", raw=True)
+def _default(budget: EvaluationBudget, value: Any, default_value: Any = "", boolean: Any = False) -> Any:
     if isinstance(value, Undefined) or (boolean and not value):
         return default_value
     return value
@@ -38,8 +38,8 @@ def _default(run: EvaluationBudget, value: Any, default_value: Any = "", boolean
 FILTERS["d"] = FILTERS["default"]._replace(doc="`default`, for short")
 
 
-@template_filter("`cond | ternary(a, b)`: a when it holds, else b; a third one for none")
-def _ternary(run: EvaluationBudget, value: Any, yes: Any, no: Any = None, none: Any = None) -> Any:
+@template_filter("`cond | ternary(a, b)`: a if it is true, else b; a third one for none")
+def _ternary(budget: EvaluationBudget, value: Any, yes: Any, no: Any = None, none: Any = None) -> Any:
     return none if value is None and none is not None else (yes if value else no)
 
 
@@ -47,7 +47,7 @@ def _ternary(run: EvaluationBudget, value: Any, yes: Any, no: Any = None, none: 
 
 
 @template_filter("a whole number; `int(default, base)`, the default (0) when it cannot be read as one", "int")
-def _int(run: EvaluationBudget, value: Any, default: Any = 0, base: int = 10) -> Any:
+def _int(budget: EvaluationBudget, value: Any, default: Any = 0, base: int = 10) -> Any:
     try:
         if isinstance(value, str):
             return int(value, base)
@@ -60,7 +60,7 @@ def _int(run: EvaluationBudget, value: Any, default: Any = 0, base: int = 10) ->
 
 
 @template_filter("a number; `float(default)`, the default (0.0) when it cannot be read as one", "float")
-def _float(run: EvaluationBudget, value: Any, default: Any = 0.0) -> Any:
+def _float(budget: EvaluationBudget, value: Any, default: Any = 0.0) -> Any:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -71,24 +71,24 @@ _FALSE = frozenset(["", "false", "0", "no", "off", "n", "f", "none", "null"])
 
 
 @template_filter('true or false; of text, "false", "no", "off", "0", "none" and "" are false', "bool")
-def _bool(run: EvaluationBudget, value: Any) -> bool:
+def _bool(budget: EvaluationBudget, value: Any) -> bool:
     return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
 
 
 @template_filter("text", "string")
-def _string(run: EvaluationBudget, value: Any) -> str:
-    text = to_text(run, value)
-    run.spend_text(len(text))
+def _string(budget: EvaluationBudget, value: Any) -> str:
+    text = to_text(budget, value)
+    budget.charge_text(len(text))
     return text
 
 
 @template_filter("a list; of text its characters, of a mapping its keys", "list")
-def _list(run: EvaluationBudget, value: Any) -> list[Any]:
-    return elements_of(run, value)
+def _list(budget: EvaluationBudget, value: Any) -> list[Any]:
+    return elements_of(budget, value)
 
 
-@template_filter("the author's word for the type of a value, for finding mistakes")
-def _type_debug(run: EvaluationBudget, value: Any) -> str:
+@template_filter("the name of the type of a value, for debugging")
+def _type_debug(budget: EvaluationBudget, value: Any) -> str:
     return kind_of(value)
 
 
@@ -96,21 +96,21 @@ def _type_debug(run: EvaluationBudget, value: Any) -> str:
 
 
 @template_filter("without its sign", "abs")
-def _abs(run: EvaluationBudget, value: Any) -> Any:
+def _abs(budget: EvaluationBudget, value: Any) -> Any:
     return abs(_number(value))
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, (int, float)):
         return value
-    raise TemplateError(f"a number is needed, not {kind_of(value)}")
+    raise TemplateError(f"expected a number, not {kind_of(value)}")
 
 
 @template_filter("rounded to a precision (0); method `common`, `ceil` or `floor`", "round")
-def _round(run: EvaluationBudget, value: Any, precision: int = 0, method: str = "common") -> Any:
+def _round(budget: EvaluationBudget, value: Any, precision: int = 0, method: str = "common") -> Any:
     _number(value)
     if not -308 <= _number(precision) <= 308:
-        limit_exceeded("a precision beyond 308 digits")
+        limit_exceeded("a precision of more than 308 digits")
     if method == "common":
         return round(value, precision)
     if method not in ("ceil", "floor"):
@@ -119,8 +119,8 @@ def _round(run: EvaluationBudget, value: Any, precision: int = 0, method: str = 
     return getattr(math, method)(value * shift) / shift
 
 
-@template_filter("a number of bytes for people: `13 kB`; `filesizeformat(true)` counts in 1024")
-def _filesizeformat(run: EvaluationBudget, value: Any, binary: bool = False) -> str:
+@template_filter("a number of bytes in readable form: `13 kB`; `filesizeformat(true)` uses units of 1024")
+def _filesizeformat(budget: EvaluationBudget, value: Any, binary: bool = False) -> str:
     return do_filesizeformat(value, binary)
 
 
@@ -128,9 +128,9 @@ def _filesizeformat(run: EvaluationBudget, value: Any, binary: bool = False) -> 
 
 
 def _of_text(name: str, doc: str, method: Callable[[str], str]) -> None:
-    def change(run: EvaluationBudget, value: Any) -> str:
-        text = text_of(run, value)
-        run.spend_text(len(text))
+    def change(budget: EvaluationBudget, value: Any) -> str:
+        text = text_of(budget, value)
+        budget.charge_text(len(text))
         return method(text)
 
     FILTERS[name] = Filter(change, doc)
@@ -147,58 +147,60 @@ _of_text("title", "Every Word With A Capital", str.title)
 _of_text("escape", "`&<>\"'` as HTML entities", _escaped)
 _of_text("e", "`escape`, for short", _escaped)
 _of_text("forceescape", "`escape`", _escaped)
-_of_text("safe", "text as it is (nothing is escaped here unless asked)", lambda text: text)
+_of_text("safe", "text unchanged (nothing is escaped automatically)", lambda text: text)
 _of_text("basename", "the last part of a path", lambda text: text.rstrip("/").rpartition("/")[2])
 _of_text("dirname", "a path without its last part", lambda text: text.rstrip("/").rpartition("/")[0])
 
 
 @template_filter("without white space around it; `trim(chars)` without those characters")
-def _trim(run: EvaluationBudget, value: Any, chars: str | None = None) -> str:
-    return made(run, text_of(run, value).strip(chars))
+def _trim(budget: EvaluationBudget, value: Any, chars: str | None = None) -> str:
+    return charged(budget, text_of(budget, value).strip(chars))
 
 
 @template_filter("`replace(old, new, count)`")
-def _replace(run: EvaluationBudget, value: Any, old: Any, new: Any, count: int | None = None) -> str:
-    return replace_text(run, text_of(run, value), to_text(run, old), to_text(run, new), -1 if count is None else count)
+def _replace(budget: EvaluationBudget, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    return replace_text(
+        budget, text_of(budget, value), to_text(budget, old), to_text(budget, new), -1 if count is None else count
+    )
 
 
 @template_filter("shortened to `truncate(length=255, killwords=false, end='...', leeway=5)`")
 def _truncate(
-    run: EvaluationBudget, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int = 5
+    budget: EvaluationBudget, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int = 5
 ) -> str:
     if length < len(end):
         raise TemplateError(f"truncate: the length must be at least {len(end)}, the length of the end")
-    text = text_of(run, value)
+    text = text_of(budget, value)
     if len(text) <= length + leeway:
         return text
     kept = text[: length - len(end)]
-    return made(run, (kept if killwords else kept.rsplit(" ", 1)[0]) + end)
+    return charged(budget, (kept if killwords else kept.rsplit(" ", 1)[0]) + end)
 
 
 @template_filter("padded on both sides to a width (80)")
-def _center(run: EvaluationBudget, value: Any, width: int = 80) -> str:
-    text = text_of(run, value)
-    return text.center(padding(run, text, width))
+def _center(budget: EvaluationBudget, value: Any, width: int = 80) -> str:
+    text = text_of(budget, value)
+    return text.center(padding(budget, text, width))
 
 
 @template_filter("padded on the right to a width, `ljust(10, '.')`")
-def _ljust(run: EvaluationBudget, value: Any, width: int, fill: str = " ") -> str:
-    text = text_of(run, value)
-    return text.ljust(padding(run, text, width), fill)
+def _ljust(budget: EvaluationBudget, value: Any, width: int, fill: str = " ") -> str:
+    text = text_of(budget, value)
+    return text.ljust(padding(budget, text, width), fill)
 
 
 @template_filter("padded on the left to a width, `rjust(10, '0')`")
-def _rjust(run: EvaluationBudget, value: Any, width: int, fill: str = " ") -> str:
-    text = text_of(run, value)
-    return text.rjust(padding(run, text, width), fill)
+def _rjust(budget: EvaluationBudget, value: Any, width: int, fill: str = " ") -> str:
+    text = text_of(budget, value)
+    return text.rjust(padding(budget, text, width), fill)
 
 
-@template_filter("every line but the first moved in by a width (4) or a text; `indent(2, first=true, blank=true)`")
-def _indent(run: EvaluationBudget, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
-    text = text_of(run, value)
-    space = width if isinstance(width, str) else " " * padding(run, "", width)
-    lines = split_lines(run, text, True)
-    run.spend_text(len(text) + len(lines) * len(space))
+@template_filter("every line but the first indented by a width (4) or a text; `indent(2, first=true, blank=true)`")
+def _indent(budget: EvaluationBudget, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+    text = text_of(budget, value)
+    space = width if isinstance(width, str) else " " * padding(budget, "", width)
+    lines = split_lines(budget, text, True)
+    budget.charge_text(len(text) + len(lines) * len(space))
     moved = [
         line if number == 0 and not first else (space + line if blank or line.strip() else line)
         for number, line in enumerate(lines)
@@ -208,14 +210,14 @@ def _indent(run: EvaluationBudget, value: Any, width: Any = 4, first: bool = Fal
 
 @template_filter("lines of at most a width (79): `wordwrap(width, break_long_words, wrapstring)`")
 def _wordwrap(
-    run: EvaluationBudget, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n"
+    budget: EvaluationBudget, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n"
 ) -> str:
-    text = text_of(run, value)
+    text = text_of(budget, value)
     if width < 1:
         raise TemplateError("wordwrap: the width must be at least 1")
-    wrapstring = to_text(run, wrapstring)
-    run.spend(len(text))
-    run.spend_text(len(text) * (1 + len(wrapstring)))
+    wrapstring = to_text(budget, wrapstring)
+    budget.charge(len(text))
+    budget.charge_text(len(text) * (1 + len(wrapstring)))
     lines = [
         wrapstring.join(
             textwrap.wrap(line, width, expand_tabs=False, replace_whitespace=False, break_long_words=break_long_words)
@@ -226,81 +228,81 @@ def _wordwrap(
 
 
 @template_filter("how many words")
-def _wordcount(run: EvaluationBudget, value: Any) -> int:
-    return len(split_text(run, text_of(run, value)))
+def _wordcount(budget: EvaluationBudget, value: Any) -> int:
+    return len(split_text(budget, text_of(budget, value)))
 
 
 @template_filter("text without markup, white space collapsed")
-def _striptags(run: EvaluationBudget, value: Any) -> str:
-    text = text_of(run, value)
-    run.spend(1 + (len(text) >> 3))
+def _striptags(budget: EvaluationBudget, value: Any) -> str:
+    text = text_of(budget, value)
+    budget.charge(1 + (len(text) >> 3))
     kept: list[str] = []
     for piece in text.split("<"):
         if not kept:
             kept.append(piece)
             continue
         kept.append(piece.rpartition(">")[2] if ">" not in piece else piece.partition(">")[2])
-    return made(run, " ".join("".join(kept).split()))
+    return charged(budget, " ".join("".join(kept).split()))
 
 
-@template_filter("split at a separator (white space), at most so many times: `split(',', 2)`")
-def _split(run: EvaluationBudget, value: Any, separator: str | None = None, maxsplit: int = -1) -> list[str]:
-    return split_text(run, text_of(run, value), separator, maxsplit)
+@template_filter("split at a separator (white space), at most that many times: `split(',', 2)`")
+def _split(budget: EvaluationBudget, value: Any, separator: str | None = None, maxsplit: int = -1) -> list[str]:
+    return split_text(budget, text_of(budget, value), separator, maxsplit)
 
 
 @template_filter("the lines of a text")
-def _splitlines(run: EvaluationBudget, value: Any) -> list[str]:
-    return split_lines(run, text_of(run, value))
+def _splitlines(budget: EvaluationBudget, value: Any) -> list[str]:
+    return split_lines(budget, text_of(budget, value))
 
 
 @template_filter("`'%s of %d' | format(a, b)`: Python's % formatting; with `{}` in it, `str.format`", "format")
-def _format(run: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> str:
-    text = text_of(run, value)
+def _format(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> str:
+    text = text_of(budget, value)
     if args and kwargs:
         raise TemplateError("format: values by position or by name, not both")
     if "%" not in text and "{" in text:
-        return format_text(run, text, *args, **kwargs)
-    return format_percent(run, text, kwargs or args)
+        return format_text(budget, text, *args, **kwargs)
+    return format_percent(budget, text, kwargs or args)
 
 
-@template_filter("the first match of a regular expression, or none; of its groups a list when it has several")
-def _regex_search(run: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> Any:
-    found = regex.search(run, pattern, text_of(run, value), ignorecase=ignorecase)
+@template_filter("the first match of a regular expression, or none; a list of its groups if it has several")
+def _regex_search(budget: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> Any:
+    found = regex.search(budget, pattern, text_of(budget, value), ignorecase=ignorecase)
     if found is None:
         return None
     groups = found.groups()
     return found.group(0) if not groups else (groups[0] if len(groups) == 1 else list(groups))
 
 
-@template_filter("whether a regular expression matches from the beginning")
-def _regex_match(run: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> bool:
-    return regex.match(run, pattern, text_of(run, value), ignorecase=ignorecase) is not None
+@template_filter("whether a regular expression matches at the beginning")
+def _regex_match(budget: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> bool:
+    return regex.match(budget, pattern, text_of(budget, value), ignorecase=ignorecase) is not None
 
 
 @template_filter("all matches of a regular expression")
-def _regex_findall(run: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> list[Any]:
-    return regex.findall(run, pattern, text_of(run, value), ignorecase=ignorecase)
+def _regex_findall(budget: EvaluationBudget, value: Any, pattern: str, ignorecase: bool = False) -> list[Any]:
+    return regex.findall(budget, pattern, text_of(budget, value), ignorecase=ignorecase)
 
 
 @template_filter("every match replaced; `\\1` in the replacement is the first group")
 def _regex_replace(
-    run: EvaluationBudget, value: Any, pattern: str, replacement: str = "", ignorecase: bool = False
+    budget: EvaluationBudget, value: Any, pattern: str, replacement: str = "", ignorecase: bool = False
 ) -> str:
-    return regex.replace(run, pattern, replacement, text_of(run, value), ignorecase=ignorecase)
+    return regex.replace(budget, pattern, replacement, text_of(budget, value), ignorecase=ignorecase)
 
 
 # ── encodings ───────────────────────────────────────────────────────────────────────────
 
 
 @template_filter("JSON text; `tojson(indent=2)`, `tojson(sort_keys=true)`", "tojson", "to_json")
-def _tojson(run: EvaluationBudget, value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
+def _tojson(budget: EvaluationBudget, value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
     if indent is not None and not 0 <= indent <= 100:
-        limit_exceeded("an indent beyond 100")
-    data = plain(value, run)
-    length = measure(run, data)
+        limit_exceeded("an indent of more than 100")
+    data = plain(value, budget)
+    length = measure(budget, data)
     if indent is not None:
         length += _lines(data) * (indent + 1)
-    run.spend_text(length)
+    budget.charge_text(length)
     try:
         return json.dumps(data, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
     except RecursionError:
@@ -308,20 +310,20 @@ def _tojson(run: EvaluationBudget, value: Any, indent: int | None = None, sort_k
 
 
 def _lines(data: Any) -> int:
-    """How many lines data has at least, written with an indent."""
+    """Return a lower bound of the number of lines of indented JSON."""
     if not isinstance(data, (list, dict)):
         return 0
     below = data.values() if isinstance(data, dict) else data
     return 1 + len(data) + sum(_lines(each) for each in below if isinstance(each, (list, dict)))
 
 
-@template_filter("data read from JSON text", "fromjson", "from_json")
-def _fromjson(run: EvaluationBudget, value: Any) -> Any:
+@template_filter("data parsed from JSON text", "fromjson", "from_json")
+def _fromjson(budget: EvaluationBudget, value: Any) -> Any:
     if not isinstance(value, str):
         if isinstance(value, (dict, list)):
             return value
-        raise TemplateError(f"fromjson reads text, not {kind_of(value)}")
-    run.spend(1 + (len(value) >> 3))
+        raise TemplateError(f"fromjson: expected text, not {kind_of(value)}")
+    budget.charge(1 + (len(value) >> 3))
     try:
         return json.loads(value)
     except ValueError as problem:
@@ -331,16 +333,16 @@ def _fromjson(run: EvaluationBudget, value: Any) -> Any:
 
 
 @template_filter("base64 of text (UTF-8)", "b64encode")
-def _b64encode(run: EvaluationBudget, value: Any) -> str:
-    data = value if isinstance(value, bytes) else text_of(run, value).encode()
-    run.spend_text(len(data) * 4 // 3 + 4)
+def _b64encode(budget: EvaluationBudget, value: Any) -> str:
+    data = value if isinstance(value, bytes) else text_of(budget, value).encode()
+    budget.charge_text(len(data) * 4 // 3 + 4)
     return base64.b64encode(data).decode()
 
 
-@template_filter("text (UTF-8) out of base64", "b64decode")
-def _b64decode(run: EvaluationBudget, value: Any) -> str:
-    text = text_of(run, value)
-    run.spend_text(len(text))
+@template_filter("text (UTF-8) decoded from base64", "b64decode")
+def _b64decode(budget: EvaluationBudget, value: Any) -> str:
+    text = text_of(budget, value)
+    budget.charge_text(len(text))
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True).decode()
     except (binascii.Error, ValueError):
@@ -348,8 +350,8 @@ def _b64decode(run: EvaluationBudget, value: Any) -> str:
 
 
 def _digest(name: str) -> None:
-    def digest(run: EvaluationBudget, value: Any) -> str:
-        data = value if isinstance(value, bytes) else text_of(run, value).encode()
+    def digest(budget: EvaluationBudget, value: Any) -> str:
+        data = value if isinstance(value, bytes) else text_of(budget, value).encode()
         return hashlib.new(name, data, usedforsecurity=False).hexdigest()
 
     FILTERS[name] = Filter(digest, f"the {name.upper()} digest of text, in hexadecimal")
@@ -360,69 +362,72 @@ for _name in ("sha256", "sha512", "sha1", "md5"):
 
 
 @template_filter("the digest of text by a named algorithm: `hash('sha256')`", "hash")
-def _hash(run: EvaluationBudget, value: Any, algorithm: str = "sha256") -> str:
+def _hash(budget: EvaluationBudget, value: Any, algorithm: str = "sha256") -> str:
     if algorithm not in ("sha256", "sha512", "sha1", "md5"):
         raise TemplateError(f'hash: "{algorithm}" is not known; sha256, sha512, sha1 and md5 are')
-    digest: str = FILTERS[algorithm].function(run, value)
+    digest: str = FILTERS[algorithm].function(budget, value)
     return digest
 
 
 @template_filter("text safe inside a URL's path; of a mapping or a list of pairs, a query string", "urlencode")
-def _urlencode(run: EvaluationBudget, value: Any) -> str:
+def _urlencode(budget: EvaluationBudget, value: Any) -> str:
     if isinstance(value, Mapping):
-        pairs = [(to_text(run, key), to_text(run, each)) for key, each in value.items()]
+        pairs = [(to_text(budget, key), to_text(budget, each)) for key, each in value.items()]
     elif isinstance(value, (list, tuple)):
-        pairs = [(to_text(run, key), to_text(run, each)) for key, each in value]
+        pairs = [(to_text(budget, key), to_text(budget, each)) for key, each in value]
     else:
-        text = text_of(run, value)
-        run.spend_text(len(text) * 3)
+        text = text_of(budget, value)
+        budget.charge_text(len(text) * 3)
         return quote(text, safe="/")
-    run.spend(1 + (len(pairs) >> 2))
-    run.spend_text(sum(len(key) + len(text) for key, text in pairs) * 3)
+    budget.charge(1 + (len(pairs) >> 2))
+    budget.charge_text(sum(len(key) + len(text) for key, text in pairs) * 3)
     return urlencode(pairs, quote_via=quote)
 
 
-@template_filter("text out of a URL")
-def _urldecode(run: EvaluationBudget, value: Any) -> str:
-    return made(run, unquote(text_of(run, value)))
+@template_filter("text decoded from a URL")
+def _urldecode(budget: EvaluationBudget, value: Any) -> str:
+    return charged(budget, unquote(text_of(budget, value)))
 
 
 @template_filter("text as one word of a shell command", "quote")
-def _quote(run: EvaluationBudget, value: Any) -> str:
-    text = text_of(run, value)
-    run.spend_text(len(text) * 5)
+def _quote(budget: EvaluationBudget, value: Any) -> str:
+    text = text_of(budget, value)
+    budget.charge_text(len(text) * 5)
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-@template_filter("attributes of an HTML tag out of a mapping")
-def _xmlattr(run: EvaluationBudget, value: Any, autospace: bool = True) -> str:
+@template_filter("a mapping as attributes of an HTML tag")
+def _xmlattr(budget: EvaluationBudget, value: Any, autospace: bool = True) -> str:
     if not isinstance(value, Mapping):
-        raise TemplateError(f"xmlattr needs a mapping, not {kind_of(value)}")
+        raise TemplateError(f"xmlattr: expected a mapping, not {kind_of(value)}")
     parts = []
     for key, each_value in value.items():
         if each_value is None:
             continue
-        name = to_text(run, key)
+        name = to_text(budget, key)
         if any(sign in name for sign in " />=\t\n\f\r\"'"):
             raise TemplateError(f'xmlattr: "{name[:40]}" is not a name of an attribute')
-        parts.append(f'{_escaped(name)}="{_escaped(to_text(run, each_value))}"')
-    text = join_texts(run, " ", parts)
+        parts.append(f'{_escaped(name)}="{_escaped(to_text(budget, each_value))}"')
+    text = join_texts(budget, " ", parts)
     return " " + text if autospace and text else text
 
 
-@template_filter("a value as people read it, over several lines when it is long")
-def _pprint(run: EvaluationBudget, value: Any) -> str:
-    text = to_text(run, value)
-    return text if len(text) <= 80 else str(_tojson(run, value, indent=2))
+@template_filter("a value in readable form, on several lines if it is long")
+def _pprint(budget: EvaluationBudget, value: Any) -> str:
+    text = to_text(budget, value)
+    return text if len(text) <= 80 else str(_tojson(budget, value, indent=2))
 
 
 # ── dates ───────────────────────────────────────────────────────────────────────────────
 
 FILTERS["strftime"] = Filter(dates.strftime, "a date in a format: `now() | strftime('%d.%m.%Y')`")
 FILTERS["date"] = Filter(
-    lambda run, value, layout="%Y-%m-%d": dates.strftime(run, value, layout), "a date as `2026-03-01`, or in a format"
+    lambda budget, value, layout="%Y-%m-%d": dates.strftime(budget, value, layout),
+    "a date as `2026-03-01`, or in a format",
 )
 FILTERS["to_datetime"] = Filter(dates.to_datetime, "a date as ISO 8601 text; `to_datetime('%d.%m.%Y')` reads a format")
 FILTERS["timestamp"] = Filter(dates.timestamp, "a date as seconds since 1970")
-FILTERS["date_add"] = Filter(dates.date_add, "a date moved: `date_add('1d 2h')`, `date_add(days=1)`, `date_add(-3600)`")
+FILTERS["date_add"] = Filter(
+    dates.date_add, "a date plus a duration: `date_add('1d 2h')`, `date_add(days=1)`, `date_add(-3600)`"
+)
 FILTERS["date_diff"] = Filter(dates.date_diff, "seconds from another date to this one: `end | date_diff(start)`")

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.reference import Reference
 from noetl.data.formats import format_of
-from noetl.data.payload_reader import NotThere, Part, TooLarge, read_part
+from noetl.data.payload_reader import Part, PartNotFound, TooLarge, read_part
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import app_state, requires_role
@@ -85,7 +85,7 @@ async def part(
     try:
         format = format_of(given=None, content_type=reference.meta.content_type)
         data = await read_part(payload, format, Part(select, limit, offset), most=MAX_PART, verify=False)
-    except NotThere as missing:
+    except PartNotFound as missing:
         raise NotFound(str(missing.args[0])) from None
     except (TooLarge, ValueError) as wrong:
         raise RequestRefused(str(wrong)) from None

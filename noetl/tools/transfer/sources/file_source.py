@@ -49,7 +49,7 @@ class ObjectSource:
                     yield batch
             return
         timeout = self._call.timeout
-        store = objects.store_of(place, credential, connect=timeout.connect, total=timeout.total)
+        store = objects.shared_store(place, credential, connect=timeout.connect, total=timeout.total)
         payload = await objects.payload_of(store, place.key)
         format = formats.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
         if format in ("parquet", "arrow"):
@@ -85,12 +85,12 @@ class ObjectSource:
 
 def resolve_address(
     call: ToolCall, fields: Mapping[str, Any], address: str, credential: Mapping[str, Any]
-) -> objects.Place:
+) -> objects.ObjectLocation:
     """The location of a source or target; paths are relative to the playbook, the credential can contain the bucket."""
     scheme, bucket = fields.get("provider"), fields.get("bucket") or credential.get("bucket")
     if "://" not in address and (scheme or "file") == "file":
-        return objects.place_of(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
-    return objects.place_of(address, scheme=scheme, bucket=bucket)
+        return objects.parse_location(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
+    return objects.parse_location(address, scheme=scheme, bucket=bucket)
 
 
 async def file_batches(path: str, format: str, rows_path: str | None, types: Any = None) -> AsyncGenerator[Any, None]:

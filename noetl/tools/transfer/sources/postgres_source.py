@@ -100,7 +100,7 @@ def _with_literals(text: str, params: Any) -> str:
 def add_casts(query: Query) -> str:
     """The query with a cast for each column whose type requires one."""
     assert query.columns is not None
-    names = postgres.names(query.columns)
+    names = postgres.column_names(query.columns)
     casts = [_cast(column, f"c{number}", names[number]) for number, column in enumerate(query.columns)]
     if not any(casts) and names == [column.name for column in query.columns]:
         return query.text
@@ -254,7 +254,7 @@ def _plain_schema(columns: Sequence[Column]) -> Any:
         else postgres.arrow_type(column)
         for column in columns
     ]
-    return tables.schema_of(postgres.names(columns), types)
+    return tables.schema_of(postgres.column_names(columns), types)
 
 
 def _floats(row: tuple[Any, ...], columns: Sequence[Column]) -> list[Any]:

@@ -88,7 +88,7 @@ class DuckdbTarget(Target):
 
     def explain(self, failure: Exception) -> Any:
         """The error of DuckDB."""
-        return duck.explain(failure) if isinstance(failure, duckdb.Error) else None
+        return duck.to_error_info(failure) if isinstance(failure, duckdb.Error) else None
 
     async def _open(self) -> None:
         if self._cursor is not None:
@@ -304,7 +304,7 @@ class SqliteTarget(Target):
 
     def explain(self, failure: Exception) -> Any:
         """The error of SQLite."""
-        return lite.explain(failure) if isinstance(failure, sqlite3.Error) else None
+        return lite.to_error_info(failure) if isinstance(failure, sqlite3.Error) else None
 
     @property
     def _connection(self) -> sqlite3.Connection:

@@ -84,7 +84,7 @@ class ObjectTarget(Target):
 
     def explain(self, failure: Exception) -> Any:
         """The error of the store."""
-        return objects.explain(failure, self.plan.label) if isinstance(failure, objects.errors()) else None
+        return objects.to_error_info(failure, self.plan.label) if isinstance(failure, objects.errors()) else None
 
     def _encode(self, table: Any) -> bytes:
         return b"".join([self._encoder.write(batch) for batch in table.to_batches()])
@@ -95,7 +95,7 @@ class ObjectTarget(Target):
             self._credential = await fields_of(auth, self.call.host, prefixes=objects.PREFIXES)
         return self._credential
 
-    async def _resolve(self, fields: Any) -> tuple[objects.Place, str]:
+    async def _resolve(self, fields: Any) -> tuple[objects.ObjectLocation, str]:
         """The location and the format of a file."""
         address = str(fields["uri"])
         credential = await self._get_credential()
@@ -110,7 +110,7 @@ class ObjectTarget(Target):
             place = resolve_address(self.call, fields, address.rstrip("/") + "/" + name, credential)
         return place, format
 
-    async def _put(self, place: objects.Place, content_type: str, data: bytes) -> None:
+    async def _put(self, place: objects.ObjectLocation, content_type: str, data: bytes) -> None:
         out = await self._writer(place, content_type)
         try:
             await out.write(data)
@@ -119,11 +119,11 @@ class ObjectTarget(Target):
             await out.abort()
             raise
 
-    async def _writer(self, place: objects.Place, content_type: str) -> Any:
+    async def _writer(self, place: objects.ObjectLocation, content_type: str) -> Any:
         if place.scheme == "file":
             return await asyncio.to_thread(_FileWriter, Path(place.bucket, place.key))
         timeout = self.call.timeout
-        store = objects.store_of(place, await self._get_credential(), connect=timeout.connect, total=timeout.total)
+        store = objects.shared_store(place, await self._get_credential(), connect=timeout.connect, total=timeout.total)
         return _ObjectWriter(store, place.key, content_type)
 
 

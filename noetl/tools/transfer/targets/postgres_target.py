@@ -133,7 +133,7 @@ class PostgresTarget(Target):
 
     def explain(self, failure: Exception) -> Any:
         """The error of the server."""
-        return postgres.explain(failure)[0] if isinstance(failure, psycopg.Error) else None
+        return postgres.to_error_info(failure)[0] if isinstance(failure, psycopg.Error) else None
 
     async def _merge(self, connection: psycopg.AsyncConnection[Any]) -> None:
         if self.plan.mode != "upsert":

@@ -1,13 +1,17 @@
-"""Raw requests on a connection: the same bytes and the same errors as requests of the session."""
+"""The fast path for small HTTP requests: the same bytes on the wire and the same failures as with the session."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import tomllib
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import aiohttp
 import pytest
 
-from noetl.connections.http import raw_requests as http_lane
+from noetl.connections.http import raw_requests
 from noetl.connections.http.client import HttpFailure, Request, client, exchange
 from noetl.core.model.tool import Timeout
 from noetl.runtime.resources import close_loop_resources
@@ -16,7 +20,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Peer:
-    """A server that answers as it is told and keeps what it was sent."""
+    """A server that sends the given answers and records the requests."""
 
     def __init__(self, *answers: bytes | None):
         self.answers = list(answers)  # None: close the connection instead
@@ -62,7 +66,37 @@ async def sent(request, allows=None):
 
 
 def by_session(monkeypatch):
-    monkeypatch.setattr(http_lane, "KNOWN", ((99, 0), (100, 0)))
+    monkeypatch.setattr(raw_requests, "is_supported", lambda version: False)
+
+
+def test_pyproject_requires_the_supported_versions_of_aiohttp():
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    required = next(entry for entry in tomllib.loads(text)["project"]["dependencies"] if entry.startswith("aiohttp"))
+    lowest, cap = re.fullmatch(r"aiohttp>=([\d.]+),<([\d.]+)", required).groups()
+    first, end = raw_requests.SUPPORTED_AIOHTTP
+    assert tuple(map(int, lowest.split(".")))[:2] == first
+    assert tuple(map(int, cap.split("."))) == end
+
+
+def test_the_installed_aiohttp_is_supported_and_the_fast_path_is_used(monkeypatch):
+    async def call():
+        async with listening(OK) as peer:
+            http = client()
+            monkeypatch.setattr(http.session, "request", None)
+            assert await sent(Request("GET", peer.url)) == (200, b"ok")
+
+    assert raw_requests.is_supported(aiohttp.__version__)
+    asyncio.run(call())
+
+
+def test_an_unsupported_version_is_logged_once(caplog):
+    with caplog.at_level("INFO"):
+        assert not any(raw_requests.is_supported("99.0.1") for _ in range(3))
+        assert not raw_requests.is_supported("3.12.15")
+    assert [record.getMessage().partition(", it is")[0] for record in caplog.records] == [
+        "HTTP fast path is off: aiohttp 99.0.1 is installed",
+        "HTTP fast path is off: aiohttp 3.12.15 is installed",
+    ]
 
 
 REQUESTS = {
@@ -74,14 +108,14 @@ REQUESTS = {
     "empty": Request("POST", "/", headers={"Content-Type": "a/b"}),
     "user": Request("GET", "http://me:pass@{place}/"),
     "host": Request("GET", "/", headers={"Host": "example.test"}),
-    "large": Request("POST", "/", headers={"Content-Type": "a/b"}, body=lambda: bytes(http_lane.MOST_BODY + 1)),
+    "large": Request("POST", "/", headers={"Content-Type": "a/b"}, body=lambda: bytes(raw_requests.MAX_BODY + 1)),
     "options": Request("OPTIONS", "/"),
     "odd": Request("PURGE", "/"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_small_request_is_on_the_wire_as_the_session_writes_it(name, monkeypatch):
+def test_a_small_request_has_the_same_bytes_as_with_the_session(name, monkeypatch):
     async def both():
         async with listening(OK) as peer:
             request = REQUESTS[name]
@@ -112,7 +146,7 @@ def test_a_header_cannot_smuggle_another(value):
     asyncio.run(attempt())
 
 
-def test_connections_are_reused_and_checked_against_the_policy_again():
+def test_connections_are_reused_and_their_address_is_checked_each_time():
     async def calls():
         async with listening(OK) as peer:
             for _ in range(5):
@@ -126,7 +160,7 @@ def test_connections_are_reused_and_checked_against_the_policy_again():
     asyncio.run(calls())
 
 
-def test_a_closed_connection_is_replaced_once_for_idempotent_requests():
+def test_an_idempotent_request_is_repeated_once_if_its_idle_connection_was_closed():
     async def calls():
         async with listening(OK, None, OK) as peer:
             await sent(Request("GET", peer.url))
@@ -134,14 +168,14 @@ def test_a_closed_connection_is_replaced_once_for_idempotent_requests():
             assert (len(peer.heads), peer.connections) == (3, 2)
         async with listening(OK, None) as peer:
             await sent(Request("GET", peer.url))
-            with pytest.raises(HttpFailure, match="closed the connection without an answer"):
+            with pytest.raises(HttpFailure, match="closed the connection without a response"):
                 await sent(Request("GET", peer.url))
             assert len(peer.heads) == 3
         async with listening(OK, None, OK) as peer:
             await sent(Request("GET", peer.url))
-            with pytest.raises(HttpFailure, match="closed the connection without an answer"):
+            with pytest.raises(HttpFailure, match="closed the connection without a response"):
                 await sent(Request("POST", peer.url, body=lambda: b"{}"))
-            assert len(peer.heads) == 2, "nobody knows whether the first one was carried out"
+            assert len(peer.heads) == 2, "the first one may have been processed"
 
     asyncio.run(calls())
 
@@ -156,7 +190,7 @@ def test_a_closed_connection_is_replaced_once_for_idempotent_requests():
         ("GET", b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno", (404, b"no")),
     ],
 )
-def test_answers_leave_the_connection_for_the_next_call(method, answer, expected):
+def test_a_complete_response_leaves_the_connection_open(method, answer, expected):
     async def calls():
         async with listening(answer, OK) as peer:
             assert await sent(Request(method, peer.url)) == expected
@@ -166,7 +200,7 @@ def test_answers_leave_the_connection_for_the_next_call(method, answer, expected
     asyncio.run(calls())
 
 
-def test_an_answer_that_ends_with_its_connection_does_not():
+def test_a_response_with_connection_close_does_not():
     async def calls():
         async with listening(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok") as peer:
             for _ in range(2):
@@ -185,10 +219,21 @@ def test_an_unread_body_and_a_cancelled_call_close_their_connections():
             with pytest.raises(HttpFailure) as failure:
                 await sent(Request("GET", peer.url, timeout=Timeout(total=0.05)))
             assert failure.value.kind == "timeout"
-            with pytest.raises(HttpFailure, match="without a byte"):
+            with pytest.raises(HttpFailure, match="without data"):
                 await sent(Request("GET", peer.url, timeout=Timeout(read=0.05)))
             assert peer.connections == 3
             connector = client().session.connector
             assert not connector._acquired and not connector._conns
 
     asyncio.run(calls())
+
+
+def test_a_refused_connection_has_a_plain_message():
+    async def call():
+        async with listening(OK) as peer:
+            url = peer.url
+        with pytest.raises(HttpFailure, match=r"cannot connect to http://127\.0\.0\.1:[0-9]+: connection refused"):
+            await sent(Request("GET", url))
+        await close_loop_resources()
+
+    asyncio.run(call())
