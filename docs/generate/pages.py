@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from docs.generate.api_page import api_page
+from docs.generate.messages_page import messages_page
 from docs.generate.tool_pages import write_tool_pages
 from noetl.cli.app import COMMANDS, noetl
 from noetl.core.language.reference.grammar_page import grammar_page
@@ -139,5 +140,6 @@ def write_pages(folder: Path) -> None:
     (folder / "settings.md").write_text(settings_page(), encoding="utf-8")
     (folder / "api.md").write_text(api_page(), encoding="utf-8")
     (folder / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    (folder / "messages.md").write_text(messages_page(), encoding="utf-8")
     (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
     write_tool_pages(folder / "tools")

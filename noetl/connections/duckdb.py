@@ -281,8 +281,6 @@ def attach_statement(name: str, target: str, options: Mapping[str, Any]) -> str:
 
 def to_error_info(failure: Exception) -> ErrorInfo:
     """Convert an exception of DuckDB to one of the error kinds."""
-    import duckdb
-
     text = re.sub(r"^[\w ]+ Error: ", "", str(failure)).strip()
     details = {"exception_type": type(failure).__name__}
     missing = re.search(r"required extension '(\w+)|Extension \"?(\w+)\"? (?:not found|is an existing extension)", text)
@@ -292,48 +290,47 @@ def to_error_info(failure: Exception) -> ErrorInfo:
         message += "Files of object stores can be read without it: kind transfer, or kind object with `file`."
         return error_info("client_error", message, details=details)
 
-    def is_a(*names: str) -> bool:
-        return isinstance(failure, tuple(kind for name in names if (kind := getattr(duckdb, name, None)) is not None))
+    return error_info(_error_kind(failure, text), text, details=details)
 
-    if is_a("ConstraintException"):
-        kind = "db.constraint"
-    elif is_a("TransactionException"):
-        kind = "db.deadlock" if "onflict" in text else "db.syntax"
-    elif _is_locked(failure) and not is_a("TransactionException"):
-        kind = "db.connection"
-    elif is_a("InterruptException"):
-        kind = "db.timeout"
-    elif is_a("OutOfMemoryException"):
-        kind = "limit"
-    elif is_a("HTTPException"):
-        kind = "connection"
-    elif is_a("PermissionException"):
-        kind = "auth"
-    elif "Malformed JSON" in text:
-        kind = "parse"
-    elif is_a("ConversionException", "OutOfRangeException", "TypeMismatchException", "SequenceException"):
-        kind = "schema"
-    elif is_a("IOException", "ConnectionException"):
-        lowered = text.lower()
-        if "lock" in lowered or "different configuration" in lowered:
-            kind = "db.connection"
-        elif (
-            "no files found" in lowered
-            or "no such file" in lowered
-            or "does not exist" in lowered
-            or "cannot open file" in lowered
-        ):
-            kind = "not_found"
-        elif "no space" in lowered or "disk is full" in lowered:
-            kind = "storage.quota"
-        else:
-            kind = "storage.access"
-    elif is_a("ParserException", "SyntaxException", "BinderException", "CatalogException", "NotImplementedException"):
-        kind = "db.syntax"
-    elif is_a("InvalidInputException", "InvalidTypeException"):
-        kind = "schema"
-    elif is_a("InternalException", "FatalException"):
-        kind = "server_error"
-    else:
-        kind = "unknown"
-    return error_info(kind, text, details=details)
+
+# Error kinds by the names of DuckDB's exceptions, in the order they are tried; a newer DuckDB may lack some of them.
+_KINDS = (
+    ("db.constraint", ("ConstraintException",)),
+    ("db.timeout", ("InterruptException",)),
+    ("limit", ("OutOfMemoryException",)),
+    ("connection", ("HTTPException",)),
+    ("auth", ("PermissionException",)),
+    ("schema", ("ConversionException", "OutOfRangeException", "TypeMismatchException", "SequenceException")),
+    ("db.syntax", ("ParserException", "SyntaxException", "BinderException", "CatalogException")),
+    ("db.syntax", ("NotImplementedException",)),
+    ("schema", ("InvalidInputException", "InvalidTypeException")),
+    ("server_error", ("InternalException", "FatalException")),
+)
+
+
+def _error_kind(failure: Exception, text: str) -> str:
+    if _is_instance(failure, "TransactionException"):
+        return "db.deadlock" if "onflict" in text else "db.syntax"
+    if _is_locked(failure):
+        return "db.connection"
+    if "Malformed JSON" in text:
+        return "parse"
+    if _is_instance(failure, "IOException", "ConnectionException") and not _is_instance(failure, "HTTPException"):
+        return _io_error_kind(text.lower())
+    return next((kind for kind, names in _KINDS if _is_instance(failure, *names)), "unknown")
+
+
+def _io_error_kind(text: str) -> str:
+    if "lock" in text or "different configuration" in text:
+        return "db.connection"
+    if any(part in text for part in ("no files found", "no such file", "does not exist", "cannot open file")):
+        return "not_found"
+    if "no space" in text or "disk is full" in text:
+        return "storage.quota"
+    return "storage.access"
+
+
+def _is_instance(failure: Exception, *names: str) -> bool:
+    import duckdb
+
+    return isinstance(failure, tuple(kind for name in names if (kind := getattr(duckdb, name, None)) is not None))

@@ -97,6 +97,7 @@ def test_every_link_to_a_file_leads_to_one(page):
         ("api.md", "api_page"),
         ("settings.md", "settings_page"),
         ("metrics.md", "metrics_page"),
+        ("messages.md", "messages_page"),
     ],
 )
 def test_the_generated_pages_are_up_to_date(name, page):
