@@ -232,7 +232,7 @@ def test_a_refused_connection_has_a_plain_message():
     async def call():
         async with listening(OK) as peer:
             url = peer.url
-        with pytest.raises(HttpFailure, match="cannot connect to http://127.0.0.1:[0-9]+: connection refused"):
+        with pytest.raises(HttpFailure, match=r"cannot connect to http://127\.0\.0\.1:[0-9]+: connection refused"):
             await sent(Request("GET", url))
         await close_loop_resources()
 
