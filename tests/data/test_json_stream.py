@@ -74,7 +74,7 @@ def test_elements_may_be_skipped(value: list[Any], size: int, skip: int) -> None
         (("a b",), 3),
     ],
 )
-def test_paths_lead_through_keys_and_indexes(path: tuple[str, ...], found: Any) -> None:
+def test_paths_consist_of_keys_and_indexes(path: tuple[str, ...], found: Any) -> None:
     document = b'{"a": {"b": [1, 2]}, "list": [{"x": 0}, {"x": "y\\""}], "empty": [], "none": null, "a\\u0020b": 3}'
     assert read(document, path) == found
 

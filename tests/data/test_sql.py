@@ -77,7 +77,7 @@ def test_percent_signs_need_no_escape_but_may_have_one() -> None:
     assert bind("select 'a%%b', :x", {"x": 1}).text == "select 'a%%b', $1"
 
 
-def test_casts_to_json_are_noted() -> None:
+def test_casts_to_json_are_recorded() -> None:
     bound = bind("select %(a)s::jsonb, cast(:b as json), :c::text", {"a": [], "b": [], "c": 1})
     assert bound.json == {0, 1}
 
@@ -100,7 +100,7 @@ def test_dialects_have_their_own_marks() -> None:
         ("select %s", "text", "a mapping or a list, not str"),
     ],
 )
-def test_parameters_that_do_not_fit_are_named(statement: str, params: object, says: str) -> None:
+def test_wrong_parameters_are_named_in_the_error(statement: str, params: object, says: str) -> None:
     with pytest.raises(ParameterError, match=says):
         bind(statement, params)
 

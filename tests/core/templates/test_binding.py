@@ -15,13 +15,13 @@ def parts(text, **names):
     return bound_parts(compile_bound(text).evaluate(names))
 
 
-def test_expressions_become_values_between_the_words_of_the_author():
+def test_values_of_expressions_are_separated_from_the_authors_text():
     assert parts("echo {{ a.b }} > {{ f }}.txt", a={"b": "x; rm"}, f=7) == [
         "echo ", Bound("x; rm"), " > ", Bound(7), ".txt",
     ]  # fmt: skip
 
 
-def test_a_text_that_is_one_expression_stays_the_value_itself():
+def test_a_text_that_is_one_expression_is_its_value():
     assert compile_bound("{{ cmd }}").evaluate({"cmd": ["a", 1]}) == ["a", 1]
     assert compile_bound("  {{ cmd }}\n").evaluate({"cmd": "x y"}) == "x y"
 
@@ -66,14 +66,14 @@ def test_names_are_those_of_the_text_as_it_was_written():
 
 @given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x, max_size=3)))
 @settings(max_examples=200, deadline=None)
-def test_any_value_comes_back_as_it_was(value):
+def test_any_value_survives_the_round_trip(value):
     found = parts("a {{ x }} b", x=value)
     if isinstance(value, str) and "\x01" in value:
         return
     assert found == ["a ", Bound(value), " b"]
 
 
-def test_data_cannot_pose_as_a_mark():
+def test_data_cannot_imitate_a_mark():
     assert parts("a {{ x }}", x="\x01NQ==\x02; rm") == ["a ", Bound("5; rm")]
 
 

@@ -110,14 +110,14 @@ def by_jinja(text, whole):
 
 @settings(max_examples=500, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(EXPRESSIONS)
-def test_a_value_is_the_same_either_way(expression):
+def test_a_value_is_the_same_by_closure_and_by_jinja(expression):
     text = "{{ " + expression + " }}"
     assert outcome(lambda: compile_value(text).evaluate(NAMES)) == outcome(lambda: by_jinja(text, True))
 
 
 @settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(EXPRESSIONS, EXPRESSIONS)
-def test_text_is_the_same_either_way(first, second):
+def test_text_is_the_same_by_closure_and_by_jinja(first, second):
     text = "a {{ " + first + " }} b\n{{ " + second + " }}"
     assert outcome(lambda: compile_value(text).evaluate(NAMES)) == outcome(lambda: by_jinja(text, False))
 
@@ -139,7 +139,7 @@ def test_a_guard_holds_as_a_statement_would_decide(expression):
 
 
 @pytest.mark.parametrize("text", ["{{ s.upper() ~ '!' }}", "{{ [a, later | default(2)] }}", "{{ m.items | sum }}"])
-def test_the_two_ways_are_really_two(text):
+def test_the_closure_and_jinja_are_different_code(text):
     closure = jinja_closure(text, whole=True)
     assert closure.__module__ == "noetl.core.templates.template"
     assert compile_value(text)._raw.__module__ == "noetl.core.templates.closures"

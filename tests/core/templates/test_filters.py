@@ -179,7 +179,7 @@ def test_a_filter_works(expression, value):
     assert type(answer) is type(value)
 
 
-def test_every_filter_has_been_tried():
+def test_every_filter_has_a_test():
     assert set(FILTERS) - set(WORKING) == {"random"}
 
 
@@ -194,7 +194,7 @@ class Drawn:
         return 0.75
 
 
-def test_time_and_chance_come_from_the_draws():
+def test_time_and_random_values_come_from_the_nondeterminism_source():
     template = "{{ now() }} {{ now('%Y') }} {{ uuid() }} {{ random() }} {{ [1, 2, 3, 4] | random }}"
     expected = "2026-03-01T12:00:00Z 2026 00000000-0000-4000-8000-000000000001 0.75 4"
     assert evaluate(template, {}, Drawn()) == expected
@@ -202,7 +202,7 @@ def test_time_and_chance_come_from_the_draws():
 
 
 @pytest.mark.parametrize("template", ["{{ now() }}", "{{ uuid() }}", "{{ random() }}", "{{ [1] | random }}"])
-def test_without_draws_time_and_chance_are_errors(template):
+def test_without_a_nondeterminism_source_time_and_random_values_are_errors(template):
     with pytest.raises(TemplateError, match="not available here"):
         evaluate(template, {})
 
@@ -250,7 +250,7 @@ def test_without_draws_time_and_chance_are_errors(template):
         ("{{ 'x' | hash('crc') }}", '"crc" is not known'),
     ],
 )
-def test_a_mistake_is_told_in_the_authors_words(template, message):
+def test_an_error_is_described_in_terms_of_the_template(template, message):
     with pytest.raises(TemplateError) as caught:
         evaluate(template, NAMES)
     assert message in str(caught.value)
@@ -262,7 +262,7 @@ def test_a_mistake_is_told_in_the_authors_words(template, message):
 # ── status helpers ──────────────────────────────────────────────────────────────────────
 
 
-def test_status_helpers_tell_how_far_the_steps_are():
+def test_status_functions_report_the_status_of_steps():
     steps = {"a": "success", "b": "failed", "c": "running", "l": "running"}
     helpers = status_functions(steps, loops_done={"l"})
     assert set(helpers) == set(STATUS_FUNCTIONS)

@@ -60,7 +60,7 @@ def told(text):
 
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(EXPRESSIONS)
-def test_an_expression_answers_plain_data_or_tells_what_is_wrong(expression):
+def test_an_expression_returns_plain_data_or_a_template_error(expression):
     for text in ("{{ " + expression + " }}", "{% if true %}{{ " + expression + " }}{% endif %}"):
         answer, said = told(text)
         json.dumps(answer)
@@ -70,7 +70,7 @@ def test_an_expression_answers_plain_data_or_tells_what_is_wrong(expression):
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.text("{}%#-ab.|'\"()[] \n~in", max_size=25))
-def test_any_text_is_read_or_refused_in_words(text):
+def test_any_text_compiles_or_raises_a_template_error(text):
     answer, said = told(text)
     assert answer is not None or said or "none" in text
 

@@ -29,7 +29,7 @@ def test_every_filter_test_and_function_has_its_line(title, table):
     assert rows(title) == table
 
 
-def test_the_bounds_are_the_ones_in_force():
+def test_the_documented_limits_are_those_of_the_code():
     for bound in (
         limits.MAX_TEMPLATE,
         limits.MAX_TOKENS,

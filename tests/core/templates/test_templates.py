@@ -61,7 +61,7 @@ def test_a_missing_field_is_named_with_what_exists_there():
     assert caught.value.text == "{{ ctx.totl }}"
 
 
-def test_the_path_of_an_error_leads_to_its_place_in_the_value():
+def test_an_error_has_the_path_inside_the_value():
     with pytest.raises(TemplateError) as caught:
         evaluate({"url": "x", "headers": ["{{ nope }}"]}, NAMES)
     assert caught.value.path == "headers/0"
@@ -83,7 +83,7 @@ def test_the_path_of_an_error_leads_to_its_place_in_the_value():
         (0, False),
     ],
 )
-def test_text_that_is_empty_or_false_does_not_hold(guard, answer):
+def test_text_that_is_empty_or_false_is_false_as_a_guard(guard, answer):
     assert holds(guard, NAMES) is answer
 
 
@@ -95,7 +95,7 @@ def test_the_bound_on_text_can_be_set():
     assert (caught.value.kind, caught.value.path) == ("limit", "a")
 
 
-def test_names_may_be_any_mapping_that_is_asked_lazily():
+def test_names_may_be_any_lazy_mapping():
     class Lazy(dict):
         def __missing__(self, key):
             asked.append(key)
@@ -108,7 +108,7 @@ def test_names_may_be_any_mapping_that_is_asked_lazily():
     assert evaluate("{{ b | default(2) }}{% if a %}{{ a }}{% endif %}", scope) == "21"
 
 
-def test_an_exception_of_ours_passes_through_a_template():
+def test_an_internal_exception_is_not_converted():
     class Refusing(dict):
         def __missing__(self, key):
             raise TemplateError(f"{key} must not be read here")

@@ -64,7 +64,7 @@ def stored(**more):
         ("{{ outcome.http.status in [200, 201] }}", True),
     ],
 )
-def test_output_looks_at_the_envelope_and_then_at_the_payload(template, value):
+def test_output_is_read_from_the_envelope_and_then_from_the_payload(template, value):
     assert evaluate(template, names(ok(BODY, meta={"attempt": 1}, http=HTTP))) == value
 
 
@@ -107,7 +107,7 @@ def test_an_error_has_kind_message_retryable_and_details():
         ("{{ fetch }}", {"data": BODY, "body": BODY, "status_code": 200, "headers": {"x": "1"}, "url": "http://h/"}),
     ],
 )
-def test_a_result_by_name_looks_at_the_payload_and_then_at_the_envelope(template, value):
+def test_a_result_by_name_is_read_from_the_payload_and_then_from_the_envelope(template, value):
     assert evaluate(template, names(ok(BODY, http=HTTP))) == value
 
 
@@ -184,14 +184,14 @@ QUIET = {"later": Missing("later", '"later" has not run'), "output": OutputView(
         ("{% if later.status == 'ok' %}a{% else %}b{% endif %}", "b"),
     ],
 )
-def test_what_has_not_run_is_quiet(template, value):
+def test_a_step_that_has_not_run_is_missing_without_an_error(template, value):
     if value is None:
         assert holds(template, QUIET) is False
     else:
         assert evaluate(template, QUIET) == value
 
 
-def test_a_quiet_guard_does_not_hold():
+def test_a_missing_value_is_false_as_a_guard():
     assert holds("{{ later }}", QUIET) is False
     assert holds("{{ output.error }}", QUIET) is False
 
@@ -214,7 +214,7 @@ def test_a_quiet_guard_does_not_hold():
         "{{ later | tojson }}",
     ],
 )
-def test_using_what_has_not_run_is_an_error_that_says_why(template):
+def test_using_a_missing_value_is_an_error_with_a_reason(template):
     with pytest.raises(TemplateError, match=r'"later.*" has no value: "later" has not run; test it with "is defined"'):
         evaluate(template, QUIET)
 
@@ -259,12 +259,12 @@ def test_a_stored_payload_is_read_once_when_it_is_first_needed():
     assert asked == [REFERENCE]
 
 
-def test_data_that_is_at_hand_is_used_even_when_it_was_also_stored():
+def test_inline_data_is_used_even_if_it_was_also_stored():
     view = OutputView(Outcome(status="ok", data={"n": 1}, ref=REFERENCE))
     assert evaluate("{{ output.data.n }}{{ output.n }}", {"output": view}) == "11"
 
 
-def test_a_stored_payload_that_nobody_can_read_asks_for_it():
+def test_a_stored_payload_without_resolve_raises_needs_payload():
     for template in ("{{ output.data.rows }}", "{{ output.rows }}", "{{ fetch.rows }}", "{{ fetch }}", "{{ output }}"):
         with pytest.raises(NeedsPayload) as caught:
             evaluate(template, names(stored()))
@@ -272,7 +272,7 @@ def test_a_stored_payload_that_nobody_can_read_asks_for_it():
     assert evaluate("{{ output.status }}{{ output.error is defined }}", names(stored())) == "okFalse"
 
 
-def test_extracts_answer_for_a_stored_payload():
+def test_extracts_are_read_instead_of_a_stored_payload():
     payload = {"count": 3, "rows": [{"id": 1}], "page": {"next": 2, "size": 10}}
     kept = extract(ok(payload), ["data.count", "data.page.next", "rows.0.id", "data.nope", "data"])
     assert kept == {KEYS: ["count", "rows", "page"], "data.count": 3, "data.page.next": 2, "rows.0.id": 1}
@@ -288,7 +288,7 @@ def test_extracts_answer_for_a_stored_payload():
         evaluate("{{ fetch.rows }}", scope)
 
 
-def test_extracts_leave_out_what_the_two_readings_would_disagree_about():
+def test_extracts_omit_keys_that_output_and_result_read_differently():
     kept = extract(ok({"data": {"x": 1}, "x": 2}), ["data.x", "x"])
     assert "data.x" not in kept
     assert kept["x"] == 2

@@ -5,7 +5,7 @@ from noetl.core.templates.deferred import DeferredTemplate, compile_deferred
 LATE = frozenset({"chunk", "row"})
 
 
-def test_templates_that_read_a_later_name_stay_templates_and_the_others_do_not() -> None:
+def test_only_templates_that_read_a_deferred_name_stay_templates() -> None:
     value = {
         "path": "out/{{ workload.day }}/{{ chunk.index }}.parquet",
         "table": "{{ workload.table }}",
@@ -25,12 +25,12 @@ def test_templates_that_read_a_later_name_stay_templates_and_the_others_do_not()
     assert not isinstance(rendered["table"], DeferredTemplate)
 
 
-def test_the_names_that_are_not_the_tools_are_known() -> None:
+def test_the_other_names_of_a_deferred_template_are_known() -> None:
     compiled = compile_deferred(["{{ workload.day }}-{{ chunk.index }}-{{ fetch.id }}"], LATE)
     assert set(compiled.names) == {"workload.day", "fetch.id"}
 
 
-def test_data_that_looks_like_a_template_is_not_left_as_one() -> None:
+def test_data_that_looks_like_a_template_is_not_deferred() -> None:
     rendered = compile_deferred({"a": "{{ workload.text }}"}, LATE).evaluate(
         {"workload": {"text": "{{ chunk.index }}"}}
     )
@@ -38,6 +38,6 @@ def test_data_that_looks_like_a_template_is_not_left_as_one() -> None:
     assert not isinstance(rendered["a"], DeferredTemplate)
 
 
-def test_a_value_without_later_names_is_as_ever() -> None:
+def test_a_value_without_deferred_names_is_evaluated_as_usual() -> None:
     assert compile_deferred({"a": "b"}, LATE).static
     assert compile_deferred("{{ 1 + 1 }}", LATE).evaluate({}) == 2

@@ -45,7 +45,7 @@ def test_free_names_are_those_read_from_outside(text, names):
     assert paths(text) == names
 
 
-def test_a_name_knows_its_line_and_column():
+def test_a_name_has_a_line_and_a_column():
     uses = free_names("first {{ a.b }}\n  {{ c +\r\n d }}")
     assert [(use.path[0], use.line, use.column) for use in uses] == [("a", 1, 10), ("c", 2, 6), ("d", 3, 2)]
 
@@ -99,7 +99,7 @@ def test_calls_come_with_their_constant_arguments():
         ("{{ }}", "expected an expression", 1, 4),
     ],
 )
-def test_a_syntax_error_has_a_place_and_words(text, message, line, column):
+def test_a_syntax_error_has_a_position_and_a_message(text, message, line, column):
     found = syntax_error(text)
     assert found is not None
     assert message in found[0]
