@@ -152,8 +152,8 @@ class Server:
             self._state = AppState(
                 orchestrator, self.tokens, specs, backends.credentials, __version__, schedules, webhooks
             )
-            app.state.parts = self._state
-            app.state.operations = operations = Operations(self._state, app.state.roster)
+            app.state.app_state = self._state
+            app.state.operations = operations = Operations(self._state, app.state.workers)
             await closing.enter_async_context(operations.sampling())
             orchestrator.start()
             if backends.bus is not None:
@@ -232,7 +232,7 @@ class Server:
     def _start_bus(self, bus: NatsBus, app: FastAPI, closing: AsyncExitStack) -> None:
         from noetl.server.http.nats_endpoint import NatsWorkerEndpoint
 
-        NatsWorkerEndpoint(bus, self.app_state, app.state.roster).start()
+        NatsWorkerEndpoint(bus, self.app_state, app.state.workers).start()
         bus.start()
         closing.push_async_callback(bus.stop_replying)
 
