@@ -145,7 +145,7 @@ def test_a_taken_port_missing_workers_and_a_wrong_token_are_said_in_a_line(noetl
         other.listen()
         started = noetl("server", "start")
     assert (started.returncode, started.stderr.count("\n")) == (2, 1)
-    assert "taken by another program" in started.stderr
+    assert "in use by another program" in started.stderr
     noetl("server", "start", "--background")
     playbook = Path(noetl.environ["NOETL_HOME"]) / "noop.yaml"
     playbook.write_text(
@@ -170,7 +170,7 @@ def test_a_server_whose_port_another_one_has_does_not_pass_for_it(noetl: Shell, 
     for words in (("server", "start", "--background"), ("dev",)):
         refused = other(*words)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-        assert f"port {noetl.port} of 127.0.0.1 is taken" in refused.stderr
+        assert f"port {noetl.port} of 127.0.0.1 is in use" in refused.stderr
     assert json.loads(other("server", "status", "--json").stdout)["running"] is False
     assert noetl("server", "status").returncode == 0
 

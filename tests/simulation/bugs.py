@@ -134,7 +134,7 @@ def _() -> Any:
 
 @_bug("an append does not look whether a slot is left")
 def _() -> Any:
-    return patch("noetl.storage.events.memory.check", lambda append, counts: None)
+    return patch("noetl.storage.events.memory.check_capacity", lambda append, counts: None)
 
 
 @_bug("a worker that is lost keeps its slot")
