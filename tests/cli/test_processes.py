@@ -145,7 +145,7 @@ def test_a_port_in_use_missing_workers_and_a_wrong_token_are_one_line_errors(noe
         other.listen()
         started = noetl("server", "start")
     assert (started.returncode, started.stderr.count("\n")) == (2, 1)
-    assert "taken by another program" in started.stderr
+    assert "in use by another program" in started.stderr
     noetl("server", "start", "--background")
     playbook = Path(noetl.environ["NOETL_HOME"]) / "noop.yaml"
     playbook.write_text(
@@ -170,7 +170,7 @@ def test_a_server_does_not_start_on_the_port_of_another_one(noetl: Shell, tmp_pa
     for words in (("server", "start", "--background"), ("dev",)):
         refused = other(*words)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-        assert f"port {noetl.port} of 127.0.0.1 is taken" in refused.stderr
+        assert f"port {noetl.port} of 127.0.0.1 is in use" in refused.stderr
     assert json.loads(other("server", "status", "--json").stdout)["running"] is False
     assert noetl("server", "status").returncode == 0
 

@@ -1,8 +1,9 @@
-"""Leases: terms, signs of life, and who is told that a run was taken away."""
+"""Leases: terms, heartbeats and revocations."""
 
 import asyncio
 
 from noetl.core.model.work import Claim
+from noetl.runtime.clock import RealClock
 from noetl.server.dispatch.dispatcher import Dispatcher
 from noetl.server.dispatch.leases import Leases
 from noetl.storage.ports.queue import QueuedRun
@@ -88,3 +89,16 @@ def test_a_worker_without_heartbeat_gets_no_runs_until_it_claims_again():
         assert len(await claims.claim(Claim("silent", 1), 0)) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_worker_that_stops_while_it_is_notified_is_cancelled():
+    async def check():
+        leases = Leases(RealClock(), 30.0)
+        waiting = asyncio.create_task(leases.revocations("w", 30.0))
+        await asyncio.sleep(0)
+        leases.revoke("1:a:1", 1, "w")
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=5)
+        assert waiting.cancelled()
+
+    asyncio.run(check())

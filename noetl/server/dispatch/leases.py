@@ -100,7 +100,8 @@ class Leases:
             changed = self._changed.setdefault(worker, asyncio.Event())
             changed.clear()
             try:
-                await asyncio.wait_for(changed.wait(), wait)
+                async with asyncio.timeout(wait):  # not wait_for, which may swallow a cancellation before Python 3.12
+                    await changed.wait()
             except TimeoutError:
                 return []
         return list(self._revoked.pop(worker, ()))

@@ -157,7 +157,8 @@ async def _run_forever(scheduler: Scheduler, schedules: Schedules) -> None:
                 log.warning("schedules are not processed, the store is unreachable: %s", problem)
             unreachable = True
         try:
-            await asyncio.wait_for(schedules.changed.wait(), pause)
+            async with asyncio.timeout(pause):  # not wait_for, which may swallow a cancellation before Python 3.12
+                await schedules.changed.wait()
         except TimeoutError:
             continue
         schedules.changed.clear()
