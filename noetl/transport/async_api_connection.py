@@ -12,7 +12,6 @@ from yarl import URL
 
 from noetl.errors import StoreUnavailable
 from noetl.transport.api_connection import (
-    GATEWAY_ERRORS,
     IDLE_SECONDS,
     RECONNECT_DELAY,
     RECONNECT_SECONDS,
@@ -22,6 +21,7 @@ from noetl.transport.api_connection import (
     ServerAddress,
     stream_request,
 )
+from noetl.transport.server_policy import GATEWAY_ERRORS
 
 UNREACHABLE = (OSError, aiohttp.ClientError)
 

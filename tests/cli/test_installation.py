@@ -162,7 +162,7 @@ def test_doctor_finds_a_port_in_use_and_a_foreign_server(noetl, monkeypatch):
         ((status, detail),) = told(noetl, "server")
         assert status == "warning" and "is in use by another program" in detail
         ((status, detail),) = told(noetl, "server", "--server", f"http://127.0.0.1:{other.server_port}")
-        assert status == "failed" and "not as a NoETL server does" in detail
+        assert status == "failed" and "is not a NoETL server" in detail
         other.shutdown()
 
 

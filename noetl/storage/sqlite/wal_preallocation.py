@@ -1,4 +1,4 @@
-"""Preallocation of SQLite's write-ahead log (setting `sqlite.wal_preallocate`, decision 0047).
+"""Preallocation of SQLite's write-ahead log (setting `sqlite.wal_preallocate`, decision 0027).
 
 Flushing overwritten blocks is faster than flushing a file that has grown, because a growing file also commits the
 journal of the file system. SQLite reads zeros as the end of the log, like the remains of an earlier log.
