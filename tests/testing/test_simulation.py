@@ -30,7 +30,7 @@ def test_the_documentation_has_the_number_of_planted_bugs():
 
 @pytest.mark.parametrize("name", PLANTED_BUGS, ids=lambda name: name.replace(" ", "-"))
 def test_a_planted_bug_is_caught(name: str):
-    result = first_violation(name, range(150))
+    result = first_violation(name)
     assert result is not None, f"not caught: {name}"
 
 
