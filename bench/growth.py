@@ -1,8 +1,8 @@
-"""How cost grows: the same piece of work in ever larger surroundings, on the embedded engine with its SQLite log.
+"""Scaling: the cost of one unit of work at growing sizes, on the embedded engine with its SQLite log.
 
-Four curves, each the wall time of one piece at growing sizes: an item of a loop, a step of a chain, a step that
-comes after a log of so many events, and an execution in a database that holds so many others. Flat is the promise:
-the last point of a curve costs at most 1.5 times its cheapest one.
+Four curves, each the wall time of one unit: an item of a loop, a step of a chain, a step after a long log, and an
+execution in a database with many executions. Target: the last point of a curve costs at most 1.5 times its cheapest
+point.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from bench.figures import Figure, figure
+from bench.measurements import Measurement, summarize
 from bench.workloads import HEAD, chain, fan_out, run_one
 from noetl.core.model.events import PlaybookProcessed, StepDone
 from noetl.embedded import LocalEngine, open_local
@@ -24,12 +24,12 @@ from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.ports.events import ExecutionFilter
 from noetl.testing.conformance.event_store import make_append
 
-TAIL = 60  # steps after the loop that made the log long
+TAIL = 60  # steps after the loop that fills the log
 CURVES = {
-    "item": "an item, in a loop of",
-    "step": "a step, in a chain of",
-    "event": "a step, after a log of so many events",
-    "execution": "an execution, among so many in the database",
+    "item": "one item of a loop, by items",
+    "step": "one step of a chain, by steps",
+    "event": "one step, by events in the log",
+    "execution": "one execution, by executions in the database",
 }
 SIZES = {
     "item": (100, 1_000, 10_000, 100_000),
@@ -44,65 +44,66 @@ def metric(curve: str, size: int) -> str:
     return f"{CURVES[curve]}: {size:,}"
 
 
-def measure(*, quick: bool = False) -> Iterator[Figure]:
+def measure(*, quick: bool = False) -> Iterator[Measurement]:
     """Every point of every curve."""
     for curve in CURVES:
         with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as name:
             yield from asyncio.run(_measure(curve, SIZES[curve][: 2 if quick else None], Path(name).resolve()))
 
 
-async def _measure(curve: str, sizes: tuple[int, ...], folder: Path) -> list[Figure]:
+async def _measure(curve: str, sizes: tuple[int, ...], folder: Path) -> list[Measurement]:
     async with await open_local(home=folder / "engine", store=str(folder / "engine.db")) as engine:
         await run_one(engine, chain(1, "noop"))
         return [point async for point in _POINTS[curve](engine, sizes)]
 
 
-async def _items(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
+async def _items(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Measurement]:
     for size in sizes:
         text = fan_out(size)
         samples = [await _seconds(engine, text) / size for _ in range(max(1, min(10, 20_000 // size)))]
         yield _point("item", size, samples)
 
 
-async def _steps(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
+async def _steps(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Measurement]:
     for size in sizes:
         text = chain(size, "noop")
-        await run_one(engine, text)  # compiled
+        await run_one(engine, text)  # compile the playbook
         samples = [await _seconds(engine, text) / size for _ in range(max(1, min(20, 3_000 // size)))]
         yield _point("step", size, samples)
 
 
-async def _after(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
+async def _after(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Measurement]:
     for size in sizes:
         execution_id = await engine.orchestrator.submit(Submission(text=_loops_then_chain(size // 3)))
         summary = await engine.orchestrator.wait(execution_id)
         if summary.status != "success":
-            raise RuntimeError(f"the execution of {size:,} events ended with {summary.status}: {summary.error}")
+            raise RuntimeError(f"the execution of {size:,} events ended as {summary.status}: {summary.error}")
         events = await engine.orchestrator.events(execution_id, summary.seq - TAIL * 6)
         ends = [each.at for each in events if isinstance(each.body, StepDone)][-TAIL:]
         gaps = sorted(later - earlier for earlier, later in itertools.pairwise(ends))
-        # One gap in many has a snapshot or a checkpoint of SQLite in it: the mean tells of those, too.
+        # The mean includes the rare gaps with a snapshot or an SQLite checkpoint.
         yield _point("event", size, [statistics.fmean(gaps)])
 
 
-async def _among(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Figure]:
-    text, held = chain(1, "noop"), 0
+async def _among(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[Measurement]:
+    text, stored = chain(1, "noop"), 0
     for size in sizes:
-        while held < size:
-            many = min(1_000, size - held)
-            await asyncio.gather(*(_finished(engine, held + n) for n in range(many)))
-            held += many
+        while stored < size:
+            many = min(1_000, size - stored)
+            await asyncio.gather(*(_finished(engine, stored + n) for n in range(many)))
+            stored += many
         samples = [await _seconds(engine, text) for _ in range(60)]
         yield _point("execution", size, samples)
         began = time.perf_counter()
         for _ in range(10):
             await engine.orchestrator.executions(ExecutionFilter(limit=100))
         listing = (time.perf_counter() - began) / 10
-        yield figure("noetl", "growth", f"a page of 100 executions, among so many: {size:,}", [listing * 1e6], "us")
+        name = f"a page of 100 executions, by executions in the database: {size:,}"
+        yield summarize("noetl", "growth", name, [listing * 1e6], "us")
 
 
 async def _finished(engine: LocalEngine, number: int) -> None:
-    """An execution that ended long ago."""
+    """Store a finished execution."""
     append = make_append(str(1_000_000 + number), 0, PlaybookProcessed(outcome="success"), status="success")
     await engine.orchestrator.store.append(append)
 
@@ -114,7 +115,7 @@ async def _seconds(engine: LocalEngine, text: str) -> float:
 
 
 def _loops_then_chain(items: int) -> str:
-    """Loops of at most 100,000 items, one after the other, then a chain."""
+    """Sequential loops of at most 100,000 items, then a chain."""
     sizes = [100_000] * (items // 100_000) + [items % 100_000] * (items % 100_000 > 0)
     text = HEAD.format(name=f"long_{items}") + "workflow:\n"
     for n, size in enumerate(sizes):
@@ -132,13 +133,13 @@ def _loops_then_chain(items: int) -> str:
     return text
 
 
-def _point(curve: str, size: int, samples: list[float]) -> Figure:
-    return figure("noetl", "growth", metric(curve, size), [taken * 1e6 for taken in samples], "us")
+def _point(curve: str, size: int, samples: list[float]) -> Measurement:
+    return summarize("noetl", "growth", metric(curve, size), [taken * 1e6 for taken in samples], "us")
 
 
 _POINTS = {"item": _items, "step": _steps, "event": _after, "execution": _among}
 
 
 if __name__ == "__main__":
-    for found in measure(quick="--quick" in sys.argv):
-        print(f"{found.metric:60} {found.median:12,.1f} {found.unit}  n={found.n}", flush=True)
+    for each in measure(quick="--quick" in sys.argv):
+        print(f"{each.metric:60} {each.median:12,.1f} {each.unit}  n={each.n}", flush=True)

@@ -1,4 +1,4 @@
-"""What deciding and folding cost: the engine alone, no store, no worker, CPU time only."""
+"""CPU time of decisions and folds in the engine, without store and worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Measured = tuple[str, float, str]  # name, value, unit
 
 
 def chain(length: int) -> Playbook:
-    """Noop steps in a row."""
+    """A chain of noop steps."""
     steps = tuple(
         Step(
             name=f"s{number}",
@@ -50,7 +50,7 @@ def wide(window: int) -> Playbook:
 
 
 def _done(order: RunOrder) -> Report:
-    """What a worker reports of an iteration of noops: its task, and its end."""
+    """The report of a worker for one iteration."""
     context = order.context
     task = TaskDone(
         step=context.step, step_run_id=context.step_run_id, task="t", kind="noop", outcome=ok(), path=order.path,
@@ -61,7 +61,7 @@ def _done(order: RunOrder) -> Report:
 
 
 def chain_reports(length: int) -> list[ReportRun]:
-    """What the workers of a chain will report, step by step: its ids are known beforehand."""
+    """The reports of the steps of a chain; their ids are known in advance."""
     made = []
     for number in range(length):
         name, run_id = f"s{number}", f"1:s{number}:1"
@@ -79,7 +79,7 @@ def chain_reports(length: int) -> list[ReportRun]:
 
 
 def play_chain(playbook: Playbook, reports: list[ReportRun], *, keep_log: bool = True) -> tuple[State, list[Recorded]]:
-    """Run a chain; each step's end leases the next one in the same append."""
+    """Run a chain; the end of each step leases the next one in the same append."""
     state = begin(playbook, "1")
     log: list[Recorded] = []
     request = StartExecution(ExecutionRequested("d", playbook.path))
@@ -95,14 +95,14 @@ def play_chain(playbook: Playbook, reports: list[ReportRun], *, keep_log: bool =
 
 
 def _chain_cpu(length: int, repeats: int) -> float:
-    """CPU seconds of the engine alone over a chain, the best of some runs."""
+    """CPU seconds of the engine for a chain, the best of several runs."""
     playbook, reports = chain(length), chain_reports(length)
-    play_chain(playbook, reports, keep_log=False)  # templates compiled, as for the second execution of a playbook
+    play_chain(playbook, reports, keep_log=False)  # warm up: compile templates
     return min(_cpu(lambda: play_chain(playbook, reports, keep_log=False))[0] for _ in range(repeats))
 
 
 def play_loop(count: int, window: int, batch: int) -> tuple[State, list[Recorded]]:
-    """Run a parallel loop, `batch` reports to an append; the collection lies outside the log."""
+    """Run a parallel loop, `batch` reports per append; the collection is stored outside the log."""
     playbook = wide(window)
     state = begin(playbook, "1")
     log: list[Recorded] = []
@@ -146,13 +146,13 @@ def deciding(length: int = 1_000) -> Measured:
 
 
 def deciding_late() -> Measured:
-    """How much dearer a step is in a chain of 10,000 than in one of 500."""
+    """The cost of a step in a chain of 10,000 relative to a chain of 500."""
     growth = (_chain_cpu(10_000, 3) / 10_000) / (_chain_cpu(500, 15) / 500)
     return "engine.decide_growth_500_to_10000", growth, "ratio"
 
 
 def folding(length: int = 10_000) -> Measured:
-    """Events folded per CPU second (a chain's log, decoded already)."""
+    """Events folded per CPU second (decoded log of a chain)."""
     state, log = play_chain(chain(length), chain_reports(length))
     playbook = state.playbook
     seconds = min(_cpu(lambda: fold(playbook, log))[0] for _ in range(3))
@@ -160,14 +160,14 @@ def folding(length: int = 10_000) -> Measured:
 
 
 def folding_loop(count: int = 50_000) -> Measured:
-    """Events folded per CPU second (a parallel loop's log, decoded already)."""
+    """Events folded per CPU second (decoded log of a parallel loop)."""
     state, log = play_loop(count, 1_000, 100)
     seconds = min(_cpu(lambda: fold(state.playbook, log))[0] for _ in range(3))
     return "engine.fold_loop_events_per_s", len(log) / seconds, "1/s"
 
 
 def reloading(length: int = 10_000) -> Measured:
-    """Events decoded from their bytes and folded per CPU second."""
+    """Events decoded and folded per CPU second."""
     state, log = play_chain(chain(length), chain_reports(length))
     rows = [(each.seq, each.at, each.body.NAME, each.body.VERSION, encode_body(each.body)) for each in log]
 
@@ -188,7 +188,7 @@ def iterating(count: int = 20_000) -> Measured:
 
 
 def loop_memory(count: int = 100_000, window: int = 1_000) -> Measured:
-    """Megabytes that a parallel loop adds to the state while it runs (its log and its payload not counted)."""
+    """Megabytes that a running parallel loop adds to the state, without log and payload."""
     playbook = wide(window)
     items = list(range(count))
     gc.collect()
@@ -218,14 +218,14 @@ def snapshotting(length: int = 10_000) -> Measured:
     return "engine.snapshot_restore_ms", seconds * 1e3, "ms"
 
 
-FIGURES: tuple[Callable[[], Measured], ...] = (
+BENCHMARKS: tuple[Callable[[], Measured], ...] = (
     deciding, deciding_late, iterating, folding, folding_loop, reloading, loop_memory, snapshotting,
 )  # fmt: skip
 
 
 def measure() -> Iterator[Measured]:
-    """Figures as (name, value, unit)."""
-    for each in FIGURES:
+    """Samples as (name, value, unit)."""
+    for each in BENCHMARKS:
         yield each()
 
 

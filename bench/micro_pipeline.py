@@ -1,4 +1,4 @@
-"""What one run costs the worker: CPU of the pipeline alone, and of pipeline, runner, pool and reporter."""
+"""CPU time of one run in the worker: the pipeline alone, and pipeline, runner, pool and reporter."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PAGER = Step(
 )
 
 
-def book(step: Step) -> Playbook:
+def playbook_of(step: Step) -> Playbook:
     return Playbook(name="p", path="p", entry="s", steps=(step,), digest="d")
 
 
@@ -73,8 +73,8 @@ def orders(number: int) -> list[RunOrder]:
 
 
 def pipeline(step: Step, number: int) -> float:
-    """CPU seconds a run, the pure machine alone."""
-    programs = Programs(book(step), SPECS)
+    """CPU seconds per run of the pipeline alone."""
+    programs = Programs(playbook_of(step), SPECS)
     made = orders(number)
     shared = SharedScope(made[0].context, programs.playbook)
     nondeterminism = SystemNondeterminism(RealClock())
@@ -92,7 +92,7 @@ def pipeline(step: Step, number: int) -> float:
 
 
 class NoServer:
-    """A link that takes everything and keeps nothing."""
+    """A link that accepts everything and stores nothing."""
 
     def __init__(self, playbook: Playbook) -> None:
         self._playbook = msgspec.json.encode(playbook)
@@ -132,7 +132,7 @@ class NoServer:
 
 
 class NoResults:
-    """A result store nobody needs here."""
+    """An unused result store."""
 
     async def put(self, name: str, chunks: AsyncIterator[bytes], **others: Any) -> Reference:
         raise LookupError(name)
@@ -155,8 +155,8 @@ async def noop(call: ToolCall) -> Outcome:
 
 
 async def worker(step: Step, number: int) -> float:
-    """CPU seconds a run, from the order in the pool's hands to the report in the link's."""
-    link = NoServer(book(step))
+    """CPU seconds per run, from the order in the pool to the report on the link."""
+    link = NoServer(playbook_of(step))
     clock = RealClock()
     runner = Runner(link, HostServices(NoResults()), specs=SPECS, load=lambda kind: noop, clock=clock)
     pool = Pool(link, runner, worker="w", clock=clock, slots=number)
@@ -173,7 +173,7 @@ async def worker(step: Step, number: int) -> float:
 
 
 def measure() -> Iterator[tuple[str, float, str]]:
-    """Figures as (name, value, unit)."""
+    """Samples as (name, value, unit)."""
     for name, step, number in (("noop", NOOP, 5_000), ("three_pages", PAGER, 1_000)):
         pipeline(step, 200)
         yield f"pipeline.{name}_run", min(pipeline(step, number) for _ in range(3)) * 1e6, "us"

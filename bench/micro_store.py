@@ -1,4 +1,4 @@
-"""How fast the event log is: commits a second, events a second, and reading back."""
+"""Throughput of the event log: commits, events and reads per second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODY = TaskDone(
 
 
 async def appends(store: SqliteEventStore, execution: int, commits: int, size: int) -> float:
-    """Seconds for that many appends of that many events, one after the other."""
+    """Seconds for sequential appends of `size` events each."""
     prepared = [make_append(str(execution), n * size, *[BODY] * size) for n in range(commits)]
     began = time.perf_counter()
     for append in prepared:
@@ -28,15 +28,15 @@ async def appends(store: SqliteEventStore, execution: int, commits: int, size: i
     return time.perf_counter() - began
 
 
-async def together(store: SqliteEventStore, execution: int, writers: int, commits: int) -> float:
-    """Seconds for that many writers that each append one event at a time."""
+async def concurrent_appends(store: SqliteEventStore, execution: int, writers: int, commits: int) -> float:
+    """Seconds for concurrent writers that append one event at a time."""
     began = time.perf_counter()
     await asyncio.gather(*(appends(store, execution + n, commits, 1) for n in range(writers)))
     return time.perf_counter() - began
 
 
 def measure() -> Iterator[tuple[str, float, str]]:
-    """Figures as (name, value, unit)."""
+    """Samples as (name, value, unit)."""
     with tempfile.TemporaryDirectory() as folder:
         yield from asyncio.run(_measure(Path(folder)))
 
@@ -44,20 +44,20 @@ def measure() -> Iterator[tuple[str, float, str]]:
 async def _measure(folder: Path) -> list[tuple[str, float, str]]:
     store = SqliteEventStore(SqliteFile(str(folder / "noetl.db")))
     await appends(store, 1, 50, 1)
-    figures = []
+    samples = []
     seconds = await appends(store, 2, 1_000, 1)
-    figures.append(("store.sqlite.single_commits", 1_000 / seconds, "1/s"))
+    samples.append(("store.sqlite.single_commits", 1_000 / seconds, "1/s"))
     cpu = time.process_time()
     seconds = await appends(store, 3, 1_000, 100)
-    figures.append(("store.sqlite.events_100_a_commit", 100_000 / seconds, "1/s"))
-    figures.append(("store.sqlite.cpu_per_event_100_a_commit", (time.process_time() - cpu) * 10, "us"))
-    seconds = await together(store, 100, 50, 100)
-    figures.append(("store.sqlite.appends_50_writers", 5_000 / seconds, "1/s"))
+    samples.append(("store.sqlite.events_100_a_commit", 100_000 / seconds, "1/s"))
+    samples.append(("store.sqlite.cpu_per_event_100_a_commit", (time.process_time() - cpu) * 10, "us"))
+    seconds = await concurrent_appends(store, 100, 50, 100)
+    samples.append(("store.sqlite.appends_50_writers", 5_000 / seconds, "1/s"))
     began = time.perf_counter()
     count = len(await store.read("3"))
-    figures.append(("store.sqlite.read_events", count / (time.perf_counter() - began), "1/s"))
+    samples.append(("store.sqlite.read_events", count / (time.perf_counter() - began), "1/s"))
     await store.close()
-    return figures
+    return samples
 
 
 if __name__ == "__main__":

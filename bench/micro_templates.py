@@ -1,7 +1,4 @@
-"""How long templates take: the closures, Jinja's compiled code, and compiling.
-
-Each function measures one thing and returns figures; the harness prints and keeps them.
-"""
+"""Cost of templates: evaluation by closures, evaluation by compiled Jinja code, compilation."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ EXPRESSIONS = {
 
 
 def microseconds(call: Callable[[], Any], seconds: float = 0.2) -> float:
-    """The best of five rounds, in microseconds a call."""
+    """Microseconds per call, the best of five rounds."""
     number = 1
     while True:
         began = process_time()
@@ -62,12 +59,12 @@ def evaluate() -> dict[str, float]:
 
 
 def evaluate_by_jinja() -> dict[str, float]:
-    """The same expressions through Jinja's compiled code, to see what the closures save."""
-    figures = {}
+    """The same expressions evaluated by compiled Jinja code."""
+    samples = {}
     for name, text in EXPRESSIONS.items():
         closure = jinja_closure(text, whole=not text.startswith("{%"))
-        figures[name] = microseconds(lambda closure=closure: closure(NAMES, EvaluationBudget()))  # type: ignore[misc]
-    return figures
+        samples[name] = microseconds(lambda closure=closure: closure(NAMES, EvaluationBudget()))  # type: ignore[misc]
+    return samples
 
 
 def hold() -> dict[str, float]:
@@ -76,7 +73,7 @@ def hold() -> dict[str, float]:
 
 
 def compile_fresh() -> dict[str, float]:
-    """Microseconds for compiling a template that is not in the cache, and one that is."""
+    """Microseconds to compile a template, uncached and cached."""
     fresh = {
         f"{name}_fresh": microseconds(lambda text=text: (parsed.cache_clear(), _compile_text.__wrapped__(text)))  # type: ignore[misc]
         for name, text in EXPRESSIONS.items()
@@ -94,7 +91,7 @@ def _guard(text: str) -> Callable[[], Any]:
     return lambda: compiled.holds(NAMES)
 
 
-FIGURES = {
+BENCHMARKS = {
     "template_evaluate": evaluate,
     "template_evaluate_jinja": evaluate_by_jinja,
     "template_holds": hold,
@@ -103,8 +100,8 @@ FIGURES = {
 
 
 def measure() -> Iterator[tuple[str, float, str]]:
-    """Figures as (name, value, unit)."""
-    for group, each in FIGURES.items():
+    """Samples as (name, value, unit)."""
+    for group, each in BENCHMARKS.items():
         for name, value in each().items():
             yield f"{group}.{name}", value, "us"
 

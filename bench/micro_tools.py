@@ -1,7 +1,7 @@
-"""How fast tools are: a warm python call, small http calls beside bare aiohttp, masking.
+"""Throughput of tools: warm python calls, small http calls compared with plain aiohttp, masking.
 
-The http calls are made twice: by the tool alone, and by a playbook's parallel loop on the embedded engine, every
-call's start and outcome in the log.
+The http calls are measured twice: by the tool alone, and by a parallel loop of a playbook on the embedded engine, with
+the start and the outcome of every call in the log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from bench.answering import answering
+from bench.http_server import http_server
 from bench.workloads import HEAD, run_one
 from noetl.embedded import LocalEngine, open_local
 from noetl.runtime import event_loop as loops
@@ -25,23 +25,23 @@ CALLS = 10_000
 IN_FLIGHT = 100  # as in W3
 
 
-async def together(count: int, work: Callable[[int], Awaitable[object]], in_flight: int = IN_FLIGHT) -> float:
-    """Seconds for that many calls, so many at a time."""
+async def run_concurrently(count: int, work: Callable[[int], Awaitable[object]], in_flight: int = IN_FLIGHT) -> float:
+    """Seconds for `count` calls with `in_flight` concurrent ones."""
     numbers = iter(range(count))
 
-    async def one_after_the_other() -> None:
+    async def run_sequentially() -> None:
         for number in numbers:
             await work(number)
 
     began = time.perf_counter()
-    await asyncio.gather(*(one_after_the_other() for _ in range(in_flight)))
+    await asyncio.gather(*(run_sequentially() for _ in range(in_flight)))
     return time.perf_counter() - began
 
 
 def measure() -> Iterator[tuple[str, float, str]]:
-    """Figures as (name, value, unit)."""
+    """Samples as (name, value, unit)."""
     yield from asyncio.run(_python())
-    with answering() as url, tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:  # on the project's disk
+    with http_server() as url, tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
         yield from loops.run(_http(f"{url}/small", Path(folder).resolve()))
     yield from _masking()
 
@@ -56,13 +56,13 @@ async def _python() -> list[tuple[str, float, str]]:
 
     began = time.perf_counter()
     await one(0)
-    figures = [("tools.python.first_call", (time.perf_counter() - began) * 1e3, "ms")]
-    await together(500, one, 1)
-    figures.append(("tools.python.warm_call", await together(2_000, one, 1) / 2_000 * 1e6, "us"))
-    await together(500, one, 20)
-    figures.append(("tools.python.calls_20_in_flight", 5_000 / await together(5_000, one, 20), "1/s"))
+    samples = [("tools.python.first_call", (time.perf_counter() - began) * 1e3, "ms")]
+    await run_concurrently(500, one, 1)
+    samples.append(("tools.python.warm_call", await run_concurrently(2_000, one, 1) / 2_000 * 1e6, "us"))
+    await run_concurrently(500, one, 20)
+    samples.append(("tools.python.calls_20_in_flight", 5_000 / await run_concurrently(5_000, one, 20), "1/s"))
     await close_loop_resources()
-    return figures
+    return samples
 
 
 def http_loop(url: str, calls: int) -> str:
@@ -76,10 +76,10 @@ def http_loop(url: str, calls: int) -> str:
 
 async def _http(url: str, folder: Path) -> list[tuple[str, float, str]]:
     async with await open_local(home=folder / "home", store=str(folder / "log.db")) as engine:
-        return await _beside_bare_aiohttp(url, engine)
+        return await _compare_with_aiohttp(url, engine)
 
 
-async def _beside_bare_aiohttp(url: str, engine: LocalEngine) -> list[tuple[str, float, str]]:
+async def _compare_with_aiohttp(url: str, engine: LocalEngine) -> list[tuple[str, float, str]]:
     import aiohttp
 
     run, host = load("http"), ToolHost()
@@ -99,15 +99,15 @@ async def _beside_bare_aiohttp(url: str, engine: LocalEngine) -> list[tuple[str,
         async def looped(_: int) -> None:
             await run_one(engine, playbook)
 
-        await together(500, bare)
-        await together(500, ours)
-        await together(1, looped)
-        loops.freeze_gc()  # as in our processes; both sides are in this one
+        await run_concurrently(500, bare)
+        await run_concurrently(500, ours)
+        await run_concurrently(1, looped)
+        loops.freeze_gc()  # as in servers and workers; both clients run in this process
         bare_seconds = our_seconds = loop_seconds = 0.0
-        for _ in range(4):  # in turns, so that all see the same machine
-            bare_seconds += await together(share, bare)
-            our_seconds += await together(share, ours)
-            loop_seconds += await together(1, looped)
+        for _ in range(4):  # alternating, so that all run under the same conditions
+            bare_seconds += await run_concurrently(share, bare)
+            our_seconds += await run_concurrently(share, ours)
+            loop_seconds += await run_concurrently(1, looped)
     return [
         ("tools.http.calls", CALLS / our_seconds, "1/s"),
         ("tools.http.bare_aiohttp", CALLS / bare_seconds, "1/s"),

@@ -1,8 +1,6 @@
-"""How much CPU the front end needs: reading, checking and lowering playbooks of known sizes.
+"""CPU time of the compiler: parsing, checking and lowering playbooks of fixed sizes.
 
-    python -m bench.micro_validate
-
-`measure()` returns the figures; the text is made here, so that every machine measures the same.
+python -m bench.micro_validate
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ LAST = """\
 
 
 def playbook(steps: int) -> str:
-    """A chain of that many steps, no two templates alike."""
+    """A chain of steps with different templates."""
     return HEAD + "".join(STEP.format(n=n, next=n + 1) for n in range(steps - 2)) + LAST.format(n=steps - 2)
 
 
@@ -72,7 +70,7 @@ def cpu(text: str, repeats: int) -> float:
 
 
 def measure() -> Iterator[tuple[str, float, str]]:
-    """Figures as (name, value, unit)."""
+    """Samples as (name, value, unit)."""
     for steps, repeats in ((100, 9), (1_000, 3)):
         text = playbook(steps)
         yield f"validate.{steps}_steps", cpu(text, repeats) * 1000, "ms"

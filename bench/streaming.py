@@ -1,4 +1,4 @@
-"""An HTTP body of 1 GB into each result store and back, in a process of its own: how fast, and in how much memory.
+"""An HTTP body of 1 GB written to each result store and read back, in its own process: throughput and peak memory.
 
 python -m bench.streaming [MEGABYTES]
 """
@@ -17,15 +17,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.answering import BLOCK, answering
-from bench.figures import Figure, figure, peak_mb
+from bench.http_server import BLOCK, http_server
+from bench.measurements import Measurement, peak_mb, summarize
 from noetl.testing import services
 
 MEGABYTES = 1000
 
 
 def stores(stack: ExitStack, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The kinds of result stores and their URLs, each on a server that ends with the stack."""
+    """The kinds of result stores and their URLs; their servers are stopped with the stack."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="noetl-bench-"))
     for kind in kinds:
         if kind == "blob":
@@ -45,8 +45,8 @@ def stores(stack: ExitStack, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]
             yield kind, f"s3://{bucket}/results?{keys}"
 
 
-def through(url: str, body: str, megabytes: int) -> dict[str, Any]:
-    """One body fetched by kind `http` into the store and read back; seconds each way, and memory before and after."""
+def measure_one(url: str, body: str, megabytes: int) -> dict[str, Any]:
+    """Fetch one body by kind `http` into the store and read it back; returns seconds and memory."""
     from noetl.core.model.reference import Reference
     from noetl.runtime.resources import close_loop_resources
     from noetl.storage.results import open_results
@@ -57,7 +57,7 @@ def through(url: str, body: str, megabytes: int) -> dict[str, Any]:
         results = open_results(url)
 
         class Host(ToolHost):
-            """A worker with this store."""
+            """A host with this store."""
 
             async def put_result(
                 self, chunks: AsyncIterator[bytes], *, content_type: str, rows: int | None = None, **_: Any
@@ -66,33 +66,33 @@ def through(url: str, body: str, megabytes: int) -> dict[str, Any]:
 
         host = Host()
         host.progress = lambda **counts: None  # type: ignore[method-assign]
-        told: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for size, name in ((4, "small"), (megabytes, "large")):
             given: Mapping[str, Any] = {"url": f"{body}/body", "params": {"mb": size}}
             began = time.perf_counter()
             outcome = await load("http")(
                 tool_call("http", given, host=host, spec={"stream": True, "max_bytes": 1 << 40})
             )
-            told["put_s"] = time.perf_counter() - began
+            result["put_s"] = time.perf_counter() - began
             assert outcome.status == "ok" and outcome.ref is not None, outcome.error
             assert outcome.ref.meta.bytes == size * BLOCK, outcome.ref
             began, count = time.perf_counter(), 0
             async for chunk in results.open(outcome.ref):
                 count += len(chunk)
             assert count == size * BLOCK
-            told["get_s"] = time.perf_counter() - began
-            told[f"{name}_mb"] = peak_mb()
+            result["get_s"] = time.perf_counter() - began
+            result[f"{name}_mb"] = peak_mb()
             await results.delete(outcome.ref)
         await results.close()
         await close_loop_resources()
-        return told
+        return result
 
     return asyncio.run(move())
 
 
-def figures(megabytes: int, kinds: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What each store took, every one in a process of its own."""
-    with answering() as body:
+def measure_stores(megabytes: int, kinds: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The results of each store, each in its own process."""
+    with http_server() as body:
         for kind in kinds:
             with ExitStack() as stack:
                 ((_, url),) = stores(stack, (kind,))
@@ -108,18 +108,18 @@ def figures(megabytes: int, kinds: tuple[str, ...]) -> Iterator[tuple[str, dict[
 KINDS = ("blob", "sqlite", "postgres", "s3", "nats")
 
 
-def measure(megabytes: int = MEGABYTES, kinds: tuple[str, ...] = KINDS) -> Iterator[Figure]:
-    """Megabytes a second into each store and back, with the peak of memory."""
-    for kind, told in figures(megabytes, kinds):
-        peak = round(told["large_mb"], 1)
-        yield figure("noetl", "streaming", f"http to {kind}", [megabytes / told["put_s"]], "MB/s", peak)
-        yield figure("noetl", "streaming", f"{kind} back", [megabytes / told["get_s"]], "MB/s", peak)
+def measure(megabytes: int = MEGABYTES, kinds: tuple[str, ...] = KINDS) -> Iterator[Measurement]:
+    """Write and read throughput of each store, with the peak memory."""
+    for kind, result in measure_stores(megabytes, kinds):
+        peak = round(result["large_mb"], 1)
+        yield summarize("noetl", "streaming", f"http to {kind}", [megabytes / result["put_s"]], "MB/s", peak)
+        yield summarize("noetl", "streaming", f"{kind} read", [megabytes / result["get_s"]], "MB/s", peak)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["one"]:
-        print(json.dumps(through(sys.argv[2], sys.argv[3], int(sys.argv[4]))), flush=True)
-        os._exit(0)  # as our command leaves: threads of the object store's driver may abort a dying interpreter
+        print(json.dumps(measure_one(sys.argv[2], sys.argv[3], int(sys.argv[4]))), flush=True)
+        os._exit(0)  # like the noetl command: threads of the object store driver can abort an exiting interpreter
     else:
         numbers = [int(text) for text in sys.argv[1:] if text.isdigit()]
         chosen = tuple(text for text in sys.argv[1:] if not text.isdigit()) or KINDS

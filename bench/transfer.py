@@ -1,8 +1,8 @@
-"""W5: 1,000,000 rows of 10 mixed columns from Postgres and from HTTP, beside the raw limit of the same shape.
+"""W5: 1,000,000 rows of 10 mixed columns from Postgres and from HTTP, and the baseline of each transfer.
 
-The raw limit is what the drivers give without anything around them, measured in the same run: ADBC batches
-straight into DuckDB or Parquet, a binary COPY piped by psql, a hand-written asyncio script for the pages of an
-API. Every figure is taken in a process of its own, so its memory is its own; ours and the raw one take turns.
+The baseline uses the drivers directly, in the same run: ADBC batches written to DuckDB or Parquet, a binary COPY piped
+by psql, a hand-written asyncio script for the pages of an API. Every measurement is taken in its own process; NoETL
+and the baseline alternate.
 
     python -m bench.transfer [ROWS] [REPEATS] [SHAPE ...]
 """
@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.answering import PAGE, answering
-from bench.figures import Figure, figure, peak_mb
+from bench.http_server import PAGE, http_server
+from bench.measurements import Measurement, peak_mb, summarize
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing import services
 
@@ -40,14 +40,14 @@ FROM generate_series(1, {rows}) g
 """
 
 
-class Place:
-    """Where one measurement finds its servers."""
+class Servers:
+    """The servers of a measurement."""
 
     def __init__(self, source: str, target: str, api: str, rows: int, psql: str) -> None:
         self.source, self.target, self.api, self.rows, self.psql = source, target, api, rows, psql
 
     def fresh_table(self) -> None:
-        """An empty target table; what the last round left behind is on disk."""
+        """Create an empty target table after a checkpoint of the previous round."""
         import psycopg
 
         with psycopg.connect(self.target, autocommit=True) as connection:
@@ -56,7 +56,7 @@ class Place:
             connection.execute("CHECKPOINT")
 
     def check(self) -> None:
-        """All rows have arrived."""
+        """Check the number of rows."""
         import psycopg
 
         with psycopg.connect(self.target) as connection:
@@ -64,32 +64,32 @@ class Place:
         assert found == (self.rows,), found
 
 
-# ── raw ─────────────────────────────────────────────────────────────────────────────────
+# ── baseline ─────────────────────────────────────────────────────────────────────────────────
 
 
-def raw_duckdb(place: Place, folder: Path) -> float:
-    """ADBC batches straight into a new table of DuckDB."""
+def baseline_duckdb(servers: Servers, folder: Path) -> float:
+    """ADBC batches written to a new table of DuckDB."""
     import adbc_driver_postgresql.dbapi as adbc
     import duckdb
 
     began = time.perf_counter()
-    with adbc.connect(place.source) as connection, connection.cursor() as cursor:
+    with adbc.connect(servers.source) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT * FROM src")
-        reader = cursor.fetch_record_batch()  # noqa: F841 - the query below reads it by its name
+        reader = cursor.fetch_record_batch()  # noqa: F841 - the query below reads it by name
         lake = duckdb.connect(str(folder / "raw.duckdb"))
         lake.execute("CREATE TABLE dst AS SELECT * FROM reader")
         lake.close()
     return time.perf_counter() - began
 
 
-def raw_parquet(place: Place, folder: Path) -> float:
-    """ADBC batches straight into a Parquet file."""
+def baseline_parquet(servers: Servers, folder: Path) -> float:
+    """ADBC batches written to a Parquet file."""
     import adbc_driver_postgresql.dbapi as adbc
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     began = time.perf_counter()
-    with adbc.connect(place.source) as connection, connection.cursor() as cursor:
+    with adbc.connect(servers.source) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT * FROM src")
         reader = cursor.fetch_record_batch()
         schema = pa.schema([(field.name, _storage(field.type)) for field in reader.schema])
@@ -106,27 +106,27 @@ def _storage(kind: Any) -> Any:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-def raw_postgres(place: Place, folder: Path) -> float:
-    """psql piped into psql, in Postgres's binary form."""
-    place.fresh_table()
+def baseline_postgres(servers: Servers, folder: Path) -> float:
+    """psql piped into psql, in the binary format of Postgres."""
+    servers.fresh_table()
     command = (
-        f'{place.psql} -qX "{place.source}" -c "COPY src TO STDOUT (FORMAT binary)" | '
-        f'{place.psql} -qX "{place.target}" -c "COPY dst FROM STDIN (FORMAT binary)"'
+        f'{servers.psql} -qX "{servers.source}" -c "COPY src TO STDOUT (FORMAT binary)" | '
+        f'{servers.psql} -qX "{servers.target}" -c "COPY dst FROM STDIN (FORMAT binary)"'
     )
     began = time.perf_counter()
     subprocess.run(command, shell=True, check=True)
     elapsed = time.perf_counter() - began
-    place.check()
+    servers.check()
     return elapsed
 
 
-def raw_http(place: Place, folder: Path) -> float:
-    """What one writes by hand: pages fetched a few ahead, rows as COPY text."""
+def baseline_http(servers: Servers, folder: Path) -> float:
+    """A hand-written script: pages are prefetched, rows are written as COPY text."""
     import aiohttp
     import msgspec
     import psycopg
 
-    place.fresh_table()
+    servers.fresh_table()
     escape = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
     def line(row: dict[str, Any]) -> str:
@@ -138,15 +138,15 @@ def raw_http(place: Place, folder: Path) -> float:
         )
 
     async def move() -> float:
-        connection = await psycopg.AsyncConnection.connect(place.target)
-        count = place.rows // PAGE
+        connection = await psycopg.AsyncConnection.connect(servers.target)
+        count = servers.rows // PAGE
         numbers, queue = iter(range(count)), asyncio.Queue[Any](8)
         async with aiohttp.ClientSession() as session:
 
             async def read() -> None:
                 for number in numbers:
-                    async with session.get(f"{place.api}&page={number}") as answer:
-                        await queue.put(msgspec.json.decode(await answer.read()))
+                    async with session.get(f"{servers.api}&page={number}") as response:
+                        await queue.put(msgspec.json.decode(await response.read()))
 
             began = time.perf_counter()
             readers = [asyncio.create_task(read()) for _ in range(4)]
@@ -161,15 +161,15 @@ def raw_http(place: Place, folder: Path) -> float:
         return elapsed
 
     elapsed = asyncio.run(move())
-    place.check()
+    servers.check()
     return elapsed
 
 
-# ── ours ────────────────────────────────────────────────────────────────────────────────
+# ── NoETL ────────────────────────────────────────────────────────────────────────────────
 
 
 def _transfer(source: dict[str, Any], *targets: dict[str, Any], warm: dict[str, Any], chunk: Any = None) -> float:
-    """One call of the tool, in a process that has made a call before."""
+    """One warm call of the tool."""
     from noetl.runtime.resources import close_loop_resources
     from noetl.testing.tools import ToolHost, tool_call
     from noetl.tools.registry import load
@@ -189,65 +189,65 @@ def _transfer(source: dict[str, Any], *targets: dict[str, Any], warm: dict[str, 
     return asyncio.run(move())
 
 
-def _warm(place: Place, folder: Path) -> dict[str, Any]:
-    few = {"kind": "postgres", "auth": place.source, "query": "SELECT * FROM src LIMIT 10"}
+def _warm(servers: Servers, folder: Path) -> dict[str, Any]:
+    few = {"kind": "postgres", "auth": servers.source, "query": "SELECT * FROM src LIMIT 10"}
     targets = [{"kind": "duckdb", "file": str(folder / "warm.duckdb"), "table": "t"}]
     targets.append({"kind": "file", "path": str(folder / "warm.parquet")})
     return {"source": few, "targets": targets}
 
 
-def ours_duckdb(place: Place, folder: Path) -> float:
+def noetl_duckdb(servers: Servers, folder: Path) -> float:
     """Postgres to a new table of DuckDB."""
-    source = {"kind": "postgres", "auth": place.source, "table": "src"}
+    source = {"kind": "postgres", "auth": servers.source, "table": "src"}
     target = {"kind": "duckdb", "file": str(folder / "ours.duckdb"), "table": "dst"}
-    return _transfer(source, target, warm=_warm(place, folder))
+    return _transfer(source, target, warm=_warm(servers, folder))
 
 
-def ours_parquet(place: Place, folder: Path) -> float:
+def noetl_parquet(servers: Servers, folder: Path) -> float:
     """Postgres to a Parquet file."""
-    source = {"kind": "postgres", "auth": place.source, "table": "src"}
-    return _transfer(source, {"kind": "file", "path": str(folder / "ours.parquet")}, warm=_warm(place, folder))
+    source = {"kind": "postgres", "auth": servers.source, "table": "src"}
+    return _transfer(source, {"kind": "file", "path": str(folder / "ours.parquet")}, warm=_warm(servers, folder))
 
 
-def ours_postgres(place: Place, folder: Path) -> float:
+def noetl_postgres(servers: Servers, folder: Path) -> float:
     """Postgres to Postgres."""
-    place.fresh_table()
-    source = {"kind": "postgres", "auth": place.source, "table": "src"}
-    target = {"kind": "postgres", "auth": place.target, "table": "dst"}
-    elapsed = _transfer(source, target, warm=_warm(place, folder))
-    place.check()
+    servers.fresh_table()
+    source = {"kind": "postgres", "auth": servers.source, "table": "src"}
+    target = {"kind": "postgres", "auth": servers.target, "table": "dst"}
+    elapsed = _transfer(source, target, warm=_warm(servers, folder))
+    servers.check()
     return elapsed
 
 
-def ours_http(place: Place, folder: Path) -> float:
+def noetl_http(servers: Servers, folder: Path) -> float:
     """Pages of an API to Postgres."""
-    place.fresh_table()
-    pages = {"param": "page", "start": 0, "last": place.rows // PAGE - 1, "ahead": 4}
-    source = {"kind": "http", "url": place.api, "pages": pages}
-    target = {"kind": "postgres", "auth": place.target, "table": "dst"}
-    elapsed = _transfer(source, target, warm=_warm(place, folder), chunk={"path": "data"})
-    place.check()
+    servers.fresh_table()
+    pages = {"param": "page", "start": 0, "last": servers.rows // PAGE - 1, "ahead": 4}
+    source = {"kind": "http", "url": servers.api, "pages": pages}
+    target = {"kind": "postgres", "auth": servers.target, "table": "dst"}
+    elapsed = _transfer(source, target, warm=_warm(servers, folder), chunk={"path": "data"})
+    servers.check()
     return elapsed
 
 
-def ours_three(place: Place, folder: Path) -> float:
-    """Postgres to Postgres, DuckDB and S3 at once, chunk by chunk."""
-    place.fresh_table()
-    source = {"kind": "postgres", "auth": place.source, "table": "src"}
+def noetl_three(servers: Servers, folder: Path) -> float:
+    """Postgres to Postgres, DuckDB and S3 in parallel, chunk by chunk."""
+    servers.fresh_table()
+    source = {"kind": "postgres", "auth": servers.source, "table": "src"}
     with services.S3(folder / "s3") as store, services.fresh_bucket(store.info) as bucket:
-        late = DeferredTemplate("s3://" + bucket + "/{{ chunk.index }}.parquet")
+        path = DeferredTemplate("s3://" + bucket + "/{{ chunk.index }}.parquet")
         targets = (
-            {"kind": "postgres", "auth": place.target, "table": "dst"},
+            {"kind": "postgres", "auth": servers.target, "table": "dst"},
             {"kind": "duckdb", "file": str(folder / "three.duckdb"), "table": "dst"},
-            {"kind": "s3", "auth": store.info, "path": late},
+            {"kind": "s3", "auth": store.info, "path": path},
         )
-        elapsed = _transfer(source, *targets, warm=_warm(place, folder), chunk={"size": 10_000})
-    place.check()
+        elapsed = _transfer(source, *targets, warm=_warm(servers, folder), chunk={"size": 10_000})
+    servers.check()
     return elapsed
 
 
-METHODS: dict[str, Callable[[Place, Path], float]] = {
-    name: deed for name, deed in globals().items() if name.startswith(("raw_", "ours_"))
+METHODS: dict[str, Callable[[Servers, Path], float]] = {
+    name: function for name, function in globals().items() if name.startswith(("baseline_", "noetl_"))
 }
 PAIRS = {
     "duckdb": "postgres to duckdb",
@@ -260,20 +260,20 @@ PAIRS = {
 # ── measuring ───────────────────────────────────────────────────────────────────────────
 
 
-def _once(place: Place, method: str) -> tuple[float, float]:
-    """Seconds and megabytes of one run, in a process of its own."""
-    facts = [place.source, place.target, place.api, str(place.rows), place.psql]
+def _once(servers: Servers, method: str) -> tuple[float, float]:
+    """Seconds and peak megabytes of one run in its own process."""
+    arguments = [servers.source, servers.target, servers.api, str(servers.rows), servers.psql]
     done = subprocess.run(
-        [sys.executable, "-m", "bench.transfer", "one", method, *facts], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bench.transfer", "one", method, *arguments], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{method} failed:\n{done.stderr[-3000:]}")
-    answer = json.loads(done.stdout.splitlines()[-1])
-    return answer["seconds"], answer["rss_mb"]
+    result = json.loads(done.stdout.splitlines()[-1])
+    return result["seconds"], result["rss_mb"]
 
 
 @contextmanager
-def places(rows: int = ROWS) -> Iterator[Place]:
+def running_servers(rows: int = ROWS) -> Iterator[Servers]:
     """A durable Postgres with the source table and an empty target database, and an API with the same rows."""
     import psycopg
 
@@ -288,30 +288,30 @@ def places(rows: int = ROWS) -> Iterator[Place]:
             connection.execute(f"CREATE TABLE src ({COLUMNS})")
             connection.execute(FILL.format(rows=rows))
             connection.execute("VACUUM ANALYZE src")
-        with answering() as url:
+        with http_server() as url:
             api = f"{url}/rows?rows={rows}"
-            yield Place(server.dsn("src"), server.dsn("dst"), api, rows, str(server.program("psql")))
+            yield Servers(server.dsn("src"), server.dsn("dst"), api, rows, str(server.program("psql")))
 
 
-def measure(rows: int = ROWS, repeats: int = REPEATS, pairs: tuple[str, ...] = tuple(PAIRS)) -> Iterator[Figure]:
-    """Rows a second of each shape, ours and raw in turns, with our peak memory."""
-    with places(rows) as place:
+def measure(rows: int = ROWS, repeats: int = REPEATS, pairs: tuple[str, ...] = tuple(PAIRS)) -> Iterator[Measurement]:
+    """Rows per second of each transfer, NoETL and baseline alternately, with the peak memory of NoETL."""
+    with running_servers(rows) as servers:
         for name in pairs:
-            raw, ours, rss = [], [], 0.0
+            baseline, noetl, rss = [], [], 0.0
             for _ in range(repeats):
-                raw.append(rows / _once(place, f"raw_{name}")[0])
-                seconds, peak = _once(place, f"ours_{name}")
-                ours.append(rows / seconds)
+                baseline.append(rows / _once(servers, f"baseline_{name}")[0])
+                seconds, peak = _once(servers, f"noetl_{name}")
+                noetl.append(rows / seconds)
                 rss = max(rss, peak)
-            yield figure("noetl", "W5", PAIRS[name], ours, "rows/s", rss)
-            yield figure("limit", "W5", PAIRS[name], raw, "rows/s")
-        seconds, rss = _once(place, "ours_three")
-        yield figure("noetl", "W5", "postgres to three targets", [rows / seconds], "rows/s", rss)
+            yield summarize("noetl", "W5", PAIRS[name], noetl, "rows/s", rss)
+            yield summarize("baseline", "W5", PAIRS[name], baseline, "rows/s")
+        seconds, rss = _once(servers, "noetl_three")
+        yield summarize("noetl", "W5", "postgres to three targets", [rows / seconds], "rows/s", rss)
 
 
 def _run_one(method: str, source: str, target: str, api: str, rows: str, psql: str) -> None:
     with tempfile.TemporaryDirectory(prefix="noetl-bench-") as folder:
-        seconds = METHODS[method](Place(source, target, api, int(rows), psql), Path(folder))
+        seconds = METHODS[method](Servers(source, target, api, int(rows), psql), Path(folder))
     peak = peak_mb()
     print(json.dumps({"seconds": seconds, "rss_mb": round(peak, 1)}))
 

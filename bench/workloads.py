@@ -1,12 +1,12 @@
-"""W1 to W4 on the embedded engine with its SQLite log, every acknowledgement flushed, beside the bare limit.
+"""W1 to W4 on the embedded engine with its SQLite log, every acknowledgement flushed, and the baseline.
 
-W1  one execution of one step, warm; and cold: `noetl run`, the whole process
+W1  one execution of one step, warm; and cold: `noetl run` as a whole process
 W2  a chain of 40 steps
 W3  a parallel loop of 1,000 items
-W4  1,000 executions of three steps at once
+W4  1,000 concurrent executions of three steps
 
-Both sides take turns, so that they see the same machine. All but the cold one are done in a process that lives long,
-set up as those of ours are that do (`drivers.loops`).
+Engine and baseline alternate, so that both run under the same conditions. All workloads except the cold one run in a
+long-lived process with the event loop and garbage collection settings of servers and workers (`runtime.event_loop`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.figures import Figure, Watch, cold, figure
-from bench.limits import BareLog, BareShape
+from bench.baseline import BaselineLog, BaselineWorkloads
+from bench.measurements import Measurement, ResourceMonitor, run_process, summarize
 from noetl.embedded import LocalEngine, open_local
 from noetl.runtime import event_loop as loops
 from noetl.server.orchestrator.submissions import Submission
@@ -30,7 +30,7 @@ FIB = "def fib(n):\\n    return n if n < 2 else fib(n - 1) + fib(n - 2)\\nresult
 
 
 def chain(steps: int, kind: str = "python") -> str:
-    """A playbook of steps in a row."""
+    """A playbook of sequential steps."""
     text = HEAD.format(name=f"chain_{kind}_{steps}") + "workflow:\n"
     for n in range(steps):
         text += f"  - step: s{n}\n    tool: {_tool(kind)}\n"
@@ -40,7 +40,7 @@ def chain(steps: int, kind: str = "python") -> str:
 
 
 def fan_out(items: int, kind: str = "noop", in_flight: int = 100) -> str:
-    """A playbook of one parallel loop."""
+    """A playbook with one parallel loop."""
     return HEAD.format(name=f"fan_{kind}_{items}") + (
         f"workload: {{n: {items}}}\nworkflow:\n  - step: start\n"
         f'    loop: {{in: "{{{{ range(workload.n) | list }}}}", iterator: x, '
@@ -53,30 +53,30 @@ def _tool(kind: str) -> str:
 
 
 async def run_one(engine: LocalEngine, text: str) -> None:
-    """Start an execution and wait for its end."""
+    """Run one execution to its end."""
     execution_id = await engine.orchestrator.submit(Submission(text=text))
     summary = await engine.orchestrator.wait(execution_id)
     if summary.status != "success":
-        raise RuntimeError(f"the execution ended with {summary.status}: {summary}")
+        raise RuntimeError(f"the execution ended as {summary.status}: {summary}")
 
 
 async def run_many(engine: LocalEngine, text: str, count: int) -> None:
-    """Start that many at once and wait for all."""
+    """Run concurrent executions to their end."""
     await asyncio.gather(*(run_one(engine, text) for _ in range(count)))
 
 
 @dataclass(frozen=True)
 class Case:
-    """One workload: what both sides do, and what is told of it."""
+    """One workload: the work of the engine and of the baseline, and its description."""
 
     workload: str
     what: str
     rounds: int
-    count: int  # of executions, items or 1: what a round's time is divided by
-    unit: str  # `ms`: time of a round; others: count per second
-    ours: Callable[[LocalEngine], Awaitable[None]]
-    bare: Callable[[BareShape], Awaitable[None]]
-    repeats: int = 1  # in a round
+    count: int  # executions or items per round, or 1
+    unit: str  # `ms`: duration of a round; otherwise a rate
+    engine: Callable[[LocalEngine], Awaitable[None]]
+    baseline: Callable[[BaselineWorkloads], Awaitable[None]]
+    repeats: int = 1  # per round
 
 
 def _chain(workload: str, steps: int, kind: str, rounds: int) -> Case:
@@ -113,67 +113,70 @@ def _many(workload: str, executions: int, rounds: int) -> Case:
 
 def cases(part: str, quick: bool) -> list[Case]:
     """The cases of w1, w2, w3 or w4."""
-    few = 4 if quick else 1  # so many times fewer rounds
+    divisor = 4 if quick else 1
     if part == "w1":
-        return [_chain("W1", 1, "noop", 12 // few), _chain("W1", 1, "python", 8 // few)]
+        return [_chain("W1", 1, "noop", 12 // divisor), _chain("W1", 1, "python", 8 // divisor)]
     if part == "w2":
-        return [_chain("W2", 40, "python", 12 // few), _chain("W2", 40, "noop", 12 // few)]
+        return [_chain("W2", 40, "python", 12 // divisor), _chain("W2", 40, "noop", 12 // divisor)]
     if part == "w3":
-        return [_loop("W3", 1000, "noop", 8 // few), _loop("W3", 1000, "python", 8 // few)]
-    return [_many("W4", 1000, 4 // few)]
+        return [_loop("W3", 1000, "noop", 8 // divisor), _loop("W3", 1000, "python", 8 // divisor)]
+    return [_many("W4", 1000, 4 // divisor)]
 
 
-async def measure_case(case: Case, folder: Path, rounds: int) -> list[Figure]:
-    """Both sides in turns, on logs of their own."""
-    ours, bare = Watch(), Watch()
+async def measure_case(case: Case, folder: Path, rounds: int) -> list[Measurement]:
+    """Measure engine and baseline alternately, each with its own log."""
+    engine_monitor, baseline_monitor = ResourceMonitor(), ResourceMonitor()
     async with await open_local(home=folder / "engine", store=str(folder / "engine.db")) as engine:
-        log = BareLog(str(folder / "bare.db"))
+        log = BaselineLog(str(folder / "baseline.db"))
         try:
-            shape = BareShape(log)
-            await case.ours(engine)  # warm: the playbook compiled, processes started
-            await case.bare(shape)
+            shape = BaselineWorkloads(log)
+            await case.engine(engine)  # warm up: compile the playbook, start processes
+            await case.baseline(shape)
             loops.freeze_gc()
             for _ in range(rounds):
-                await ours.round(lambda: case.ours(engine), case.repeats)
-                await bare.round(lambda: case.bare(shape), case.repeats)
+                await engine_monitor.record(lambda: case.engine(engine), case.repeats)
+                await baseline_monitor.record(lambda: case.baseline(shape), case.repeats)
         finally:
             log.close()
-    return [*_figures("noetl", case, ours), *_figures("limit", case, bare)]
+    return [
+        *_measurements("noetl", case, engine_monitor),
+        *_measurements("baseline", case, baseline_monitor),
+    ]
 
 
-def _figures(engine: str, case: Case, watch: Watch) -> Iterator[Figure]:
-    walls = [seconds * 1e3 if case.unit == "ms" else case.count / seconds for seconds in watch.walls]
-    cpus = [seconds / case.count * (1e3 if case.unit == "ms" else 1e6) for seconds in watch.cpus]
-    peak = round(watch.peak_mb, 1) if engine == "noetl" else None  # the bare shape lives in the engine's process
-    yield figure(engine, case.workload, case.what, walls, case.unit, peak)
-    yield figure(engine, case.workload, f"{case.what}, CPU", cpus, "ms" if case.unit == "ms" else "us each", peak)
+def _measurements(engine: str, case: Case, monitor: ResourceMonitor) -> Iterator[Measurement]:
+    walls = [seconds * 1e3 if case.unit == "ms" else case.count / seconds for seconds in monitor.walls]
+    cpus = [seconds / case.count * (1e3 if case.unit == "ms" else 1e6) for seconds in monitor.cpus]
+    peak = round(monitor.peak_mb, 1) if engine == "noetl" else None  # the baseline runs in the process of the engine
+    yield summarize(engine, case.workload, case.what, walls, case.unit, peak)
+    yield summarize(engine, case.workload, f"{case.what}, CPU", cpus, "ms" if case.unit == "ms" else "us each", peak)
 
 
-def measure_cold(folder: Path, rounds: int) -> Iterator[Figure]:
-    """`noetl run` of one noop step, the whole process, beside a bare Python that does nothing."""
+def measure_cold(folder: Path, rounds: int) -> Iterator[Measurement]:
+    """`noetl run` of one noop step as a whole process; the baseline is an empty Python process."""
     playbook = folder / "one.yaml"
     playbook.write_text(chain(1, "noop"))
     home = {"NOETL_HOME": str(folder / "home")}
-    sides = {
+    commands = {
         "noetl": [sys.executable, "-m", "noetl", "run", str(playbook)],
-        "limit": [sys.executable, "-c", "pass"],
+        "baseline": [sys.executable, "-c", "pass"],
     }
-    for command in sides.values():
-        cold(command, home)
-    taken: dict[str, list[tuple[float, float, float]]] = {engine: [] for engine in sides}
+    for command in commands.values():
+        run_process(command, home)
+    taken: dict[str, list[tuple[float, float, float]]] = {engine: [] for engine in commands}
     for _ in range(rounds):
-        for engine, command in sides.items():
-            taken[engine].append(cold(command, home))
+        for engine, command in commands.items():
+            taken[engine].append(run_process(command, home))
     for engine, runs in taken.items():
         peak = round(max(mb for _, _, mb in runs), 1)
-        yield figure(engine, "W1", "cold process", [wall * 1e3 for wall, _, _ in runs], "ms", peak)
-        yield figure(engine, "W1", "cold process, CPU", [cpu * 1e3 for _, cpu, _ in runs], "ms", peak)
+        yield summarize(engine, "W1", "cold process", [wall * 1e3 for wall, _, _ in runs], "ms", peak)
+        yield summarize(engine, "W1", "cold process, CPU", [cpu * 1e3 for _, cpu, _ in runs], "ms", peak)
 
 
-def measure(part: str, *, quick: bool = False) -> Iterator[Figure]:
-    """All figures of w1, w2, w3 or w4."""
+def measure(part: str, *, quick: bool = False) -> Iterator[Measurement]:
+    """The measurements of w1, w2, w3 or w4."""
     for case in cases(part, quick):
-        folder = Path(tempfile.mkdtemp(prefix="bench-", dir="."))  # on the disk that the project is on, not in memory
+        folder = Path(tempfile.mkdtemp(prefix="bench-", dir="."))  # on the disk of the project, not in memory
         try:
             yield from loops.run(measure_case(case, folder.resolve(), case.rounds))
         finally:

@@ -1,1 +1,1 @@
-"""Experiments with real processes: what the guarantees promise, tried on a cluster of this machine."""
+"""Fault and load experiments with real processes, which check the guarantees on a local server or cluster."""

@@ -1,7 +1,7 @@
-"""`python -m chaos [--quick] [PART ...]`: harm real processes, judge what is left, write docs/reliability.md.
+"""`python -m chaos [--quick] [PART ...]`: run the experiments and write docs/reliability.md.
 
-`make chaos` runs the parts that kill and starve, `make load` those that overload. A run of some parts keeps the
-figures of the others as they were.
+`make chaos` runs the fault experiments, `make load` the load experiments. A run of some experiments does not change
+the stored findings of the others.
 """
 
 from __future__ import annotations
@@ -18,57 +18,58 @@ from pathlib import Path
 import msgspec
 
 from chaos import experiments
-from chaos.findings import Finding, keep, page, stamp
+from chaos.findings import Finding, describe_environment, merge_findings, render_page
 
 DOCS = Path(__file__).parents[1] / "docs"
-LONGEST = {"kills": 1200.0, "burst": 600.0}  # seconds an experiment may take on a machine that is not quiet
-LONGEST_OTHERS = 420.0
+TIME_LIMITS = {"kills": 1200.0, "burst": 600.0}  # seconds, generous enough for a busy machine
+DEFAULT_TIME_LIMIT = 420.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for; 1 when a promise was broken."""
+    """Run the selected experiments; 1 if a guarantee was violated."""
     known = {**experiments.CHAOS, **experiments.LOAD}
-    parser = argparse.ArgumentParser(prog="python -m chaos", description="Harm, judge, and write docs/reliability.md.")
+    parser = argparse.ArgumentParser(prog="python -m chaos", description="Run experiments, write docs/reliability.md.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"chaos, load, or of {' '.join(known)}")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a look")
-    parser.add_argument("--no-report", action="store_true", help="only print what was found")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes")
+    parser.add_argument("--no-report", action="store_true", help="print the findings, write no file")
+    options = parser.parse_args(arguments)
     groups = {"chaos": list(experiments.CHAOS), "load": list(experiments.LOAD)}
-    parts = [part for word in asked.parts or ["chaos"] for part in groups.get(word, [word])]
+    parts = [part for name in options.parts or ["chaos"] for part in groups.get(name, [name])]
     unknown = [part for part in parts if part not in known]
     if unknown:
-        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(f"unknown part {', '.join(unknown)}; the parts are {', '.join(known)}")
     found = []
     for part in parts:
         print(f"== {part}", flush=True)
         began = time.monotonic()
         try:
-            with _limit(LONGEST.get(part, LONGEST_OTHERS)):
-                each = known[part](quick=asked.quick)
-        except Exception as problem:  # noqa: BLE001 - the others are still to be done, and this one is to be told
+            with _time_limit(TIME_LIMITS.get(part, DEFAULT_TIME_LIMIT)):
+                finding = known[part](quick=options.quick)
+        except Exception as problem:  # noqa: BLE001 - the failure is a finding, and the other experiments still run
             traceback.print_exc()
-            each = Finding(
-                part, "", "", "", broken=[f"the experiment itself failed: {type(problem).__name__}: {problem}"]
+            finding = Finding(
+                part, "", "", "", violations=[f"the experiment itself failed: {type(problem).__name__}: {problem}"]
             )
-        each = msgspec.structs.replace(each, part=part, seconds=time.monotonic() - began, stamp=stamp(asked.quick))
-        found.append(each)
-        _show(each)
-        if not asked.no_report:  # after each, so that a run that is broken off has told what it saw
-            findings = keep(DOCS / "reliability.json", [each])
-            (DOCS / "reliability.md").write_text(page(findings, list(known)))
-    if not asked.no_report:
+        environment = describe_environment(options.quick)
+        finding = msgspec.structs.replace(finding, part=part, seconds=time.monotonic() - began, environment=environment)
+        found.append(finding)
+        _show(finding)
+        if not options.no_report:  # after each experiment, so that an aborted run keeps its findings
+            findings = merge_findings(DOCS / "reliability.json", [finding])
+            (DOCS / "reliability.md").write_text(render_page(findings, list(known)))
+    if not options.no_report:
         print("wrote docs/reliability.md")
-    return 1 if any(each.broken for each in found) else 0
+    return 1 if any(finding.violations for finding in found) else 0
 
 
 @contextmanager
-def _limit(seconds: float) -> Iterator[None]:
-    """Nobody watches: what hangs is broken off, and what it started is stopped."""
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Abort an experiment that hangs; the processes it started are stopped."""
 
-    def late(*_: object) -> None:
-        raise TimeoutError(f"it had not ended after {seconds:g} s")
+    def abort(*_: object) -> None:
+        raise TimeoutError(f"not finished after {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGALRM, abort)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -77,15 +78,15 @@ def _limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _show(found: Finding) -> None:
-    print(f"   {found.verdict.strip('*')}: {found.target}")
-    for name, value in found.figures.items():
+def _show(finding: Finding) -> None:
+    print(f"   {finding.verdict.strip('*')}: {finding.target}")
+    for name, value in finding.figures.items():
         print(f"   {name:48} {value}")
-    for what in (*found.missed, *found.broken[:20]):
+    for what in (*finding.missed, *finding.violations[:20]):
         print(f"   ! {what}")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that started processes are stopped
     sys.exit(main())

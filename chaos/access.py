@@ -1,6 +1,6 @@
-"""G11: every route for every role in every spelling, hosts and origins that are not ours, URLs that lead inside.
+"""G11: access control of every route for every role in every spelling, foreign hosts and origins, internal URLs.
 
-The cases are made from the application's own table of routes, so a route that is added tomorrow is tried, too.
+The cases are generated from the route table of the application, so new routes are covered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.tools.registry import specs
 
-# What needs no role: signs of life, the pages and their description, signing in, and what is signed by itself.
+# Routes without a role: health checks, pages, API description, sign-in, and webhooks, which are signed.
 OPEN = (
     "/healthz", "/readyz", "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc", "/api/session",
     "/api/webhooks/{name}", "/", "/executions", "/playbooks", "/operations", "/executions/{rest:path}",
@@ -54,9 +54,9 @@ BAD_ORIGINS = (
 )  # fmt: skip
 
 
-def app_of(tokens: Tokens) -> FastAPI:
-    """An application over memory."""
-    stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), _Nothing(), MemoryRunQueue())  # type: ignore[arg-type]
+def create_test_app(tokens: Tokens) -> FastAPI:
+    """An application with in-memory stores."""
+    stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), _NoResults(), MemoryRunQueue())  # type: ignore[arg-type]
     orchestrator = build_orchestrator(stores, specs)
     parts = AppState(orchestrator, tokens, specs)
 
@@ -69,13 +69,13 @@ def app_of(tokens: Tokens) -> FastAPI:
     return app
 
 
-class _Nothing:
+class _NoResults:
     def __getattr__(self, name: str) -> Any:
         raise LookupError(name)
 
 
-def table(app: FastAPI) -> list[tuple[str, str, Role | None]]:
-    """Method, path and the role it needs, of every route; None: the route asks for no role itself."""
+def route_table(app: FastAPI) -> list[tuple[str, str, Role | None]]:
+    """Method, path and required role of every route; None if the route requires no role."""
     found: list[tuple[str, str, Role | None]] = []
     for route in _routes(app):
         path = route.path
@@ -88,7 +88,7 @@ def _routes(app: Any) -> Iterator[Route]:
     for route in app.routes:
         if isinstance(route, Route):
             yield route
-        else:  # a router that was included as a whole
+        else:  # an included router
             yield from _routes(getattr(route, "original_router", None) or _Empty)
 
 
@@ -109,7 +109,7 @@ def _role(route: Route) -> Role | None:
 
 
 def spellings(path: str) -> list[str]:
-    """A path as people who look for a way around write it."""
+    """Variants of a path that try to bypass the access check."""
     plain = "/".join("1" if part.startswith("{") else part for part in path.split("/"))
     head, _, tail = plain.rpartition("/")
     return [
@@ -124,8 +124,8 @@ def spellings(path: str) -> list[str]:
     ]
 
 
-async def ask(app: Any, method: str, path: str, headers: list[tuple[str, str]], body: bytes = b"{}") -> int:
-    """The status of one request, without a socket between."""
+async def request_status(app: Any, method: str, path: str, headers: list[tuple[str, str]], body: bytes = b"{}") -> int:
+    """The status of one request, sent without a socket."""
     from urllib.parse import unquote
 
     status = 0
@@ -142,7 +142,7 @@ async def ask(app: Any, method: str, path: str, headers: list[tuple[str, str]], 
         nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            raise _Answered
+            raise _StatusKnown
 
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
@@ -153,66 +153,66 @@ async def ask(app: Any, method: str, path: str, headers: list[tuple[str, str]], 
     try:
         async with asyncio.timeout(5):
             await app(scope, receive, send)
-    except (_Answered, TimeoutError):
+    except (_StatusKnown, TimeoutError):
         pass
     return status
 
 
-class _Answered(BaseException):
-    """The status is known; the rest of the answer is of no interest."""
+class _StatusKnown(BaseException):
+    """Ends the request when the status is known."""
 
 
-async def tried(folder: Path) -> tuple[Counter[str], list[str]]:
-    """Every case; how many of which sort, and what was answered unexpectedly."""
+async def run_cases(folder: Path) -> tuple[Counter[str], list[str]]:
+    """Run every case; returns the number of cases by sort, and the unexpected responses."""
     tokens = Tokens(folder)
     texts: dict[str, str | None] = {role: tokens.add(role, role) for role in ROLES}
-    texts |= {"nobody": None, "stranger": "noetl_guessed"}
+    texts |= {"anonymous": None, "invalid": "noetl_guessed"}
     count: Counter[str] = Counter()
-    roles = table(app_of(tokens))
-    odd = [f"{method} {path} needs no role" for method, path, role in roles if role is None and path not in OPEN]
-    for who, text in texts.items():
-        app = app_of(tokens)  # its own rates of requests
-        for method, path, role in table(app):
+    roles = route_table(create_test_app(tokens))
+    unexpected = [f"{method} {path} needs no role" for method, path, role in roles if role is None and path not in OPEN]
+    for role_name, text in texts.items():
+        app = create_test_app(tokens)  # with its own rate limits
+        for method, path, role in route_table(app):
             for spelled in spellings(path):
                 headers = [("host", "127.0.0.1"), ("content-type", "application/json")]
                 headers += [("authorization", f"Bearer {text}")] if text else []
-                status = await ask(app, method, spelled, headers)
+                status = await request_status(app, method, spelled, headers)
                 count["routes"] += 1
-                may = role is None or (who in ROLES and Caller("x", who).may(role))
+                allowed = role is None or (role_name in ROLES and Caller("x", role_name).may(role))
                 if status == 429:
-                    app = app_of(tokens)
+                    app = create_test_app(tokens)
                     continue
                 if (status >= 500 and status != 503) or status == 0:
-                    odd.append(f"{who} {method} {spelled}: {status}")
-                elif not may and status not in REFUSED:
-                    odd.append(f"{who} {method} {spelled} (needs {role}): {status}")
-                elif may and role is not None and spelled == spellings(path)[0] and status in (401, 403):
-                    odd.append(f"{who} {method} {spelled} (needs {role}) was refused: {status}")
-    app, admin = app_of(tokens), ("authorization", f"Bearer {texts['admin']}")
-    for hosts, fine in ((GOOD_HOSTS, True), (BAD_HOSTS, False)):
+                    unexpected.append(f"{role_name} {method} {spelled}: {status}")
+                elif not allowed and status not in REFUSED:
+                    unexpected.append(f"{role_name} {method} {spelled} (needs {role}): {status}")
+                elif allowed and role is not None and spelled == spellings(path)[0] and status in (401, 403):
+                    unexpected.append(f"{role_name} {method} {spelled} (needs {role}) was rejected: {status}")
+    app, admin = create_test_app(tokens), ("authorization", f"Bearer {texts['admin']}")
+    for hosts, valid in ((GOOD_HOSTS, True), (BAD_HOSTS, False)):
         for host in hosts:
-            status = await ask(app, "GET", "/api/executions", [("host", host), admin])
+            status = await request_status(app, "GET", "/api/executions", [("host", host), admin])
             count["hosts and origins"] += 1
-            if (status == 200) != fine:
-                odd.append(f"Host {host!r}: {status}")
+            if (status == 200) != valid:
+                unexpected.append(f"Host {host!r}: {status}")
     for origin in BAD_ORIGINS:
-        status = await ask(app, "GET", "/api/executions", [("host", "127.0.0.1"), ("origin", origin), admin])
+        status = await request_status(app, "GET", "/api/executions", [("host", "127.0.0.1"), ("origin", origin), admin])
         count["hosts and origins"] += 1
         if status != 403:
-            odd.append(f"Origin {origin!r}: {status}")
+            unexpected.append(f"Origin {origin!r}: {status}")
     twice = [("host", "127.0.0.1"), ("host", "evil.example"), admin]
     for headers in (twice, [twice[1], twice[0], admin]):
         count["hosts and origins"] += 1
-        if await ask(app, "GET", "/api/executions", headers) == 200:
-            odd.append(f"two hosts: {headers[:2]}")
-    return count, odd
+        if await request_status(app, "GET", "/api/executions", headers) == 200:
+            unexpected.append(f"two hosts: {headers[:2]}")
+    return count, unexpected
 
 
 # ── URLs ────────────────────────────────────────────────────────────────────────────────────
 
 
-def inside(port: int) -> list[str]:
-    """URLs that lead to this machine, its network or its cloud, as they are commonly hidden."""
+def internal_urls(port: int) -> list[str]:
+    """Common encodings of URLs of this machine, its network and the metadata service of its cloud."""
     hosts = """
         127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7f.0.0.1 017700000001 0177.0.0.1 127.0.0.2
         127.255.255.254 localhost LOCALHOST localhost. 0.0.0.0 0 [::1] [::] [0:0:0:0:0:0:0:1]
@@ -236,35 +236,35 @@ def inside(port: int) -> list[str]:
 
 
 def experiment(*, quick: bool) -> Finding:
-    """All of it, without sockets but for the URLs, which are tried on a server with a worker."""
+    """Run all cases in process, and fetch the URLs on a server with a worker."""
     with tempfile.TemporaryDirectory(prefix="noetl-chaos-") as folder:
-        count, odd = asyncio.run(tried(Path(folder)))
+        count, unexpected = asyncio.run(run_cases(Path(folder)))
     urls, reached = _try_urls(8 if quick else 1)
     return Finding(
         part="access",
         guarantee="G11",
-        target="Every route x role x 8 spellings: 0 unexpected answers; 60 URLs that lead inside and 40 Host and "
-        "Origin cases: 0 pass",
-        did="Cases made from the application's own table of routes; URLs fetched by `kind: http` on a worker that may "
-        "reach public addresses only, with somebody listening where they lead.",
+        target="Every route x role x 8 spellings: 0 unexpected responses; 60 internal URLs and 40 Host and Origin "
+        "cases: 0 pass",
+        setup="Cases generated from the route table of the application; URLs fetched by `kind: http` on a worker that "
+        "may connect to public addresses only, with a listener on the internal addresses.",
         figures={
             "route, role and spelling": f"{count['routes']:,}",
             "hosts and origins": str(count["hosts and origins"]),
-            "URLs that lead inside": str(urls),
-            "unexpected answers": str(len(odd)),
-            "URLs that arrived": str(len(reached)),
+            "internal URLs": str(urls),
+            "unexpected responses": str(len(unexpected)),
+            "internal URLs reached": str(len(reached)),
         },
-        broken=[*odd, *reached],
+        violations=[*unexpected, *reached],
     )
 
 
 def _try_urls(step: int) -> tuple[int, list[str]]:
-    from chaos.inside import Sink
-    from chaos.solo import solo
+    from chaos.internal_listener import InternalListener
+    from chaos.single_server import single_server
 
     reached: list[str] = []
-    with Sink() as sink, solo(workers=1, NOETL_PRIVATE_NETWORKS="") as cluster:
-        urls = inside(sink.port)[::step]
+    with InternalListener() as listener, single_server(workers=1, NOETL_PRIVATE_NETWORKS="") as cluster:
+        urls = internal_urls(listener.port)[::step]
         for url in urls:
             tool = {"kind": "http", "url": url, "spec": {"timeout": 3}}
             text = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: u, path: chaos/u}\nworkflow: "
@@ -272,9 +272,9 @@ def _try_urls(step: int) -> tuple[int, list[str]]:
                 "POST", "/api/execute", {"content": text + json.dumps([{"step": "a", "tool": tool}])}
             )
             if status != 202:
-                continue  # the playbook itself is refused
+                continue  # the playbook is rejected
             ended = cluster.finished(str(document["execution_id"]), 30)
             if ended["status"] == "success":
                 reached.append(f"{url} was fetched")
-        reached += [f"somebody was heard inside: {line}" for line in sink.heard]
+        reached += [f"the internal listener got a connection {each}" for each in listener.connections]
     return len(urls), reached

@@ -1,4 +1,4 @@
-"""The experiments by name, each a function of `quick` that gives a Finding."""
+"""The experiments by name, each a function of `quick` that returns a Finding."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from chaos.findings import Finding
 
 
 class Experiment(Protocol):
-    """Something that harms and judges."""
+    """Injects faults or load and checks the results."""
 
     def __call__(self, *, quick: bool) -> Finding:
-        """What it found."""
+        """Run the experiment."""
 
 
-def _later(module: str, name: str = "experiment") -> Experiment:
+def _lazy(module: str, name: str = "experiment") -> Experiment:
     def run(*, quick: bool) -> Finding:
-        found: Callable[..., Finding] = getattr(import_module(f"chaos.{module}"), name)
-        return found(quick=quick)
+        function: Callable[..., Finding] = getattr(import_module(f"chaos.{module}"), name)
+        return function(quick=quick)
 
     return cast(Experiment, run)
 
 
 CHAOS: dict[str, Experiment] = {
-    "kills": _later("kills"),
-    "rolling": _later("kills", "rolling"),
-    "restarts": _later("restarts"),
-    "zombies": _later("zombies"),
-    "flush": _later("flush"),
-    "disk": _later("disk"),
-    "network": _later("network"),
-    "poison": _later("poison"),
-    "access": _later("access"),
+    "kills": _lazy("kills"),
+    "rolling": _lazy("kills", "rolling"),
+    "restarts": _lazy("restarts"),
+    "zombies": _lazy("zombies"),
+    "flush": _lazy("flush"),
+    "disk": _lazy("disk"),
+    "network": _lazy("network"),
+    "poison": _lazy("poison"),
+    "access": _lazy("access"),
 }
 LOAD: dict[str, Experiment] = {
-    "burst": _later("load", "burst"),
-    "wide": _later("load", "wide"),
-    "footprint": _later("load", "footprint"),
+    "burst": _lazy("load", "burst"),
+    "wide": _lazy("load", "wide"),
+    "footprint": _lazy("load", "footprint"),
 }

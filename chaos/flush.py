@@ -1,7 +1,7 @@
-"""G3: an acknowledgement leaves the server after the flush, as the kernel saw it.
+"""G3: the server sends an acknowledgement after the flush, verified by a trace of system calls.
 
-The server runs under strace; requests come one at a time and nobody else writes. So whenever `202` is sent, the
-write-ahead log must have been written for it, and flushed after the last write.
+The server runs under strace. Requests are sent one at a time, and there are no other writers. When a `202` is sent,
+the write-ahead log must have been written for it, and flushed after the last write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.findings import Finding
-from chaos.solo import submit
+from chaos.single_server import submit
 from tests.server.http.serving import Cluster
 
 PLAYBOOK = (
@@ -27,19 +27,19 @@ PLAYBOOK = (
 WRITES = "pwrite64,write,writev,sendto,sendmsg,fdatasync,fsync,sync_file_range"
 _CALL = re.compile(r"^(\d+)\s+(\w+)\((\d+)<([^>]*)>(.*)$")
 _RESUMED = re.compile(r"^(\d+)\s+<\.\.\. (\w+) resumed>(.*)$")
-_AHEAD = re.compile(r'^, "(?:\\0)+"\.\.\., \d{5,}, ')  # zeros where the log will go on: nothing anybody was told of
+_AHEAD = re.compile(r'^, "(?:\\0)+"\.\.\., \d{5,}, ')  # preallocated zeros: nothing that was acknowledged
 
 
 def experiment(*, quick: bool) -> Finding:
-    """Count the acknowledgements that were sent before their flush."""
+    """Count acknowledgements that are sent before their flush."""
     requests = 200 if quick else 5_000
     target = "0 of 5,000 acknowledgements before the flush"
     if shutil.which("strace") is None:
-        return Finding("flush", "G3", target, "Not measured: there is no `strace` here.", missed=["not measured"])
+        return Finding("flush", "G3", target, "Not measured: `strace` is not installed.", missed=["not measured"])
     with tempfile.TemporaryDirectory(prefix="noetl-chaos-") as folder:
-        traced, trace = Traced(Path(folder)), Path(folder) / "trace"
+        traced, trace = TracedServer(Path(folder)), Path(folder) / "trace"
         try:
-            traced.start_traced(trace)
+            traced.start_with_trace(trace)
             began = time.monotonic()
             for _ in range(requests):
                 submit(traced, PLAYBOOK)
@@ -47,30 +47,30 @@ def experiment(*, quick: bool) -> Finding:
         finally:
             traced.stop()
         with trace.open(errors="replace") as lines:
-            acknowledged, early, flushes = judge_calls(lines)
-    broken = [f"{early} acknowledgements were sent before the flush"] if early else []
+            acknowledged, early, flushes = check_calls(lines)
+    violations = [f"{early} acknowledgements were sent before the flush"] if early else []
     if acknowledged < requests:
-        broken.append(f"only {acknowledged} of {requests} acknowledgements were seen")
+        violations.append(f"only {acknowledged} of {requests} acknowledgements are in the trace")
     return Finding(
         part="flush",
         guarantee="G3",
         target=target,
-        did=f"One server on SQLite under `strace`; {requests:,} requests, one after the other.",
+        setup=f"One server on SQLite under `strace`; {requests:,} requests in sequence.",
         figures={
             "acknowledgements": f"{acknowledged:,}",
             "sent before the flush": str(early),
             "flushes": f"{flushes:,}",
-            "requests under strace": f"{requests / seconds:,.0f} a second",
+            "requests under strace": f"{requests / seconds:,.0f} per second",
         },
-        broken=broken,
+        violations=violations,
     )
 
 
-def judge_calls(lines: Iterable[str]) -> tuple[int, int, int]:
-    """Acknowledgements, those before their flush, and flushes, of a trace with paths (`strace -f -y`)."""
+def check_calls(lines: Iterable[str]) -> tuple[int, int, int]:
+    """Count acknowledgements, acknowledgements before their flush, and flushes in a trace (`strace -f -y`)."""
     acknowledged = early = flushes = 0
     dirty = written = False
-    pending: dict[str, str] = {}  # thread -> a flush that has begun
+    pending: dict[str, str] = {}  # thread -> flush in progress
     for line in lines:
         call = _CALL.match(line)
         if call is not None:
@@ -92,17 +92,17 @@ def judge_calls(lines: Iterable[str]) -> tuple[int, int, int]:
     return acknowledged, early, flushes
 
 
-class Traced(Cluster):
-    """A server whose system calls are written down."""
+class TracedServer(Cluster):
+    """A server that runs under strace."""
 
     trace: Path | None = None
 
-    def start_traced(self, trace: Path) -> None:
-        """Start it under strace, and wait until it is ready."""
+    def start_with_trace(self, trace: Path) -> None:
+        """Start the server under strace and wait until it is ready."""
         self.trace = trace
         self.start_server()
 
     def _python(self, code: str, *others: Any) -> subprocess.Popen[bytes]:
-        # -D: the tracer stands beside it, so the process we start, signal and wait for is the server itself.
+        # -D: the tracer is a separate process, so that the started process is the server itself.
         strace = ["strace", "-D", "-f", "-y", "-s", "32", "-e", f"trace={WRITES}", "-o", str(self.trace)]
         return subprocess.Popen([*strace, sys.executable, "-c", code], env=self.environ)

@@ -1,7 +1,7 @@
-"""A bad network between workers and server: slow, and cut in the middle of requests and answers.
+"""A faulty network between workers and server: slow, with connections cut during requests and responses.
 
-Workers speak through a proxy of this process, which delays every piece and closes connections at random, half of
-the time after the request went through: then the answer is lost, and the worker must ask again without harm.
+Workers connect through a proxy in this process, which delays every chunk and closes connections at random. In half of
+the cases the request was already delivered: the response is lost, and the worker must repeat the request safely.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import time
 from contextlib import suppress
 
 from chaos.findings import Finding
-from chaos.judging import judge
+from chaos.oracles import check_executions
 from chaos.restarts import playbook
-from chaos.solo import solo, submit
+from chaos.single_server import single_server, submit
 from tests.server.http.serving import free_port
 
 
 class Proxy:
-    """A line that is slow and breaks."""
+    """A TCP proxy that delays chunks and cuts connections."""
 
     def __init__(self, target: int, *, delay: float, cut: float, seed: int) -> None:
         self.port = free_port()
         self.cuts = 0
-        self.pieces = 0
+        self.chunks = 0
         self._target = target
         self._delay = delay
         self._cut = cut
@@ -34,16 +34,16 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Listen."""
+        """Start listening."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 
-    def mend(self) -> None:
-        """Be a good line from now on."""
+    def stop_cutting(self) -> None:
+        """Cut no more connections."""
         self._cut = 0.0
 
     def _run(self) -> None:
@@ -57,41 +57,41 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
             writer.close()
             return
-        ends = (writer, there_writer)
-        lanes = [
-            asyncio.ensure_future(self._carry(reader, there_writer, ends)),
-            asyncio.ensure_future(self._carry(there_reader, writer, ends)),
+        ends = (writer, upstream_writer)
+        directions = [
+            asyncio.ensure_future(self._forward(reader, upstream_writer, ends)),
+            asyncio.ensure_future(self._forward(upstream_reader, writer, ends)),
         ]
         with suppress(asyncio.CancelledError):
-            await asyncio.wait(lanes)
+            await asyncio.wait(directions)
 
-    async def _carry(
+    async def _forward(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, ends: tuple[asyncio.StreamWriter, ...]
     ) -> None:
         try:
-            while piece := await source.read(65536):
-                self.pieces += 1
+            while chunk := await source.read(65536):
+                self.chunks += 1
                 await asyncio.sleep(self._delay * self._draw.random() * 2)
                 if self._draw.random() < self._cut:
                     self.cuts += 1
                     break
-                sink.write(piece)
+                sink.write(chunk)
                 await sink.drain()
         except OSError:
-            pass  # the other end has gone, which is what this is about
+            pass  # the connection was cut
         finally:
             for end in ends:
                 end.close()
 
 
 def experiment(*, quick: bool) -> Finding:
-    """A loop and a crowd of executions through the bad line."""
+    """Run a loop and many executions through the proxy."""
     items, executions = (100, 10) if quick else (600, 100)
-    with solo(workers=0, NOETL_SLOTS="16", NOETL_SERVER_LEASE_SECONDS="5") as cluster:
+    with single_server(workers=0, NOETL_SLOTS="16", NOETL_SERVER_LEASE_SECONDS="5") as cluster:
         proxy = Proxy(cluster.port, delay=0.03, cut=0.05, seed=7)
         proxy.start()
         cluster.environ["NOETL_SERVER_URL"] = f"http://127.0.0.1:{proxy.port}"
@@ -108,8 +108,8 @@ def experiment(*, quick: bool) -> Finding:
         seconds = time.monotonic() - began
         done = set(file.read_text().split())
         again = len(file.read_text().split()) - items
-        proxy.mend()
-        judged = judge(str(cluster.home / "noetl.db"), ids)
+        proxy.stop_cutting()
+        report = check_executions(str(cluster.home / "noetl.db"), ids)
         for worker in cluster.workers:
             worker.terminate()
         for worker in cluster.workers:
@@ -119,15 +119,15 @@ def experiment(*, quick: bool) -> Finding:
     return Finding(
         part="network",
         guarantee="rules 3, 4",
-        target="A slow network that breaks: everything ends, nothing is written twice",
-        did=f"3 workers behind a proxy that delays every piece by 0 to 60 ms and cuts one in twenty; "
-        f"a loop of {items} and {executions} executions of 3 iterations.",
+        target="A slow network that cuts connections: every execution ends, nothing is written twice",
+        setup=f"3 workers behind a proxy that delays every chunk by 0 to 60 ms and cuts the connection at one chunk in "
+        f"twenty; a loop of {items} iterations and {executions} executions of 3 iterations.",
         figures={
-            "connections cut": f"{proxy.cuts} in {proxy.pieces:,} pieces",
-            "executions that ended well": f"{judged.outcomes['success']} of {len(ids)}",
-            "broken promises in the logs": str(len(judged.broken)),
-            "iterations done again": str(again),
-            "all in": f"{seconds:.1f} s",
+            "connections cut": f"{proxy.cuts} in {proxy.chunks:,} chunks",
+            "successful executions": f"{report.outcomes['success']} of {len(ids)}",
+            "violations in the logs": str(len(report.violations)),
+            "repeated iterations": str(again),
+            "duration": f"{seconds:.1f} s",
         },
-        broken=judged.broken + ([f"{missing} iterations were never done"] if missing else []),
+        violations=report.violations + ([f"{missing} iterations are missing"] if missing else []),
     )

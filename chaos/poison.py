@@ -1,7 +1,7 @@
-"""G9: playbooks that would take everything, beside one that only wants to run.
+"""G9: playbooks that try to exhaust resources, next to a canary playbook.
 
-Each must end as a failure with a kind, or be refused with diagnostics, within five seconds; a canary that runs again
-and again on the same server must hardly notice.
+Each one must fail with an error kind, or be rejected with diagnostics, within five seconds. The latency of a canary on
+the same server must at most double.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from chaos.findings import Finding, milliseconds, percentile
 from chaos.load import ONE
-from chaos.solo import solo
+from chaos.single_server import single_server
 from tests.server.http.serving import Cluster
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: poison, path: chaos/poison}\n"
@@ -21,8 +21,8 @@ WITHIN = 5.0
 FINAL = ("success", "failed", "cancelled")
 
 
-def poisons() -> dict[str, str]:
-    """Sixty of them, by name."""
+def poison_playbooks() -> dict[str, str]:
+    """The poison playbooks by name."""
     found: dict[str, str] = {}
     for limits in ({}, {"max_task_runs": 50}):
         found[f"a task that jumps to itself{_limited(limits)}"] = _steps(
@@ -32,7 +32,7 @@ def poisons() -> dict[str, str]:
         {"step": "a", "tool": [_task(name, "noop", _else("jump", to=to)) for name, to in ("pq", "qr", "rp")]}
     )
     for delay in (0, 0.001, 0.01):
-        found[f"a retry that never helps, {delay}"] = _python(
+        found[f"a retry that never succeeds, {delay}"] = _python(
             "raise RuntimeError('no')", _else("retry", attempts=20, delay=delay)
         )
     for name, template in TEMPLATES.items():
@@ -56,12 +56,12 @@ def poisons() -> dict[str, str]:
             {"step": "a", "loop": {"in": value, "iterator": "n"}, "tool": {"kind": "noop"}}
         )
     for limits in ({}, {"max_step_runs": 100}):
-        found[f"steps that follow each other for ever{_limited(limits)}"] = _circle({"kind": "noop"}, **limits)
-    found["steps of python that follow each other for ever"] = _circle({"kind": "python", "code": "result = 1"})
-    found["a step that follows itself for ever"] = _steps(
+        found[f"a cycle of steps{_limited(limits)}"] = _cycle({"kind": "noop"}, **limits)
+    found["a cycle of python steps"] = _cycle({"kind": "python", "code": "result = 1"})
+    found["a step that routes to itself"] = _steps(
         {"step": "a", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "a"}]}}
     )
-    found["steps without tasks that follow each other for ever"] = _steps(
+    found["a cycle of steps without tasks"] = _steps(
         {"step": "a", "next": {"arcs": [{"step": "b"}]}}, {"step": "b", "next": {"arcs": [{"step": "a"}]}}
     )
     for wide in (5, 15):
@@ -70,13 +70,11 @@ def poisons() -> dict[str, str]:
         found[f"YAML {depth} deep"] = HEAD + "workload: " + "[" * depth + "]" * depth + "\n"
     aliases = "\n".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))
     found["YAML aliases that multiply"] = f"{HEAD}workload:\n  a0: &a0 [x]\n{aliases}\nworkflow: []\n"
-    found["a key twice"] = HEAD + "workflow: [{step: a, step: b, tool: {kind: noop}}]\n"
-    found["no YAML"] = HEAD + "workflow: [{step: a\n"
+    found["a duplicate key"] = HEAD + "workflow: [{step: a, step: b, tool: {kind: noop}}]\n"
+    found["invalid YAML"] = HEAD + "workflow: [{step: a\n"
     found["a million steps"] = HEAD + "workflow:\n" + "- {step: s, tool: {kind: noop}}\n" * 50_000
-    found["a step that is not there"] = _steps(
-        {"step": "a", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "nowhere"}]}}
-    )
-    found["a kind that is not there"] = _steps({"step": "a", "tool": {"kind": "magic"}})
+    found["an unknown step"] = _steps({"step": "a", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "nowhere"}]}})
+    found["an unknown kind"] = _steps({"step": "a", "tool": {"kind": "magic"}})
     return found
 
 
@@ -88,25 +86,25 @@ TEMPLATES = {
     "a sum that grows": "{{ (range(9999) | list) * 9999 }}",
     "a format that is wide": "{{ '%999999999d' % 1 }}",
     "a replacement that grows": "{{ ('x' * 9999).replace('x', 'x' * 9999).replace('x', 'x' * 9999) }}",
-    "the way out of the sandbox": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "a sandbox escape": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
 }
 PROGRAMS = {
-    "for ever": "while True:\n    pass",
-    "asleep": "import time\ntime.sleep(3600)",
+    "infinite loop": "while True:\n    pass",
+    "long sleep": "import time\ntime.sleep(3600)",
     "raises": "raise SystemExit(3)",
-    "is gone": "import os\nos._exit(9)",
+    "exits at once": "import os\nos._exit(9)",
     "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
     "recurses": "def f():\n    return f()\nresult = f()",
-    "gives what no JSON is": "result = object()",
+    "result is not JSON": "result = object()",
     "does not compile": "result = (",
     "breaks its own output": "import os\nos.close(1)\nos.close(0)\nraise RuntimeError('x')",
 }
 COMMANDS = {
-    "for ever": "while true; do :; done",
-    "asleep": "sleep 3600",
+    "infinite loop": "while true; do :; done",
+    "long sleep": "sleep 3600",
     "endless output": "yes",
     "fails": "exit 7",
-    "is not there": "/no/such/program",
+    "unknown program": "/no/such/program",
     "ignores signals": "trap '' TERM INT; sleep 3600",
     "leaves children": "sleep 3600 & sleep 3600 & wait",
 }
@@ -116,7 +114,7 @@ def _limited(limits: dict[str, int]) -> str:
     return "".join(f", {name} {value}" for name, value in limits.items())
 
 
-def _circle(tool: dict[str, Any], **limits: int) -> str:
+def _cycle(tool: dict[str, Any], **limits: int) -> str:
     return _steps(
         {"step": "a", "tool": tool, "next": {"arcs": [{"step": "b"}]}},
         {"step": "b", "tool": tool, "next": {"arcs": [{"step": "a"}]}},
@@ -145,7 +143,7 @@ def _steps(*steps: dict[str, Any], **limits: int) -> str:
 
 
 class Canary:
-    """A small playbook, run again and again; how long each run took."""
+    """Runs a small playbook repeatedly and records the duration of each run."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -171,58 +169,58 @@ class Canary:
 
 
 def experiment(*, quick: bool) -> Finding:
-    """Every poison once, one after the other, beside the canary."""
-    cases = poisons()
+    """Run every poison playbook in sequence, concurrently with the canary."""
+    cases = poison_playbooks()
     if quick:
         cases = dict(list(cases.items())[:: max(1, len(cases) // 12)])
     slowest: tuple[float, str] = (0.0, "")
     refused = 0
     kinds: dict[str, int] = {}
-    broken: list[str] = []
+    violations: list[str] = []
     late: list[str] = []
-    with solo(workers=1, NOETL_SLOTS="32") as cluster:
+    with single_server(workers=1, NOETL_SLOTS="32") as cluster:
         with Canary(cluster) as before:
             time.sleep(1 if quick else 20)
         with Canary(cluster) as beside:
             for name, text in cases.items():
                 began = time.monotonic()
-                answer = _ending(cluster, text)
+                result = _ending(cluster, text)
                 took = time.monotonic() - began
                 slowest = max(slowest, (took, name))
-                if answer == "diagnostics":
+                if result == "diagnostics":
                     refused += 1
-                elif answer in ("", "success", "internal"):
-                    broken.append(f"{name}: {answer or 'no typed failure'}")
+                elif result in ("", "success", "internal"):
+                    violations.append(f"{name}: {result or 'no typed failure'}")
                 else:
-                    kinds[answer] = kinds.get(answer, 0) + 1
+                    kinds[result] = kinds.get(result, 0) + 1
                 if took > WITHIN:
                     late.append(f"{name} took {took:.1f} s")
-        with Canary(cluster) as after:  # so that a slow spell of the machine is not taken for the poisons' doing
+        with Canary(cluster) as after:  # again, so that a slow phase of the machine does not count
             time.sleep(1 if quick else 20)
         status, _ = cluster.ask("GET", "/readyz", token="")
     if status != 200:
-        broken.append("the server is not ready afterwards")
-    alone, among = percentile([*before.took, *after.took], 0.99), percentile(beside.took, 0.99)
-    if among > 2 * alone:
-        late.append(f"the canary's p99 went from {milliseconds(alone)} to {milliseconds(among)}")
+        violations.append("the server is not ready after the experiment")
+    alone, concurrent = percentile([*before.took, *after.took], 0.99), percentile(beside.took, 0.99)
+    if concurrent > 2 * alone:
+        late.append(f"the p99 of the canary increased from {milliseconds(alone)} to {milliseconds(concurrent)}")
     return Finding(
         part="poison",
         guarantee="G9",
-        target="60 poison playbooks: a typed failure within 5 s each; a canary's p99 at most doubles",
-        did=f"One server on SQLite, one worker; {len(cases)} poison playbooks in turn, a canary beside them.",
+        target="60 poison playbooks: each fails with an error kind within 5 s; the p99 of a canary at most doubles",
+        setup=f"One server on SQLite, one worker; {len(cases)} poison playbooks in sequence, with a concurrent canary.",
         figures={
-            "ended with a kind": ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())),
-            "refused with diagnostics": str(refused),
+            "failed with an error kind": ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())),
+            "rejected with diagnostics": str(refused),
             "slowest": f"{slowest[0]:.1f} s ({slowest[1]})",
-            "canary's p99 alone / beside": f"{milliseconds(alone)} / {milliseconds(among)}",
+            "p99 of the canary alone / concurrently": f"{milliseconds(alone)} / {milliseconds(concurrent)}",
         },
-        broken=broken,
+        violations=violations,
         missed=late,
     )
 
 
 def _ending(cluster: Cluster, text: str) -> str:
-    """How a playbook ended: the kind of its error, `diagnostics`, or a word that is wrong."""
+    """The result of a playbook: its error kind, `diagnostics`, or an unexpected status."""
     status, document = cluster.ask("POST", "/api/execute", {"content": text})
     if status == 422 and document.get("diagnostics"):
         return "diagnostics"

@@ -1,6 +1,6 @@
-"""G4: a long loop while the server is killed again and again; it is ready soon, and little is done twice.
+"""G4: a long loop while the server is killed repeatedly; restarts are fast, and little work is repeated.
 
-Every iteration adds a line to a file, so the file says how often something was really done.
+Every iteration appends a line to a file, which shows how often it was executed.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import time
 from collections import Counter
 
 from chaos.findings import Finding, percentile
-from chaos.judging import judge
-from chaos.solo import kill_server, solo, submit
+from chaos.oracles import check_executions
+from chaos.single_server import kill_server, single_server, submit
 
 SLOTS, WORKERS = 16, 2
 READY_SECONDS = 2.0
 
 
 def playbook(items: int, file: str) -> str:
-    """A loop that leaves a trace of each iteration."""
+    """A loop that records each iteration in a file."""
     return f"""
 apiVersion: noetl.io/v2
 kind: Playbook
@@ -36,10 +36,10 @@ workflow:
 
 
 def experiment(*, quick: bool) -> Finding:
-    """Kill the server at even distances of the loop's progress."""
+    """Kill the server at equal intervals of the progress of the loop."""
     items, kills = (1_000, 4) if quick else (10_000, 20)
     ready: list[float] = []
-    with solo(workers=WORKERS, NOETL_SLOTS=str(SLOTS)) as cluster:
+    with single_server(workers=WORKERS, NOETL_SLOTS=str(SLOTS)) as cluster:
         file = cluster.home / "done.txt"
         file.touch()
         began = time.monotonic()
@@ -53,30 +53,30 @@ def experiment(*, quick: bool) -> Finding:
         document = cluster.finished(execution_id, 300)
         seconds = time.monotonic() - began
         done = Counter(file.read_text().split())
-        judged = judge(str(cluster.home / "noetl.db"), [execution_id])
-    broken = list(judged.broken)
+        report = check_executions(str(cluster.home / "noetl.db"), [execution_id])
+    violations = list(report.violations)
     missing = [n for n in range(items) if not done[str(n)]]
-    broken += [f"iteration {n} was never done" for n in missing[:5]]
-    redone = sum(done.values()) - items
+    violations += [f"iteration {n} was not executed" for n in missing[:5]]
+    repeated = sum(done.values()) - items
     most = kills * SLOTS * WORKERS
-    if redone > most:
-        broken.append(f"{redone} iterations were done again, more than the {most} that were in flight")
+    if repeated > most:
+        violations.append(f"{repeated} iterations were repeated, more than the {most} that were in flight")
     slow = [each for each in ready if each > READY_SECONDS]
     return Finding(
         part="restarts",
         guarantee="G4",
-        target="10,000-iteration loop, 20 server kills: ready in 2 s, redone work at most what was in flight",
-        did=f"One server on SQLite, {WORKERS} workers with {SLOTS} slots over HTTP; {items:,} iterations, {kills} "
+        target="10,000-iteration loop, 20 server kills: ready in 2 s, at most the work in flight is repeated",
+        setup=f"One server on SQLite, {WORKERS} workers with {SLOTS} slots over HTTP; {items:,} iterations, {kills} "
         "SIGKILLs of the server.",
         figures={
-            "ready again, median / worst": f"{percentile(ready, 0.5):.2f} s / {max(ready):.2f} s",
-            "iterations done again": f"{redone} (at most {most} were in flight)",
+            "time to readiness, median / worst": f"{percentile(ready, 0.5):.2f} s / {max(ready):.2f} s",
+            "repeated iterations": f"{repeated} (at most {most} were in flight)",
             "iterations lost": str(len(missing)),
             "status": str(document["status"]),
-            "whole loop": f"{seconds:.1f} s",
-            "events": f"{judged.events:,}",
+            "duration of the loop": f"{seconds:.1f} s",
+            "events": f"{report.events:,}",
         },
-        broken=broken,
+        violations=violations,
         missed=[f"{len(slow)} of {kills} restarts took longer than {READY_SECONDS:g} s"] if slow else [],
     )
 

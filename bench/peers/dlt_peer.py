@@ -1,4 +1,4 @@
-"""dlt: a table of Postgres to DuckDB, to Parquet and to Postgres, with its fastest back end (pyarrow)."""
+"""dlt: a Postgres table to DuckDB, Parquet and Postgres, with the fastest back end (pyarrow)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from telling import begin, tell
+from reporting import report, selected_workloads
 
 ENGINE = "dlt"
 
 
-def moved(kind: str, rows: int) -> float:
-    """Seconds for the whole table."""
+def move(kind: str, rows: int) -> float:
+    """Transfer the table; returns the seconds."""
     os.environ.update(RUNTIME__DLTHUB_TELEMETRY="false", RUNTIME__LOG_LEVEL="ERROR")
     import dlt
     from dlt.sources.sql_database import sql_table
@@ -50,10 +50,10 @@ def moved(kind: str, rows: int) -> float:
 
 
 def main() -> None:
-    begin()
+    selected_workloads()
     rows = int(os.environ["BENCH_ROWS"])
     for kind in ("duckdb", "parquet", "postgres"):
-        tell(ENGINE, "W5", f"postgres to {kind}", [rows / moved(kind, rows)], "rows/s")
+        report(ENGINE, "W5", f"postgres to {kind}", [rows / move(kind, rows)], "rows/s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prefect: its server on SQLite, flows in the client's process; logging and caching off, which favours it."""
+"""Prefect: the server on SQLite, flows in the client process; logging and caching are off, the fastest form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from telling import Served, attempt, begin, cold_seconds, fib, seconds, tell, wait_for
+from reporting import ServerProcess, cold_seconds, fib, report, run_workloads, seconds, selected_workloads, wait_for
 
 ENGINE = "prefect"
 QUIET = {
@@ -22,7 +22,7 @@ QUIET = {
 
 
 def flows() -> Any:
-    """The flows; made after the settings are in the environment, since importing Prefect reads them."""
+    """Import Prefect after the environment is set, because the import reads the settings."""
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
 
@@ -67,47 +67,47 @@ def flows() -> Any:
     return Flows
 
 
-def measure(asked: tuple[str, ...]) -> None:
-    made = flows()
-    made.one()
+def measure(selected: tuple[str, ...]) -> None:
+    defined = flows()
+    defined.one()
 
     def w1() -> None:
-        tell(ENGINE, "W1", "1 noop step", [taken * 1e3 for taken in seconds(made.one, 20)], "ms")
+        report(ENGINE, "W1", "1 noop step", [taken * 1e3 for taken in seconds(defined.one, 20)], "ms")
         command = [sys.executable, os.path.abspath(__file__), "one"]
-        tell(ENGINE, "W1", "cold process", [taken * 1e3 for taken in cold_seconds(command, 3)], "ms")
+        report(ENGINE, "W1", "cold process", [taken * 1e3 for taken in cold_seconds(command, 3)], "ms")
 
     def w2() -> None:
-        tell(ENGINE, "W2", "40 python steps", [taken * 1e3 for taken in seconds(lambda: made.chain(40), 3)], "ms")
+        report(ENGINE, "W2", "40 python steps", [taken * 1e3 for taken in seconds(lambda: defined.chain(40), 3)], "ms")
 
     def w3() -> None:
-        rates = [1000 / taken for taken in seconds(lambda: made.fan_out(1000), 2)]
-        tell(ENGINE, "W3", "loop of 1,000 noop items", rates, "items/s")
+        rates = [1000 / taken for taken in seconds(lambda: defined.fan_out(1000), 2)]
+        report(ENGINE, "W3", "loop of 1,000 noop items", rates, "items/s")
 
     def w4() -> None:
-        async def many() -> None:  # a hundred: a thousand at once time out in its server
-            await asyncio.gather(*(made.three(number) for number in range(100)))
+        async def many() -> None:  # 100, because 1,000 concurrent executions time out in the server
+            await asyncio.gather(*(defined.three(number) for number in range(100)))
 
         rates = [100 / taken for taken in seconds(lambda: asyncio.run(many()), 2)]
-        tell(ENGINE, "W4", "1,000 executions of 3 noop steps", rates, "executions/s")
+        report(ENGINE, "W4", "1,000 executions of 3 noop steps", rates, "executions/s")
 
-    attempt(asked, {"W1": w1, "W2": w2, "W3": w3, "W4": w4})
+    run_workloads(selected, {"W1": w1, "W2": w2, "W3": w3, "W4": w4})
 
 
 def main() -> None:
     if sys.argv[1:2] == ["one"]:
         assert flows().one() == 0
         return
-    asked = begin()
+    selected = selected_workloads()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
         os.environ.update(QUIET, PREFECT_HOME=str(Path(folder).resolve()))
         program = str(Path(sys.executable).parent / "prefect")
-        with Served([program, "server", "start", "--host", "127.0.0.1", "--port", str(port)]):
+        with ServerProcess([program, "server", "start", "--host", "127.0.0.1", "--port", str(port)]):
             wait_for(f"http://127.0.0.1:{port}/api/health")
             os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-            measure(asked)
+            measure(selected)
 
 
 if __name__ == "__main__":

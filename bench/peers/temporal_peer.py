@@ -1,4 +1,4 @@
-"""Temporal: its dev server on a SQLite file, workflows and activities of the Python SDK in this process."""
+"""Temporal: the dev server on an SQLite file; workflows and activities of the Python SDK run in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from telling import CAP_SECONDS, Served, begin, fib, tell
+    from reporting import CAP_SECONDS, ServerProcess, fib, report, selected_workloads
 
 ENGINE = "temporal"
 LIMIT = timedelta(seconds=300)
@@ -67,7 +67,7 @@ class FanOut:
         return len(await asyncio.gather(*started))
 
 
-async def _connected(address: str) -> Client:
+async def _connect(address: str) -> Client:
     for attempt in range(240):
         try:
             return await Client.connect(address)
@@ -87,8 +87,8 @@ async def _seconds(work: Any, most: int) -> list[float]:
     return taken
 
 
-async def measure(address: str, asked: tuple[str, ...]) -> None:
-    client = await _connected(address)
+async def measure(address: str, selected: tuple[str, ...]) -> None:
+    client = await _connect(address)
 
     async def run(which: Any, *given: Any) -> Any:
         return await client.execute_workflow(which.run, *given, id=str(uuid.uuid4()), task_queue="bench")
@@ -104,38 +104,38 @@ async def measure(address: str, asked: tuple[str, ...]) -> None:
     ):
         await run(One)
 
-        async def many() -> None:  # three hundred: a thousand at once run into the time limits of its dev server
+        async def many() -> None:  # 300, because 1,000 concurrent executions exceed the time limits of the dev server
             await asyncio.gather(*(run(Three, number) for number in range(300)))
 
-        deeds: dict[str, tuple[str, Any, int, float, str]] = {
+        workloads: dict[str, tuple[str, Any, int, float, str]] = {
             "W1": ("1 noop step", lambda: run(One), 30, 0, "ms"),
             "W2": ("40 python steps", lambda: run(Chain, 40), 3, 0, "ms"),
             "W3": ("loop of 1,000 noop items", lambda: run(FanOut, 1000), 3, 1000, "items/s"),
             "W4": ("1,000 executions of 3 noop steps", many, 2, 300, "executions/s"),
         }
         failed = []
-        for workload, (metric, deed, most, count, unit) in deeds.items():
-            if workload in asked:
+        for workload, (metric, run_once, most, count, unit) in workloads.items():
+            if workload in selected:
                 try:
-                    samples = await _seconds(deed, most)
-                except Exception as problem:  # noqa: BLE001 - whatever an engine raises is news about it
+                    samples = await _seconds(run_once, most)
+                except Exception as problem:  # noqa: BLE001 - any error of an engine is a result
                     failed.append(f"{workload}: {type(problem).__name__}: {problem}")
                     continue
-                tell(ENGINE, workload, metric, [count / taken if count else taken * 1e3 for taken in samples], unit)
+                report(ENGINE, workload, metric, [count / taken if count else taken * 1e3 for taken in samples], unit)
     if failed:
         raise SystemExit("; ".join(failed))
 
 
 def main() -> None:
-    asked = begin()
+    selected = selected_workloads()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
         program = str(Path(sys.executable).parent / "temporal")
-        place = ["--ip", "127.0.0.1", "--port", str(port), "--db-filename", f"{folder}/temporal.db"]
-        with Served([program, "server", "start-dev", "--headless", *place, "--log-level", "error"]):
-            asyncio.run(measure(f"127.0.0.1:{port}", asked))
+        options = ["--ip", "127.0.0.1", "--port", str(port), "--db-filename", f"{folder}/temporal.db"]
+        with ServerProcess([program, "server", "start-dev", "--headless", *options, "--log-level", "error"]):
+            asyncio.run(measure(f"127.0.0.1:{port}", selected))
 
 
 if __name__ == "__main__":

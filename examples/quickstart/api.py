@@ -1,7 +1,7 @@
-"""A small shop's API for the quickstart: three paged collections, and a 503 now and then.
+"""A small shop API for the quickstart: three paged collections, with occasional 503 responses.
 
-The data is the same on every run. Every seventh page is refused the first time it is asked for,
-so that the playbook's retry rule has something to do.
+The data is the same on every run. The first request of every seventh page returns 503, so that
+the retry rule of the playbook is used.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ GOODS = ("kettle", "lamp", "chair", "mug", "rug", "clock", "shelf", "plant")
 
 
 def collections() -> dict[str, list[dict[str, Any]]]:
-    """Customers, products and orders, drawn with a fixed seed."""
-    draw = random.Random(2026)
+    """Customers, products and orders, generated with a fixed seed."""
+    generator = random.Random(2026)
     customers = [
-        {"id": number, "name": f"Customer {number}", "country": draw.choice(COUNTRIES)} for number in range(1, 121)
+        {"id": number, "name": f"Customer {number}", "country": generator.choice(COUNTRIES)} for number in range(1, 121)
     ]
     products = [
-        {"id": number, "title": f"{draw.choice(GOODS)} no. {number}", "price": draw.randrange(300, 20_000) / 100}
+        {
+            "id": number,
+            "title": f"{generator.choice(GOODS)} no. {number}",
+            "price": generator.randrange(300, 20_000) / 100,
+        }
         for number in range(1, 61)
     ]
     orders = [
         {
             "id": number,
-            "customer_id": draw.choice(customers)["id"],
-            "product_id": draw.choice(products)["id"],
-            "quantity": draw.randint(1, 5),
+            "customer_id": generator.choice(customers)["id"],
+            "product_id": generator.choice(products)["id"],
+            "quantity": generator.randint(1, 5),
         }
         for number in range(1, 601)
     ]
@@ -44,14 +48,14 @@ def collections() -> dict[str, list[dict[str, Any]]]:
 
 
 class ShopServer(ThreadingHTTPServer):
-    """The API with its data and its memory of which pages it has refused."""
+    """The API with its data and the pages for which it has returned 503."""
 
     daemon_threads = True
 
     def __init__(self, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), ShopHandler)
         self.data = collections()
-        self.refused: set[tuple[str, int]] = set()
+        self.rejected: set[tuple[str, int]] = set()
         self.lock = threading.Lock()
 
     @property
@@ -59,11 +63,11 @@ class ShopServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def is_busy(self, name: str, page: int) -> bool:
-        """Whether this request is one of those that must come again."""
+        """Whether this request gets a 503."""
         with self.lock:
-            if (len(name) + page) % 7 or (name, page) in self.refused:
+            if (len(name) + page) % 7 or (name, page) in self.rejected:
                 return False
-            self.refused.add((name, page))
+            self.rejected.add((name, page))
             return True
 
 
@@ -71,7 +75,7 @@ class ShopHandler(BaseHTTPRequestHandler):
     """GET /customers, /products or /orders with `page` (from 1) and `page_size`."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # head and body are two small writes
+    disable_nagle_algorithm = True  # head and body are separate small writes
     server: ShopServer
 
     def do_GET(self) -> None:
@@ -82,16 +86,16 @@ class ShopHandler(BaseHTTPRequestHandler):
             page = int(query.get("page", ["1"])[0])
             size = int(query.get("page_size", ["20"])[0])
         except ValueError:
-            return self.answer(400, {"error": "page and page_size are whole numbers"})
+            return self.respond(400, {"error": "page and page_size must be integers"})
         if name not in self.server.data:
-            return self.answer(404, {"error": f"no collection {name!r}", "collections": sorted(self.server.data)})
+            return self.respond(404, {"error": f"unknown collection {name!r}", "collections": sorted(self.server.data)})
         if page < 1 or not 1 <= size <= MAX_PAGE_SIZE:
-            return self.answer(400, {"error": f"page starts at 1, page_size is at most {MAX_PAGE_SIZE}"})
+            return self.respond(400, {"error": f"page must be at least 1, page_size between 1 and {MAX_PAGE_SIZE}"})
         time.sleep(LATENCY)
         if self.server.is_busy(name, page):
-            return self.answer(503, {"error": "busy, try again"})
+            return self.respond(503, {"error": "busy, try again"})
         rows = self.server.data[name]
-        return self.answer(
+        return self.respond(
             200,
             {
                 "items": rows[(page - 1) * size : page * size],
@@ -101,7 +105,7 @@ class ShopHandler(BaseHTTPRequestHandler):
             },
         )
 
-    def answer(self, status: int, body: dict[str, Any]) -> None:
+    def respond(self, status: int, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -110,14 +114,14 @@ class ShopHandler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep the terminal for the playbook."""
+        """Log nothing."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The quickstart's API.")
+    parser = argparse.ArgumentParser(description="The API of the quickstart.")
     parser.add_argument("--port", type=int, default=8765)
     server = ShopServer(parser.parse_args().port)
-    print(f"serving {server.url}/customers, /products and /orders; Ctrl-C ends it", flush=True)
+    print(f"serving {server.url}/customers, /products and /orders; press Ctrl-C to stop", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

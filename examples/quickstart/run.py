@@ -1,4 +1,4 @@
-"""Start the quickstart's API, run its playbook with the command anyone would type, show what came of it."""
+"""Start the API of the quickstart, run its playbook with the noetl command, and print where the results are."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def main() -> int:
             code = command.wait()
             break
         except KeyboardInterrupt:
-            continue  # the command got the same Ctrl-C; it ends by its own rules
+            continue  # the command receives the same Ctrl-C and exits by itself
     server.shutdown()
     if code == 0:
         noetl = os.path.relpath(Path(sys.executable).parent / "noetl")
         print(
             f"\nRows:   {SHOWN}/build/shop.duckdb and {SHOWN}/build/revenue.parquet\n"
-            f"Look:   {noetl} events last      every event of the run\n"
-            f"        {noetl} status last      how each step ended\n"
-            f"        {noetl} replay last      the state, folded from the log again",
+            f"Next:   {noetl} events last      list the events of the execution\n"
+            f"        {noetl} status last      show the state of each step\n"
+            f"        {noetl} replay last      compute the state from the log",
             file=sys.stderr,
         )
     return code

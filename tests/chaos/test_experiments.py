@@ -1,4 +1,4 @@
-"""The experiments of `make chaos`, small and fixed; and their judges, shown what they must not miss."""
+"""Small versions of the experiments of `make chaos`, and tests of their checks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chaos.access import inside, tried
-from chaos.findings import Finding, keep, page
-from chaos.flush import judge_calls
-from chaos.poison import poisons
+from chaos.access import internal_urls, run_cases
+from chaos.findings import Finding, merge_findings, render_page
+from chaos.flush import check_calls
+from chaos.poison import poison_playbooks
 from chaos.zombies import experiment as zombies
 
 WRITE = '7 pwrite64(4</h/noetl.db-wal>, "\\0", 4096, 32) = 4096\n'
@@ -19,11 +19,11 @@ AHEAD = '7 pwrite64(8</h/noetl.db-wal>, "\\0\\0\\0\\0"..., 262144, 4152) = 26214
 SEND = '9 sendto(6<socket:[1]>, "HTTP/1.1 202 Accepted\\r\\n", 300, 0, NULL, 0) = 300\n'
 
 
-def test_an_acknowledgement_after_the_flush_is_fine():
-    assert judge_calls([WRITE, FLUSH, SEND, WRITE, WRITE, FLUSH, SEND]) == (2, 0, 2)
-    assert judge_calls([WRITE, FLUSH, AHEAD, SEND]) == (1, 0, 1)
+def test_acknowledgements_after_the_flush_are_not_reported():
+    assert check_calls([WRITE, FLUSH, SEND, WRITE, WRITE, FLUSH, SEND]) == (2, 0, 2)
+    assert check_calls([WRITE, FLUSH, AHEAD, SEND]) == (1, 0, 1)
     begun = "7 fdatasync(4</h/noetl.db-wal> <unfinished ...>\n"
-    assert judge_calls([WRITE, begun, "7 <... fdatasync resumed>) = 0\n", SEND]) == (1, 0, 1)
+    assert check_calls([WRITE, begun, "7 <... fdatasync resumed>) = 0\n", SEND]) == (1, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -38,37 +38,37 @@ def test_an_acknowledgement_after_the_flush_is_fine():
         [WRITE, "7 fdatasync(5</h/noetl.db>) = 0\n", SEND],
     ],
 )
-def test_an_acknowledgement_before_the_flush_is_noticed(calls: list[str]):
-    acknowledged, early, _ = judge_calls(calls)
+def test_an_acknowledgement_before_the_flush_is_reported(calls: list[str]):
+    acknowledged, early, _ = check_calls(calls)
     assert (acknowledged, early) == (1, 1)
 
 
-def test_a_run_of_some_experiments_keeps_the_figures_of_the_others(tmp_path: Path):
+def test_a_run_of_some_experiments_keeps_the_findings_of_the_others(tmp_path: Path):
     file = tmp_path / "reliability.json"
-    keep(file, [Finding("kills", "G2", "t", "d", {"a": "1"}), Finding("flush", "G3", "t", "d", {"b": "2"})])
-    found = keep(file, [Finding("kills", "G2", "t", "d", {"a": "3"}, broken=["x was lost"])])
-    text = page(found, ["flush", "kills"])
+    merge_findings(file, [Finding("kills", "G2", "t", "d", {"a": "1"}), Finding("flush", "G3", "t", "d", {"b": "2"})])
+    found = merge_findings(file, [Finding("kills", "G2", "t", "d", {"a": "3"}, violations=["x was lost"])])
+    text = render_page(found, ["flush", "kills"])
     assert text.index("## flush") < text.index("## kills")
     assert "| a | 3 |" in text
     assert "| a | 1 |" not in text
     assert "x was lost" in text
-    assert "| [kills](#kills) (G2) | t | a: 3 | **broken** |" in text
+    assert "| [kills](#kills) (G2) | t | a: 3 | **violated** |" in text
 
 
 @pytest.mark.timeout(240)
-def test_what_a_stopped_worker_reports_when_it_goes_on_is_not_accepted():
+def test_reports_of_a_resumed_worker_are_rejected():
     found = zombies(quick=True)
-    assert found.broken == []
-    assert int(found.figures["runs of stopped workers"]) >= 16
+    assert found.violations == []
+    assert int(found.figures["runs of suspended workers"]) >= 16
 
 
-def test_every_route_answers_every_role_in_every_spelling_as_its_table_says(tmp_path: Path):
-    count, odd = asyncio.run(tried(tmp_path))
-    assert odd == []
+def test_every_route_enforces_its_role_in_every_spelling(tmp_path: Path):
+    count, unexpected = asyncio.run(run_cases(tmp_path))
+    assert unexpected == []
     assert count["routes"] > 3_000
     assert count["hosts and origins"] >= 40
 
 
-def test_there_are_sixty_poisons_and_as_many_ways_inside():
-    assert len(poisons()) >= 60
-    assert len(set(inside(80))) >= 60
+def test_there_are_at_least_sixty_poison_playbooks_and_internal_urls():
+    assert len(poison_playbooks()) >= 60
+    assert len(set(internal_urls(80))) >= 60

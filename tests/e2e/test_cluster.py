@@ -1,6 +1,6 @@
-"""Two servers, four workers, Postgres and NATS from one command: each killed while executions run, and nothing is lost.
+"""A local cluster (servers, workers, Postgres, NATS): every component is killed while executions run.
 
-`make chaos` does the same with more of everything (`chaos/kills.py`)."""
+`make chaos` runs a larger version (`chaos/kills.py`)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from chaos.kills import kill_while_running, prepare
-from chaos.machine import Cluster, running
+from chaos.cluster import Cluster, running_cluster
+from chaos.kills import create_effects_table, kill_while_running
 from noetl.testing.cluster import local_cluster
 from tests.server.http.serving import Cluster as Solo
 
 
 @pytest.mark.timeout(420)
 def test_killing_every_part_once_loses_and_doubles_nothing():
-    with running(NOETL_SERVER_LEASE_SECONDS="3", NOETL_SLOTS="8") as cluster:
-        prepare(cluster)
+    with running_cluster(NOETL_SERVER_LEASE_SECONDS="3", NOETL_SLOTS="8") as cluster:
+        create_effects_table(cluster)
         done = kill_while_running(cluster, executions=20, kills=8, within=240)
-        assert done.judged.broken == []
+        assert done.report.violations == []
         assert dict(done.kills) == {"worker": 4, "server": 2, "nats": 1, "postgres": 1}
-        assert done.judged.outcomes == {"success": 20}
+        assert done.report.outcomes == {"success": 20}
 
 
 @pytest.mark.timeout(300)

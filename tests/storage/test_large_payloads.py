@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.answering import answering
+from bench.http_server import http_server
 
 ROOT = Path(__file__).resolve().parents[2]
 MEGABYTES = 80
@@ -20,7 +20,7 @@ MEGABYTES = 80
 @pytest.fixture(scope="module")
 def body() -> Iterator[str]:
     """The address of a body of any size."""
-    with answering() as url:
+    with http_server() as url:
         yield url
 
 

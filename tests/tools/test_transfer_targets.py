@@ -128,7 +128,7 @@ def test_a_bucket_may_be_the_credentials(host: ToolHost, s3: dict[str, Any], buc
 
 MEMORY = """
 import asyncio, json, sys
-from bench.figures import peak_mb
+from bench.measurements import peak_mb
 from noetl.testing.tools import ToolHost, tool_call
 from noetl.runtime.resources import close_loop_resources
 from noetl.tools.registry import load

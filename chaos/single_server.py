@@ -1,4 +1,4 @@
-"""One server on SQLite and some workers over HTTP: small enough to be stopped, starved and watched closely."""
+"""One server on SQLite with workers over HTTP, as processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.server.http.serving import Cluster
 
 
 @contextmanager
-def solo(*, workers: int = 1, **settings: str) -> Iterator[Cluster]:
-    """A server and its workers for the length of a block."""
+def single_server(*, workers: int = 1, **settings: str) -> Iterator[Cluster]:
+    """Start a server and its workers; stop them at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="noetl-chaos-") as folder:
         cluster = Cluster(Path(folder), **settings)
         try:
@@ -29,7 +29,7 @@ def solo(*, workers: int = 1, **settings: str) -> Iterator[Cluster]:
 
 
 def kill_server(cluster: Cluster) -> float:
-    """SIGKILL it, start it again; how long until it was ready, from the start of the new process."""
+    """Kill the server with SIGKILL, start it again, and return the seconds from start to readiness."""
     assert cluster.server is not None
     cluster.server.kill()
     cluster.server.wait()
@@ -39,7 +39,7 @@ def kill_server(cluster: Cluster) -> float:
 
 
 def resident(cluster: Cluster) -> float:
-    """The server's memory, in MB."""
+    """The resident memory of the server in MB."""
     assert cluster.server is not None
     return float(psutil.Process(cluster.server.pid).memory_info().rss) / 1e6
 
@@ -48,5 +48,5 @@ def submit(cluster: Cluster, text: str, payload: dict[str, Any] | None = None) -
     """Start an execution."""
     status, document = cluster.ask("POST", "/api/execute", {"content": text, "payload": payload or {}})
     if status != 202:
-        raise RuntimeError(f"not taken ({status}): {document}")
+        raise RuntimeError(f"request rejected ({status}): {document}")
     return str(document["execution_id"])

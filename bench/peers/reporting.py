@@ -1,4 +1,4 @@
-"""What the scripts of the peers share: taking samples and telling figures. Only the standard library."""
+"""Shared code of the peer scripts: sampling and reporting. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from typing import Any
 
-CAP_SECONDS = 60.0  # a workload is not repeated after that
+CAP_SECONDS = 60.0  # a workload is not repeated after this time
 
 
-def begin() -> tuple[str, ...]:
-    """The workloads asked for; being terminated ends the script in order, so that its servers are stopped."""
+def selected_workloads() -> tuple[str, ...]:
+    """The workloads of the command line; also makes SIGTERM exit normally, so that servers are stopped."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return tuple(sys.argv[1:]) or ("W1", "W2", "W3", "W4", "W5")
 
 
-def attempt(asked: tuple[str, ...], deeds: dict[str, Callable[[], None]]) -> None:
-    """Do what was asked for; a workload that fails is told of at the end, after the others had their turn."""
+def run_workloads(selected: tuple[str, ...], workloads: dict[str, Callable[[], None]]) -> None:
+    """Run the selected workloads; failures are reported after all of them."""
     failed = []
-    for workload, deed in deeds.items():
-        if workload not in asked:
+    for workload, run in workloads.items():
+        if workload not in selected:
             continue
         try:
-            deed()
-        except Exception as problem:  # noqa: BLE001 - whatever an engine raises is news about it
+            run()
+        except Exception as problem:  # noqa: BLE001 - any error of an engine is a result
             failed.append(f"{workload}: {type(problem).__name__}: {problem}")
     if failed:
         raise SystemExit("; ".join(failed))
@@ -43,8 +43,8 @@ def fib(n: int) -> int:
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
-def tell(engine: str, workload: str, metric: str, samples: Iterable[float], unit: str) -> None:
-    """Print one figure."""
+def report(engine: str, workload: str, metric: str, samples: Iterable[float], unit: str) -> None:
+    """Print one measurement."""
     taken = sorted(samples)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     line = {
@@ -62,7 +62,7 @@ def tell(engine: str, workload: str, metric: str, samples: Iterable[float], unit
 
 
 def seconds(work: Callable[[], Any], most: int) -> list[float]:
-    """How long it takes, up to `most` times, fewer when it takes long."""
+    """Durations of up to `most` runs, fewer if they take long."""
     taken: list[float] = []
     while len(taken) < most and sum(taken) < CAP_SECONDS:
         began = time.perf_counter()
@@ -72,12 +72,12 @@ def seconds(work: Callable[[], Any], most: int) -> list[float]:
 
 
 def cold_seconds(command: list[str], times: int = 5) -> list[float]:
-    """A whole process from nothing to its end."""
+    """Durations of a whole process."""
     return seconds(lambda: subprocess.run(command, check=True, capture_output=True), times)
 
 
 def wait_for(url: str, within: float = 120.0) -> None:
-    """Until a server answers."""
+    """Wait until a server responds."""
     deadline = time.monotonic() + within
     while True:
         try:
@@ -89,15 +89,15 @@ def wait_for(url: str, within: float = 120.0) -> None:
             time.sleep(0.25)
 
 
-class Served:
-    """A server beside the script, stopped with it."""
+class ServerProcess:
+    """A server process that is stopped at the end of the block."""
 
     def __init__(self, command: list[str], **options: Any) -> None:
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, **options
         )
 
-    def __enter__(self) -> Served:
+    def __enter__(self) -> ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:

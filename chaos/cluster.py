@@ -1,4 +1,4 @@
-"""A cluster of this machine, started by the documented command, and everything an experiment does to it."""
+"""A local cluster started by `noetl cluster start`, with methods to inspect, use and kill its components."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ROOT = Path(__file__).parents[1]
 
 
 class Cluster:
-    """`noetl cluster start` over a home of its own."""
+    """`noetl cluster start` with its own home."""
 
     def __init__(self, home: Path, *, servers: int = 2, workers: int = 4, **settings: str) -> None:
         self.home = home
-        self.fleet = ProcessTable(home)
+        self.processes = ProcessTable(home)
         self.count = 2 + servers + workers
         self.port = _ports(servers)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -45,83 +45,85 @@ class Cluster:
             "NOETL_PRIVATE_NETWORKS": "127.0.0.0/8",
             **settings,
         }
-        self._words = ["cluster", "start", "--servers", str(servers), "--workers", str(workers)]
-        self._words += ["--port", str(self.port)]
-        self.holder: subprocess.Popen[bytes] | None = None
+        self._arguments = ["cluster", "start", "--servers", str(servers), "--workers", str(workers)]
+        self._arguments += ["--port", str(self.port)]
+        self.command: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Run the command; ready when this returns."""
-        command = [sys.executable, "-m", "noetl.clictl", *self._words]
-        with (self.home / "cluster.out").open("ab") as words:
-            self.holder = subprocess.Popen(command, env=self.environ, stdout=words, stderr=words)
-        self.wait_whole(START_SECONDS)
+        """Run the command and wait until the cluster is ready."""
+        command = [sys.executable, "-m", "noetl.clictl", *self._arguments]
+        with (self.home / "cluster.out").open("ab") as output:
+            self.command = subprocess.Popen(command, env=self.environ, stdout=output, stderr=output)
+        self.wait_until_ready(START_SECONDS)
 
     def stop(self) -> None:
-        """Stop the command as Ctrl-C does, and see that nothing is left."""
-        holder = self.holder
-        if holder is not None and holder.poll() is None:
-            holder.send_signal(signal.SIGINT)
+        """Interrupt the command like Ctrl-C, and stop remaining processes."""
+        command = self.command
+        if command is not None and command.poll() is None:
+            command.send_signal(signal.SIGINT)
             try:
-                holder.wait(90)
+                command.wait(90)
             except subprocess.TimeoutExpired:
-                holder.kill()
-                holder.wait()
-        local_cluster.stop_orphans(self.fleet)
+                command.kill()
+                command.wait()
+        local_cluster.stop_orphans(self.processes)
 
-    # ── looking ─────────────────────────────────────────────────────────────────────────
+    # ── inspecting ─────────────────────────────────────────────────────────────────────────
 
     def pids(self) -> dict[str, int]:
-        """The living parts."""
-        return {each.name.removeprefix(local_cluster.PREFIX): each.pid for each in local_cluster.members(self.fleet)}
+        """The process ids of the live components."""
+        return {
+            each.name.removeprefix(local_cluster.PREFIX): each.pid for each in local_cluster.members(self.processes)
+        }
 
     @property
     def urls(self) -> list[str]:
-        """The servers' addresses."""
+        """The addresses of the servers."""
         return [f"http://127.0.0.1:{self.port + number}" for number in range(self.count)][: self._servers]
 
     @property
     def _servers(self) -> int:
-        return int(self._words[self._words.index("--servers") + 1])
+        return int(self._arguments[self._arguments.index("--servers") + 1])
 
     @property
     def token(self) -> str:
-        """The admin's token."""
+        """The admin token."""
         return admin_token(self.home) or ""
 
     @property
     def dsn(self) -> str:
-        """The database."""
+        """The connection string of the database."""
         secret = json.loads((self.home / "cluster" / "secrets.json").read_text())["postgres"]
-        member = self.fleet.find(f"{local_cluster.PREFIX}postgres")
+        member = self.processes.find(f"{local_cluster.PREFIX}postgres")
         address = member.url if member is not None else self._address
         self._address = address
         return f"postgresql://postgres:{quote(secret)}@{address}/postgres"
 
-    def working(self) -> list[str]:
-        """The living parts, of servers those that are ready."""
+    def ready_components(self) -> list[str]:
+        """The live components; servers only if they are ready."""
         urls = {f"server-{number}": url for number, url in enumerate(self.urls, start=1)}
         return sorted(name for name in self.pids() if name not in urls or readiness(urls[name])[0])
 
-    def wait_whole(self, seconds: float) -> float:
-        """Wait until every part runs and every server is ready; how long that took."""
+    def wait_until_ready(self, seconds: float) -> float:
+        """Wait until every component runs and every server is ready; returns the seconds."""
         began = time.monotonic()
         while time.monotonic() - began < seconds:
-            if self.holder is not None and self.holder.poll() is not None:
+            if self.command is not None and self.command.poll() is not None:
                 raise RuntimeError(f"the cluster did not start:\n{(self.home / 'cluster.out').read_text()[-2000:]}")
             if len(self.pids()) == self.count and all(readiness(url)[0] for url in self.urls):
                 return time.monotonic() - began
             time.sleep(0.05)
-        raise RuntimeError(f"the cluster is not whole after {seconds:g} s: {sorted(self.pids())}")
+        raise RuntimeError(f"the cluster is not ready after {seconds:g} s: {sorted(self.pids())}")
 
     # ── using ───────────────────────────────────────────────────────────────────────────
 
     def client(self, at: int = 0) -> Client:
-        """A client that begins with the n-th server."""
+        """A client that connects to the n-th server first."""
         turn = at % len(self.urls)
         return Client(",".join(self.urls[turn:] + self.urls[:turn]), self.token, timeout=10)
 
     def submit(self, text: str, payload: Mapping[str, Any], key: str, *, within: float = 180.0) -> str:
-        """Start an execution, insisting until it is acknowledged; the key makes it one, however often it is asked."""
+        """Start an execution, retrying until it is acknowledged; the key makes the request idempotent."""
         deadline = time.monotonic() + within
         turn = 0
         while True:
@@ -130,12 +132,12 @@ class Cluster:
                     return client.submit(content=text, payload=payload, key=key)
             except (StoreUnavailable, OSError) as problem:
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"nobody took {key} within {within:g} s: {problem}") from problem
+                    raise RuntimeError(f"no server accepted {key} within {within:g} s: {problem}") from problem
                 time.sleep(0.1)
                 turn += 1
 
     def unfinished(self, ids: Sequence[str], within: float) -> list[str]:
-        """Executions that have not ended after so many seconds."""
+        """Wait for executions; returns those that have not ended within the time."""
         deadline = time.monotonic() + within
         left = list(ids)
         while left and time.monotonic() < deadline:
@@ -146,10 +148,10 @@ class Cluster:
                 time.sleep(0.2)
         return left
 
-    # ── harming ─────────────────────────────────────────────────────────────────────────
+    # ── killing ─────────────────────────────────────────────────────────────────────────
 
     def send(self, name: str, signum: signal.Signals) -> bool:
-        """A signal to a part; False when it is not alive just now."""
+        """Send a signal to a component; False if it is not running."""
         pid = self.pids().get(name)
         if pid is None:
             return False
@@ -160,8 +162,8 @@ class Cluster:
 
 
 @contextmanager
-def running(**options: Any) -> Iterator[Cluster]:
-    """A cluster for the length of a block."""
+def running_cluster(**options: Any) -> Iterator[Cluster]:
+    """Start a cluster; stop it at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="noetl-chaos-") as folder:
         cluster = Cluster(Path(folder), **options)
         try:
@@ -183,7 +185,7 @@ async def _unfinished(dsn: str) -> list[str]:
 
 
 def _ports(count: int) -> int:
-    """The first of so many free ports in a row, below those that outgoing connections are given."""
+    """The first of `count` consecutive free ports, below the ephemeral port range."""
     while True:
         first = random.randrange(20_000, 32_000)
         with suppress(OSError):

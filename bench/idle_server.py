@@ -1,8 +1,8 @@
-"""A server at rest and after a restart: its memory, its lists, how soon it is ready with work left over.
+"""An idle and a restarted server: memory, duration of list requests, time to readiness with unfinished executions.
 
-    python -m bench.standing [sqlite|postgres]
+    python -m bench.idle_server [sqlite|postgres]
 
-Targets: idle below 120 MB; a page of 10,000 finished executions in 100 ms; ready in 2 s with 1,000 unfinished ones.
+Targets: idle below 120 MB; 10,000 finished executions listed in 100 ms; ready in 2 s with 1,000 unfinished executions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from bench.figures import Figure, figure
+from bench.measurements import Measurement, summarize
 from noetl.server.composition import Stores, build_orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.factory import open_stores
@@ -35,55 +35,56 @@ FINISHED, UNFINISHED = 10_000, 1_000
 PLAYBOOK = """
 apiVersion: noetl.io/v2
 kind: Playbook
-metadata: {name: standing, path: bench/standing}
+metadata: {name: idle_server, path: bench/idle_server}
 workload: {name: world}
 workflow:
   - step: start
     tool: {kind: noop}
     next: {arcs: [{step: waits}]}
   - step: waits
-    spec: {pool: nobody}
+    spec: {pool: empty}
     tool: {kind: noop}
 """
 
 
-def measure() -> Iterator[Figure]:
-    """Every figure, on both stores."""
+def measure() -> Iterator[Measurement]:
+    """The measurements on both stores."""
     for store in ("sqlite", "postgres"):
-        yield from of_store(store)
+        yield from measure_store(store)
 
 
-def of_store(store: str) -> Iterator[Figure]:
-    """The figures on one store."""
+def measure_store(store: str) -> Iterator[Measurement]:
+    """The measurements on one store."""
     with tempfile.TemporaryDirectory() as folder, _url(store, folder) as url:
         home = Path(folder)
         environ = {**os.environ, "NOETL_HOME": folder, "NOETL_STORE": url}
         with _server(environ) as (process, port, ready):
             time.sleep(2)
-            yield figure("noetl", "standing", f"{store}: idle server", [_rss(process)], "MB")
-            yield figure("noetl", "standing", f"{store}: ready with nothing to do", [ready], "s")
+            yield summarize("noetl", "idle_server", f"{store}: idle server", [_rss(process)], "MB")
+            yield summarize("noetl", "idle_server", f"{store}: time to readiness, empty store", [ready], "s")
         asyncio.run(_fill(url, folder))
         token = (home / "admin.token").read_text().strip()
-        for _ in range(2):  # the second time with warm caches of the machine
+        for _ in range(2):  # the second time with warm file system caches
             with _server(environ) as (process, port, ready):
                 memory = _rss(process)
                 pages = [_listed(port, token, "limit=100&status=cancelled") for _ in range(5)]
                 listed = [_listed(port, token, f"limit={FINISHED}&status=cancelled") for _ in range(5)]
-        yield figure("noetl", "standing", f"{store}: ready with {UNFINISHED:,} unfinished executions", [ready], "s")
-        yield figure("noetl", "standing", f"{store}: {FINISHED:,} executions listed", listed, "ms")
-        yield figure("noetl", "standing", f"{store}: the newest 100 of them", pages, "ms")
-        yield figure("noetl", "standing", f"{store}: server with {UNFINISHED:,} unfinished", [memory], "MB")
+        unfinished = f"{UNFINISHED:,} unfinished executions"
+        yield summarize("noetl", "idle_server", f"{store}: time to readiness, {unfinished}", [ready], "s")
+        yield summarize("noetl", "idle_server", f"{store}: list of {FINISHED:,} executions", listed, "ms")
+        yield summarize("noetl", "idle_server", f"{store}: list of the newest 100 executions", pages, "ms")
+        yield summarize("noetl", "idle_server", f"{store}: server with {unfinished}", [memory], "MB")
 
 
 async def _fill(url: str, folder: str) -> None:
-    """Executions as a server leaves them: many that ended, some that wait for a worker."""
+    """Fill the store with finished executions and with executions that wait for a worker."""
     events, playbooks = open_stores(url)
     results = open_results(f"blob://{folder}/results")
     orchestrator = build_orchestrator(Stores(events, playbooks, results, MemoryRunQueue()), specs)
-    gate = asyncio.Semaphore(200)
+    slots = asyncio.Semaphore(200)
 
     async def one(number: int) -> None:
-        async with gate:
+        async with slots:
             execution_id = await orchestrator.submit(Submission(text=PLAYBOOK, payload={"n": number}))
             if number < FINISHED:
                 await orchestrator.cancel(execution_id, "measured")
@@ -96,7 +97,7 @@ async def _fill(url: str, folder: str) -> None:
 
 @contextmanager
 def _server(environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], int, float]]:
-    """A server process, its port, and the seconds from its start until /readyz said yes."""
+    """A server process, its port, and the seconds from its start to readiness."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -106,12 +107,12 @@ def _server(environ: dict[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], 
     try:
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
-                    if json.load(answer)["ready"]:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
+                    if json.load(response)["ready"]:
                         break
             except OSError:
                 if process.poll() is not None:
-                    raise SystemExit(f"the server ended with {process.returncode}") from None
+                    raise SystemExit(f"the server exited with {process.returncode}") from None
                 time.sleep(0.01)
         yield process, port, time.monotonic() - began
     finally:
@@ -138,20 +139,20 @@ def _rss(process: subprocess.Popen[bytes]) -> float:
     return float(psutil.Process(process.pid).memory_info().rss / 1e6)
 
 
-def _ask(port: int, token: str, path: str) -> bytes:
+def _get(port: int, token: str, path: str) -> bytes:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return bytes(answer.read())
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return bytes(response.read())
 
 
 def _listed(port: int, token: str, query: str) -> float:
-    """Milliseconds until a list is there, whole."""
+    """Milliseconds from the request of a list to the last byte."""
     began = time.monotonic()
-    _ask(port, token, f"/api/executions?{query}")
+    _get(port, token, f"/api/executions?{query}")
     return 1000 * (time.monotonic() - began)
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ("sqlite", "postgres"):
-        for each in of_store(name):
+        for each in measure_store(name):
             print(f"{each.metric:60} {each.median:10.3f} {each.unit}", flush=True)

@@ -1,6 +1,6 @@
-"""The HTTP server that tools are measured against, in a process of its own: small answers, pages of rows, long bodies.
+"""An HTTP server for the benchmarks of tools, in its own process: small responses, pages of rows, large bodies.
 
-with answering() as url: ...
+with http_server() as url: ...
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from aiohttp import web
 
 BLOCK = 1 << 20
 PAGE = 1000  # rows
-MADE = 20  # pages that are made, and then given again and again
+GENERATED = 20  # distinct pages, which are served repeatedly
 
 
 PAGES = web.AppKey("pages", list[bytes])
 
 
 @contextmanager
-def answering() -> Iterator[str]:
-    """The address of a server that lives as long as this."""
-    command = [sys.executable, "-m", "bench.answering"]
+def http_server() -> Iterator[str]:
+    """Start the server; stop it at the end of the block."""
+    command = [sys.executable, "-m", "bench.http_server"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
     assert process.stdout is not None
     try:
@@ -40,11 +40,11 @@ def answering() -> Iterator[str]:
 
 
 async def _small(_: web.Request) -> web.Response:
-    return web.json_response({"id": 1, "name": "a small answer", "ok": True})
+    return web.json_response({"id": 1, "name": "a small response", "ok": True})
 
 
 async def _body(request: web.Request) -> web.StreamResponse:
-    """`?mb=N`: so many MiB of noise."""
+    """`?mb=N`: N MiB of random bytes."""
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await response.prepare(request)
     block = os.urandom(BLOCK)
@@ -55,10 +55,10 @@ async def _body(request: web.Request) -> web.StreamResponse:
 
 
 async def _rows(request: web.Request) -> web.Response:
-    """`?rows=N&page=K`: a page of N rows in all."""
+    """`?rows=N&page=K`: page K of N rows."""
     rows, page = int(request.query["rows"]), int(request.query["page"])
     more = str(page + 1).encode() if (page + 1) * PAGE < rows else b"null"
-    data = request.app[PAGES][page % MADE] if page * PAGE < rows else b"[]"
+    data = request.app[PAGES][page % GENERATED] if page * PAGE < rows else b"[]"
     return web.Response(body=b'{"data":' + data + b',"next":' + more + b"}", content_type="application/json")
 
 
@@ -76,7 +76,7 @@ def _row(g: int) -> dict[str, Any]:
 
 async def _serve() -> None:
     app = web.Application()
-    app[PAGES] = [_page(number) for number in range(MADE)]
+    app[PAGES] = [_page(number) for number in range(GENERATED)]
     app.add_routes([web.get("/small", _small), web.get("/body", _body), web.get("/rows", _rows)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

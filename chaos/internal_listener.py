@@ -1,4 +1,4 @@
-"""Somebody who listens inside, and writes down who came."""
+"""A listener on the loopback addresses that records every connection."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import threading
 from contextlib import suppress
 
 
-class Sink:
-    """Listens on every loopback address; answers everybody kindly."""
+class InternalListener:
+    """Accepts connections on all addresses and answers every request with 200."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.connections: list[str] = []
         self._socket = socket.socket()
         self._socket.bind(("0.0.0.0", 0))
         self._socket.listen()
         self.port: int = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
-    def __enter__(self) -> Sink:
+    def __enter__(self) -> InternalListener:
         self._thread.start()
         return self
 
@@ -35,7 +35,7 @@ class Sink:
             except OSError:
                 return
             with connection:
-                self.heard.append(f"a connection from {address[0]}")
+                self.connections.append(f"from {address[0]}")
                 with suppress(OSError):
                     connection.recv(1000)
                     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")

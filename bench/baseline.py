@@ -1,7 +1,7 @@
-"""The bare limit of each workload's shape: the same events, flushed as often, and no engine around them.
+"""The baseline of each workload: the same events with the same number of flushes, without an engine.
 
-One thread writes to SQLite (WAL, synchronous=FULL) whatever has gathered since its last commit. A step runs only
-after the end of the step before it is on disk, an item counts as done only when its end is.
+One thread writes all events that arrived since its last commit to SQLite (WAL, synchronous=FULL). A step runs after
+the end of the previous step is on disk; an item is done when its end is on disk.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def fib(n: int) -> int:
     return n if n < 2 else fib(n - 1) + fib(n - 2)
 
 
-class BareLog:
-    """Group commit and nothing else."""
+class BaselineLog:
+    """An event log with group commit."""
 
     def __init__(self, path: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ class BareLog:
         self._thread.start()
 
     def append(self, rows: list[Row]) -> asyncio.Future[None]:
-        """Done when the rows are on disk."""
+        """Queue rows; the future is done when they are on disk."""
         future = self._loop.create_future()
         with self._changed:
             self._waiting.append((rows, future))
@@ -48,7 +48,7 @@ class BareLog:
         return future
 
     def close(self) -> None:
-        """Write what waits, and stop."""
+        """Write the queued rows and stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -70,28 +70,28 @@ class BareLog:
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?)", [row for rows, _ in batch for row in rows]
             )
             connection.execute("COMMIT")
-            self._loop.call_soon_threadsafe(_answer, [future for _, future in batch])
+            self._loop.call_soon_threadsafe(_resolve, [future for _, future in batch])
         connection.close()
 
 
-def _answer(futures: list[asyncio.Future[None]]) -> None:
+def _resolve(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
 
 
-class BareShape:
-    """The workloads, done by hand."""
+class BaselineWorkloads:
+    """The workloads without an engine."""
 
-    def __init__(self, log: BareLog) -> None:
+    def __init__(self, log: BaselineLog) -> None:
         self._log = log
         self._executions = itertools.count(1)
         self._encode = msgspec.json.Encoder().encode
 
     async def chain(self, steps: int, kind: str) -> None:
-        """An execution of steps in a row: one flush a step."""
+        """An execution of sequential steps: one flush per step."""
         execution, seqs = next(self._executions), itertools.count()
-        rows = [self._row(execution, next(seqs), "execution.started", {"playbook": "bare"})]
+        rows = [self._row(execution, next(seqs), "execution.started", {"playbook": "baseline"})]
         for step in range(steps):
             rows.append(self._row(execution, next(seqs), "step.scheduled", {"step": step}))
             result = fib(10) if kind == "python" else None
@@ -102,7 +102,7 @@ class BareShape:
             rows = []
 
     async def fan_out(self, items: int, kind: str) -> None:
-        """An execution of one parallel loop: every item's end is awaited by itself."""
+        """An execution of one parallel loop: the end of every item is awaited separately."""
         execution = next(self._executions)
         rows = [self._row(execution, 0, "execution.started", {"items": items})]
         rows += [self._row(execution, n + 1, "iteration.scheduled", {"index": n}) for n in range(items)]
@@ -118,7 +118,7 @@ class BareShape:
         await self._log.append([self._row(execution, 2 * items + 1, "execution.done", {"status": "success"})])
 
     async def many(self, executions: int, steps: int) -> None:
-        """That many chains at once."""
+        """Concurrent chains."""
         await asyncio.gather(*(self.chain(steps, "noop") for _ in range(executions)))
 
     def _row(self, execution: int, seq: int, name: str, body: dict[str, Any]) -> Row:
