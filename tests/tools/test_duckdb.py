@@ -20,6 +20,7 @@ from noetl.data.table_files import encode_rows
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
+from tests.waiting import until
 
 
 def sql(command: Any, **input: Any) -> Outcome:
@@ -254,16 +255,19 @@ def test_a_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None
 
 
 def test_an_unused_file_is_closed(tmp_path: Path) -> None:
-    async def deed() -> int:
+    async def scenario() -> None:
         host = ToolHost(folder=tmp_path)
         await load("duckdb")(tool_call("duckdb", {"file": "x.db", "command": "select 1"}, host=host))
-        await asyncio.sleep(0.5)
         code = f"import duckdb; duckdb.connect({str(tmp_path / 'x.db')!r}).close()"
-        other = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True)
-        await close_loop_resources()
-        return other.returncode
 
-    assert asyncio.run(deed()) == 0
+        async def can_be_opened_elsewhere() -> bool:
+            other = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True)
+            return other.returncode == 0
+
+        await until(can_be_opened_elsewhere)
+        await close_loop_resources()
+
+    asyncio.run(scenario())
 
 
 def test_a_large_result_is_streamed_to_the_store_as_a_table() -> None:

@@ -19,6 +19,7 @@ from noetl.runtime.resources import close_loop_resources
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
+from tests.waiting import until
 
 ROWS = [{"id": 1, "name": "ä"}, {"id": 2, "name": None}]
 TABLE = {"rows": ROWS, "row_count": 2, "columns": ["id", "name"]}
@@ -189,9 +190,13 @@ def test_an_unreachable_store_is_a_connection_error_without_secrets() -> None:
 
 
 def test_a_put_that_is_cancelled_leaves_no_object(host: ToolHost, bucket: str) -> None:
+    sent = 0
+
     async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
         while True:
             yield b"x" * 1_000_000
+            sent += 1
             await asyncio.sleep(0.005)
 
     async def cancelled() -> Outcome:
@@ -199,7 +204,7 @@ def test_a_put_that_is_cancelled_leaves_no_object(host: ToolHost, bucket: str) -
         ref = {"type": "blob", "locator": {}, "meta": {"content_type": "x/y", "bytes": 1, "sha256": ""}}
         call = {"action": "put", "uri": f"s3://{bucket}/x", "ref": ref, "auth": "store"}
         task = asyncio.create_task(load("object")(tool_call("object", call, host=host)))
-        await asyncio.sleep(0.4)
+        await until(lambda: sent > 20)  # more than one part of the upload
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -16,6 +16,7 @@ from noetl.runtime.resources import close_loop_resources
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
+from tests.waiting import until
 
 ACTIVE = """select query from pg_stat_activity
             where query like '%{}%' and state = 'active' and pid <> pg_backend_pid()"""
@@ -385,7 +386,7 @@ def test_an_exhausted_pool_is_a_clear_error(database: str) -> None:
         slow = {"auth": database, "command": "select pg_sleep(5)"}
         spec, timeout = {"pool_size": 1}, Timeout(connect=0.2, total=10)
         first = asyncio.create_task(run(tool_call("postgres", slow, spec=spec)))
-        await asyncio.sleep(0.1)
+        await until(lambda: rows(database, ACTIVE.format("pg_sleep(5)")))
         second = await run(tool_call("postgres", slow, spec=spec, timeout=timeout))
         first.cancel()
         await asyncio.wait([first])
@@ -410,7 +411,7 @@ def test_cancellation_stops_the_statement_and_keeps_the_connection(database: str
         run = load("postgres")
         pid = (await run(tool_call("postgres", {"auth": database, "command": "select pg_backend_pid() as p"}))).data
         task = asyncio.create_task(run(tool_call("postgres", {"auth": database, "command": "select pg_sleep(60)"})))
-        await asyncio.sleep(0.2)
+        await until(lambda: rows(database, ACTIVE.format("pg_sleep(60)")))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -432,7 +433,7 @@ def test_a_server_that_dies_in_the_middle_is_a_connection_error_and_its_return_i
             run = load("postgres")
             call = {"auth": server.dsn(), "command": "select pg_sleep(60)"}
             task = asyncio.create_task(run(tool_call("postgres", call)))
-            await asyncio.sleep(0.3)
+            await until(lambda: rows(server.dsn(), ACTIVE.format("pg_sleep(60)")))
             await run(tool_call("postgres", {**call, "command": "select 1"}))  # a second connection, idle from now on
             await asyncio.to_thread(server.kill)
             during = await task

@@ -19,6 +19,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool
+from tests.waiting import until
 
 ROWS = [{"id": number, "name": f"n{number}", "ratio": number / 4, "ok": number % 2 == 0} for number in range(1, 26)]
 
@@ -429,6 +430,12 @@ def test_a_transfer_that_takes_too_long_is_stopped_and_undone(host: ToolHost, da
         assert query(database, active) == []
 
 
+def _is_active(dsn: str, query: str) -> bool:
+    with psycopg.connect(dsn) as connection:
+        active = "select 1 from pg_stat_activity where state = 'active' and pid <> pg_backend_pid() and query like %s"
+        return bool(connection.execute(active, (f"%{query}%",)).fetchall())
+
+
 def test_a_server_that_dies_in_the_middle_is_a_connection_error(host: ToolHost, tmp_path: Path) -> None:
     from noetl.runtime.resources import close_loop_resources
     from noetl.testing.tools import tool_call
@@ -441,7 +448,7 @@ def test_a_server_that_dies_in_the_middle_is_a_connection_error(host: ToolHost, 
             source = {"kind": "postgres", "auth": server.dsn(), "query": slow}
             call = tool_call("transfer", {"source": source, "targets": list(targets), "chunk": 10}, host=host)
             task = asyncio.create_task(load("transfer")(call))
-            await asyncio.sleep(0.5)
+            await until(lambda: _is_active(server.dsn(), "pg_sleep(0.01)"))
             await asyncio.to_thread(server.kill)
             outcome = await task
             await close_loop_resources()

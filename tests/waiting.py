@@ -1,0 +1,24 @@
+"""Wait for a condition instead of an amount of time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE_SECONDS = 30.0  # far beyond what a loaded machine needs
+
+
+async def until(condition: Callable[[], Any], *, seconds: float = PATIENCE_SECONDS) -> Any:
+    """The first true value of `condition`, which may be a coroutine function; an AssertionError when it stays false."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"the condition did not become true within {seconds} s"
+        await asyncio.sleep(0.01)
