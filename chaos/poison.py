@@ -181,7 +181,7 @@ def experiment(*, quick: bool) -> Finding:
     with single_server(workers=1, NOETL_SLOTS="32") as cluster:
         with Canary(cluster) as before:
             time.sleep(1 if quick else 20)
-        with Canary(cluster) as beside:
+        with Canary(cluster) as during:
             for name, text in cases.items():
                 began = time.monotonic()
                 result = _ending(cluster, text)
@@ -200,7 +200,7 @@ def experiment(*, quick: bool) -> Finding:
         status, _ = cluster.ask("GET", "/readyz", token="")
     if status != 200:
         violations.append("the server is not ready after the experiment")
-    alone, concurrent = percentile([*before.took, *after.took], 0.99), percentile(beside.took, 0.99)
+    alone, concurrent = percentile([*before.took, *after.took], 0.99), percentile(during.took, 0.99)
     if concurrent > 2 * alone:
         late.append(f"the p99 of the canary increased from {milliseconds(alone)} to {milliseconds(concurrent)}")
     return Finding(

@@ -19,7 +19,7 @@ from tests.server.http.serving import Cluster as Solo
 
 
 @pytest.mark.timeout(420)
-def test_killing_every_part_once_loses_and_doubles_nothing():
+def test_killing_every_component_once_loses_and_duplicates_nothing():
     with running_cluster(NOETL_SERVER_LEASE_SECONDS="3", NOETL_SLOTS="8") as cluster:
         create_effects_table(cluster)
         done = kill_while_running(cluster, executions=20, kills=8, within=240)
@@ -29,7 +29,7 @@ def test_killing_every_part_once_loses_and_doubles_nothing():
 
 
 @pytest.mark.timeout(300)
-def test_the_command_starts_shows_and_stops_a_whole_cluster(tmp_path: Path):
+def test_the_command_starts_shows_and_stops_a_cluster(tmp_path: Path):
     cluster = Cluster(tmp_path, servers=1, workers=1)
 
     def noetl(*words: str) -> subprocess.CompletedProcess[str]:
@@ -59,13 +59,13 @@ def test_the_command_starts_shows_and_stops_a_whole_cluster(tmp_path: Path):
     finally:
         stopped = noetl("stop", "--forget")
     assert stopped.returncode == 0, stopped.stderr
-    assert local_cluster.members(cluster.fleet) == []
+    assert local_cluster.members(cluster.processes) == []
     assert not (tmp_path / "cluster").exists()
     assert noetl("status").returncode == 4
     assert "no cluster is running" in noetl("stop").stderr
 
 
-def test_a_worker_serves_several_pools_with_slots_of_their_own(tmp_path: Path):
+def test_a_worker_serves_several_pools_with_separate_slots(tmp_path: Path):
     here = Solo(tmp_path, NOETL_WORKER_POOL="default=3,far away=1", NOETL_SLOTS="4")
     head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: x}\n"
     first = "{step: a, spec: {pool: far away}, tool: {kind: noop}, next: {arcs: [{step: b}]}}"

@@ -44,7 +44,7 @@ def test_a_text_a_file_and_a_path_run(tmp_path, monkeypatch):
     assert noetl.run("hello.yaml", store="memory:").data == "hello world"
 
 
-def test_the_catalogue_comes_before_files(tmp_path, monkeypatch):
+def test_the_catalog_takes_precedence_over_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "e2e").mkdir()
     (tmp_path / "e2e" / "hello.yaml").write_text(HELLO.replace("hello {who}", "from the file"))
@@ -60,7 +60,7 @@ def test_the_catalogue_comes_before_files(tmp_path, monkeypatch):
     assert asyncio.run(scenario()) == ("from the file", "hello world")
 
 
-def test_what_cannot_be_run_is_one_clear_line(tmp_path, monkeypatch):
+def test_an_unknown_playbook_is_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NotFound, match="nowhere"):
         noetl.run("nowhere.yaml", store="memory:")
@@ -84,7 +84,7 @@ def test_what_cannot_be_run_is_one_clear_line(tmp_path, monkeypatch):
         noetl.run(HELLO, store=str(tmp_path / "not.db"))
 
 
-def test_run_inside_a_loop_says_what_to_use():
+def test_run_inside_an_event_loop_names_the_async_function():
     async def scenario():
         with pytest.raises(noetl.NoetlError, match="run_async"):
             noetl.run(HELLO)
@@ -166,7 +166,7 @@ def test_an_interrupt_is_recorded_and_the_log_stays_readable(tmp_path):
     assert [body.reason for body in bodies if isinstance(body, ExecutionCancelled)] == ["interrupted"]
 
 
-def test_two_processes_side_by_side_on_one_home_both_work(tmp_path):
+def test_two_processes_can_share_one_home(tmp_path):
     loop = """apiVersion: noetl.io/v2
 kind: Playbook
 metadata: {name: both}

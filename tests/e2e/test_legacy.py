@@ -1,4 +1,4 @@
-"""Playbooks of 2025-11 and their migrated forms tell the same story."""
+"""2025-11 playbooks and their migrated forms produce the same events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from noetl.embedded import open_local
 from noetl.tools import registry as tools
 from tests.e2e.api import serving
 from tests.e2e.cases import FOLDER, expectation
-from tests.e2e.stories import strands
+from tests.e2e.normalized_events import events_by_run
 
 FILES = sorted(FOLDER.glob("legacy_*.yaml"))
 
@@ -28,22 +28,22 @@ def test_the_migrated_playbook_has_the_same_outputs_and_events(file: Path, tmp_p
         (tmp_path / other.name).write_text(made.text)
     payload: dict[str, Any] = dict(expectation(file).get("payload", {}))
 
-    async def story(path: Path) -> tuple[Any, ...]:
+    async def normalize(path: Path) -> tuple[Any, ...]:
         async with await open_local(home=tmp_path / "home") as engine:
             result = await engine.run(path, payload, timeout=60)
             events = await engine.orchestrator.events(result.execution_id)
-            return result.status, result.output, result.ctx, strands(events)
+            return result.status, result.output, result.ctx, events_by_run(events)
 
     with serving() as address:
         if expectation(file).get("needs") == "api":
             payload["api"] = address
-        before, after = asyncio.run(story(file)), asyncio.run(story(tmp_path / file.name))
+        before, after = asyncio.run(normalize(file)), asyncio.run(normalize(tmp_path / file.name))
     assert after[:3] == before[:3]
     assert after[3] == before[3]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_without_the_extension_it_is_refused_and_told_what_to_do(file: Path):
+def test_without_the_extension_it_is_rejected_with_a_hint(file: Path):
     text = file.read_text().replace("extensions: [legacy]", "extensions: []")
     found = compile_playbook(text, file=file.name, specs=tools.specs())
     assert found.playbook is None

@@ -24,7 +24,7 @@ from noetl.embedded import open_local
 from noetl.testing import services
 from noetl.tools import registry as tools
 from tests.e2e.api import serving
-from tests.e2e.stories import strands
+from tests.e2e.normalized_events import events_by_run
 
 HEAD = """\
 apiVersion: noetl.io/v2
@@ -522,7 +522,7 @@ workflow:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_of_the_document_does_what_it_says_and_so_does_its_migrated_form(
+def test_a_document_example_and_its_migrated_form_have_the_documented_result(
     name: str, postgres: dict[str, Any], s3: dict[str, Any], tmp_path: Path
 ):
     example = EXAMPLES[name]
@@ -564,4 +564,4 @@ def _run(text: str, example: Example, postgres: dict[str, Any], s3: dict[str, An
         seen = re.sub(r'"key":"[0-9a-f]{32}"', "KEY", msgspec.json.encode([data, result.ctx]).decode())
         for place, word in called.items():
             seen = seen.replace(place, word)
-        return seen, strands(events, called)
+        return seen, events_by_run(events, called)

@@ -50,13 +50,13 @@ def test_a_mapping_gives_its_items_as_key_and_value(play):
     assert ran.data == ["apple=3", "pear=5"]
 
 
-def test_anything_else_is_an_error_that_says_so(play):
+def test_another_type_of_collection_is_an_error(play):
     ran = play(DOUBLE.format(mode="parallel"), {"items": 7})
     assert ran.status == "failed"
     assert "list" in ran.error["message"]
 
 
-def test_what_an_iteration_knows_of_itself(play):
+def test_the_fields_of_iter(play):
     ran = play("""
     workflow:
       - step: start
@@ -136,13 +136,13 @@ workflow:
 """
 
 
-def test_fail_fast_fails_the_step_and_starts_no_more(play):
+def test_fail_fast_fails_the_step_and_starts_no_further_iteration(play):
     ran = play(FAILING.format(mode="fail_fast", order="sequential"))
     assert list(ran.steps) == ["start", "rescue"]
     assert len(ran.of("loop.iteration.started")) == 2
 
 
-def test_best_effort_goes_on_and_lists_the_failures(play):
+def test_best_effort_continues_and_lists_the_failures(play):
     ran = play(FAILING.format(mode="best_effort", order="parallel"))
     assert list(ran.steps) == ["start", "report"]
     assert ran.data == [[10, None, 5, None], 2]
@@ -217,7 +217,7 @@ def test_iter_writes_stay_in_their_iteration(play):
 # ── ctx and reducers ────────────────────────────────────────────────────────────────────
 
 
-def test_equal_writes_of_parallel_iterations_are_fine(play):
+def test_equal_writes_of_parallel_iterations_are_permitted(play):
     ran = play("""
     workflow:
       - step: start

@@ -14,7 +14,7 @@ from tests.e2e.cases import FILES, as_document, check, expectation
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_playbook_does_what_it_says(file: Path, tmp_path: Path):
+def test_a_playbook_has_its_documented_result(file: Path, tmp_path: Path):
     expected = expectation(file)
     payload = dict(expected.get("payload", {}))
 

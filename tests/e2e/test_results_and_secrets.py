@@ -9,7 +9,7 @@ from noetl.core.model.events import encode_body
 from noetl.embedded import open_local
 
 
-def test_a_result_too_large_for_the_log_travels_by_reference(play):
+def test_a_result_too_large_for_the_log_is_stored_by_reference(play):
     ran = play("""
     workflow:
       - step: start
@@ -29,7 +29,7 @@ def test_a_result_too_large_for_the_log_travels_by_reference(play):
     assert reference["meta"]["bytes"] > 64 * 1024
 
 
-def test_inside_its_own_pipeline_the_data_is_still_there(play):
+def test_inside_its_own_pipeline_the_data_is_available(play):
     ran = play("""
     workflow:
       - step: start
@@ -81,7 +81,7 @@ def test_the_server_reads_a_stored_payload_where_a_guard_needs_all_of_it(play):
     assert "end" in ran.steps
 
 
-def test_output_select_says_what_travels_inline(play):
+def test_output_select_selects_inline_fields(play):
     ran = play("""
     workflow:
       - step: start
@@ -157,7 +157,7 @@ def test_a_missing_secret_fails_the_request_and_names_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["when", "set"])
-def test_a_secret_in_a_server_side_template_is_refused_before_anything_runs(place):
+def test_a_secret_in_a_server_side_template_is_rejected_by_validation(place):
     import noetl
 
     arc = {"when": 'when: "{{ keychain.token }}"', "set": 'set: {ctx.t: "{{ keychain.token }}"}'}[place]

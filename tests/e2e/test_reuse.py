@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 
-def test_a_block_has_scopes_of_its_own_and_shares_ctx(play):
+def test_a_block_has_its_own_scopes_and_shares_ctx(play):
     ran = play("""
     workbook:
       score:
@@ -72,7 +72,7 @@ def test_a_looping_block_called_from_an_iteration(play):
     assert ran.data == [["a1", "a2"], ["b3"]]
 
 
-def test_a_block_that_calls_itself_is_caught(play):
+def test_a_recursive_block_fails(play):
     ran = play("""
     workbook:
       again: {tool: [{name: me, kind: workbook, block: again}]}
@@ -166,7 +166,7 @@ def test_a_failed_child_can_be_retried_as_a_new_execution(play, child):
     assert len(set(children)) == 2
 
 
-def test_a_playbook_that_is_not_there_or_has_errors_fails_the_task(play):
+def test_a_missing_or_invalid_child_playbook_fails_the_task(play):
     ran = play("workflow:\n  - {step: start, tool: {kind: playbook, path: e2e/nowhere}}\n")
     assert ran.error["kind"] == "not_found"
     assert "e2e/nowhere" in ran.error["message"]
@@ -242,7 +242,7 @@ def test_cancelling_the_child_fails_the_caller(stage):
     assert summary.status == "failed"
 
 
-def test_playbooks_that_call_each_other_without_end_are_caught(stage, play):
+def test_endless_mutual_calls_of_playbooks_fail(stage, play):
     stage.register("""
     apiVersion: noetl.io/v2
     kind: Playbook
@@ -256,7 +256,7 @@ def test_playbooks_that_call_each_other_without_end_are_caught(stage, play):
     assert ran.error["kind"] == "limit"
 
 
-def test_a_child_is_found_as_a_file_beside_its_caller(stage, tmp_path):
+def test_a_child_is_found_as_a_file_next_to_its_caller(stage, tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "inner.yaml").write_text(CHILD.replace("e2e/child", "e2e/from_file"))
     (tmp_path / "main.yaml").write_text(

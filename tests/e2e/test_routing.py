@@ -19,7 +19,7 @@ def test_arcs_are_tried_in_the_authors_order_and_the_first_that_holds_is_taken(p
     assert list(ran.steps) == ["start", "b"]
 
 
-def test_the_same_text_takes_another_way_with_another_payload(play):
+def test_another_payload_takes_another_arc(play):
     text = """
     workload: {n: 1}
     workflow:
@@ -269,7 +269,7 @@ def test_rules_that_all_fail_without_else_deny(play):
     assert ran.steps["gated"].status == "skipped"
 
 
-def test_status_helpers_hold_a_gate_until_others_are_done(play):
+def test_status_helpers_keep_a_gate_closed_until_other_steps_are_done(play):
     ran = play("""
     workflow:
       - step: start
@@ -318,7 +318,7 @@ def test_join_each_runs_the_step_once_per_token(play):
     assert play(DIAMOND.format(join="join: each")).steps["join"].runs == 2
 
 
-def test_a_join_does_not_wait_for_a_branch_that_went_elsewhere(play):
+def test_a_join_does_not_wait_for_a_branch_that_cannot_reach_it(play):
     ran = play("""
     workload: {both: false}
     workflow:
@@ -357,7 +357,7 @@ def test_a_cycle_of_arcs_runs_until_its_guard_is_false(play):
     assert ran.steps["start"].runs == 5
 
 
-def test_a_cycle_without_end_is_stopped_by_a_limit(play):
+def test_an_endless_cycle_is_stopped_by_a_limit(play):
     ran = play("""
     executor: {spec: {policy: {limits: {max_step_runs: 50}}}}
     workflow:
@@ -430,7 +430,7 @@ def test_v10_args_travel_with_the_token_and_the_arc_wins(play):
     assert ran.data == [1, 2]
 
 
-def test_a_guard_that_cannot_be_evaluated_fails_with_the_place(play):
+def test_a_guard_that_cannot_be_evaluated_fails_with_its_location(play):
     ran = play("""
     workflow:
       - step: start

@@ -38,7 +38,7 @@ def test_every_shape_of_a_task_list(play):
     ("backoff", "delays"),
     [("none", [0.01, 0.01, 0.01]), ("linear", [0.01, 0.02, 0.03]), ("exponential", [0.01, 0.02, 0.04])],
 )
-def test_retry_delays_grow_as_their_backoff_says(play, backoff, delays):
+def test_retry_delays_follow_the_backoff(play, backoff, delays):
     ran = play(f"""
     workflow:
       - step: start
@@ -176,7 +176,7 @@ def test_set_reaches_into_nested_keys(play):
     assert ran.ctx == {"report": {"rows": 3, "bad": 1}} or ran.ctx == {"report": {"bad": 1}}
 
 
-def test_a_pipeline_without_end_is_caught(play):
+def test_an_endless_pipeline_fails(play):
     ran = play("""
     workflow:
       - step: start
@@ -311,7 +311,7 @@ def test_code_is_never_rendered(play):
     assert ran.data == "{{ workload.x }}"
 
 
-def test_an_undefined_name_names_itself_and_its_place(play):
+def test_an_undefined_name_is_reported_with_its_location(play):
     ran = play("""
     workflow:
       - step: start
@@ -322,7 +322,7 @@ def test_an_undefined_name_names_itself_and_its_place(play):
     assert ":" in ran.error["message"]
 
 
-def test_default_works_on_what_is_not_there(play):
+def test_default_applies_to_missing_values(play):
     ran = play("""
     workflow:
       - step: start

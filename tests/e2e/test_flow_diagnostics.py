@@ -1,4 +1,4 @@
-"""What the validator foretells about random nets happens when they run, for some request at least."""
+"""Flow diagnostics of random playbooks are true: at run time the reported problem occurs for at least one request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from noetl import open_local
 from noetl.core.language.compile import compile_playbook
 from noetl.tools import registry as tools
 
-GUARDS = 4  # requests for which each net is run: every combination of so many guards
+GUARDS = 4  # each workflow runs once for every combination of its guards
 
 
 class Net:
-    """A net without circles, every guard a value of its own that comes with the request."""
+    """An acyclic workflow; every guard reads its own value of the request."""
 
     def __init__(self, seed: int, *, gates: bool) -> None:
         chance = random.Random(seed)
@@ -95,7 +95,7 @@ class Tasks:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def run_playbooks(tmp_path_factory):
     """Runs a net with every request: for each, which steps ran and which of them failed."""
     import asyncio
 
@@ -114,10 +114,10 @@ def told(tmp_path_factory):
     return lambda texts: asyncio.run(run_all(texts))
 
 
-def test_a_value_that_is_said_to_be_unset_is_unset_for_some_request(told):
+def test_a_value_reported_as_unset_is_unset_for_some_request(run_playbooks):
     nets = [net for net in (Net(seed, gates=False) for seed in range(60)) if net.warned("unset-on-path")]
     assert len(nets) > 8
-    for net, runs in zip(nets, told([net.text for net in nets]), strict=True):
+    for net, runs in zip(nets, run_playbooks([net.text for net in nets]), strict=True):
         statuses = [run[net.reader] for run in runs if net.reader in run]
         if "before anything" in net.warned("unset-on-path")[net.reader]:
             assert set(statuses) == {"failed"}, net.text
@@ -125,16 +125,16 @@ def test_a_value_that_is_said_to_be_unset_is_unset_for_some_request(told):
             assert "failed" in statuses, net.text
 
 
-def test_a_gate_that_is_said_to_be_closed_never_opens(told):
+def test_a_gate_reported_as_closed_never_opens(run_playbooks):
     nets = [net for net in (Net(seed, gates=True) for seed in range(40)) if net.warned("closed-gate")]
     assert len(nets) > 8
-    for net, runs in zip(nets, told([net.text for net in nets]), strict=True):
+    for net, runs in zip(nets, run_playbooks([net.text for net in nets]), strict=True):
         closed = net.warned("closed-gate")
         assert not [step for run in runs for step in closed if run.get(step) in ("success", "failed")], net.text
 
 
-def test_a_task_that_is_said_to_read_too_early_does_for_some_request(told):
+def test_a_task_reported_to_read_too_early_fails_for_some_request(run_playbooks):
     pipelines = [each for each in (Tasks(seed) for seed in range(80)) if each.said]
     assert len(pipelines) > 8
-    for pipeline, runs in zip(pipelines, told([each.text for each in pipelines]), strict=True):
+    for pipeline, runs in zip(pipelines, run_playbooks([each.text for each in pipelines]), strict=True):
         assert any('"step.k" is not defined' in run[""] for run in runs), pipeline.text

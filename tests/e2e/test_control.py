@@ -1,4 +1,4 @@
-"""From outside: pause, resume, signal, cancel, rerun, replay, and what a log tells."""
+"""External control: pause, resume, signal, cancel, rerun, replay, and the envelopes of a log."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ def test_a_signal_opens_a_gate(stage):
     assert stage.do(scenario()) == "anna"
 
 
-def test_pause_holds_the_next_step_and_resume_lets_it_go(stage):
+def test_pause_delays_the_next_step_until_resume(stage):
     text = playbook("""
     workflow:
       - step: start
@@ -101,7 +101,7 @@ workflow:
 """
 
 
-def test_a_rerun_from_a_step_keeps_what_was_before(stage, play):
+def test_a_rerun_from_a_step_keeps_earlier_results(stage, play):
     failed = play(FLAKY)
     assert failed.status == "failed"
 
@@ -132,7 +132,7 @@ def test_a_whole_rerun_is_a_new_execution_of_the_same_text(stage, play):
         stage.do(stage.orchestrator.rerun(first.result.execution_id, "nowhere"))
 
 
-def test_the_state_at_any_event_is_the_fold_up_to_there(stage, play):
+def test_the_state_at_an_event_is_the_fold_up_to_it(stage, play):
     ran = play(FLAKY, {"fail": False})
     execution_id = ran.result.execution_id
     final = stage.do(stage.orchestrator.state(execution_id))
@@ -144,7 +144,7 @@ def test_the_state_at_any_event_is_the_fold_up_to_there(stage, play):
         assert state.processed is False
 
 
-def test_envelopes_have_all_the_documents_ask_for(play):
+def test_envelopes_have_all_specified_fields(play):
     ran = play("""
     workflow:
       - step: start

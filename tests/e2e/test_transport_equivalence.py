@@ -1,4 +1,4 @@
-"""The same playbooks tell the same story in one process, and over a server with a worker on any line."""
+"""The same playbooks produce the same events in one process and on a server with a worker, over every transport."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from noetl.embedded import open_local
 from noetl.storage.factory import open_stores
 from noetl.transport.nats_bus import encode_part
 from tests.e2e.cases import FILES, expectation
-from tests.e2e.stories import story
+from tests.e2e.normalized_events import normalize
 from tests.server.http.serving import Cluster
 
-RACES = {"loop_ctx_conflict"}  # which iteration is the one that conflicts is for the faster one to say
+RACES = {"loop_ctx_conflict"}  # the conflicting iteration depends on timing
 ALIKE = [
     file
     for file in FILES
@@ -37,30 +37,30 @@ async def tickets(url: str, prefix: str) -> int:
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
-    """What each playbook's log tells after a run in one process."""
+    """The normalized events of each playbook after a run in one process."""
 
-    async def stories() -> dict[str, Counter[str]]:
+    async def run_all() -> dict[str, Counter[str]]:
         async with await open_local(home=tmp_path_factory.mktemp("embedded")) as engine:
-            told = {}
+            logs = {}
             for file in ALIKE:
                 result = await engine.run(file.read_text(), dict(expectation(file).get("payload", {})), timeout=60)
-                told[file.stem] = story(await engine.orchestrator.events(result.execution_id))
-            return told
+                logs[file.stem] = normalize(await engine.orchestrator.events(result.execution_id))
+            return logs
 
-    return asyncio.run(stories())
+    return asyncio.run(run_all())
 
 
 @pytest.mark.parametrize("carrier", ["http", "nats"])
-def test_playbooks_tell_the_same_story_over_every_line(
+def test_playbooks_produce_the_same_events_over_every_transport(
     carrier: str, embedded: dict[str, Counter[str]], tmp_path: Path, request: pytest.FixtureRequest
 ):
     assert len(ALIKE) >= 30
 
     async def logged(store: str, ids: dict[str, str]) -> dict[str, Counter[str]]:
         events, _ = open_stores(store)
-        stories = {name: story(await events.read(execution_id)) for name, execution_id in ids.items()}
+        logs = {name: normalize(await events.read(execution_id)) for name, execution_id in ids.items()}
         await events.close()
-        return stories
+        return logs
 
     # Over HTTP on SQLite, over NATS as in a cluster: on Postgres.
     store = str(tmp_path / "noetl.db") if carrier == "http" else request.getfixturevalue("database")
@@ -83,8 +83,8 @@ def test_playbooks_tell_the_same_story_over_every_line(
             assert asyncio.run(tickets(settings["NOETL_NATS_URL"], tmp_path.name)) > 0
     finally:
         cluster.stop()
-    there = asyncio.run(logged(store, ids))
+    remote = asyncio.run(logged(store, ids))
     different = {
-        name: (here - there[name], there[name] - here) for name, here in embedded.items() if here != there[name]
+        name: (local - remote[name], remote[name] - local) for name, local in embedded.items() if local != remote[name]
     }
     assert different == {}, "\n".join(f"{name}: {pair}" for name, pair in different.items())
