@@ -39,8 +39,9 @@ MOVED: dict[str, Moved] = {
     },
     **{
         f"noetl.model.{name}": Moved((f"noetl.core.model.{name}",), public="noetl.tool")
-        for name in ("outcome", "reference", "tool")
+        for name in ("outcome", "reference")
     },
+    "noetl.model.tool": Moved(("noetl.core.model.tool",), {"Run": "ToolFunction"}, "noetl.tool"),
     "noetl.model.work": Moved(("noetl.core.model.work",), {"Verdict": "ReportAck", "Standing": "HeartbeatReply"}),
     "noetl.ports": Moved(
         (*(f"noetl.storage.ports.{name}" for name in PORTS), "noetl.runtime.clock"),

@@ -29,7 +29,7 @@ def test_a_run_that_waits_for_a_limit_reports_it_and_starts_when_it_is_removed(t
     assert noetl("limit", "set", "pool", "default", "0")[0] == 0
     code, _, err = noetl("run", str(file), "--timeout", "1")
     assert code == program.TIMED_OUT
-    assert err.count('step "start" waits since') == 1
+    assert err.count('step "start" has been waiting for') == 1
     assert "for the limit of pool default: 0 of 0 slots in use" in err
     assert noetl("limit", "remove", "pool", "default")[0] == 0
     assert noetl("run", str(file))[0] == 0

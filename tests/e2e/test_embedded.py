@@ -77,7 +77,7 @@ def test_an_unknown_playbook_is_a_one_line_error(tmp_path, monkeypatch):
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(noetl.InvalidPlaybook):
         noetl.run("empty.yaml", store="memory:")
-    with pytest.raises(RequestRefused, match="no event store"):
+    with pytest.raises(RequestRefused, match="unknown event store"):
         noetl.run(HELLO, store="mongodb://x")
     (tmp_path / "not.db").write_text("this is no database " * 1000)
     with pytest.raises(StoreUnavailable, match=r"not\.db"):

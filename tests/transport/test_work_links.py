@@ -36,6 +36,7 @@ from noetl.transport.notifying_queue import NotifyingRunQueue
 from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
 from noetl.worker import pool
 from noetl.worker.factory import create_pool
+from noetl.worker.host import HostServices
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -95,14 +96,14 @@ class Served(WorkLinkSuite):
 
     def after_a_lost_reply(self, monkeypatch: pytest.MonkeyPatch, lose: Callable[[WorkLink], None]) -> None:
         """A server commits a claim and stops before it replies: the run is leased again, and no attempt is lost."""
-        monkeypatch.setattr(workers, "ON_THE_WAY_SECONDS", 0.0)
+        monkeypatch.setattr(workers, "DELIVERY_SECONDS", 0.0)
         monkeypatch.setattr(pool, "FIRST_CHECK", 0.05)
 
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=TWO))
             line = link("w")
             lose(line)
-            worker = create_pool(line, orchestrator.results, worker="w", clock=RealClock(), slots=4)
+            worker = create_pool(line, HostServices(orchestrator.results), worker="w", clock=RealClock(), slots=4)
             line.on_lost_reply = worker.reconcile_soon
             await worker.start()
             try:
@@ -133,7 +134,7 @@ class TestHttp(Served):
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             claiming = asyncio.create_task(link("w").claim(Claim("w", 1), wait=20))
             listening = asyncio.create_task(link("w").revoked("w", wait=20))
-            pending_polls = orchestrator.work._claims._waiters
+            pending_polls = orchestrator.work._dispatcher._polls
             await until(lambda: bool(pending_polls))
             for each in (claiming, listening):
                 each.cancel()
@@ -234,11 +235,13 @@ class TestNats(OverNats):
             bus = self.lines["w"]
             body = b'{"claim":{"worker":"x","slots":1},"wait":0}'
             for question in (b"", b"{}", body, signed_question(key_of("noetl_guessed"), "claim", body)):
-                assert b"not signed with a token" in await bus.request("claim", question, seconds=5)
+                assert b"not signed with a known token" in await bus.request("claim", question, seconds=5)
             good = signed_question(key_of(self.token), "claim", body)
             tampered = good.replace(b'"slots":1', b'"slots":9')
-            assert b"not signed with a token" in await bus.request("claim", tampered, seconds=5)
-            assert b"not signed with a token" in await bus.request("report", good, seconds=5)  # signed for another verb
+            assert b"not signed with a known token" in await bus.request("claim", tampered, seconds=5)
+            assert b"not signed with a known token" in await bus.request(
+                "report", good, seconds=5
+            )  # signed for another verb
             answer = await bus.request("claim", good, seconds=5)
             assert read_answer(key_of(self.token), signature_of(good), answer) is not None
             assert read_answer(key_of(self.token), signature_of(tampered) + b"0", answer) is None
