@@ -51,6 +51,7 @@ def test_the_version_is_printed_without_heavy_imports():
     assert ran.stdout == f"noetl {noetl.__version__}\n"
 
 
+@pytest.mark.serial
 def test_the_version_takes_less_than_150_ms_of_cpu():
     spent = []
     for _ in range(5):

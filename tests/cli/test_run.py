@@ -301,6 +301,7 @@ def cpu_seconds(*command: str) -> float:
     return min(spent)
 
 
+@pytest.mark.serial
 def test_a_one_step_run_takes_less_than_400_ms_of_cpu(playbook):
     # On a machine whose cores are busy with other things the same work takes more CPU time: then
     # the libraries a run cannot do without are the measure.

@@ -138,6 +138,7 @@ def test_secrets_can_be_learned_later():
     assert masker.mask("later-secret") == MASK
 
 
+@pytest.mark.serial
 def test_two_hundred_secrets_cost_little_on_clean_text():
     chance = random.Random(1)
     masker = Masker([f"{chance.getrandbits(160):x}" for _ in range(200)])

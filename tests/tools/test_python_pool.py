@@ -41,6 +41,7 @@ def test_processes_are_started_on_demand():
     run(check())
 
 
+@pytest.mark.serial
 def test_the_pool_grows_beyond_the_cores_when_calls_only_sleep():
     async def check():
         pool = PythonPool(cores=1, max_processes=6, grow_interval_s=0.01)
@@ -219,6 +220,7 @@ def test_processes_die_with_a_parent_that_is_killed():
         keeper.stdout.close()
 
 
+@pytest.mark.serial
 def test_calls_run_concurrently():
     async def check():
         pool = PythonPool(cores=2)

@@ -101,7 +101,7 @@ def test_an_execution_is_shown_live_until_it_ends(tab: Tab, cluster: Cluster, st
     assert "not reached" in tab.page.locator(".net-step", has_text="alarm").inner_text()
     shown, length = position_in_log(tab)
     assert shown == length == cluster.ask("GET", f"/api/executions/{id}")[1]["seq"]
-    tab.page.get_by_text('the output is that of step "end"').wait_for()
+    tab.page.get_by_text("its output is the output of step end").wait_for()
     assert tab.serious_violations() == []
 
 

@@ -457,6 +457,7 @@ def test_the_same_run_under_a_new_epoch_is_another_lease():
     asyncio.run(check())
 
 
+@pytest.mark.serial
 def test_a_noop_iteration_is_cheap():
     async def check():
         bench = Bench(NOOP, slots=500)
