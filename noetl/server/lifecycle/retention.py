@@ -94,7 +94,7 @@ async def _acquire(lease: RetentionLease | None, every: float) -> bool:
     if lease is None:
         return True
     try:
-        return await lease.acquire_turn("housetask", 0.9 * every)
+        return await lease.acquire_turn("housekeeping", 0.9 * every)
     except NoetlError as problem:
         _log.warning("retention is skipped, the store is unreachable: %s", problem)
         return False

@@ -18,18 +18,18 @@ Column = Literal["wrapped", "sealed"]
 
 
 class CredentialStoreSuite:
-    """Encrypted, bound to their names, under keys that can be replaced, alike for all who share the store."""
+    """Encrypted, bound to their names, under keys that can be replaced, the same for all processes that share the store."""
 
     async def open_store(self, place: Path, ring: KeyRing | Callable[[], KeyRing]) -> Any:
-        """The store at this place; of several in one test: the same credentials behind each."""
+        """Open the store in this folder; several stores of one test share their credentials."""
         raise LookupError("the suite's subclass says how to open its store")
 
     async def column(self, place: Path, name: str, column: Column) -> bytes:
-        """What lies in a row, read past the store."""
+        """Read a column of a row directly from the database."""
         raise LookupError("the suite's subclass says how to look past its store")
 
     async def overwrite(self, place: Path, name: str, column: Column, value: bytes) -> None:
-        """Change a row past the store."""
+        """Change a row directly in the database."""
         raise LookupError("the suite's subclass says how to reach past its store")
 
     async def let_go(self, store: Any) -> None:
@@ -37,7 +37,7 @@ class CredentialStoreSuite:
         await store.close()
 
     def run(self, place: Path, scenario: Callable[[Any], Awaitable[None]], *keys: bytes) -> None:
-        """Open a store under these keys, and let the scenario have it."""
+        """Open a store with these keys and run the scenario with it."""
 
         async def whole() -> None:
             store = await self.open_store(place, KeyRing(keys or (OLD,)))
@@ -48,7 +48,7 @@ class CredentialStoreSuite:
 
         asyncio.run(whole())
 
-    def test_credentials_come_back_and_can_be_listed_replaced_and_deleted(self, tmp_path: Path) -> None:
+    def test_credentials_are_stored_listed_replaced_and_deleted(self, tmp_path: Path) -> None:
         async def scenario(store: Any) -> None:
             assert await store.get("pg") is None
             await store.set("pg", "postgres", {"host": "h", "password": SECRET, "port": 5432})
@@ -63,7 +63,7 @@ class CredentialStoreSuite:
 
         self.run(tmp_path, scenario)
 
-    def test_nothing_readable_is_kept_and_nothing_twice_alike(self, tmp_path: Path) -> None:
+    def test_rows_are_encrypted_with_fresh_keys(self, tmp_path: Path) -> None:
         async def scenario(store: Any) -> None:
             for name in ("a", "b"):
                 await store.set(name, "t", {"v": SECRET})
@@ -74,7 +74,7 @@ class CredentialStoreSuite:
 
         self.run(tmp_path, scenario)
 
-    def test_a_row_cannot_be_passed_off_as_another(self, tmp_path: Path) -> None:
+    def test_a_row_is_bound_to_its_name(self, tmp_path: Path) -> None:
         async def scenario(store: Any) -> None:
             await store.set("mine", "t", {"v": "harmless"})
             await store.set("theirs", "t", {"v": SECRET})
@@ -87,7 +87,7 @@ class CredentialStoreSuite:
         self.run(tmp_path, scenario)
 
     @pytest.mark.parametrize("column", ["wrapped", "sealed"])
-    def test_damage_is_noticed(self, tmp_path: Path, column: Column) -> None:
+    def test_a_damaged_row_is_detected(self, tmp_path: Path, column: Column) -> None:
         async def scenario(store: Any) -> None:
             await store.set("x", "t", {"v": SECRET})
             data = await self.column(tmp_path, "x", column)
@@ -97,7 +97,7 @@ class CredentialStoreSuite:
 
         self.run(tmp_path, scenario)
 
-    def test_a_key_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+    def test_a_missing_master_key_is_named(self, tmp_path: Path) -> None:
         async def fill(store: Any) -> None:
             await store.set("x", "t", {"v": 1})
 
@@ -108,7 +108,7 @@ class CredentialStoreSuite:
         self.run(tmp_path, fill, OLD)
         self.run(tmp_path, read, NEW)
 
-    def test_the_master_key_is_replaced_without_losing_anything(self, tmp_path: Path) -> None:
+    def test_rotating_the_master_key_keeps_all_credentials(self, tmp_path: Path) -> None:
         async def fill(store: Any) -> None:
             for number in range(20):
                 await store.set(f"c{number}", "t", {"v": number})
@@ -123,7 +123,7 @@ class CredentialStoreSuite:
         self.run(tmp_path, fill, OLD)
         self.run(tmp_path, later, NEW)
 
-    def test_a_key_that_does_not_fit_changes_nothing(self, tmp_path: Path) -> None:
+    def test_a_wrong_master_key_changes_nothing(self, tmp_path: Path) -> None:
         async def scenario(store: Any) -> None:
             await store.set("a", "t", {"v": 1})
             await store.set("b", "t", {"v": 2})
@@ -133,9 +133,9 @@ class CredentialStoreSuite:
 
         self.run(tmp_path, scenario)
 
-    def test_whoever_shares_the_store_goes_on_while_the_key_is_replaced(self, tmp_path: Path) -> None:
+    def test_other_processes_continue_during_key_rotation(self, tmp_path: Path) -> None:
         async def scenario() -> None:
-            keys = [[OLD], [OLD]]  # what each of two servers is given
+            keys = [[OLD], [OLD]]  # the keys of two servers
             first, second = [
                 await self.open_store(tmp_path, lambda number=number: KeyRing(keys[number]))  # type: ignore[misc]
                 for number in range(2)
@@ -155,7 +155,7 @@ class CredentialStoreSuite:
         asyncio.run(scenario())
 
     @pytest.mark.parametrize(("name", "data"), [("", {"a": 1}), ("x" * 201, {"a": 1}), ("x", {}), ("x", "text")])
-    def test_what_is_no_credential_is_refused(self, tmp_path: Path, name: str, data: Any) -> None:
+    def test_an_invalid_credential_is_rejected(self, tmp_path: Path, name: str, data: Any) -> None:
         async def scenario(store: Any) -> None:
             with pytest.raises(RequestRefused):
                 await store.set(name, "t", data)

@@ -43,7 +43,7 @@ BODIES: tuple[Event, ...] = (
 
 
 def make_append(execution_id: str, expected: int, *bodies: Event, status: str = "running", **summary: Any) -> Append:
-    """An append with invented times; `summary` fields as given."""
+    """An append with fixed times; `summary` fields as given."""
     events = tuple(
         Recorded(execution_id, expected + 1 + n, 1_700_000_000.0 + n, body, expected + n or None)
         for n, body in enumerate(bodies)
@@ -58,12 +58,12 @@ def make_append(execution_id: str, expected: int, *bodies: Event, status: str = 
 
 
 class EventStoreSuite:
-    """Inherit, give `open_store`, and every promise of the port is tested."""
+    """Subclass it and implement `open_store` to test a back end."""
 
     survives = True
 
     async def open_store(self, place: Path) -> EventStore:
-        """A store on `place`; called again on the same place to reopen it."""
+        """Open the store in the folder `place`; a second call reopens it."""
         raise LookupError("the suite's subclass says how to open its store")
 
     def _run(self, tmp_path: Path, scenario: Callable[[EventStore], Awaitable[None]]) -> None:
@@ -78,7 +78,7 @@ class EventStoreSuite:
 
     # ── appending and reading ───────────────────────────────────────────────────────────
 
-    def test_slots_are_counted_from_the_rows_and_no_append_takes_more_than_is_left(self, tmp_path: Path) -> None:
+    def test_slots_are_counted_from_rows_and_limits_hold(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             def takes(execution_id: str, expected: int, count: int, *, most: int = 2, by: int = 1) -> Append:
                 body = BODIES[expected]
@@ -94,12 +94,12 @@ class EventStoreSuite:
             assert await store.held(["pool gpu"]) == {"pool gpu": 2}
             (other,) = [each for each in await store.holders("pool gpu") if each.execution_id != "1"]
             assert await store.holders("pool gpus") == []
-            # A lower limit takes nothing away, and a higher one lets go on.
+            # A lower limit revokes nothing, and a higher one admits more.
             (refusal,) = await asyncio.gather(store.append(takes("1", 1, 2, most=1)), return_exceptions=True)
             assert isinstance(refusal, LimitReached) and refusal.key == "pool gpu"
             await store.append(takes("1", 1, 2, most=3))
             assert await store.held(["pool gpu"]) == {"pool gpu": 3}
-            # What is given back, and what has ended, is held by nobody.
+            # Returned and ended runs hold no slot.
             await store.append(make_append("1", 2, BODIES[2], held={"playbook p": 1}))
             assert await store.held(["pool gpu", "playbook p"]) == {"pool gpu": 1, "playbook p": 2}
             await store.append(make_append(other.execution_id, 1, PlaybookProcessed(outcome="failed"), status="failed"))
@@ -107,7 +107,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_events_come_back_as_they_were_written(self, tmp_path: Path) -> None:
+    def test_events_are_read_as_written(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             first = make_append("1001", 0, *BODIES[:2])
             second = make_append("1001", 2, *BODIES[2:])
@@ -117,7 +117,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_reading_begins_after_a_seq_and_stops_at_a_limit(self, tmp_path: Path) -> None:
+    def test_read_starts_after_a_seq_and_stops_at_a_limit(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             await store.append(make_append("1001", 0, *BODIES[:2]))
             await store.append(make_append("1001", 2, *BODIES[2:]))
@@ -152,7 +152,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_an_append_beyond_the_end_or_to_nothing_is_refused(self, tmp_path: Path) -> None:
+    def test_an_append_beyond_the_end_is_rejected(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             await _refused(VersionConflict, store.append(make_append("1001", 3, BODIES[1])))
             await store.append(make_append("1001", 0, *BODIES[:2]))
@@ -163,7 +163,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_a_refused_append_does_not_disturb_its_neighbours(self, tmp_path: Path) -> None:
+    def test_a_rejected_append_does_not_affect_others_of_its_group(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             good = [make_append(str(2000 + n), 0, *BODIES) for n in range(50)]
             bad = [make_append(str(3000 + n), 7, *BODIES) for n in range(50)]
@@ -177,7 +177,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_appends_that_wait_together_keep_their_order(self, tmp_path: Path) -> None:
+    def test_grouped_appends_keep_their_order(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             await store.append(make_append("1001", 0, BODIES[0]))
             await asyncio.gather(
@@ -191,7 +191,7 @@ class EventStoreSuite:
 
     # ── keys and projections ────────────────────────────────────────────────────────────
 
-    def test_an_idempotency_key_is_taken_once(self, tmp_path: Path) -> None:
+    def test_an_idempotency_key_is_unique(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             await store.append(make_append("1001", 0, BODIES[0], key="order-7"))
             await _refused(Conflict, store.append(make_append("1002", 0, BODIES[0], key="order-7")))
@@ -204,7 +204,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_several_short_logs_come_at_once(self, tmp_path: Path) -> None:
+    def test_several_logs_are_read_at_once(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             for number in range(5):
                 await store.append(make_append(str(1001 + number), 0, *BODIES[: number + 1]))
@@ -227,7 +227,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_what_ended_long_ago_can_be_forgotten(self, tmp_path: Path) -> None:
+    def test_expired_executions_can_be_deleted(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             def ended(execution_id: str, at: float, **more: Any) -> Append:
                 return make_append(execution_id, 0, *BODIES[:2], status="success", ended_at=at, **more)
@@ -348,7 +348,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_a_tail_that_is_asked_to_begin_beyond_the_end_ends_with_the_execution(self, tmp_path: Path) -> None:
+    def test_a_tail_that_starts_beyond_the_end_ends_with_the_execution(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             await store.append(make_append("1001", 0, *BODIES[:2]))
             beyond = [asyncio.create_task(_seqs(store.tail("1001", after))) for after in (5, 999)]
@@ -360,7 +360,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_a_tail_of_nothing_says_so(self, tmp_path: Path) -> None:
+    def test_a_tail_of_an_unknown_execution_is_not_found(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             async def follow() -> list[Recorded]:
                 return [recorded async for recorded in store.tail("4040")]
@@ -371,7 +371,7 @@ class EventStoreSuite:
 
     # ── snapshots and durability ────────────────────────────────────────────────────────
 
-    def test_the_newest_snapshot_is_kept(self, tmp_path: Path) -> None:
+    def test_the_newest_snapshot_is_stored(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             await store.append(make_append("1001", 0, *BODIES))
             await store.save_snapshot("1001", 3, b"three")
@@ -382,7 +382,7 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
-    def test_what_was_acknowledged_is_there_after_reopening(self, tmp_path: Path) -> None:
+    def test_acknowledged_appends_survive_reopening(self, tmp_path: Path) -> None:
         if not self.survives:
             return
 
@@ -400,7 +400,7 @@ class EventStoreSuite:
 
         asyncio.run(scenario())
 
-    def test_a_closed_store_refuses(self, tmp_path: Path) -> None:
+    def test_a_closed_store_rejects_calls(self, tmp_path: Path) -> None:
         async def scenario() -> None:
             store = await self.open_store(tmp_path)
             await store.append(make_append("1001", 0, BODIES[0]))
@@ -421,7 +421,7 @@ async def _drain(store: EventStore, execution_id: str) -> None:
 
 
 async def _refused(kind: type[Exception], asked: Awaitable[Any]) -> Exception:
-    """The exception of that kind that the question is answered with."""
+    """The exception that the call raises."""
     try:
         answer = await asked
     except kind as refusal:

@@ -1,4 +1,4 @@
-"""What every result store keeps: the contract, as tests.
+"""The contract of `ports.ResultStore`, as tests.
 
 Subclass `ResultStoreSuite` in a test module and give it the fixture `open_store`, a function that
 opens a store on the same place each time it is called (`compression` and `clock` are passed on):
@@ -48,14 +48,14 @@ class ResultStoreSuite:
         raise TypeError("a subclass gives the store under test")
 
     def run(
-        self, open_store: OpenStore, deed: Callable[[ResultStore], Coroutine[Any, Any, Any]], **options: Any
+        self, open_store: OpenStore, scenario: Callable[[ResultStore], Coroutine[Any, Any, Any]], **options: Any
     ) -> Any:
-        """Open the store, do something with it, close it."""
+        """Open the store, run the scenario, close the store."""
 
         async def opened() -> Any:
             store = open_store(**options)
             try:
-                return await deed(store)
+                return await scenario(store)
             finally:
                 await store.close()
 
@@ -63,11 +63,11 @@ class ResultStoreSuite:
 
     @pytest.mark.parametrize("size", [0, 1, 100_000, 3_500_000])
     @pytest.mark.parametrize("content_type", ["application/json", "application/octet-stream"])
-    def test_what_was_put_comes_back(self, open_store: OpenStore, size: int, content_type: str) -> None:
+    def test_a_payload_is_read_as_written(self, open_store: OpenStore, size: int, content_type: str) -> None:
         """Any size, text (which is compressed) or bytes (which are not)."""
         data = (os.urandom(64) * (size // 64 + 1))[:size]
 
-        async def deed(store: ResultStore) -> None:
+        async def scenario(store: ResultStore) -> None:
             reference = await store.put("1:a:1", chunked(data), content_type=content_type, rows=7, columns=["x", "y"])
             assert reference.meta.bytes == size
             assert reference.meta.sha256 == hashlib.sha256(data).hexdigest()
@@ -75,7 +75,7 @@ class ResultStoreSuite:
             assert reference.meta.content_type == content_type
             assert await read(store, reference) == data
 
-        self.run(open_store, deed)
+        self.run(open_store, scenario)
 
     def test_a_reference_survives_the_log_and_a_new_process(self, open_store: OpenStore) -> None:
         """References are data: written as JSON, read by another process that opened the same store."""
@@ -95,48 +95,46 @@ class ResultStoreSuite:
         ("offset", "length"),
         [(0, 10), (5, None), (2**20 - 6, 20), (2_000_000, 7**7), (2_999_999, 5), (3_000_000, 1), (10**7, None), (4, 0)],
     )  # fmt: skip
-    def test_a_range_is_read_without_the_rest(
-        self, open_store: OpenStore, compression: str, offset: int, length: int | None
-    ) -> None:
+    def test_a_range_is_read(self, open_store: OpenStore, compression: str, offset: int, length: int | None) -> None:
         """Ranges agree with slices, packed or not, over block borders and past the end."""
         data = bytes(range(256)) * 11_718 + b"tail of it.."
         assert len(data) == 2_999_820
         data += b"x" * (3_000_000 - len(data))
 
-        async def deed(store: ResultStore) -> bytes:
+        async def scenario(store: ResultStore) -> bytes:
             reference = await store.put("1:a:1", chunked(data), content_type="application/json")
             assert reference.meta.compression == (None if compression == "none" else compression)
             return await read(store, reference, offset=offset, length=length)
 
-        part = self.run(open_store, deed, compression=compression)
+        part = self.run(open_store, scenario, compression=compression)
         assert part == data[offset : None if length is None else offset + length]
 
     def test_reading_may_stop_early(self, open_store: OpenStore) -> None:
-        """A reader that has seen enough leaves nothing open behind it."""
+        """A reader that stops early leaves nothing open."""
 
-        async def deed(store: ResultStore) -> bytes:
+        async def scenario(store: ResultStore) -> bytes:
             reference = await store.put("1:a:1", chunked(b"x" * 5_000_000), content_type="application/octet-stream")
             stream = store.open(reference)
             async with aclosing(stream):  # type: ignore[type-var]
                 return await anext(stream)
 
-        assert self.run(open_store, deed).startswith(b"x")
+        assert self.run(open_store, scenario).startswith(b"x")
 
-    def test_two_payloads_of_one_name_are_two_payloads(self, open_store: OpenStore) -> None:
-        """An attempt that ran twice does not change what the first one's reference means."""
+    def test_payloads_with_the_same_name_are_separate(self, open_store: OpenStore) -> None:
+        """A second attempt does not change the payload of the first one."""
 
-        async def deed(store: ResultStore) -> list[bytes]:
+        async def scenario(store: ResultStore) -> list[bytes]:
             references = [
                 await store.put("1:a:1/0:t:1:1", chunked(text), content_type="text/plain") for text in (b"one", b"two")
             ]
             return [await read(store, reference) for reference in references]
 
-        assert self.run(open_store, deed) == [b"one", b"two"]
+        assert self.run(open_store, scenario) == [b"one", b"two"]
 
-    def test_what_was_deleted_cannot_be_resolved(self, open_store: OpenStore) -> None:
+    def test_a_deleted_payload_cannot_be_resolved(self, open_store: OpenStore) -> None:
         """Deleting twice is no error; reading afterwards is, of kind ref.unresolved."""
 
-        async def deed(store: ResultStore) -> None:
+        async def scenario(store: ResultStore) -> None:
             reference = await store.put("1:a:1", chunked(b"hello"), content_type="text/plain")
             other = await store.put("1:a:1", chunked(b"hello"), content_type="text/plain")
             await store.delete(reference)
@@ -146,12 +144,12 @@ class ResultStoreSuite:
             assert caught.value.kind == "ref.unresolved"
             assert await read(store, other) == b"hello"
 
-        self.run(open_store, deed)
+        self.run(open_store, scenario)
 
-    def test_only_what_has_outlived_its_ttl_is_collected(self, open_store: OpenStore) -> None:
-        """Time passes by argument; what has no ttl stays for ever."""
+    def test_only_expired_payloads_are_collected(self, open_store: OpenStore) -> None:
+        """The clock is an argument; payloads without ttl are never collected."""
 
-        async def deed(store: ResultStore) -> None:
+        async def scenario(store: ResultStore) -> None:
             ttls = ("30m", "2h", None)
             short, long, lasting = [
                 await store.put("1:a:1", chunked(b"hello"), content_type="text/plain", ttl=ttl) for ttl in ttls
@@ -167,21 +165,21 @@ class ResultStoreSuite:
             assert await read(store, lasting) == b"hello"
 
         start = 1_800_000_000.0
-        self.run(open_store, deed, clock=lambda: start)
+        self.run(open_store, scenario, clock=lambda: start)
 
-    def test_a_wrong_ttl_is_refused(self, open_store: OpenStore) -> None:
-        """Before anything is written."""
+    def test_an_invalid_ttl_is_rejected(self, open_store: OpenStore) -> None:
+        """The error is raised before anything is written."""
 
-        async def deed(store: ResultStore) -> None:
+        async def scenario(store: ResultStore) -> None:
             with pytest.raises(ValueError, match="tomorrow"):
                 await store.put("1:a:1", chunked(b"hello"), content_type="text/plain", ttl="tomorrow")
 
-        self.run(open_store, deed)
+        self.run(open_store, scenario)
 
-    def test_what_an_execution_stored_is_forgotten_with_it(self, open_store: OpenStore) -> None:
-        """Its own payloads go; those of others, also of ids that begin alike, stay; what has a ttl waits for it."""
+    def test_payloads_of_an_execution_are_deleted_with_it(self, open_store: OpenStore) -> None:
+        """Payloads of other executions, also with ids that share a prefix, and payloads with a ttl are kept."""
 
-        async def deed(store: ResultStore) -> None:
+        async def scenario(store: ResultStore) -> None:
             gone = [await store.put(f"471/s/{n}", chunked(b"a"), content_type="text/plain") for n in range(3)]
             kept = [
                 await store.put("4711/s/1", chunked(b"b"), content_type="text/plain"),
@@ -195,29 +193,29 @@ class ResultStoreSuite:
             assert [await read(store, reference) for reference in kept] == [b"b", b"c", b"d"]
             assert await store.forget(["471"]) == 0
 
-        self.run(open_store, deed)
+        self.run(open_store, scenario)
 
-    def test_a_producer_that_fails_leaves_nothing(self, open_store: OpenStore) -> None:
-        """Its own error reaches the caller, and no half payload can be read."""
+    def test_a_failed_producer_leaves_no_payload(self, open_store: OpenStore) -> None:
+        """The error of the producer is raised, and no partial payload can be read."""
 
         async def broken() -> AsyncIterator[bytes]:
             for _ in range(30):
                 yield b"x" * 100_000
             raise ConnectionResetError("the other side hung up")
 
-        async def deed(store: ResultStore) -> None:
+        async def scenario(store: ResultStore) -> None:
             with pytest.raises(ConnectionResetError, match="hung up"):
                 await store.put("1:a:1", broken(), content_type="application/octet-stream")
             reference = await store.put("1:a:1", chunked(b"hello"), content_type="text/plain")
             assert await read(store, reference) == b"hello"
 
-        self.run(open_store, deed)
+        self.run(open_store, scenario)
 
     @pytest.mark.parametrize("compression", ["none", "zstd"])
-    def test_a_payload_with_another_checksum_is_corrupt(self, open_store: OpenStore, compression: str) -> None:
+    def test_a_checksum_mismatch_is_detected(self, open_store: OpenStore, compression: str) -> None:
         """Reading the whole verifies it; the error's kind is ref.corrupt."""
 
-        async def deed(store: ResultStore) -> None:
+        async def scenario(store: ResultStore) -> None:
             reference = await store.put("1:a:1", chunked(b"hello" * 1000), content_type="text/plain")
             lied = msgspec.structs.replace(reference, meta=msgspec.structs.replace(reference.meta, sha256="0" * 64))
             with pytest.raises(PayloadUnavailable) as caught:
@@ -228,12 +226,12 @@ class ResultStoreSuite:
                 await read(store, longer)
             assert caught.value.kind == "ref.corrupt"
 
-        self.run(open_store, deed, compression=compression)
+        self.run(open_store, scenario, compression=compression)
 
-    def test_a_locator_of_another_store_is_refused(self, open_store: OpenStore) -> None:
-        """Locators can be written by hand; none leads out of the store."""
+    def test_a_locator_outside_the_store_is_rejected(self, open_store: OpenStore) -> None:
+        """Locators may be forged; none leads out of the store."""
 
-        async def deed(store: ResultStore) -> None:
+        async def scenario(store: ResultStore) -> None:
             reference = await store.put("1:a:1", chunked(b"hello"), content_type="text/plain")
             stolen = dict.fromkeys(reference.locator, "../../../etc/passwd")
             with pytest.raises(PayloadUnavailable):
@@ -241,17 +239,17 @@ class ResultStoreSuite:
             with pytest.raises(PayloadUnavailable):
                 await read(store, msgspec.structs.replace(reference, locator={}))
 
-        self.run(open_store, deed)
+        self.run(open_store, scenario)
 
-    def test_many_at_once(self, open_store: OpenStore) -> None:
-        """Writers and readers side by side do not meet."""
+    def test_concurrent_writers_and_readers(self, open_store: OpenStore) -> None:
+        """Concurrent writers and readers do not affect each other."""
 
         async def one(store: ResultStore, number: int) -> bool:
             data = str(number).encode() * 50_000
             reference = await store.put(f"1:a:1/{number}", chunked(data), content_type="application/json")
             return await read(store, reference) == data
 
-        async def deed(store: ResultStore) -> list[bool]:
+        async def scenario(store: ResultStore) -> list[bool]:
             return await asyncio.gather(*(one(store, number) for number in range(20)))
 
-        assert all(self.run(open_store, deed))
+        assert all(self.run(open_store, scenario))

@@ -18,19 +18,19 @@ def runs(execution: str, count: int, pool: str = "default") -> list[QueuedRun]:
 
 
 def in_line(runs: list[QueuedRun], limit: str) -> list[QueuedRun]:
-    """The same runs, held by a limit."""
+    """The same runs, parked for a limit."""
     return [msgspec.structs.replace(run, limit=limit) for run in runs]
 
 
 async def taken_within(queue: RunQueue, claim: Claim, seconds: float = 5.0) -> list[QueuedRun]:
     """The first runs that can be taken; none when it takes longer."""
-    bell = asyncio.Event()
-    unwatch = queue.watch(claim.pool, bell.set)
+    woken = asyncio.Event()
+    unwatch = queue.watch(claim.pool, woken.set)
     try:
         async with asyncio.timeout(seconds):
             while not (taken := await queue.take(claim)):
-                await bell.wait()
-                bell.clear()
+                await woken.wait()
+                woken.clear()
             return taken
     except TimeoutError:
         return []
@@ -49,7 +49,7 @@ class RunQueueSuite:
         """Run a test's scenario; override to close what `open_queue` opened."""
         await scenario()
 
-    def test_a_small_execution_is_not_kept_waiting_by_a_large_one(self) -> None:
+    def test_a_large_execution_does_not_delay_a_small_one(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             await queue.put(runs("1", 1000))
@@ -61,7 +61,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_a_run_that_is_put_twice_waits_once(self) -> None:
+    def test_a_run_enqueued_twice_is_queued_once(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             await queue.put(runs("1", 2))
@@ -71,7 +71,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_depths_say_how_much_waits_in_which_pool_and_since_when(self) -> None:
+    def test_depths_report_runs_and_age_by_pool(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             assert await queue.depths() == []
@@ -85,7 +85,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_who_watches_is_woken_by_a_run_of_the_pool(self) -> None:
+    def test_a_subscriber_is_woken_by_a_run_of_its_pool(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             waiting = asyncio.create_task(taken_within(queue, Claim("w", 1, pool="gpu")))
@@ -98,7 +98,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_who_watches_no_more_is_not_woken(self) -> None:
+    def test_an_unsubscribed_callback_is_not_called(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             heard: list[str] = []
@@ -110,19 +110,19 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_who_watches_is_told_of_the_end(self) -> None:
+    def test_subscribers_are_woken_on_close(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
-            bell = asyncio.Event()
-            queue.watch("default", bell.set)
+            woken = asyncio.Event()
+            queue.watch("default", woken.set)
             assert await queue.take(Claim("w", 1)) == []
             await queue.close()
-            await asyncio.wait_for(bell.wait(), 5)
+            await asyncio.wait_for(woken.wait(), 5)
             assert await queue.take(Claim("w", 1)) == []
 
         asyncio.run(self.closing(scenario))
 
-    def test_removed_runs_are_gone(self) -> None:
+    def test_removed_runs_are_not_returned(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             await queue.put(runs("1", 3) + runs("2", 2))
@@ -132,7 +132,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_a_claim_that_is_cancelled_takes_nothing_with_it(self) -> None:
+    def test_a_cancelled_claim_takes_no_run(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             waiting = asyncio.create_task(taken_within(queue, Claim("w", 1)))
@@ -149,14 +149,14 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_runs_that_a_limit_holds_stand_out_of_the_way_until_they_are_let_out(self) -> None:
+    def test_parked_runs_do_not_block_others_until_they_are_released(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             await queue.put(in_line(runs("1", 3), "credential pg") + runs("2", 1))
             assert [run.run_id for run in await queue.take(Claim("w", 10))] == ["2:s:1/0"]
             assert [(line.key, line.runs) for line in await queue.limit_depths()] == [("credential pg", 3)]
             assert await queue.depths() == []
-            await queue.put(runs("1", 3))  # they wait already
+            await queue.put(runs("1", 3))  # already queued
             assert await queue.release_waiting("credential pg", 2) == 2
             assert await queue.release_waiting("credential other", 2) == 0
             taken = await queue.take(Claim("w", 10))
@@ -168,7 +168,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_a_line_is_fair_between_executions_and_who_was_first_is_first_again(self) -> None:
+    def test_releases_are_fair_between_executions_and_keep_their_turn(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             await queue.put(in_line(runs("1", 100), "pool default"))
@@ -177,7 +177,7 @@ class RunQueueSuite:
             assert await queue.release_waiting("pool default", 1) == 1
             (first,) = await queue.take(Claim("w", 10))
             assert first.execution_id == "1"
-            await queue.put([first])  # somebody else took the slot
+            await queue.put([first])  # another execution took the slot
             order = []
             for _ in range(4):
                 await queue.release_waiting("pool default", 1)
@@ -187,7 +187,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_whole_executions_are_let_out_in_the_order_they_began(self) -> None:
+    def test_whole_executions_are_released_in_start_order(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             for execution in ("1", "2", "3", "4"):
@@ -199,7 +199,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_who_watches_is_woken_by_a_run_that_is_let_out(self) -> None:
+    def test_a_subscriber_is_woken_by_a_released_run(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             await queue.put(in_line(runs("1", 1, pool="gpu"), "pool gpu"))
@@ -210,7 +210,7 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
-    def test_an_execution_gets_as_many_turns_as_it_weighs_and_all_of_them_when_it_is_alone(self) -> None:
+    def test_weights_give_turns_and_an_idle_share_is_used_by_others(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
             await queue.put([msgspec.structs.replace(run, weight=3) for run in runs("1", 40)] + runs("2", 40))

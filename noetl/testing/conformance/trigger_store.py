@@ -29,7 +29,7 @@ class TriggerStoreSuite:
     def run(self, scenario: Scenario) -> None:
         asyncio.run(self.within(scenario))
 
-    def test_a_name_is_taken_once_among_its_kind(self) -> None:
+    def test_names_are_unique_by_kind(self) -> None:
         async def scenario(store: TriggerStore) -> None:
             await store.add(trigger("a", data=b"\x00\xff one"))
             await store.add(trigger("a", kind="webhook", data=b"two"))
@@ -44,7 +44,7 @@ class TriggerStoreSuite:
 
         self.run(scenario)
 
-    def test_of_two_who_change_one_the_second_is_refused(self) -> None:
+    def test_one_of_two_concurrent_updates_is_rejected(self) -> None:
         async def scenario(store: TriggerStore) -> None:
             await store.add(trigger("a", 5.0))
             mine = msgspec.structs.replace(trigger("a", 6.0, data=b"mine"), revision=2)
@@ -57,7 +57,7 @@ class TriggerStoreSuite:
 
         self.run(scenario)
 
-    def test_lists_are_pages_by_name(self) -> None:
+    def test_lists_are_paged_by_name(self) -> None:
         async def scenario(store: TriggerStore) -> None:
             for name in ("c", "a", "b-1", "B"):
                 await store.add(trigger(name))
@@ -67,7 +67,7 @@ class TriggerStoreSuite:
 
         self.run(scenario)
 
-    def test_the_due_ones_come_in_the_order_of_their_instants(self) -> None:
+    def test_due_triggers_are_ordered_by_time(self) -> None:
         async def scenario(store: TriggerStore) -> None:
             for name, wake in (("late", 30.0), ("early", 10.25), ("asleep", None), ("next", 20.0)):
                 await store.add(trigger(name, wake))

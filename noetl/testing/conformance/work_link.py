@@ -43,20 +43,18 @@ MANY = (
 TOGETHER = MANY.replace("{mode: parallel}", "{mode: parallel, policy: {exec: local}}")
 FAR = HEAD + "  - {step: only, spec: {pool: far away}, tool: {kind: noop}}\n"
 
-Link = Callable[[str], WorkLink]  # a worker's name -> its line
+Link = Callable[[str], WorkLink]  # a worker's name -> its link
 Scenario = Callable[[Orchestrator, Link], Awaitable[None]]
 
 
 class WorkLinkSuite:
-    """Claims, reports, heartbeats and farewells mean the same over every line."""
+    """Claims, reports, heartbeats and returns behave the same over every link."""
 
-    SOON = 5.0  # seconds within which a worker that waits hears of something
-    queue_of: Callable[[RunQueue], RunQueue] = staticmethod(
-        lambda queue: queue
-    )  # what the server's queue is wrapped in
+    SOON = 5.0  # seconds within which a waiting worker is notified
+    queue_of: Callable[[RunQueue], RunQueue] = staticmethod(lambda queue: queue)  # a wrapper for the server's queue
 
     def joined(self, orchestrator: Orchestrator) -> AbstractAsyncContextManager[Link]:
-        """Lines to this control plane, for as long as the block lasts."""
+        """Links to this control plane while the block runs."""
         raise LookupError("the suite's subclass says how to open its lines")
 
     def _run(self, scenario: Scenario, secrets: Mapping[str, Any] | None = None) -> None:
@@ -75,7 +73,7 @@ class WorkLinkSuite:
 
     # ── claims ──────────────────────────────────────────────────────────────────────────
 
-    def test_a_worker_that_waits_gets_a_run_as_soon_as_there_is_one(self) -> None:
+    def test_a_waiting_worker_gets_a_run_immediately(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             waiting = asyncio.create_task(link("w").claim(Claim("w", 4), wait=20))
             await asyncio.sleep(0.05)
@@ -85,7 +83,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_run_that_waits_is_given_at_once_and_to_one_worker(self) -> None:
+    def test_a_queued_run_is_leased_to_one_worker(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=MANY))
             names = ("a", "b", "c")
@@ -96,7 +94,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_worker_gets_the_runs_of_its_own_pool(self) -> None:
+    def test_a_worker_gets_runs_of_its_pool(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=FAR))
             assert await link("near").claim(Claim("near", 4), wait=0.1) == []
@@ -105,7 +103,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_worker_never_gets_more_than_it_has_slots_for(self) -> None:
+    def test_a_worker_gets_at_most_its_free_slots(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=MANY))
             orders = await claim_until(link("w"), Claim("w", 5), 5)
@@ -115,7 +113,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_loop_that_is_local_stays_with_the_worker_that_has_it(self) -> None:
+    def test_a_local_loop_stays_on_one_worker(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=TOGETHER))
             (first,) = await claim_until(link("a"), Claim("a", 1), 1)
@@ -125,7 +123,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_loop_that_is_distributed_is_shared(self) -> None:
+    def test_a_distributed_loop_is_shared(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=MANY))
             assert len(await claim_until(link("a"), Claim("a", 4), 4)) == 4
@@ -133,7 +131,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_nothing_comes_when_there_is_nothing(self) -> None:
+    def test_an_empty_queue_yields_no_orders(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             assert await link("w").claim(Claim("w", 4), wait=0) == []
             assert await link("w").claim(Claim("w", 4), wait=0.1) == []
@@ -142,7 +140,7 @@ class WorkLinkSuite:
 
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
-    def test_a_report_is_answered_when_it_is_in_the_log_and_brings_the_next_run(self) -> None:
+    def test_a_report_is_acknowledged_after_the_append_with_the_next_run(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=TWO))
             (first,) = await claim_until(link("w"), Claim("w", 1), 1)
@@ -155,7 +153,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_the_same_report_again_has_the_same_verdict_and_is_written_once(self) -> None:
+    def test_a_repeated_report_is_acknowledged_and_stored_once(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=ONE))
             (order,) = await claim_until(link("w"), Claim("w", 1), 1)
@@ -165,7 +163,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_reports_of_several_runs_are_answered_in_their_order(self) -> None:
+    def test_reports_of_several_runs_are_acknowledged_in_order(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=MANY))
             orders = await claim_until(link("w"), Claim("w", 12), 12)
@@ -177,7 +175,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_report_of_an_earlier_lease_is_refused_and_leaves_no_trace(self) -> None:
+    def test_a_report_of_a_stale_lease_is_rejected(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=ONE))
             (old,) = await claim_until(link("a"), Claim("a", 1), 1)
@@ -192,7 +190,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_large_report_and_a_large_order_pass(self) -> None:
+    def test_large_reports_and_orders_are_delivered(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             large = "x" * 3_000_000
             execution_id = await orchestrator.submit(Submission(text=TWO, payload={"large": large}))
@@ -209,7 +207,7 @@ class WorkLinkSuite:
 
     # ── leases ──────────────────────────────────────────────────────────────────────────
 
-    def test_a_heartbeat_names_the_runs_that_are_no_longer_held(self) -> None:
+    def test_a_heartbeat_lists_lost_leases(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=ONE))
             (order,) = await claim_until(link("w"), Claim("w", 1), 1)
@@ -226,12 +224,12 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_heartbeat_names_the_runs_whose_order_did_not_arrive(self) -> None:
+    def test_a_heartbeat_lists_runs_whose_order_was_lost(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=MANY))
             orders = await claim_until(link("w"), Claim("w", 3), 3)
             runs = [(order.run_id, order.epoch) for order in orders]
-            assert (await link("w").extend("w", runs[:1])).unknown == []  # their answer may be on its way
+            assert (await link("w").extend("w", runs[:1])).unknown == []  # the reply may be in transit
             for lease in orchestrator.work.leases.held_by("w"):
                 lease.since -= 60
             standing = await link("w").extend("w", runs[:1])
@@ -244,7 +242,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_run_that_is_given_back_is_another_workers_at_once_and_costs_no_attempt(self) -> None:
+    def test_a_returned_run_is_available_at_once_and_costs_no_attempt(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=ONE))
             (order,) = await claim_until(link("a"), Claim("a", 1), 1)
@@ -255,7 +253,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_a_worker_hears_that_its_run_was_cancelled(self) -> None:
+    def test_a_worker_is_notified_of_a_cancelled_run(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=ONE))
             line = link("w")
@@ -270,9 +268,9 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    # ── what a run needs ────────────────────────────────────────────────────────────────
+    # ── playbooks and secrets ───────────────────────────────────────────────────────────────
 
-    def test_the_playbook_comes_by_its_digest(self) -> None:
+    def test_a_playbook_is_fetched_by_digest(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             await orchestrator.submit(Submission(text=TWO))
             (order,) = await claim_until(link("w"), Claim("w", 1), 1)
@@ -282,7 +280,7 @@ class WorkLinkSuite:
 
         self._run(scenario)
 
-    def test_secrets_come_to_the_worker_or_their_absence_is_said(self) -> None:
+    def test_secrets_are_delivered_or_reported_missing(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=ONE))
             assert await link("w").secrets(execution_id, ["door"]) == {"door": {"key": "sesame"}}
@@ -304,7 +302,7 @@ def done(order: RunOrder, value: Any = None, number: int = 1) -> Report:
 
 
 async def claim_until(link: WorkLink, claim: Claim, count: int) -> list[RunOrder]:
-    """Claim until so many runs came; fewer after a while are all there were."""
+    """Claim until this many runs are leased, or until a timeout."""
     orders: list[RunOrder] = []
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 10
@@ -315,7 +313,7 @@ async def claim_until(link: WorkLink, claim: Claim, count: int) -> list[RunOrder
 
 
 async def bodies(orchestrator: Orchestrator, execution_id: str, kind: type[Any]) -> list[Any]:
-    """The events of a kind, as they lie in the log."""
+    """The events of one type in the log."""
     log: list[Recorded] = await orchestrator.events(execution_id)
     return [each.body for each in log if isinstance(each.body, kind)]
 
@@ -343,7 +341,7 @@ class _Secrets:
 
 
 class _NoResults:
-    """A result store that nobody needs here."""
+    """A result store that the tests do not use."""
 
     async def put(self, name: str, chunks: AsyncIterator[bytes], **_: Any) -> Reference:
         raise AssertionError(f"{name} was stored")
