@@ -18,7 +18,7 @@ Column = Literal["wrapped", "sealed"]
 
 
 class CredentialStoreSuite:
-    """Encrypted, bound to their names, under keys that can be replaced, the same for all processes that share the store."""
+    """Credentials are encrypted, bound to their names, and readable by all processes with the keys."""
 
     async def open_store(self, place: Path, ring: KeyRing | Callable[[], KeyRing]) -> Any:
         """Open the store in this folder; several stores of one test share their credentials."""
