@@ -189,7 +189,7 @@ def test_the_write_ahead_log_stays_small(tmp_path, monkeypatch):
         await store.close()
         return wal
 
-    assert asyncio.run(scenario()) < 200 * 4096
+    assert asyncio.run(scenario()) < 400 * 4096  # without checkpoints it has more than 1,000 pages
     assert not (tmp_path / "noetl.db-wal").exists()
 
 
