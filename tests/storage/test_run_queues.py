@@ -21,7 +21,7 @@ class TestMemory(RunQueueSuite):
 
 class TestTicketed(RunQueueSuite):
     async def open_queue(self) -> RunQueue:
-        return NotifyingRunQueue(MemoryRunQueue(), NatsBus("nats://127.0.0.1:1"))  # tickets that reach nobody
+        return NotifyingRunQueue(MemoryRunQueue(), NatsBus("nats://127.0.0.1:1"))  # the bus is not connected
 
 
 class TestPostgres(RunQueueSuite):
