@@ -26,8 +26,6 @@ def tool_page(spec: ToolSpec) -> str:
     lines = [f"# `kind: {spec.kind}`", "", spec.doc, ""]
     if spec.aliases:
         lines += [f"Also written {_words(spec.aliases)}.", ""]
-    if spec.extra:
-        lines += [f"Its driver comes with `pip install noetl[{spec.extra}]`.", ""]
     if spec.fields:
         rows = [_row(name, field) for name, field in spec.fields.items()]
         lines += ["## Parameters", "", "| parameter | type | |", "|---|---|---|", *rows, ""]

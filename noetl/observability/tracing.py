@@ -1,4 +1,4 @@
-"""OpenTelemetry traces of executions, steps and tasks (extra `noetl[otel]`).
+"""OpenTelemetry traces of executions, steps and tasks (extra `noetl-engine[otel]`).
 
     execution  ── step ── task ── HTTP calls of the task
 
@@ -57,7 +57,7 @@ def start(kind: str, *, service: str, instance: str = "", stream: TextIO | None 
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
     except ImportError:
         raise RequestRefused(
-            "tracing requires OpenTelemetry: pip install 'noetl[otel]', or set traces to off"
+            "tracing requires OpenTelemetry: pip install 'noetl-engine[otel]', or set traces to off"
         ) from None
     exporter: SpanExporter
     if kind == "console":

@@ -137,7 +137,7 @@ async def call_library(request: SecretRequest, extra: str, call: Callable[[], T]
         raise
     except ImportError as absent:
         raise request.unavailable(
-            f"provider {extra} needs a library that is not installed: pip install 'noetl[{extra}]'", "schema"
+            f"provider {extra} needs a library that is not installed: pip install 'noetl-engine[{extra}]'", "schema"
         ) from absent
     except Exception as failure:
         # The libraries have no common base class, and their messages may have several lines.

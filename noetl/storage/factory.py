@@ -38,12 +38,9 @@ def open_stores(url: str, *, preallocate_wal: bool = False) -> tuple[EventStore,
         file = SqliteFile(sqlite_path(url), preallocate_wal=preallocate_wal)
         return SqliteEventStore(file), SqlitePlaybookStore(file)
     if scheme in POSTGRES:
-        try:
-            from noetl.storage.postgres.database import PostgresDatabase
-        except ImportError:
-            raise RequestRefused("an event store in Postgres needs its driver: pip install 'noetl[postgres]'") from None
         from noetl.storage.events.postgres import PostgresEventStore
         from noetl.storage.playbooks.postgres import PostgresPlaybookStore
+        from noetl.storage.postgres.database import PostgresDatabase
 
         database = PostgresDatabase(f"postgresql:{rest}")
         return PostgresEventStore(database), PostgresPlaybookStore(database)

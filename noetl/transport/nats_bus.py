@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from noetl.errors import RequestRefused, StoreUnavailable
+from noetl.errors import StoreUnavailable
 
 log = logging.getLogger("noetl.nats")
 
@@ -328,8 +328,4 @@ def _errors() -> tuple[type[BaseException], ...]:
 
 def open_bus(url: str, prefix: str, name: str) -> NatsBus:
     """Create the bus of an installation; `start` connects it."""
-    try:
-        import nats  # noqa: F401 - a missing driver is reported at once
-    except ImportError:
-        raise RequestRefused("the setting nats.url needs a driver: pip install 'noetl[nats]'") from None
     return NatsBus(url, prefix=prefix, name=f"noetl-{name}")

@@ -15,7 +15,7 @@ import pytest
 import noetl
 
 ROOT = Path(__file__).resolve().parents[2]
-INFO = f"noetl-{noetl.__version__}.dist-info"
+INFO = f"noetl_engine-{noetl.__version__}.dist-info"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_wheel_brings_the_command_the_licence_and_the_extras(wheel):
     assert "MIT License" in wheel.read(f"{INFO}/licenses/LICENSE").decode()
     metadata = wheel.read(f"{INFO}/METADATA").decode()
     extras = set(re.findall(r"^Provides-Extra: (\S+)", metadata, re.MULTILINE))
-    assert {"postgres", "nats", "server", "data", "dev"} <= extras
+    assert {"otel", "aws", "gcp", "azure", "dev"} <= extras
     assert re.search(r"^Requires-Python: >=3\.11", metadata, re.MULTILINE)
 
 
@@ -101,6 +101,6 @@ def test_the_locks_pin_every_declared_dependency():
         text = (ROOT / name).read_text().lower()
         for requirement in requirements:
             package = re.match(r"[A-Za-z0-9_.-]+", requirement)[0].lower()
-            assert package == "noetl" or re.search(rf"^{re.escape(package)}(\[[^\]]*\])?==", text, re.MULTILINE), (
-                package
-            )
+            assert package == "noetl-engine" or re.search(
+                rf"^{re.escape(package)}(\[[^\]]*\])?==", text, re.MULTILINE
+            ), package

@@ -261,7 +261,7 @@ def test_missing_credentials_are_reported_with_the_remedy(resolve, provider, env
     ],
 )
 def test_a_missing_library_is_one_line_with_the_pip_command(resolve, provider, absent, fields):
-    expected = f"provider {provider} needs a library that is not installed: pip install 'noetl[{provider}]'"
+    expected = f"provider {provider} needs a library that is not installed: pip install 'noetl-engine[{provider}]'"
     assert resolve({}, absent=[absent], provider=provider, **fields) == expected
 
 

@@ -8,7 +8,6 @@ import platform
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from noetl.settings import BadSetting, Loaded, Settings, load, without_password
 LOW_DISK_BYTES = 1 << 30
 FULL_DISK_BYTES = 32 << 20
 SAFE_SQLITE = (3, 51, 3)  # older versions can corrupt a WAL that two processes write at the same time
-DRIVERS = {"postgres": "psycopg", "nats": "nats", "server": "fastapi", "data": "adbc_driver_postgresql"}
 
 
 def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False) -> list[Finding]:
@@ -138,17 +136,7 @@ def _verified(settings: Settings) -> Iterator[Finding]:
 def _tools() -> Iterator[Finding]:
     from noetl.tools import registry as tools
 
-    missing = sorted(
-        {
-            spec.extra
-            for spec in tools.kinds().values()
-            if spec.extra and find_spec(DRIVERS.get(spec.extra, spec.extra)) is None
-        }
-    )
     yield Finding("tools", OK, ", ".join(tools.kinds()))
-    for extra in missing:
-        kinds = [kind for kind, spec in tools.kinds().items() if spec.extra == extra]
-        yield Finding("tools", WARNING, f"{', '.join(kinds)}: not installed; pip install 'noetl[{extra}]'")
     for problem in tools.problems():
         yield Finding("plug-in", WARNING, problem.message)
 

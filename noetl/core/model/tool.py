@@ -59,7 +59,7 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
     pure: bool = False
     open_fields: bool = False
     suspends: bool = False
-    extra: str | None = None  # the pip extra that installs its driver
+    extra: str | None = None  # the pip extra of a plug-in that installs its driver; informative
     example: str = ""
 
     @cached_property

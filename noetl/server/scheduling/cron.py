@@ -11,6 +11,8 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from cronsim import CronSim, CronSimError
+
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -35,10 +37,9 @@ class Cron:
         self.expression = " ".join(expression.split())
         self.tz = tz
         self._zone = _zone(tz)
-        self._simulator, self._error = _cronsim()
         try:
             self.description = str(self._simulate(0.0).explain())
-        except self._error as wrong:
+        except CronSimError as wrong:
             nicknames = ", ".join(NICKNAMES)
             raise RequestRefused(
                 f"{expression!r} is not a cron expression: {str(wrong).lower()}; "
@@ -64,7 +65,7 @@ class Cron:
 
     def _simulate(self, at: float) -> Any:
         expression = NICKNAMES.get(self.expression.lower(), self.expression)
-        return self._simulator(expression, datetime.fromtimestamp(at, self._zone))
+        return CronSim(expression, datetime.fromtimestamp(at, self._zone))
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -74,11 +75,3 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise RequestRefused(f"{name!r} is not a time zone; use a name such as Europe/Berlin or UTC") from None
-
-
-def _cronsim() -> tuple[Any, type[Exception]]:
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError:
-        raise RequestRefused("schedules require the package cronsim: pip install 'noetl[server]'") from None
-    return CronSim, CronSimError

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from noetl.core.model.outcome import Outcome, error
+from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
 
 REQUEST_TIMEOUT = 10.0
@@ -53,7 +53,6 @@ SPEC = ToolSpec(
         "inline_bytes": "Largest object returned in `output.data` (16 MiB); a larger one is streamed to `output.ref`.",
     },
     helpers={"nats": NULLS},
-    extra="nats",
     example="- name: announce\n  kind: nats\n  action: js_publish\n  auth: bus\n  subject: orders.created\n"
     '  data: "{{ create.order }}"\n',
 )  # fmt: skip
@@ -61,8 +60,6 @@ SPEC = ToolSpec(
 
 async def run(call: ToolCall) -> Outcome:
     """Perform one operation."""
-    try:
-        from noetl.tools.nats import task
-    except ModuleNotFoundError:
-        return error("unknown", "kind nats requires the driver nats-py: pip install 'noetl[nats]'")
+    from noetl.tools.nats import task
+
     return await task.run(replace(call, input=named_input(SPEC, call.input)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from noetl.core.model.outcome import Outcome, error
+from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
 from noetl.tools._common.sql_fields import COMMAND, PARAMS, SCRIPT, SPEC_KEYS
 
@@ -66,7 +66,6 @@ SPEC = ToolSpec(
         **SPEC_KEYS,
     },
     helpers={"pg": NULLS},
-    extra="postgres",
     example="- name: overdue\n  kind: postgres\n  auth: billing_db\n  command: |\n"
     "    SELECT id, amount FROM invoices WHERE due < %(day)s\n"
     '  params:\n    day: "{{ workload.day }}"\n',
@@ -75,8 +74,6 @@ SPEC = ToolSpec(
 
 async def run(call: ToolCall) -> Outcome:
     """Execute the statements and return their results."""
-    try:
-        from noetl.tools.postgres import task
-    except ModuleNotFoundError:
-        return error("unknown", "kind postgres requires the driver psycopg: pip install 'noetl[postgres]'")
+    from noetl.tools.postgres import task
+
     return await task.run(replace(call, input=named_input(SPEC, call.input)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
-from importlib.util import find_spec
 from typing import Any
 
 from noetl.connections import postgres
@@ -40,7 +39,6 @@ def can_copy(plan: Plan, source: Any, columns: ColumnMapping) -> bool:
         and not target.warn_on_error
         and target.static is None
         and columns.is_simple
-        and find_spec("asyncpg") is not None
         and _asyncpg_options(source.info) is not None
     )
 

@@ -131,19 +131,13 @@ def _precision(column: Column) -> tuple[int, int] | None:
 
 async def batches(info: str, query: Query) -> AsyncGenerator[Any, None]:
     """The rows, in batches of a few megabytes."""
-    if query.columns is not None and _has_adbc():
+    if query.columns is not None:
         stream = _adbc_batches(info, query)
     else:
         stream = _psycopg_batches(info, query)
     async with aclosing(stream):
         async for batch in stream:
             yield batch
-
-
-def _has_adbc() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("adbc_driver_postgresql") is not None
 
 
 async def _adbc_batches(info: str, query: Query) -> AsyncGenerator[Any, None]:
