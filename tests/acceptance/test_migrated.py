@@ -32,7 +32,7 @@ def test_the_migrated_playbook_tells_the_same_story(path, api, tmp_path):
     assert other.status == one.status
     assert other.output == one.output
 
-    def told(events):
+    def reported(events):
         return Counter(
             (
                 each.body.NAME,
@@ -44,5 +44,5 @@ def test_the_migrated_playbook_tells_the_same_story(path, api, tmp_path):
             if each.body.NAME != "ctx.patched"  # what travelled with the token is now in ctx
         )
 
-    assert told(other_events) == told(one_events)
-    assert told(one_events)
+    assert reported(other_events) == reported(one_events)
+    assert reported(one_events)

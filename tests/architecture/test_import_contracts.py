@@ -57,7 +57,7 @@ VIOLATIONS: dict[str, list[tuple[str, str]]] = {
 
 
 def broken_contracts(folder: Path) -> list[str]:
-    """Names of the contracts that lint-imports calls broken in this copy of the house."""
+    """Names of the contracts that lint-imports calls broken in this copy of the tree."""
     ran = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()", "--no-cache"],
         cwd=folder,
@@ -72,26 +72,26 @@ def broken_contracts(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
+def tree(tmp_path: Path) -> Path:
     """A copy of the package with its contracts, to be vandalised."""
     shutil.copytree(ROOT / "noetl", tmp_path / "noetl", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
 
-def test_the_house_keeps_its_contracts(house):
-    assert broken_contracts(house) == []
+def test_the_tree_keeps_its_contracts(tree):
+    assert broken_contracts(tree) == []
 
 
 @pytest.mark.parametrize(
     ("contract", "file", "line"),
     [(contract, *case) for contract, cases in VIOLATIONS.items() for case in cases],
 )
-def test_a_bad_import_breaks_its_contract(house, contract, file, line):
-    target = house / "noetl" / file
+def test_a_bad_import_breaks_its_contract(tree, contract, file, line):
+    target = tree / "noetl" / file
     text = target.read_text() if target.exists() else '"""A file of no room."""\n'
     target.write_text(f"{text}\n{line}\n")
-    assert contract in broken_contracts(house)
+    assert contract in broken_contracts(tree)
 
 
 def test_every_contract_has_a_violation_that_breaks_it():
@@ -102,12 +102,12 @@ def test_every_contract_has_a_violation_that_breaks_it():
 @pytest.mark.parametrize(
     "code", ["import datetime\n\nNOW = datetime.datetime.now()\n", "import uuid\n\nID = uuid.uuid4()\n"]
 )
-def test_the_core_may_not_ask_the_clock_or_chance(house, code):
-    file = house / "noetl" / "core" / "engine" / "clockwork.py"
+def test_the_core_reads_neither_clock_nor_random_source(tree, code):
+    file = tree / "noetl" / "core" / "engine" / "clockwork.py"
     file.write_text(f'"""Bad."""\n\n{code}')
     ran = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "TID251", str(file)],
-        cwd=house,
+        cwd=tree,
         capture_output=True,
         text=True,
     )

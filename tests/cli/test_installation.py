@@ -100,7 +100,7 @@ def test_doctor_names_failures(noetl, folder, monkeypatch):
     assert found["server"] == "failed"
 
 
-def told(noetl, check: str, *words: str) -> list[tuple[str, str]]:
+def reported(noetl, check: str, *words: str) -> list[tuple[str, str]]:
     return [(one["status"], one["detail"]) for one in noetl("doctor", "--json", *words).json if one["check"] == check]
 
 
@@ -123,14 +123,14 @@ def test_doctor_checks_the_services_of_an_installation(noetl, folder, monkeypatc
 def test_doctor_names_secrets_with_wrong_permissions_or_content(noetl, folder):
     home = folder.parent / "home"
     noetl("token", "create", "ci")
-    assert told(noetl, "secrets") == [("ok", "tokens: ci")]
+    assert reported(noetl, "secrets") == [("ok", "tokens: ci")]
     (home / "tokens.json").chmod(0o644)
-    assert told(noetl, "secrets") == [
+    assert reported(noetl, "secrets") == [
         ("warning", f"{home}/tokens.json is accessible to other users: chmod 600 {home}/tokens.json")
     ]
     (home / "tokens.json").chmod(0o600)
     (home / "tokens.json").write_text("{")
-    ((status, detail),) = told(noetl, "secrets")
+    ((status, detail),) = reported(noetl, "secrets")
     assert status == "failed" and "is damaged" in detail
 
 
@@ -140,11 +140,11 @@ def test_doctor_finds_executions_whose_process_has_ended(noetl, playbook):
     try:
         assert process.stderr is not None
         execution_id = process.stderr.readline().split()[1]
-        assert [status for status, _ in told(noetl, "store")] == ["ok"]
+        assert [status for status, _ in reported(noetl, "store")] == ["ok"]
     finally:
         process.kill()
         process.communicate()
-    (_, (status, detail)) = told(noetl, "store")
+    (_, (status, detail)) = reported(noetl, "store")
     assert status == "warning"
     assert f"`noetl resume {execution_id}`" in detail
 
@@ -159,9 +159,9 @@ def test_doctor_finds_a_port_in_use_and_a_foreign_server(noetl, monkeypatch):
     with HTTPServer(("127.0.0.1", 0), Other) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
         monkeypatch.setenv("NOETL_SERVER_PORT", str(other.server_port))
-        ((status, detail),) = told(noetl, "server")
+        ((status, detail),) = reported(noetl, "server")
         assert status == "warning" and "is in use by another program" in detail
-        ((status, detail),) = told(noetl, "server", "--server", f"http://127.0.0.1:{other.server_port}")
+        ((status, detail),) = reported(noetl, "server", "--server", f"http://127.0.0.1:{other.server_port}")
         assert status == "failed" and "is not a NoETL server" in detail
         other.shutdown()
 

@@ -110,7 +110,7 @@ def test_every_difference_is_reported(noetl, orders):
     assert answer.code == 1
     (one,) = answer.json
     assert one["status"] == "failed"
-    told = "\n".join(one["problems"])
+    found = "\n".join(one["problems"])
     for words in (
         "output: expected 4, got 3",
         "ctx.counted: expected 9, got 1",
@@ -122,7 +122,7 @@ def test_every_difference_is_reported(noetl, orders):
         "is false",
         "mocks.fetsh was never used",
     ):
-        assert words in told, words
+        assert words in found, words
     assert "FAILED" in noetl("test").out
 
 

@@ -71,8 +71,8 @@ def test_a_server_in_the_foreground_stops_cleanly_on_a_signal(noetl: Shell, numb
     while noetl("server", "status").returncode != 0:
         assert process.poll() is None
     process.send_signal(number)
-    _, told = process.communicate(timeout=30)
-    assert (process.returncode, told) == (0, "")
+    _, reported = process.communicate(timeout=30)
+    assert (process.returncode, reported) == (0, "")
 
 
 def test_a_server_that_cannot_start_reports_the_reason(noetl: Shell, tmp_path: Path):

@@ -31,8 +31,8 @@ class Net:
             elif chance.random() < 0.45:
                 parts.append("set: {ctx.k: true}")
             if gates and number and chance.random() < 0.6:
-                asked = self._gate(chance, count)
-                rule = f'{{when: "{{{{ {asked} }}}}", then: {{allow: true}}}}'
+                requested = self._gate(chance, count)
+                rule = f'{{when: "{{{{ {requested} }}}}", then: {{allow: true}}}}'
                 parts.append(f"spec: {{policy: {{admit: {{rules: [{rule}]}}}}}}")
             targets = chance.sample(range(number + 1, count), min(count - number - 1, chance.randrange(1, 4)))
             mode = chance.choice(["exclusive", "exclusive", "inclusive"])

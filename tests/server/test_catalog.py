@@ -15,7 +15,7 @@ from tests.server.conftest import make_orchestrator
 
 
 class Slow:
-    """A store of playbooks that answers when it is told to, with what it had when the look began."""
+    """A store of playbooks that answers when the test permits it, with its content at the start of the read."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -75,8 +75,8 @@ def test_a_failed_query_fails_only_for_the_lookups_that_shared_it():
     asyncio.run(asyncio.wait_for(story(), 10))
 
 
-@pytest.mark.parametrize("asked", ["submit", "register"])
-def test_compiling_a_long_text_does_not_block_other_requests(asked, monkeypatch):
+@pytest.mark.parametrize("requested", ["submit", "register"])
+def test_compiling_a_long_text_does_not_block_other_requests(requested, monkeypatch):
     head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: x, path: x}\n"
     short = head + "workflow: [{step: a, tool: {kind: noop}}]\n"
     long = short + "# " + "x" * MAX_INLINE_CHARACTERS
@@ -85,13 +85,13 @@ def test_compiling_a_long_text_does_not_block_other_requests(asked, monkeypatch)
 
     def held_up(self: Catalog, source: Source, **how: bool) -> Compilation:
         if len(source.text) > MAX_INLINE_CHARACTERS:
-            assert answered.wait(10), "nobody was answered meanwhile"
+            assert answered.wait(10), "no other request was answered meanwhile"
         return check(self, source, **how)
 
     async def story() -> None:
         monkeypatch.setattr(Catalog, "check", held_up)
         orchestrator = make_orchestrator()
-        if asked == "submit":
+        if requested == "submit":
             slow = asyncio.ensure_future(orchestrator.submit(Submission(text=long)))
         else:
             slow = asyncio.ensure_future(orchestrator.catalog.register(Source(long), 0.0))

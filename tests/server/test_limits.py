@@ -1,4 +1,4 @@
-"""Limits: never more at once than they allow, nobody forgotten, and whoever waits is told for what."""
+"""Limits: never exceeded, no waiting run is forgotten, and each waiting run names its limit."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -27,12 +27,12 @@ PLAIN = "{step: start, tool: {kind: noop}}"
 
 
 class Counting(MemoryEventStore):
-    """What was held at most, of each key, after every append; and how often it was asked."""
+    """What was held at most, of each key, after every append; and how often it was requested."""
 
     def __init__(self):
         super().__init__()
         self.most = {}
-        self.asked = 0
+        self.requested = 0
 
     async def append(self, append):
         await asyncio.sleep(0)  # others decide meanwhile
@@ -42,7 +42,7 @@ class Counting(MemoryEventStore):
                 self.most[key] = max(self.most.get(key, 0), (await super().held([key]))[key])
 
     async def held(self, keys):
-        self.asked += 1
+        self.requested += 1
         return await super().held(keys)
 
 
@@ -234,12 +234,12 @@ def test_runs_without_a_limit_cause_no_queries_for_limits():
         async with control_plane() as (orchestrator, store):
             ids = [await orchestrator.submit(Submission(text=text("wide", WIDE))) for _ in range(3)]
             assert await finish(orchestrator, ids) == ["success"] * 3
-            assert store.asked == 0
+            assert store.requested == 0
             await orchestrator.limits.set("pool", "gpu", 1)
-            store.asked = 0
+            store.requested = 0
             ids = [await orchestrator.submit(Submission(text=text("wide", WIDE))) for _ in range(3)]
             assert await finish(orchestrator, ids) == ["success"] * 3
-            assert store.asked == 0
+            assert store.requested == 0
 
     asyncio.run(scenario())
 
@@ -257,7 +257,7 @@ def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
                 ran += [(await orchestrator.summary(order.context.execution_id)).path for order in orders]
                 _, orders = await orchestrator.work.report("hand", [hand.report(each) for each in orders], free=1)
             assert ran.count("heavy") in range(28, 33)
-            assert store.asked == 0  # a weight is no limit
+            assert store.requested == 0  # a weight is no limit
             changed = await orchestrator.limits.set("playbook", "heavy", 2)
             assert (changed.most, changed.weight) == (2, 3)
             with pytest.raises(RequestRefused, match="only playbooks have a weight"):

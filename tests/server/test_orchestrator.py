@@ -145,7 +145,7 @@ def test_a_key_starts_one_execution():
 def test_an_unknown_execution_is_not_found():
     async def scenario():
         orchestrator = make_orchestrator()
-        for asked in (
+        for requested in (
             orchestrator.summary("1"),
             orchestrator.events("1"),
             orchestrator.state("1"),
@@ -153,7 +153,7 @@ def test_an_unknown_execution_is_not_found():
             orchestrator.wait("1", 1),
         ):
             with pytest.raises(NotFound):
-                await asked
+                await requested
 
     asyncio.run(scenario())
 

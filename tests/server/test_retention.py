@@ -43,7 +43,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def test_a_server_deletes_expired_results_periodically(tmp_path: Path) -> None:
-    async def deed() -> int:
+    async def scenario() -> int:
         clock = Clock(1_800_000_000.0)
         results = open_results(f"file://{tmp_path}", clock=clock.now)
         await results.put("a", chunked(b"x"), content_type="text/plain", ttl="15m")
@@ -52,34 +52,34 @@ def test_a_server_deletes_expired_results_periodically(tmp_path: Path) -> None:
             await clock.passed.wait()
         return len(files(tmp_path))
 
-    assert asyncio.run(deed()) == 1
+    assert asyncio.run(scenario()) == 1
 
 
 def test_an_unreachable_store_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
-        asked = 0
+        requested = 0
 
         async def collect(self, now: float) -> int:
-            self.asked += 1
+            self.requested += 1
             raise StoreUnavailable("no such host")
 
-    async def deed(store: Any) -> None:
+    async def scenario(store: Any) -> None:
         clock = Clock(0.0)
         async with run_retention(store, clock, every=1):
             await clock.passed.wait()
-        assert store.asked == 4
+        assert store.requested == 4
 
     with caplog.at_level(logging.WARNING):
-        asyncio.run(deed(Broken()))
+        asyncio.run(scenario(Broken()))
     assert "no such host" in caplog.text
 
 
 def test_the_embedded_engine_deletes_expired_results_when_it_closes(tmp_path: Path) -> None:
-    async def deed() -> None:
+    async def scenario() -> None:
         old = open_results(f"file://{tmp_path}/results", clock=lambda: 1_000_000_000.0)
         await old.put("a", chunked(b"x"), content_type="text/plain", ttl="1h")
         async with await open_local(store="memory:", results=f"file://{tmp_path}/results", home=tmp_path):
             assert len(files(tmp_path / "results")) == 1
 
-    asyncio.run(deed())
+    asyncio.run(scenario())
     assert files(tmp_path / "results") == []

@@ -15,7 +15,7 @@ class Log:
     def __init__(self, length: int) -> None:
         self.events = [Recorded("1", 1, 0.0, ExecutionRequested("d", "p"))]
         self.grow(length - 1)
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def grow(self, number: int) -> None:
         for _ in range(number):
@@ -23,7 +23,7 @@ class Log:
             self.events.append(Recorded("1", seq, float(seq), CtxPatched({str(seq): seq})))
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        self.asked.append(after)
+        self.requested.append(after)
         await asyncio.sleep(0)
         return self.events[after:][:limit]
 
@@ -35,7 +35,7 @@ def test_a_repeated_query_reads_only_new_events():
         assert (await tables.get("1")).seq == 10
         log.grow(3)
         assert (await tables.get("1")).ctx == {str(n): n for n in range(2, 14)}
-        assert log.asked == [0, 10]
+        assert log.requested == [0, 10]
 
     asyncio.run(check())
 
@@ -46,7 +46,7 @@ def test_a_log_whose_length_is_known_is_not_read_again():
         tables = StepTables(log)
         await tables.get("1", 10)
         await tables.get("1", 10)
-        assert log.asked == [0]
+        assert log.requested == [0]
 
     asyncio.run(check())
 
@@ -59,7 +59,7 @@ def test_concurrent_queries_apply_every_event_once(monkeypatch):
         tables = StepTables(log)
         seen = await asyncio.gather(*(tables.get("1") for _ in range(3)))
         assert {each.seq for each in seen} == {10}
-        assert log.asked == [0, 4, 8, 10, 10]
+        assert log.requested == [0, 4, 8, 10, 10]
 
     asyncio.run(check())
 
@@ -72,6 +72,6 @@ def test_the_least_recently_used_tables_are_evicted(monkeypatch):
         tables = StepTables(log)
         for execution in ("1", "2", "3", "1"):
             await tables.get(execution)
-        assert log.asked == [0, 0, 0, 0]
+        assert log.requested == [0, 0, 0, 0]
 
     asyncio.run(check())

@@ -41,6 +41,6 @@ def test_a_large_payload_needs_memory_for_a_few_blocks(
     command = [sys.executable, "-m", "bench.streaming", "one", url, body, str(MEGABYTES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["large_mb"] < 200, told
-    assert told["large_mb"] - told["small_mb"] < 60, told
+    reported = json.loads(done.stdout.splitlines()[-1])
+    assert reported["large_mb"] < 200, reported
+    assert reported["large_mb"] - reported["small_mb"] < 60, reported

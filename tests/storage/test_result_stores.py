@@ -19,7 +19,7 @@ class TestBlob(ResultStoreSuite):
         return lambda **options: open_store(f"blob://{tmp_path}/results", **options)
 
     def test_a_flipped_bit_is_detected(self, tmp_path: Path) -> None:
-        async def deed() -> None:
+        async def scenario() -> None:
             store = open_store(f"blob://{tmp_path}")
             reference = await store.put("1:a:1", chunked(b'{"n": 1}' * 300_000), content_type="application/json")
             file = tmp_path / reference.locator["path"]
@@ -30,7 +30,7 @@ class TestBlob(ResultStoreSuite):
                 await read(store, reference)
             assert caught.value.kind == "ref.corrupt"
 
-        asyncio.run(deed())
+        asyncio.run(scenario())
 
     def test_an_abandoned_write_is_deleted(self, tmp_path: Path) -> None:
         left = tmp_path / "unfinished" / "payload-1"
@@ -90,7 +90,7 @@ def test_a_store_is_selected_by_the_kind_in_a_playbook(tmp_path: Path) -> None:
 
 
 def test_references_are_read_from_the_store_of_their_type(tmp_path: Path) -> None:
-    async def deed() -> None:
+    async def scenario() -> None:
         both = open_results([f"file://{tmp_path}/a", f"sqlite://{tmp_path}/b.db"])
         reference = await both.of("db").put("1:a:1", chunked(b"hello"), content_type="text/plain")
         assert await read(both, reference) == b"hello"
@@ -99,4 +99,4 @@ def test_references_are_read_from_the_store_of_their_type(tmp_path: Path) -> Non
             await read(only, reference)
         await both.close()
 
-    asyncio.run(deed())
+    asyncio.run(scenario())

@@ -467,7 +467,7 @@ def test_a_flipped_bit_is_never_read_as_valid_data(tmp_path):
 
 
 def test_several_event_loops_may_write_one_file_object(tmp_path):
-    """A loop that writes much and others that write beside it: nobody waits for ever, nothing is lost."""
+    """A loop that writes much and others that write beside it: no writer starves, nothing is lost."""
     file = SqliteFile(str(tmp_path / "noetl.db"))
     store = SqliteEventStore(file)
 

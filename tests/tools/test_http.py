@@ -33,7 +33,7 @@ def shop(loop):
 
 @pytest.fixture(autouse=True)
 def no_name_server(monkeypatch):
-    """Names other than localhost are not known here, and nobody outside is asked about them."""
+    """Names other than localhost are not known here, and no external resolver is queried."""
     real = socket.getaddrinfo
 
     def known(host, *args, **kwargs):
@@ -652,19 +652,19 @@ def test_no_spelling_of_a_private_place_gets_past_a_servers_policy(tool, url):
 def test_a_name_is_checked_by_the_address_that_is_connected_to(http, shop, monkeypatch):
     """A name that answers differently each time cannot slip through: no second look-up happens."""
     port = int(shop.base.rpartition(":")[2])
-    asked = []
+    requested = []
     real = socket.getaddrinfo
 
     def rebinding(host, *args, **kwargs):
         if host == "rebind.example":
-            asked.append(host)
+            requested.append(host)
             return real("127.0.0.1", *args, **kwargs)
         return real(host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
     outcome = http(f"http://rebind.example:{port}/echo", host=Public())
     assert "127.0.0.1" in outcome.error.message and "policy" in outcome.error.message
-    assert asked == ["rebind.example"]
+    assert requested == ["rebind.example"]
 
 
 def test_a_redirect_to_a_denied_address_is_rejected(http, shop):

@@ -108,7 +108,7 @@ def test_objects_are_readable_by_others(do: Any, nats_server: str) -> None:
 
 
 def test_messages_are_published_and_requests_answered(nats_server: str) -> None:
-    async def deed() -> tuple[list[Any], Outcome, Outcome]:
+    async def scenario() -> tuple[list[Any], Outcome, Outcome]:
         client = await nats.connect(nats_server)
         seen: list[Any] = []
 
@@ -135,7 +135,7 @@ def test_messages_are_published_and_requests_answered(nats_server: str) -> None:
         await close_loop_resources()
         return seen, answer, nobody
 
-    seen, answer, nobody = asyncio.run(deed())
+    seen, answer, nobody = asyncio.run(scenario())
     assert seen == [(b'{"a":1}', {"x": "1"})]
     assert answer.data == {"sum": 3}
     assert nobody.error is not None and nobody.error.kind == "not_found"
@@ -204,7 +204,7 @@ def test_a_wrong_token_is_an_auth_error_and_fields_have_prefixes(tmp_path: Path)
 
 def test_an_auth_error_is_reported_when_the_server_closes_the_connection() -> None:
     class Curt(socketserver.StreamRequestHandler):
-        """Hangs up on whoever does not wait for its word."""
+        """Closes the connection of a client that does not wait for its greeting."""
 
         def handle(self) -> None:
             self.wfile.write(b'INFO {"auth_required":true}\r\n')

@@ -219,7 +219,7 @@ def test_a_put_that_is_cancelled_leaves_no_object(host: ToolHost, bucket: str) -
 
 @contextmanager
 def pretending(*answers: bytes) -> Iterator[str]:
-    """The address of something that speaks HTTP like S3 and gives these answers, whatever it is asked."""
+    """The address of something that speaks HTTP like S3 and gives these answers, whatever the request."""
     listening = socket.create_server(("127.0.0.1", 0))
     left = list(answers)
 
@@ -314,23 +314,23 @@ def test_the_same_file_can_be_written_concurrently(host: ToolHost, tmp_path: Pat
 def test_an_object_that_takes_longer_than_one_request_is_taken_up_where_it_was(start: int, count: int | None) -> None:
     body = bytes(range(250)) * 16_000
     wanted = body[start:] if count is None else body[start : start + count]
-    asked: list[dict[str, str]] = []
+    requested: list[dict[str, str]] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """As an S3 store answers, but the first time only half of it comes."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()
-        asked.append({name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])})
-        given = asked[-1].get("range", "bytes=0-").removeprefix("bytes=").split("-")
+        requested.append({name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])})
+        given = requested[-1].get("range", "bytes=0-").removeprefix("bytes=").split("-")
         first, last = int(given[0]), min(int(given[1] or len(body)), len(body) - 1)
         part = body[first : last + 1]
         lines = [
-            "HTTP/1.1 206 Partial Content" if "range" in asked[-1] else "HTTP/1.1 200 OK",
+            "HTTP/1.1 206 Partial Content" if "range" in requested[-1] else "HTTP/1.1 200 OK",
             f"Content-Range: bytes {first}-{last}/{len(body)}",
             f"Content-Length: {len(part)}",
             "Last-Modified: Mon, 16 Nov 2026 06:00:00 GMT",
             'ETag: "one"',
         ]
-        writer.write("\r\n".join([*lines, "", ""]).encode() + (part if len(asked) > 1 else part[: len(part) // 2]))
+        writer.write("\r\n".join([*lines, "", ""]).encode() + (part if len(requested) > 1 else part[: len(part) // 2]))
         lines_open.append(writer)
 
     lines_open: list[asyncio.StreamWriter] = []
@@ -350,4 +350,4 @@ def test_an_object_that_takes_longer_than_one_request_is_taken_up_where_it_was(s
         return b"".join(got)
 
     assert asyncio.run(check()) == wanted
-    assert len(asked) == 2 and asked[1]["if-match"] == '"one"'
+    assert len(requested) == 2 and requested[1]["if-match"] == '"one"'

@@ -121,7 +121,7 @@ def test_a_damaged_payload_is_never_believed(tmp_path: Path, format: str, part: 
     else:
         data = encode_rows([{"id": row["id"], "data.items": "x"} for row in ROWS], format)
 
-    async def deed() -> Outcome:
+    async def scenario() -> Outcome:
         store = open_store(f"file://{tmp_path}", compression="none")
         reference = await store.put("1:a:1", chunks(data), content_type=CONTENT_TYPES[format])
         file = tmp_path / reference.locator["path"]
@@ -132,7 +132,7 @@ def test_a_damaged_payload_is_never_believed(tmp_path: Path, format: str, part: 
         host.open_result = store.open  # type: ignore[method-assign,assignment]
         return await load("resolve")(tool_call("resolve", {"ref": msgspec.to_builtins(reference), **part}, host=host))
 
-    outcome = asyncio.run(deed())
+    outcome = asyncio.run(scenario())
     assert outcome.error is not None
     assert (
         outcome.error.kind in ("ref.corrupt", "parse", "not_found") if format == "json" and not part else "ref.corrupt"
@@ -154,7 +154,7 @@ def test_a_large_payload_is_taken_in_bounded_memory(tmp_path: Path) -> None:
             yield b",".join([row] * 100) + b","
         yield b'{"id": 2}]}'
 
-    async def deed() -> Outcome:
+    async def scenario() -> Outcome:
         store = open_store(f"file://{tmp_path}")
         reference = await store.put("1:a:1", document(), content_type="application/json")
         assert reference.meta.bytes > 12_000_000
@@ -170,7 +170,7 @@ def test_a_large_payload_is_taken_in_bounded_memory(tmp_path: Path) -> None:
         return outcome
 
     held: list[int] = []
-    assert asyncio.run(deed()).data == [{"id": 2}]
+    assert asyncio.run(scenario()).data == [{"id": 2}]
     assert held[0] < 5_000_000
 
 

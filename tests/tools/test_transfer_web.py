@@ -28,7 +28,7 @@ class Api:
     """25 rows in pages of 10, and a hook that remembers what it was sent."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.received: list[Any] = []
         self.headers: list[dict[str, str]] = []
         self.refuse: set[int] = set()  # numbers of posts that are answered 500
@@ -62,7 +62,7 @@ class Api:
             case "/empty":
                 return 200, {"data": []}, {}
             case "/busy":  # every page at its second time of asking
-                busy = self.asked.count(f"/busy?page={page}") % 2 == 1
+                busy = self.requested.count(f"/busy?page={page}") % 2 == 1
                 return (503, {"error": "busy"}, {"Retry-After": "0"}) if busy else (200, {"data": rows}, {})
             case "/broken":
                 return (200, {"data": rows}, {}) if page < 1 else (503, {"error": "busy"}, {})
@@ -76,7 +76,7 @@ def api() -> Iterator[Api]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
-            api.asked.append(self.path)
+            api.requested.append(self.path)
             status, body, headers = api.get(parts.path, {key: value[0] for key, value in parse_qs(parts.query).items()})
             self.answer(status, body, headers)
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 
 class Shop:
-    """Routes, and what was asked of them."""
+    """Routes, and the requests they received."""
 
     def __init__(self):
         self.seen = []
@@ -91,7 +91,7 @@ class Shop:
         return web.json_response({"access_token": f"tok-{self.tokens}", "expires_in": life, "token_type": "Bearer"})
 
     async def fault(self, reader, writer):
-        """A server that speaks no HTTP, or bad HTTP, by the path asked for."""
+        """A server that speaks no HTTP, or bad HTTP, by the requested path."""
         line = await reader.readline()
         path = line.split()[1].decode() if line.count(b" ") == 2 else "/"
         while (await reader.readline()).strip():

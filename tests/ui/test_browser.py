@@ -354,7 +354,7 @@ def test_a_log_of_100_000_events_is_shown_with_little_work_and_memory(tab: Tab, 
     timeline.focus()
     for _ in range(9):
         timeline.press("+")
-    tab.page.locator(".tl-bar s").first.wait_for()  # near enough, iterations and their tasks are told apart again
+    tab.page.locator(".tl-bar s").first.wait_for()  # near enough, iterations and their tasks are drawn separately again
     timeline.press("0")
     before = work()
     slider = tab.page.get_by_label("Position in the log")

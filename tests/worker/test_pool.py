@@ -299,7 +299,7 @@ def test_the_pool_sends_heartbeats_while_a_tool_hangs():
 def test_a_run_with_a_lost_order_is_given_back_and_a_late_order_is_ignored():
     async def check():
         bench = Bench(NOOP)
-        bench.pool._heartbeat_seconds = 3599  # none comes here: the worker was told of the loss
+        bench.pool._heartbeat_seconds = 3599  # no heartbeat follows: the worker has been notified of the loss
         bench.link.leased = [("1:s:1", 1)]
         async with bench.running():
             bench.pool.reconcile_soon()

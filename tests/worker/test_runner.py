@@ -33,7 +33,7 @@ def done(events):
     return [event for event in events if isinstance(event, TaskDone)]
 
 
-def told(bench, label):
+def reported(bench, label):
     bench.link.story.append(label)
 
 
@@ -62,7 +62,7 @@ def test_the_lease_covers_the_first_start_and_each_later_one_is_on_disk_before_i
     bench = Bench(TWO)
 
     async def act(call):
-        told(bench, f"tool {call.task}")
+        reported(bench, f"tool {call.task}")
         return ok(1)
 
     bench.tools["act"] = act
@@ -138,7 +138,7 @@ def test_a_retry_waits_by_the_clock_and_its_start_is_durable_after_the_wait():
     answers = [error("timeout", "1"), error("timeout", "2"), ok(3)]
 
     async def act(call):
-        told(bench, f"tool {call.attempt}")
+        reported(bench, f"tool {call.attempt}")
         return answers.pop(0)
 
     bench.tools["act"] = act
@@ -319,11 +319,11 @@ def test_output_of_a_warm_process_is_logged_with_the_calling_run(caplog):
                 await bench.link.until_ended(run_id)
             await per_loop(PythonPool, PythonPool).close()
 
-    handler, told = Ids(), logging.getLogger("noetl.task")
-    told.addHandler(handler)
+    handler, reported = Ids(), logging.getLogger("noetl.task")
+    reported.addHandler(handler)
     try:
         with caplog.at_level(logging.INFO, "noetl.task"):
             asyncio.run(scenario())
     finally:
-        told.removeHandler(handler)
+        reported.removeHandler(handler)
     assert ids == [("1:s:1", None), ("1:s:2", None)]

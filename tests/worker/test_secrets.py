@@ -120,24 +120,24 @@ def test_a_credential_that_is_missing_is_an_auth_error():
 
 def test_secrets_are_cached_between_iterations():
     async def check():
-        asked = []
+        requested = []
         bench = Bench(TEXT, act=echoing([]))
         bench.link.keychain = {"token": CANARY}
         real = bench.link.secrets
 
         async def secrets(execution_id, names):
-            asked.append(names)
+            requested.append(names)
             return await real(execution_id, names)
 
         bench.link.secrets = secrets
         async with bench.running():
             bench.link.offer(*[bench.order(run=f"1:s:{n}") for n in range(1, 9)])
             await bench.link.until_ended(*[f"1:s:{n}" for n in range(1, 9)])
-            assert len(asked) <= 4
+            assert len(requested) <= 4
             bench.clock.time += 60
             bench.link.offer(bench.order(run="1:s:9"))
             await bench.link.until_ended("1:s:9")
-            assert asked[-1] == ["token"]
+            assert requested[-1] == ["token"]
 
     asyncio.run(check())
 

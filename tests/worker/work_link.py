@@ -109,7 +109,7 @@ class MemoryResults:
 
 
 class FakeLink:
-    """`ports.WorkLink` of a server that believes everything, unless it is told not to."""
+    """`ports.WorkLink` of a server that accepts everything unless the test configures a refusal."""
 
     def __init__(self) -> None:
         self.playbooks: dict[str, Playbook] = {}

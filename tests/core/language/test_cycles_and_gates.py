@@ -147,14 +147,14 @@ def test_a_gate_that_waits_for_itself_or_for_a_later_step_is_reported():
 
 def test_a_gate_that_waits_for_a_value_set_only_after_it_is_reported():
     behind = step("b", more=f"{NOOP}, set: {{ctx.go: true}}")
-    asked = step("start", "a") + step("a", "b", more=gate("ctx.go | default(false)"))
-    assert reported(asked + behind) == [("closed-gate", 7)]
-    assert reported(asked.replace("{{ ctx.go | default(false) }}", "{{ ctx.go is defined }}") + behind) == [
+    requested = step("start", "a") + step("a", "b", more=gate("ctx.go | default(false)"))
+    assert reported(requested + behind) == [("closed-gate", 7)]
+    assert reported(requested.replace("{{ ctx.go | default(false) }}", "{{ ctx.go is defined }}") + behind) == [
         ("closed-gate", 7)
     ]
     # A signal may set what no step sets (or what a step only takes back).
-    assert reported(asked + step("b")) == []
-    assert reported(asked + step("b", more=f"{NOOP}, set: {{ctx.go: false}}")) == []
+    assert reported(requested + step("b")) == []
+    assert reported(requested + step("b", more=f"{NOOP}, set: {{ctx.go: false}}")) == []
 
 
 def test_a_value_that_another_branch_sets_opens_the_gate():
@@ -173,16 +173,16 @@ def test_gates_that_wait_for_each_other_are_reported():
 JOIN = step("a", "end") + step("b", "end")
 
 
-@pytest.mark.parametrize("asked", ["done('a') and done('b')", "all_done(['a', 'b'])"])
-def test_a_join_of_exclusive_branches_is_reported(asked):
-    end = step("end", more=gate(asked))
+@pytest.mark.parametrize("requested", ["done('a') and done('b')", "all_done(['a', 'b'])"])
+def test_a_join_of_exclusive_branches_is_reported(requested):
+    end = step("end", more=gate(requested))
     assert reported(step("start", "a when workload.x; b") + JOIN + end) == [("closed-gate", 9)]
     assert reported(step("start", "a; b", mode="inclusive") + JOIN + end) == []
 
 
-@pytest.mark.parametrize("asked", ["done('a') or done('b')", "any_done(['a', 'b'])", "not done('a')", "workload.x"])
-def test_a_gate_that_one_branch_can_open_is_not_reported(asked):
-    assert reported(step("start", "a when workload.x; b") + JOIN + step("end", more=gate(asked))) == []
+@pytest.mark.parametrize("requested", ["done('a') or done('b')", "any_done(['a', 'b'])", "not done('a')", "workload.x"])
+def test_a_gate_that_one_branch_can_open_is_not_reported(requested):
+    assert reported(step("start", "a when workload.x; b") + JOIN + step("end", more=gate(requested))) == []
 
 
 def test_a_gate_without_an_allowing_rule_is_reported():

@@ -221,7 +221,7 @@ SHOWN = {
 @pytest.mark.parametrize(("key", "entry"), TABLE.items(), ids=lambda value: "-".join(value))
 def test_an_examples_counterpart_shows_what_the_table_says(key, entry):
     text = (HERE / entry[0]).read_text("utf-8")
-    asked = [pattern for word, pattern in SHOWN.items() if word in key[2]]
-    assert asked or key[2] in ("normalised tasks", "unnamed tasks", "keys of a step", "scope of results", "the same in v2",
+    requested = [pattern for word, pattern in SHOWN.items() if word in key[2]]
+    assert requested or key[2] in ("normalised tasks", "unnamed tasks", "keys of a step", "scope of results", "the same in v2",
                                "chained items", "hydrated data", "minimal playbook", "step schema", "ordered list of labelled tasks", "a single tool")  # fmt: skip
-    assert [pattern for pattern in asked if not re.search(pattern, text)] == []
+    assert [pattern for pattern in requested if not re.search(pattern, text)] == []

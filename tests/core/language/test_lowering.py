@@ -268,17 +268,17 @@ def test_a_playbook_with_errors_is_not_lowered_and_all_errors_are_reported():
 
 
 def test_frozen_objects_are_not_counted_for_every_playbook(monkeypatch: pytest.MonkeyPatch):
-    asked: list[None] = []
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: asked.append(None) or 1)
+    requested: list[None] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: requested.append(None) or 1)
     steps = "".join(f"  - step: s{n}\n    tool: {{kind: noop}}\n" for n in range(300))
     before = gc.get_threshold()
     try:
         gc.set_threshold(700)
         lowered(f"workflow:\n{steps}")
-        assert asked  # so many objects that a process with few of its own looks
-        asked.clear()
+        assert requested  # enough objects that a process with few of its own checks
+        requested.clear()
         gc.set_threshold(1_000_000)
         lowered(f"workflow:\n{steps}")
-        assert not asked
+        assert not requested
     finally:
         gc.set_threshold(*before)

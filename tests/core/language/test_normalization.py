@@ -163,13 +163,13 @@ def test_the_nearest_max_task_runs_bounds_a_pipeline():
 def test_a_pipeline_of_unconditional_jumps_has_a_lower_limit():
     jump = "spec: { policy: { rules: [{ else: { then: { do: jump, to: again } } }] } }"
     wait = "spec: { policy: { rules: [{ when: '{{ now() }}', then: { do: retry, delay: 5 } }] } }"
-    asked = "spec: { policy: { rules: [{ when: '{{ iter.n < 9000 }}', then: { do: jump, to: again } }] } }"
+    requested = "spec: { policy: { rules: [{ when: '{{ iter.n < 9000 }}', then: { do: jump, to: again } }] } }"
     text = "workflow:\n"
     for step, (tasks, following) in {
         "idle": (f"{{ name: again, kind: noop, {jump} }}", "works"),
         "works": (f"{{ name: again, kind: python, code: 'result = 1' }}, {{ name: b, kind: noop, {jump} }}", "waits"),
         "waits": (f"{{ name: again, kind: noop, {wait} }}, {{ name: b, kind: noop, {jump} }}", "asks"),
-        "asks": (f"{{ name: again, kind: noop, {asked} }}", "plain"),
+        "asks": (f"{{ name: again, kind: noop, {requested} }}", "plain"),
     }.items():
         text += f"  - {{ step: {step}, tool: [{tasks}], next: {{ arcs: [{{ step: {following} }}] }} }}\n"
     playbook, _ = lowered(text + "  - { step: plain, tool: { kind: noop } }\n")

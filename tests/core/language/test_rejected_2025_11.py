@@ -132,5 +132,5 @@ def test_a_chunk_without_a_sink_is_noted_at_its_line():
 
 def test_the_table_names_all_codes_of_the_dialect():
     codes = {word.code for word in REJECTED.values()}
-    told = {each[1] for each in CONSTRUCTS.values()} | {each[1] for each in DRAFTS.values()}
-    assert codes == told
+    reported = {each[1] for each in CONSTRUCTS.values()} | {each[1] for each in DRAFTS.values()}
+    assert codes == reported

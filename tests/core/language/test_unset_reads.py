@@ -98,7 +98,7 @@ def test_in_a_cycle_the_first_visit_counts():
         "{{ ctx.n | default(0) }}",
         "{{ ctx.n if ctx.n is defined else 0 }}",
         "{{ ctx.n is defined }}",
-        "{{ ctx.n if workload.x > 1 else 0 }}",  # asked for the reason the way was chosen for
+        "{{ ctx.n if workload.x > 1 else 0 }}",  # guarded by the same condition as the path
         "{{ workload.x > 1 and ctx.n }}",
         "{% if workload.x > 1 %}{{ ctx.n }}{% endif %}",
     ],

@@ -64,9 +64,9 @@ def said(body: str, **options: bool) -> dict[str, str]:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_scope_can_be_read_exactly_where_the_table_says(place, scope):
     steps = PLACES[place].replace("X", '"{{ ' + SCOPES[scope].replace("'", "'") + ' }}"')
-    told = said(HEAD + "".join(f"  {line}\n" for line in steps.splitlines()))
-    refused = bool(REFUSALS & set(told))
-    assert refused == (scope not in VISIBLE[place]), told
+    reported = said(HEAD + "".join(f"  {line}\n" for line in steps.splitlines()))
+    refused = bool(REFUSALS & set(reported))
+    assert refused == (scope not in VISIBLE[place]), reported
 
 
 def test_every_visibility_has_a_unique_title():
@@ -123,8 +123,8 @@ workflow:
     ],
 )  # fmt: skip
 def test_an_unknown_name_is_reported_with_a_fix(expression, code, hint):
-    told = said(PLAYBOOK.replace("X", "{{ " + expression + " }}"))
-    assert told.get(code) == hint
+    reported = said(PLAYBOOK.replace("X", "{{ " + expression + " }}"))
+    assert reported.get(code) == hint
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_an_unknown_name_is_reported_with_a_fix(expression, code, hint):
     ],
 )  # fmt: skip
 def test_names_that_may_exist_are_not_reported(expression):
-    told = said(PLAYBOOK.replace("X", "{{ " + expression + " }}"))
-    assert set(told) <= {"old-spelling"}, told
+    reported = said(PLAYBOOK.replace("X", "{{ " + expression + " }}"))
+    assert set(reported) <= {"old-spelling"}, reported
 
 
 def test_names_bound_inside_a_template_are_local():

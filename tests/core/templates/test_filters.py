@@ -266,7 +266,7 @@ def test_status_functions_report_the_status_of_steps():
     steps = {"a": "success", "b": "failed", "c": "running", "l": "running"}
     helpers = status_functions(steps, loops_done={"l"})
     assert set(helpers) == set(STATUS_FUNCTIONS)
-    asked = {
+    requested = {
         "done('a')": True,
         "done('b')": True,
         "done('c')": False,
@@ -285,7 +285,7 @@ def test_status_functions_report_the_status_of_steps():
         "any_done('c', 'never')": False,
         "done('a') and not ok('b')": True,
     }
-    for expression, answer in asked.items():
+    for expression, answer in requested.items():
         assert evaluate("{{ " + expression + " }}", helpers) is answer, expression
 
 

@@ -50,7 +50,7 @@ EXPRESSIONS = st.one_of(
 )
 
 
-def told(text):
+def reported(text):
     """The value, or what the error says."""
     try:
         return evaluate(text, NAMES), ""
@@ -62,7 +62,7 @@ def told(text):
 @given(EXPRESSIONS)
 def test_an_expression_returns_plain_data_or_a_template_error(expression):
     for text in ("{{ " + expression + " }}", "{% if true %}{{ " + expression + " }}{% endif %}"):
-        answer, said = told(text)
+        answer, said = reported(text)
         json.dumps(answer)
         for word in ("Traceback", "object has no attribute", "NoneType", "lambda", "noetl.", "<function"):
             assert word not in said
@@ -71,7 +71,7 @@ def test_an_expression_returns_plain_data_or_a_template_error(expression):
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.text("{}%#-ab.|'\"()[] \n~in", max_size=25))
 def test_any_text_compiles_or_raises_a_template_error(text):
-    answer, said = told(text)
+    answer, said = reported(text)
     assert answer is not None or said or "none" in text
 
 

@@ -98,13 +98,13 @@ def test_the_bound_on_text_can_be_set():
 def test_names_may_be_any_lazy_mapping():
     class Lazy(dict):
         def __missing__(self, key):
-            asked.append(key)
+            requested.append(key)
             raise KeyError(key)
 
-    asked = []
+    requested = []
     scope = Lazy(a=1)
     assert evaluate("{{ a if a else b }}", scope) == 1
-    assert asked == []
+    assert requested == []
     assert evaluate("{{ b | default(2) }}{% if a %}{{ a }}{% endif %}", scope) == "21"
 
 

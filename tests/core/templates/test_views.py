@@ -245,18 +245,18 @@ def test_an_output_ref_as_a_value_is_the_reference_object():
 
 
 def test_a_stored_payload_is_read_once_when_it_is_first_needed():
-    asked = []
+    requested = []
 
     def resolve(reference):
-        asked.append(reference)
+        requested.append(reference)
         return {"rows": [1, 2], "data": {"x": 5}}
 
     view = ResultView(stored(), name="fetch", resolve=resolve)
     assert evaluate("{{ fetch.status }} {{ fetch.ref.type }}", {"fetch": view}) == "ok blob"
-    assert asked == []
+    assert requested == []
     assert evaluate("{{ fetch.rows | length }}{{ fetch.data.rows }}{{ fetch.data.x }}", {"fetch": view}) == "2[1, 2]5"
     assert evaluate("{{ fetch }}", {"fetch": view})["rows"] == [1, 2]
-    assert asked == [REFERENCE]
+    assert requested == [REFERENCE]
 
 
 def test_inline_data_is_used_even_if_it_was_also_stored():

@@ -37,20 +37,20 @@ workflow:
 """
 
 
-def asked(cluster: Cluster, route: str, **body: Any) -> Any:
+def requested(cluster: Cluster, route: str, **body: Any) -> Any:
     status, document = cluster.ask("POST", route, body)
     assert status == 200, document
     return document
 
 
 def test_a_text_is_formatted(cluster: Cluster):
-    document = asked(cluster, "/api/format", content=TEXT + "   \n\n")
+    document = requested(cluster, "/api/format", content=TEXT + "   \n\n")
     assert document == {"content": TEXT, "changed": True}
-    assert asked(cluster, "/api/format", content="a: [")["changed"] is False
+    assert requested(cluster, "/api/format", content="a: [")["changed"] is False
 
 
 def test_a_text_is_migrated_or_its_errors_are_reported(cluster: Cluster):
-    document = asked(cluster, "/api/migrate", content=OLDER)
+    document = requested(cluster, "/api/migrate", content=OLDER)
     assert document["changed"]
     assert "input: {n: 1}" in document["content"]
     assert document["notes"] == []
@@ -60,17 +60,17 @@ def test_a_text_is_migrated_or_its_errors_are_reported(cluster: Cluster):
 
 
 def test_completions_and_hover_texts_come_from_the_grammar(cluster: Cluster):
-    document = asked(cluster, "/api/complete", content=TEXT + "wor", line=13, column=4)
+    document = requested(cluster, "/api/complete", content=TEXT + "wor", line=13, column=4)
     assert document["column"] == 1
     assert [item["word"] for item in document["items"]] == ["workbook"]
-    found = asked(cluster, "/api/hover", content=TEXT, line=4, column=3)["hover"]
+    found = requested(cluster, "/api/hover", content=TEXT, line=4, column=3)["hover"]
     assert (found["word"], found["column"], found["end_column"]) == ("workload", 1, 9)
-    assert asked(cluster, "/api/hover", content=TEXT, line=5, column=4) == {"hover": None}
+    assert requested(cluster, "/api/hover", content=TEXT, line=5, column=4) == {"hover": None}
     assert cluster.ask("POST", "/api/complete", {"content": "", "line": 0, "column": 1})[0] == 422
 
 
 def test_diagnostics_have_their_range_and_a_documentation_page(cluster: Cluster):
-    document = asked(cluster, "/api/validate", content=TEXT.replace("kind: python", "kind: pyton"))
+    document = requested(cluster, "/api/validate", content=TEXT.replace("kind: python", "kind: pyton"))
     (found,) = [each for each in document["diagnostics"] if each["line"] == 10]
     assert found["end_column"] > found["column"]
     assert document["docs"].startswith("https://")
@@ -78,8 +78,8 @@ def test_diagnostics_have_their_range_and_a_documentation_page(cluster: Cluster)
 
 def test_the_form_of_a_text_and_of_a_registered_playbook(cluster: Cluster):
     cluster.ask("POST", "/api/catalog/register", {"content": TEXT})
-    by_text = asked(cluster, "/api/form", content=TEXT)
-    assert by_text == asked(cluster, "/api/form", path="tests/edited")
+    by_text = requested(cluster, "/api/form", content=TEXT)
+    assert by_text == requested(cluster, "/api/form", path="tests/edited")
     assert by_text["description"] == "For editors."
     assert by_text["fields"] == [
         {"name": "pages", "type": "integer", "required": False, "secret": False, "help": "how many", "default": 3}

@@ -67,9 +67,9 @@ def test_a_waiting_execution_shows_its_limit_and_the_holders(cluster: Cluster, c
     (shown,) = json.loads(capsys.readouterr().out)
     assert (shown["most"], shown["held"], shown["waiting"], shown["changed_by"]) == (1, 1, 1, "admin")
     assert [each["execution_id"] for each in shown["holders"]] == [first]
-    told = metrics(cluster)
-    assert 'noetl_waiting_runs{limit="playbook tests/long"} 1' in told
-    assert 'noetl_limit_held{limit="playbook tests/long"} 1' in told
+    reported = metrics(cluster)
+    assert 'noetl_waiting_runs{limit="playbook tests/long"} 1' in reported
+    assert 'noetl_limit_held{limit="playbook tests/long"} 1' in reported
     assert program.run(["limit", "show", "playbook", "tests/long", *where]) == 0
     assert f"execution {first} (tests/long): 1" in capsys.readouterr().out
     cluster.ask("POST", f"/api/executions/{first}/cancel", {})

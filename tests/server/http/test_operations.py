@@ -61,7 +61,7 @@ def unready(cluster: Cluster) -> tuple[int, Any]:
 
 @pytest.fixture
 def staffed(cluster: Cluster) -> Cluster:
-    """The cluster once its worker has asked for work."""
+    """The cluster once its worker has requested work."""
     deadline = time.monotonic() + 30
     while not cluster.ask("GET", "/api/operations")[1]["pools"]:
         assert time.monotonic() < deadline, "no worker has come"

@@ -17,7 +17,7 @@ def test_a_server_is_reachable_under_its_prefix(path: str, tmp_path: Path):
     async def readiness() -> list[str]:
         return []
 
-    async def asked() -> list[dict[str, Any]]:
+    async def requested() -> list[dict[str, Any]]:
         app = create_app(
             lambda: None,  # type: ignore[arg-type, return-value]
             Tokens.prepare(tmp_path),
@@ -38,5 +38,5 @@ def test_a_server_is_reachable_under_its_prefix(path: str, tmp_path: Path):
         await app({**scope, "headers": headers, "client": ("127.0.0.1", 1), "scheme": "http"}, receive, send)  # type: ignore[arg-type]
         return sent
 
-    sent = asyncio.run(asked())
+    sent = asyncio.run(requested())
     assert sent[0]["status"] == 200, sent

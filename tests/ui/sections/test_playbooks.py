@@ -264,10 +264,10 @@ def test_a_conflicting_registration_requires_confirmation(opened: Opened, cluste
     registered(cluster, "# theirs\n" + text)
     write(page, "# mine\n" + text)
     page.get_by_role("button", name="Register", exact=True).click()
-    asked = page.get_by_role("dialog")
-    expect(asked).to_contain_text("Version 2 was registered in the meantime")
+    requested = page.get_by_role("dialog")
+    expect(requested).to_contain_text("Version 2 was registered in the meantime")
     assert cluster.ask("GET", f"/api/catalog/{path}")[1]["version"] == 2
-    asked.get_by_role("button", name="Register mine as latest").click()
+    requested.get_by_role("button", name="Register mine as latest").click()
     expect(page.get_by_text("Registered tests/shared, version 3")).to_be_visible()
     assert cluster.ask("GET", f"/api/catalog/{path}")[1]["content"].startswith("# mine")
 
@@ -353,7 +353,7 @@ def test_the_quickstart_runs_from_the_form_and_is_shown_live(
     form.get_by_label("build").fill(str(tmp_path))
     form.get_by_role("button", name="Run", exact=True).click()
     expect(page).to_have_url(re.compile(r"/executions/\d+"))
-    # No reload: what ended is told by the stream.
+    # No reload: what ended is reported by the stream.
     expect(page.locator(".status.success").first).to_be_visible(timeout=60_000)
     assert (tmp_path / "shop.duckdb").exists()
 

@@ -37,7 +37,7 @@ function tokenInAddress(): string | null {
 
 export function SignedIn({ children }: { children: ComponentChildren }) {
   const [who, setWho] = useState<{ name: string; role: Role } | null>(null);
-  const [asked, setAsked] = useState(false);
+  const [requested, setAsked] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
 
   const loadSession = async () => {
@@ -57,7 +57,7 @@ export function SignedIn({ children }: { children: ComponentChildren }) {
   }, []);
 
   if (problem) return <ErrorState problem={problem} retry={loadSession} />;
-  if (!asked) return null;
+  if (!requested) return null;
   if (!who) return <SignIn done={setWho} />;
   const signOut = async () => {
     await api.delete("/api/session").catch(() => {});

@@ -35,8 +35,8 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
   const { query } = useLocation();
   const { log, loaded, stream, problem, version } = useLog(id);
   const tab = (TABS.find(([key]) => key === query.get("tab"))?.[0] ?? "timeline") as Tab;
-  const asked = Number(query.get("at"));
-  const at = Number.isInteger(asked) && asked >= 1 && asked < log.length ? asked : null;
+  const requested = Number(query.get("at"));
+  const at = Number.isInteger(requested) && requested >= 1 && requested < log.length ? requested : null;
   const seq = at ?? log.length;
   const step = query.get("step");
   const [asking, setAsking] = useState<Asking>(null);
@@ -124,8 +124,8 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
             <div id={`panel-${tab}`} role="tabpanel" aria-labelledby={`tab-${tab}`} class="panel">
               {tab === "timeline" && <Timeline log={log} version={version} seq={seq} order={order} selected={step} onSelect={select} onSeq={setAt} live={at === null && !ended} />}
               {tab === "events" && <Events log={log} version={version} id={id} seq={seq} onSeq={setAt} step={step} />}
-              {tab === "state" && <StateView asked={state} step={step} />}
-              {tab === "results" && <Results asked={state} step={step} onSelect={select} />}
+              {tab === "state" && <StateView requested={state} step={step} />}
+              {tab === "results" && <Results requested={state} step={step} onSelect={select} />}
               {tab === "logs" && <Logs log={log} version={version} id={id} seq={seq} step={step} net={net.value} />}
             </div>
           </section>
@@ -134,7 +134,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
           {step && <StepPanel step={step} node={node} moment={moment} close={() => select(null)} rerun={canOperate ? () => setAsking("rerun") : null} />}
           <section class="card side" aria-label="Why">
             <h2>{ended && at === null ? "Result" : "Waiting for"}</h2>
-            <Why asked={why} onSeq={setAt} failed={moment.status === "failed"} now={at === null && !ended ? null : moment.at} onSelect={select} />
+            <Why requested={why} onSeq={setAt} failed={moment.status === "failed"} now={at === null && !ended ? null : moment.at} onSelect={select} />
           </section>
         </aside>
       </div>

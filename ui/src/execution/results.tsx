@@ -8,13 +8,13 @@ import { columnsOf, DataTable, JsonTree } from "./json";
 const ROWS = 100;
 
 interface Props {
-  asked: Snapshot<StateDocument>;
+  requested: Snapshot<StateDocument>;
   step: string | null;
   onSelect: (step: string | null) => void;
 }
 
-export function Results({ asked, step, onSelect }: Props) {
-  const { value: state, problem, stale } = asked;
+export function Results({ requested, step, onSelect }: Props) {
+  const { value: state, problem, stale } = requested;
   if (problem && !state) return <ErrorState problem={problem} />;
   if (!state) return <Loading what="Loading state" />;
   const outputs = Object.entries(state.steps).filter(([, each]) => each.output);

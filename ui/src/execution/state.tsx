@@ -7,8 +7,8 @@ import { JsonTree } from "./json";
 
 const MOST = 200;
 
-export function StateView({ asked, step }: { asked: Snapshot<StateDocument>; step: string | null }) {
-  const { value: state, problem, stale } = asked;
+export function StateView({ requested, step }: { requested: Snapshot<StateDocument>; step: string | null }) {
+  const { value: state, problem, stale } = requested;
   if (problem && !state) return <ErrorState problem={problem} />;
   if (!state) return <Loading what="Loading state" />;
   const runs = state.runs.filter((run) => !step || run.step === step);

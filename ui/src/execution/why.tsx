@@ -8,7 +8,7 @@ const FEW = 5;
 const MAX_PATH_LINES = 200;
 
 interface Props {
-  asked: Snapshot<Explanation>;
+  requested: Snapshot<Explanation>;
   /** The instant that is shown, in ms; null: now. */
   now: number | null;
   failed: boolean;
@@ -16,10 +16,10 @@ interface Props {
   onSeq: (seq: number) => void;
 }
 
-export function Why({ asked, now, failed, onSelect, onSeq }: Props) {
+export function Why({ requested, now, failed, onSelect, onSeq }: Props) {
   const clock = useNow(now === null);
   const [all, setAll] = useState(false);
-  const { value, problem, stale } = asked;
+  const { value, problem, stale } = requested;
   if (problem && !value) return <ErrorState problem={problem} />;
   if (!value) return <Loading what="Loading explanation" />;
   const over = value.findings[0]?.subject === "end";

@@ -206,10 +206,10 @@ interface Meaning {
 }
 
 async function meaning(view: EditorView, at: number): Promise<Tooltip | null> {
-  const asked = view.state;
-  const found = (await ask<{ hover: Meaning | null }>("/api/hover", asked, at))?.hover;
-  if (!found || view.state.doc !== asked.doc) return null; // the text has changed since the request
-  const line = asked.doc.lineAt(at);
+  const requested = view.state;
+  const found = (await ask<{ hover: Meaning | null }>("/api/hover", requested, at))?.hover;
+  if (!found || view.state.doc !== requested.doc) return null; // the text has changed since the request
+  const line = requested.doc.lineAt(at);
   return {
     pos: line.from + found.column - 1,
     end: line.from + found.end_column - 1,
