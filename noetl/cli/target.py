@@ -1,7 +1,7 @@
 """The target of a command: the store of this machine, or a server.
 
 The target is a server if `--server` or a setting (`NOETL_SERVER_URL`) names one, or while a cluster of this
-NOETL_HOME is running (`noetl cluster start`), which has its own store; with `--store` it is always this machine.
+NOETL_HOME is running (`make cluster`), which has its own store; with `--store` it is always this machine.
 Commands use a `Backend` and work the same way on both.
 """
 

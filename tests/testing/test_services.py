@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from noetl.testing import services
+from devcluster import services
 
 
 def reachable(port: int) -> bool:
@@ -23,7 +23,7 @@ def reachable(port: int) -> bool:
 
 def use_shared(key: str) -> subprocess.Popen[str]:
     code = (
-        "import sys; from noetl.testing import services;"
+        "import sys; from devcluster import services;"
         f"print(services.shared('nats', {key!r})['port'], flush=True); sys.stdin.read()"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
