@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 import click
 
 from devcluster import local_cluster
 from noetl.cli.app import UNREACHABLE, run
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, output_options, terminal
+from noetl.cli.target import load_settings
 from noetl.errors import Conflict
 from noetl.runtime.process_table import ProcessTable
-from noetl.settings import Settings, load
+from noetl.settings import Settings
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def cluster() -> None:
     """Start, stop and inspect a cluster on this machine."""
 
@@ -29,7 +29,7 @@ def cluster() -> None:
 @output_options
 def cluster_start(servers: int, workers: int, port: str | None, background: bool) -> None:
     """Start servers, workers, Postgres and NATS. A process that ends is restarted; Ctrl-C stops the cluster."""
-    settings = _settings(server_port=port)
+    settings = load_settings(server_port=port).settings
     if local_cluster.is_running(settings.home) and not os.environ.get("NOETL_DETACHED"):
         raise Conflict("a cluster is already running; `python -m devcluster stop` stops it")
     if local_cluster.members(ProcessTable(settings.home)):
@@ -52,7 +52,7 @@ def cluster_start(servers: int, workers: int, port: str | None, background: bool
 @output_options
 def cluster_stop(forget: bool) -> None:
     """Let runs and requests finish, then stop the cluster."""
-    home = _settings().home
+    home = load_settings().settings.home
     was_running = local_cluster.is_running(home)
     if not local_cluster.stop_supervisor(home):
         terminal.warn("the cluster did not stop in time and was killed; acknowledged work is not lost")
@@ -64,11 +64,10 @@ def cluster_stop(forget: bool) -> None:
 
 
 @cluster.command("status")
-@as_json
-@output_options
+@json_options
 def cluster_status(as_json: bool) -> int:
     """Show the processes of the cluster, their addresses, and whether they are ready."""
-    home = _settings().home
+    home = load_settings().settings.home
     members = local_cluster.status(home)
     healthy = bool(members) and local_cluster.is_running(home) and all(each.readiness.ready for each in members)
     if as_json:
@@ -110,13 +109,6 @@ def _show(settings: Settings) -> None:
             terminal.note(f"  {name:10} {entry.url} (process {entry.pid})")
     terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}; logs are in {settings.home / 'logs'}")
     terminal.note("  while the cluster runs, noetl register, execute, executions ... use it")
-
-
-def _settings(**flags: Any) -> Settings:
-    loaded = load(flags)
-    for warning in loaded.warnings:
-        terminal.warn(warning)
-    return loaded.settings
 
 
 if __name__ == "__main__":
