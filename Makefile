@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast coverage check fmt ui screenshots bench bench-peers docs simulate chaos load fuzz lock clean
+.PHONY: help run test test-fast coverage check fmt ui screenshots bench bench-peers docs simulate chaos load fuzz cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -95,6 +95,9 @@ chaos: $(DEV_ENV) ## kill, stop and starve a real cluster; writes docs/reliabili
 
 load: $(DEV_ENV) ## overload a real server; writes docs/reliability.md
 	@$(PY) -m chaos load
+
+cluster: $(DEV_ENV) ## run a local cluster: two servers, four workers, Postgres, NATS; Ctrl-C stops it
+	@$(PY) -m devcluster start
 
 lock: $(DEV_ENV) ## renew the hash-locked requirements
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock

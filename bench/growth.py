@@ -22,7 +22,7 @@ from noetl.core.model.events import PlaybookProcessed, StepDone
 from noetl.embedded import LocalEngine, open_local
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.ports.events import ExecutionFilter
-from noetl.testing.conformance.event_store import make_append
+from tests.conformance.event_store import make_append
 
 TAIL = 60  # steps after the loop that fills the log
 CURVES = {

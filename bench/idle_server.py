@@ -125,7 +125,7 @@ def _url(store: str, folder: str) -> Iterator[str]:
     if store == "sqlite":
         yield f"sqlite://{folder}/noetl.db"
         return
-    from noetl.testing import services
+    from devcluster import services
 
     key = f"bench-{os.getpid()}"
     try:

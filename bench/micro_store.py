@@ -12,7 +12,7 @@ from noetl.core.model.events import TaskDone
 from noetl.core.model.outcome import ok
 from noetl.storage.events.sqlite import SqliteEventStore
 from noetl.storage.sqlite.database_file import SqliteFile
-from noetl.testing.conformance.event_store import make_append
+from tests.conformance.event_store import make_append
 
 BODY = TaskDone(
     step="fetch", step_run_id="4711000000000:fetch:1", task="page", kind="http", outcome=ok({"rows": 10}), path=(7,)

@@ -28,8 +28,8 @@ import psutil
 
 from bench.measurements import Measurement, summarize
 from bench.workloads import chain, fan_out
-from noetl.testing import services
-from noetl.testing.cluster.servers import free_port
+from devcluster import services
+from devcluster.servers import free_port
 
 SERVE = "from noetl.server.process import serve; from noetl.settings import load; serve(load().settings)"
 WORK = (

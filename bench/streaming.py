@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.http_server import BLOCK, http_server
 from bench.measurements import Measurement, peak_mb, summarize
-from noetl.testing import services
+from devcluster import services
 
 MEGABYTES = 1000
 

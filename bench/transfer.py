@@ -22,8 +22,8 @@ from typing import Any
 
 from bench.http_server import PAGE, http_server
 from bench.measurements import Measurement, peak_mb, summarize
+from devcluster import services
 from noetl.core.templates.deferred import DeferredTemplate
-from noetl.testing import services
 
 ROWS = 1_000_000
 REPEATS = 3

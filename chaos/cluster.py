@@ -1,4 +1,4 @@
-"""A local cluster started by `noetl cluster start`, with methods to inspect, use and kill its components."""
+"""A local cluster started by `python -m devcluster start`, with methods to inspect, use and kill its components."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from devcluster import local_cluster
 from noetl.client import Client
 from noetl.errors import NoetlError, StoreUnavailable
 from noetl.runtime.process_table import ProcessTable, readiness
 from noetl.server.http.access import admin_token
 from noetl.storage.factory import open_stores
-from noetl.testing.cluster import local_cluster
 
 START_SECONDS = 120.0
 ROOT = Path(__file__).parents[1]
 
 
 class Cluster:
-    """`noetl cluster start` with its own home."""
+    """`python -m devcluster start` with its own home."""
 
     def __init__(self, home: Path, *, servers: int = 2, workers: int = 4, **settings: str) -> None:
         self.home = home
@@ -45,13 +45,13 @@ class Cluster:
             "NOETL_PRIVATE_NETWORKS": "127.0.0.0/8",
             **settings,
         }
-        self._arguments = ["cluster", "start", "--servers", str(servers), "--workers", str(workers)]
+        self._arguments = ["start", "--servers", str(servers), "--workers", str(workers)]
         self._arguments += ["--port", str(self.port)]
         self.command: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Run the command and wait until the cluster is ready."""
-        command = [sys.executable, "-m", "noetl.clictl", *self._arguments]
+        command = [sys.executable, "-m", "devcluster", *self._arguments]
         with (self.home / "cluster.out").open("ab") as output:
             self.command = subprocess.Popen(command, env=self.environ, stdout=output, stderr=output)
         self.wait_until_ready(START_SECONDS)

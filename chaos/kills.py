@@ -197,7 +197,7 @@ def _effects(cluster: Cluster, executions: int, failed: set[int]) -> list[str]:
 
 
 def experiment(*, quick: bool) -> Finding:
-    """G2, on a cluster started by `noetl cluster start`."""
+    """G2, on a cluster started by `python -m devcluster start`."""
     executions, kills = (40, 12) if quick else (200, 500)
     # Leases are longer than a restart of a server and Postgres, so that live workers are not considered lost.
     with running_cluster(workers=WORKERS, NOETL_SERVER_LEASE_SECONDS="8", NOETL_SLOTS="16") as cluster:
@@ -208,8 +208,8 @@ def experiment(*, quick: bool) -> Finding:
         part="kills",
         guarantee="G2",
         target="500 SIGKILLs of servers, workers, Postgres and NATS during 200 executions: 0 lost, 0 duplicated",
-        setup=f"`noetl cluster start` (2 servers, {WORKERS} workers, Postgres, NATS); {executions} executions of "
-        f"{ITEMS + 2} runs, {ITEMS + 1} of them with a side effect in a database; {kills} kills during that time.",
+        setup=f"`python -m devcluster start` (2 servers, {WORKERS} workers, Postgres, NATS); {executions} executions "
+        f"of {ITEMS + 2} runs, {ITEMS + 1} of them with a side effect in a database; {kills} kills during that time.",
         figures={
             "SIGKILLs": f"{done.total} ({', '.join(f'{count} {name}' for name, count in sorted(done.kills.items()))})",
             "successful executions": f"{report.outcomes['success']} of {executions}",
@@ -241,7 +241,8 @@ def rolling(*, quick: bool) -> Finding:
         part="rolling",
         guarantee="drain",
         target="A rolling restart of servers and workers: every execution ends, no run loses an attempt",
-        setup=f"`noetl cluster start`; {executions} executions while servers and workers receive SIGTERM in turn.",
+        setup=f"`python -m devcluster start`; {executions} executions while servers and workers receive SIGTERM in "
+        "turn.",
         figures={
             "SIGTERMs": f"{done.total} ({', '.join(f'{count} {name}' for name, count in sorted(done.kills.items()))})",
             "successful executions": f"{report.outcomes['success']} of {executions}",

@@ -14,7 +14,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
 
-SUITES = ("credential_store", "event_store", "result_store", "run_queue", "trigger_store", "work_link")
 PORTS = ("events", "playbooks", "triggers", "cluster", "results", "secrets", "queue", "work_link")
 
 
@@ -54,7 +53,6 @@ MOVED: dict[str, Moved] = {
         },
         "noetl.storage.ports",
     ),
-    **{f"noetl.testing.{name}_suite": Moved((f"noetl.testing.conformance.{name}",)) for name in SUITES},
 }
 
 

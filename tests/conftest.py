@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from noetl.testing import services
+from devcluster import services
 
 LONG = ("ui", "testing", "cli", "chaos", "e2e")  # folders with files that take tens of seconds, longest first
 INTEGRATION_FOLDERS = ("ui", "testing", "cli", "chaos", "e2e", "acceptance", "bench", "architecture", "server/http")

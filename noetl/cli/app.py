@@ -47,7 +47,6 @@ COMMANDS: dict[str, str] = {
     "server": "processes.lifecycle:server",
     "worker": "processes.lifecycle:worker",
     "dev": "processes.lifecycle:dev",
-    "cluster": "processes.cluster:cluster",
     "retention": "executions.retention:retention",
     "config": "admin.installation:config",
     "doctor": "admin.installation:doctor",
@@ -55,6 +54,7 @@ COMMANDS: dict[str, str] = {
 }
 # Other names of commands; they work and are not listed.
 ALIASES = {"lint": "validate"}
+REMOVED = {"cluster": "`make cluster` in a checkout of the repository starts a local cluster"}
 
 
 class LazyGroup(click.Group):
@@ -83,6 +83,7 @@ class LazyGroup(click.Group):
 
             close = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
             hint = f'did you mean "{close[0]}"?' if close else "`noetl --help` lists all commands."
+            hint = REMOVED.get(name, hint)
             raise click.UsageError(f'unknown command "{name}"; {hint}', ctx)
         return super().resolve_command(ctx, args)
 
@@ -96,10 +97,10 @@ def noetl() -> None:
     """
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], command: click.Command = noetl, name: str = "noetl") -> int:
     """Run one command line and return its exit code."""
     try:
-        code = noetl.main(args=list(arguments), prog_name="noetl", standalone_mode=False)
+        code = command.main(args=list(arguments), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except Exception as problem:  # noqa: BLE001 - the last resort: every exception becomes one line of text

@@ -7,16 +7,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from noetl.cli.output.terminal import terminal
+from noetl.cli.target import load_settings
 from noetl.embedded import LocalEngine, open_local
-from noetl.settings import load
 
 
 @asynccontextmanager
 async def open_engine(store: str | None = None, **more: Any) -> AsyncIterator[LocalEngine]:
     """Open the embedded engine with its workers."""
-    loaded = load({"store": store})
-    for warning in loaded.warnings:
-        terminal.warn(warning)
+    loaded = load_settings(store=store)
     terminal.detail(f"store {loaded.settings.store} ({loaded.origins['store']})")
     engine = await open_local(loaded.settings, **more)
     try:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
-from noetl.cli.target import Target, server_option, store_option, token_option, with_target
+from noetl.cli.target import Target, store_option, with_server, with_target
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ wait_option = click.option("--wait/--no-wait", default=True, help="Wait for the 
 @legacy
 @timeout_option
 @store_option
-@as_json
-@output_options
+@json_options
 def run(
     source: str,
     payload: str | None,
@@ -95,10 +94,8 @@ def run(
 @timeout_option
 @wait_option
 @click.option("--key", metavar="TEXT", help="Idempotency key: commands with the same key start one execution.")
-@server_option
-@token_option
-@as_json
-@output_options
+@with_server
+@json_options
 def execute(
     source: str,
     payload: str | None,
@@ -108,8 +105,7 @@ def execute(
     timeout: float | None,
     wait: bool,
     key: str | None,
-    server: str | None,
-    token: str | None,
+    target: Target,
     as_json: bool,
 ) -> int:
     """Run a registered playbook (or a file) on a server.
@@ -119,7 +115,6 @@ def execute(
     """
     from noetl.cli.inputs import read_payload, split_version
 
-    target = Target(server=server, token=token)
     request: dict[str, Any] = {"payload": read_payload(payload, sets), "key": key, "strict": strict, "legacy": legacy}
     path, version = split_version(source)
     if _is_file_name(source):
@@ -139,8 +134,7 @@ def execute(
 @timeout_option
 @wait_option
 @with_target
-@as_json
-@output_options
+@json_options
 def rerun(
     execution_id: str, from_step: str | None, timeout: float | None, wait: bool, target: Target, as_json: bool
 ) -> int:

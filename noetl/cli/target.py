@@ -1,7 +1,7 @@
 """The target of a command: the store of this machine, or a server.
 
 The target is a server if `--server` or a setting (`NOETL_SERVER_URL`) names one, or while a cluster of this
-NOETL_HOME is running (`noetl cluster start`), which has its own store; with `--store` it is always this machine.
+NOETL_HOME is running (`make cluster`), which has its own store; with `--store` it is always this machine.
 Commands use a `Backend` and work the same way on both.
 """
 
@@ -19,7 +19,7 @@ from noetl.cli.output.terminal import terminal
 if TYPE_CHECKING:
     from noetl.cli.backend.base import Backend
     from noetl.client import Client
-    from noetl.settings import Settings
+    from noetl.settings import Loaded, Settings
 
 T = TypeVar("T")
 
@@ -69,12 +69,7 @@ class Target(NamedTuple):
 
     def settings(self) -> Settings:
         """The settings, overridden by the options of the command."""
-        from noetl.settings import load
-
-        loaded = load({"store": self.store, "server_url": self.server, "token": self.token})
-        for warning in loaded.warnings:
-            terminal.warn(warning)
-        return loaded.settings
+        return load_settings(store=self.store, server_url=self.server, token=self.token).settings
 
     def is_process_alive(self, execution_id: str) -> bool:
         """Whether the process that runs an execution of this machine is alive; True where that is not known."""
@@ -124,6 +119,16 @@ class Target(NamedTuple):
         return Client(url, token or "")
 
 
+def load_settings(**options: Any) -> Loaded:
+    """The settings, overridden by the options of a command; warnings about them are printed."""
+    from noetl.settings import load
+
+    loaded = load(options)
+    for warning in loaded.warnings:
+        terminal.warn(warning)
+    return loaded
+
+
 def _running_servers(settings: Settings, prefix: str) -> list[str]:
     """The addresses of servers that are running in this NOETL_HOME."""
     from noetl.runtime.process_table import ProcessTable
@@ -131,11 +136,16 @@ def _running_servers(settings: Settings, prefix: str) -> list[str]:
     return [member.url for member in ProcessTable(settings.home).members(prefix) if member.url]
 
 
-def with_target(function: Any) -> Any:
-    """Add `--server`, `--token` and `--store` to a command, passed as one `target`."""
+def with_server(function: Any) -> Any:
+    """Add `--server` and `--token` to a command, passed as one `target`."""
 
     @functools.wraps(function)
-    def command(*, store: str | None, server: str | None, token: str | None, **others: Any) -> Any:
+    def command(*, server: str | None, token: str | None, store: str | None = None, **others: Any) -> Any:
         return function(target=Target(store, server, token), **others)
 
-    return server_option(token_option(store_option(command)))
+    return server_option(token_option(command))
+
+
+def with_target(function: Any) -> Any:
+    """Add `--server`, `--token` and `--store` to a command, passed as one `target`."""
+    return with_server(store_option(function))

@@ -118,6 +118,17 @@ class ServerAddress(ServerAddresses):
             f"cannot connect to {urls} ({_reason(problem)}); check that the server is running and the address is right"
         )
 
+    def stream_broken(self, problem: BaseException, broken_at: float | None, until: float | None) -> float:
+        """Use the next address for a broken stream, and return since when it is broken; raise if that is too long."""
+        now = time.monotonic()
+        if until is not None and now >= until:
+            raise TimeoutError("the stream has not ended in time") from None
+        broken_at = broken_at or now
+        if now - broken_at > RECONNECT_SECONDS:
+            raise self.unreachable(problem) from None
+        self.use_next()
+        return broken_at
+
     def _foreign(self, response: Response) -> StoreUnavailable:
         found = f"HTTP {response.status}, {response.content_type or 'no content type'}"
         return StoreUnavailable(f"{self.url} responds, but is not a NoETL server ({found})")
@@ -166,13 +177,7 @@ class ApiConnection(ServerAddress):
             except (*UNREACHABLE, StoreUnavailable) as problem:
                 if stop is not None and stop.requested:
                     return
-                now = time.monotonic()
-                if until is not None and now >= until:
-                    raise TimeoutError("the stream has not ended in time") from None
-                broken_at = broken_at or now
-                if now - broken_at > RECONNECT_SECONDS:
-                    raise self.unreachable(problem) from None
-                self.use_next()
+                broken_at = self.stream_broken(problem, broken_at, until)
             time.sleep(RECONNECT_DELAY)
 
     def close(self) -> None:

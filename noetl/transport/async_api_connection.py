@@ -14,7 +14,6 @@ from noetl.errors import StoreUnavailable
 from noetl.transport.api_connection import (
     IDLE_SECONDS,
     RECONNECT_DELAY,
-    RECONNECT_SECONDS,
     EventParser,
     Request,
     Response,
@@ -67,13 +66,7 @@ class AsyncApiConnection(ServerAddress):
                     yield data
                 raise aiohttp.ClientPayloadError("the connection was closed")
             except (*UNREACHABLE, StoreUnavailable) as problem:
-                now = time.monotonic()
-                if until is not None and now >= until:
-                    raise TimeoutError("the stream has not ended in time") from None
-                broken_at = broken_at or now
-                if now - broken_at > RECONNECT_SECONDS:
-                    raise self.unreachable(_cause(problem)) from None
-                self.use_next()
+                broken_at = self.stream_broken(_cause(problem), broken_at, until)
             await asyncio.sleep(RECONNECT_DELAY)
 
     async def close(self) -> None:

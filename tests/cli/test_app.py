@@ -81,6 +81,11 @@ def test_a_misspelled_command_is_a_usage_error_with_a_suggestion(capsys):
     assert 'did you mean "config"?' in shown.err
 
 
+def test_the_removed_command_cluster_names_its_replacement(capsys):
+    assert program.run(["cluster", "start"]) == 2
+    assert "`make cluster`" in capsys.readouterr().err
+
+
 def test_an_unknown_option_is_a_usage_error(capsys):
     assert program.run(["config", "show", "--colour"]) == 2
     assert "--colour" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from noetl.testing.cluster.servers import free_port
+from devcluster.servers import free_port
 
 
 class Shell:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from devcluster.servers import free_port
 from noetl.server.http.access import Tokens
-from noetl.testing.cluster.servers import free_port
 from tests.server.http.serving import Cluster
 
 ONE = "workflow:\n  - step: start\n    tool: {kind: python, code: 'result = 1'}\n"

@@ -14,7 +14,7 @@ import pytest
 
 from chaos.cluster import Cluster, running_cluster
 from chaos.kills import create_effects_table, kill_while_running
-from noetl.testing.cluster import local_cluster
+from devcluster import local_cluster
 from tests.server.http.serving import Cluster as Solo
 
 
@@ -32,21 +32,21 @@ def test_killing_every_component_once_loses_and_duplicates_nothing():
 def test_the_command_starts_shows_and_stops_a_cluster(tmp_path: Path):
     cluster = Cluster(tmp_path, servers=1, workers=1)
 
-    def noetl(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "noetl.clictl", "cluster", *words]
+    def devcluster(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "devcluster", *words]
         return subprocess.run(command, env=cluster.environ, capture_output=True, text=True, timeout=200, check=False)
 
     try:
-        started = noetl("start", "--background", "--servers", "1", "--workers", "1", "--port", str(cluster.port))
+        started = devcluster("start", "--background", "--servers", "1", "--workers", "1", "--port", str(cluster.port))
         assert started.returncode == 0, started.stderr
         assert str(cluster.port) in started.stderr
-        status = noetl("status", "--json")
+        status = devcluster("status", "--json")
         assert status.returncode == 0
         shown = json.loads(status.stdout)
         assert (shown["running"], shown["ready"]) == (True, True)
         assert [part["name"] for part in shown["parts"]] == ["postgres", "nats", "server-1", "worker-1"]
         assert "1 servers, 1 workers" in started.stderr
-        again = noetl("start", "--port", str(cluster.port))
+        again = devcluster("start", "--port", str(cluster.port))
         assert again.returncode == 2
         assert "a cluster is already running" in again.stderr
         with closing(cluster.client()) as client:
@@ -57,12 +57,12 @@ def test_the_command_starts_shows_and_stops_a_cluster(tmp_path: Path):
             )
             assert client.wait(execution, 60).status == "success"
     finally:
-        stopped = noetl("stop", "--forget")
+        stopped = devcluster("stop", "--forget")
     assert stopped.returncode == 0, stopped.stderr
     assert local_cluster.members(cluster.processes) == []
     assert not (tmp_path / "cluster").exists()
-    assert noetl("status").returncode == 4
-    assert "no cluster is running" in noetl("stop").stderr
+    assert devcluster("status").returncode == 4
+    assert "no cluster is running" in devcluster("stop").stderr
 
 
 def test_a_worker_serves_several_pools_with_separate_slots(tmp_path: Path):

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import S3FileSystem
 
+from devcluster import services
 from noetl.core.language.rewrite.migrate.v2025_11_to_canonical import migrate
 from noetl.embedded import open_local
-from noetl.testing import services
 from noetl.tools import registry as tools
 from tests.e2e.api import serving
 from tests.e2e.normalized_events import events_by_run

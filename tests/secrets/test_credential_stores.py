@@ -20,7 +20,7 @@ from noetl.secrets.kinds.credential import SqliteCredentialStore
 from noetl.secrets.master_key import KeyRing
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
-from noetl.testing.conformance.credential_store import CredentialStoreSuite
+from tests.conformance.credential_store import CredentialStoreSuite
 
 
 class TestSqlite(CredentialStoreSuite):

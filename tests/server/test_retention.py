@@ -13,7 +13,7 @@ from noetl.embedded import open_local
 from noetl.errors import StoreUnavailable
 from noetl.server.lifecycle.retention import run_retention
 from noetl.storage.results import open_results
-from noetl.testing.conformance.result_store import chunked
+from tests.conformance.result_store import chunked
 
 
 class Clock:

@@ -10,7 +10,7 @@ from noetl.storage.events.sqlite import SqliteEventStore
 from noetl.storage.ports.events import EventStore
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
-from noetl.testing.conformance.event_store import EventStoreSuite
+from tests.conformance.event_store import EventStoreSuite
 
 
 class TestSqlite(EventStoreSuite):

@@ -5,7 +5,7 @@ import asyncio
 from noetl.core.model.events import PlaybookProcessed, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.storage.events.log_tail import LogTails, follow
-from noetl.testing.conformance.event_store import make_append
+from tests.conformance.event_store import make_append
 
 BODY = TaskDone(step="s", step_run_id="1:s:1", task="t", kind="noop", outcome=ok())
 

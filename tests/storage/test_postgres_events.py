@@ -12,7 +12,7 @@ from noetl.core.model.ids import number_at
 from noetl.errors import CorruptLog, StoreUnavailable, VersionConflict
 from noetl.storage.events.postgres import SCHEMA, WEEK, PostgresEventStore
 from noetl.storage.postgres.database import PostgresDatabase
-from noetl.testing.conformance.event_store import BODIES, make_append
+from tests.conformance.event_store import BODIES, make_append
 
 
 def open_store(dsn: str) -> PostgresEventStore:

@@ -10,7 +10,7 @@ import pytest
 
 from noetl.errors import PayloadUnavailable, RequestRefused
 from noetl.storage.results import ResultStores, open_results, open_store
-from noetl.testing.conformance.result_store import OpenStore, ResultStoreSuite, chunked, read
+from tests.conformance.result_store import OpenStore, ResultStoreSuite, chunked, read
 
 
 class TestBlob(ResultStoreSuite):

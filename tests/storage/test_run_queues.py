@@ -9,9 +9,9 @@ from noetl.storage.ports.queue import RunQueue
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.queue.postgres import PostgresRunQueue
-from noetl.testing.conformance.run_queue import RunQueueSuite, runs, taken_within
 from noetl.transport.nats_bus import NatsBus
 from noetl.transport.notifying_queue import NotifyingRunQueue
+from tests.conformance.run_queue import RunQueueSuite, runs, taken_within
 
 
 class TestMemory(RunQueueSuite):

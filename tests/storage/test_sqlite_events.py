@@ -20,7 +20,7 @@ from noetl.storage.ports.events import ExecutionFilter
 from noetl.storage.sqlite import database_file as sqlite_file
 from noetl.storage.sqlite import wal_preallocation
 from noetl.storage.sqlite.database_file import SqliteFile
-from noetl.testing.conformance.event_store import BODIES, make_append
+from tests.conformance.event_store import BODIES, make_append
 
 
 def open_store(path: Path, *, preallocate_wal: bool = False) -> SqliteEventStore:
@@ -296,7 +296,7 @@ from noetl.storage.events.sqlite import SqliteEventStore
 from noetl.storage.sqlite import database_file as sqlite_file
 from noetl.errors import VersionConflict
 from noetl.core.model.events import CtxPatched
-from noetl.testing.conformance.event_store import BODIES, make_append
+from tests.conformance.event_store import BODIES, make_append
 sqlite_file.CHECKPOINT_PAGES = 20
 path, name, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 

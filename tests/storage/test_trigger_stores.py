@@ -10,7 +10,7 @@ from noetl.storage.sqlite.database_file import SqliteFile
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from noetl.storage.triggers.postgres import PostgresTriggerStore
 from noetl.storage.triggers.sqlite import SqliteTriggerStore
-from noetl.testing.conformance.trigger_store import Scenario, TriggerStoreSuite
+from tests.conformance.trigger_store import Scenario, TriggerStoreSuite
 
 
 class TestMemory(TriggerStoreSuite):

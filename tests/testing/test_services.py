@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from noetl.testing import services
+from devcluster import services
 
 
 def reachable(port: int) -> bool:
@@ -23,7 +23,7 @@ def reachable(port: int) -> bool:
 
 def use_shared(key: str) -> subprocess.Popen[str]:
     code = (
-        "import sys; from noetl.testing import services;"
+        "import sys; from devcluster import services;"
         f"print(services.shared('nats', {key!r})['port'], flush=True); sys.stdin.read()"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -64,3 +64,16 @@ def test_a_server_of_ones_own_survives_being_killed(tmp_path: Path) -> None:
         server.start()
         with psycopg.connect(server.dsn()) as connection:
             assert connection.execute("select a from t").fetchone() == (1,)
+
+
+def test_the_token_of_nats_is_in_a_file_and_not_on_its_command_line(tmp_path: Path) -> None:
+    with services.Nats(tmp_path, token='se"cret {$}') as server:
+        shown = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(server.pid)], capture_output=True, text=True)
+        assert "nats-server" in shown.stdout
+        assert "cret" not in shown.stdout
+        assert (tmp_path / "token.conf").stat().st_mode & 0o777 == 0o600
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            connection.sendall(b'CONNECT {"verbose": false, "auth_token": "se\\"cret {$}"}\r\nPING\r\n')
+            with connection.makefile("rb") as lines:
+                assert b'"auth_required":true' in lines.readline()
+                assert lines.readline() == b"PONG\r\n"

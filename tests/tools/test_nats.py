@@ -13,10 +13,10 @@ import msgspec
 import nats
 import pytest
 
+from devcluster import services
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Timeout
 from noetl.runtime.resources import close_loop_resources
-from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
 

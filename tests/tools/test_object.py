@@ -13,10 +13,10 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from devcluster import services
 from noetl.connections import objects
 from noetl.core.model.outcome import Outcome
 from noetl.runtime.resources import close_loop_resources
-from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
 from tests.waiting import until

@@ -15,9 +15,9 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
+from devcluster import services
 from noetl.core.model.outcome import Outcome
 from noetl.core.templates.deferred import DeferredTemplate
-from noetl.testing import services
 from noetl.testing.tools import ToolHost, run_tool
 from tests.waiting import until
 

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 import uvicorn
 
+from devcluster.services import Nats
 from noetl.core.model.events import WorkerLost
 from noetl.core.model.work import Claim
 from noetl.errors import StoreUnavailable
@@ -26,8 +27,6 @@ from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.ports.queue import RunQueue
 from noetl.storage.ports.work_link import WorkLink
-from noetl.testing.conformance.work_link import ONE, TWO, Link, WorkLinkSuite, bodies, claim_until, done
-from noetl.testing.services import Nats
 from noetl.tools.registry import specs
 from noetl.transport.http_link import HttpWorkLink
 from noetl.transport.nats_bus import NatsBus, decode_part, encode_part
@@ -37,6 +36,7 @@ from noetl.transport.signing import key_of, read_answer, signature_of, signed_qu
 from noetl.worker import pool
 from noetl.worker.factory import create_pool
 from noetl.worker.host import HostServices
+from tests.conformance.work_link import ONE, TWO, Link, WorkLinkSuite, bodies, claim_until, done
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from noetl.testing.cluster.servers import free_port
+from devcluster.servers import free_port
 from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
-from noetl.cli.target import Target, server_option, token_option
+from noetl.cli.output.terminal import json_options, output_options, terminal
+from noetl.cli.target import Target, with_server
 
 if TYPE_CHECKING:
     from noetl.client import Client
@@ -32,10 +32,9 @@ def credential() -> None:
     "--type", "type_", default="generic", show_default=True, help="Type of the credential: postgres, http, s3, ..."
 )
 @click.option("--data", required=True, metavar="JSON|@FILE|-", help="The fields; - reads them from stdin.")
-@server_option
-@token_option
+@with_server
 @output_options
-def set_(name: str, type_: str, data: str, server: str | None, token: str | None) -> None:
+def set_(name: str, type_: str, data: str, target: Target) -> None:
     """Store a credential under NAME; it replaces one of the same name.
 
     Shells record the command line in their history: pass secrets by @FILE or through a pipe.
@@ -47,7 +46,7 @@ def set_(name: str, type_: str, data: str, server: str | None, token: str | None
     fields = _fields(data)
 
     async def store_it() -> None:
-        async with _store(Target(server=server, token=token)) as store:
+        async with _store(target) as store:
             await store.set(name, type_, fields)
 
     asyncio.run(store_it())
@@ -55,15 +54,13 @@ def set_(name: str, type_: str, data: str, server: str | None, token: str | None
 
 
 @credential.command("list")
-@server_option
-@token_option
-@as_json
-@output_options
-def list_(server: str | None, token: str | None, as_json: bool) -> None:
+@with_server
+@json_options
+def list_(target: Target, as_json: bool) -> None:
     """List names and types; values are never shown."""
 
     async def listed() -> list[tuple[str, str]]:
-        async with _store(Target(server=server, token=token)) as store:
+        async with _store(target) as store:
             return await store.list()
 
     found = asyncio.run(listed())
@@ -77,15 +74,14 @@ def list_(server: str | None, token: str | None, as_json: bool) -> None:
 
 @credential.command()
 @click.argument("name")
-@server_option
-@token_option
+@with_server
 @output_options
-def delete(name: str, server: str | None, token: str | None) -> None:
+def delete(name: str, target: Target) -> None:
     """Delete a credential."""
     from noetl.errors import NotFound
 
     async def remove() -> bool:
-        async with _store(Target(server=server, token=token)) as store:
+        async with _store(target) as store:
             return await store.delete(name)
 
     if not asyncio.run(remove()):

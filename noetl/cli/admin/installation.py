@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
-from noetl.cli.target import server_option, store_option, token_option
+from noetl.cli.output.terminal import json_options, terminal
+from noetl.cli.target import Target, load_settings, with_target
 
 
 @click.group()
@@ -15,19 +15,16 @@ def config() -> None:
 
 @config.command()
 @click.option("--origin", is_flag=True, help="Print the origin of each value.")
-@as_json
-@output_options
+@json_options
 def show(origin: bool, as_json: bool) -> None:
     """Print every setting with its value.
 
     The value is taken from the first of: an option, NOETL_* in the environment, .env, ./noetl.toml,
     the user's config.toml, the default.
     """
-    from noetl.settings import TABLE, load, without_password
+    from noetl.settings import TABLE, without_password
 
-    loaded = load()
-    for warning in loaded.warnings:
-        terminal.warn(warning)
+    loaded = load_settings()
     values = {setting: getattr(loaded.settings, setting.attribute) for setting in TABLE}
     for setting, value in values.items():
         if setting.secret and value:
@@ -68,12 +65,9 @@ def completion(shell: str) -> None:
 
 @click.command()
 @click.option("--verify", is_flag=True, help="Read every log of the store and check its checksums (slow).")
-@server_option
-@token_option
-@store_option
-@as_json
-@output_options
-def doctor(verify: bool, server: str | None, token: str | None, store: str | None, as_json: bool) -> int:
+@with_target
+@json_options
+def doctor(verify: bool, target: Target, as_json: bool) -> int:
     """Check this installation.
 
     Checks settings, data folder, secrets, store, results, tools, NATS, server and workers. Exit code 0 if there are
@@ -82,7 +76,7 @@ def doctor(verify: bool, server: str | None, token: str | None, store: str | Non
     from noetl.cli.doctor.checks import run_checks
     from noetl.cli.doctor.findings import FAILED
 
-    found = run_checks({"server_url": server, "token": token, "store": store}, verify=verify)
+    found = run_checks({"server_url": target.server, "token": target.token, "store": target.store}, verify=verify)
     if as_json:
         terminal.json([{"check": one.name, "status": one.status, "detail": one.detail} for one in found])
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, with_target
 
 subject_argument = click.argument("subject", metavar="pool|credential|playbook")
@@ -33,8 +33,7 @@ def limit() -> None:
     help="Share of the workers' slots relative to other playbooks (1), while runs wait.",
 )
 @with_target
-@as_json
-@output_options
+@json_options
 def set_(subject: str, name: str, most: int | None, weight: int | None, target: Target, as_json: bool) -> None:
     """Set or change a limit or a weight.
 
@@ -47,8 +46,7 @@ def set_(subject: str, name: str, most: int | None, weight: int | None, target: 
 
 @limit.command("list")
 @with_target
-@as_json
-@output_options
+@json_options
 def list_(target: Target, as_json: bool) -> None:
     """List all limits, how many slots are in use, and how many runs wait."""
     found = target.call(lambda backend: backend.limits())
@@ -68,8 +66,7 @@ def list_(target: Target, as_json: bool) -> None:
 @subject_argument
 @name_argument
 @with_target
-@as_json
-@output_options
+@json_options
 def show(subject: str, name: str, target: Target, as_json: bool) -> None:
     """Show a limit, the executions that use its slots, and how many runs wait."""
     _show(target.call(lambda backend: backend.limit(subject, name)), as_json)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, with_target
 
 name_argument = click.argument("name", metavar="NAME")
@@ -47,8 +47,7 @@ def schedule() -> None:
 )
 @click.option("--paused", is_flag=True, help="Add the schedule paused.")
 @with_target
-@as_json
-@output_options
+@json_options
 def add(
     path: str,
     cron: str,
@@ -85,8 +84,7 @@ def add(
 
 @schedule.command("list")
 @with_target
-@as_json
-@output_options
+@json_options
 def list_(target: Target, as_json: bool) -> None:
     """List all schedules."""
     found = target.call(lambda backend: backend.schedules())
@@ -116,8 +114,7 @@ def list_(target: Target, as_json: bool) -> None:
 @schedule.command()
 @name_argument
 @with_target
-@as_json
-@output_options
+@json_options
 def show(name: str, target: Target, as_json: bool) -> None:
     """Show a schedule, its next ticks and its last execution."""
     _show(target.call(lambda backend: backend.schedule(name)), as_json)
@@ -127,8 +124,7 @@ def show(name: str, target: Target, as_json: bool) -> None:
 @name_argument
 @click.option("--count", type=click.IntRange(1, 100), default=5, show_default=True, help="Number of ticks.")
 @with_target
-@as_json
-@output_options
+@json_options
 def next(name: str, count: int, target: Target, as_json: bool) -> None:
     """Print the next ticks in the time zone of the schedule."""
     found = target.call(lambda backend: backend.schedule(name, count))
@@ -144,8 +140,7 @@ def next(name: str, count: int, target: Target, as_json: bool) -> None:
 @schedule.command()
 @name_argument
 @with_target
-@as_json
-@output_options
+@json_options
 def pause(name: str, target: Target, as_json: bool) -> None:
     """Pause a schedule; ticks that pass meanwhile are dropped."""
     _show(target.call(lambda backend: backend.pause_schedule(name)), as_json)
@@ -154,8 +149,7 @@ def pause(name: str, target: Target, as_json: bool) -> None:
 @schedule.command()
 @name_argument
 @with_target
-@as_json
-@output_options
+@json_options
 def resume(name: str, target: Target, as_json: bool) -> None:
     """Continue a paused schedule with its next tick."""
     _show(target.call(lambda backend: backend.resume_schedule(name)), as_json)

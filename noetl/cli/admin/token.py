@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, output_options, terminal
 
 if TYPE_CHECKING:
     from noetl.server.http.access import Tokens
@@ -32,8 +32,7 @@ def token() -> None:
 @token.command("create")
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="Role of the token.")
-@as_json
-@output_options
+@json_options
 def create(name: str, role: str, as_json: bool) -> None:
     """Create a token called NAME and print it; it is not shown again.
 
@@ -51,8 +50,7 @@ def create(name: str, role: str, as_json: bool) -> None:
 
 
 @token.command("list")
-@as_json
-@output_options
+@json_options
 def list_(as_json: bool) -> None:
     """List names and roles."""
     known = _tokens().all()

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
-from noetl.cli.target import Target, server_option, token_option
-
-if TYPE_CHECKING:
-    from noetl.client import Client
+from noetl.cli.output.terminal import json_options, output_options, terminal
+from noetl.cli.target import Target, server_option, with_server
 
 MAX_SECRET = 4096
 MAX_BODY = 16 * 1024 * 1024
@@ -37,10 +32,8 @@ def webhook() -> None:
     metavar="S",
     help="The greatest age of a signature, in seconds.",
 )
-@server_option
-@token_option
-@as_json
-@output_options
+@with_server
+@json_options
 def add(
     path: str,
     name: str | None,
@@ -48,8 +41,7 @@ def add(
     payload: str | None,
     sets: tuple[str, ...],
     window: float,
-    server: str | None,
-    token: str | None,
+    target: Target,
     as_json: bool,
 ) -> None:
     """Let signed requests start a registered playbook.
@@ -59,7 +51,7 @@ def add(
     from noetl.cli.inputs import read_payload, split_version
 
     path, version = split_version(path)
-    with _client(server, token) as client:
+    with target.client(target.settings()) as client:
         added = client.add_webhook(
             path,
             name=name,
@@ -81,13 +73,11 @@ def add(
 
 
 @webhook.command("list")
-@server_option
-@token_option
-@as_json
-@output_options
-def list_(server: str | None, token: str | None, as_json: bool) -> None:
+@with_server
+@json_options
+def list_(target: Target, as_json: bool) -> None:
     """List all webhooks."""
-    with _client(server, token) as client:
+    with target.client(target.settings()) as client:
         found = [{**one, "url": client.url + one["url"]} for one in client.webhooks()]
     if as_json:
         terminal.json(found)
@@ -100,12 +90,11 @@ def list_(server: str | None, token: str | None, as_json: bool) -> None:
 
 @webhook.command()
 @click.argument("name")
-@server_option
-@token_option
+@with_server
 @output_options
-def remove(name: str, server: str | None, token: str | None) -> None:
+def remove(name: str, target: Target) -> None:
     """Delete a webhook, and the secret that was generated for it."""
-    with _client(server, token) as client:
+    with target.client(target.settings()) as client:
         client.remove_webhook(name)
     terminal.note(f"webhook {name} is deleted")
 
@@ -115,11 +104,11 @@ def remove(name: str, server: str | None, token: str | None) -> None:
 @click.option("--secret", required=True, metavar="TEXT|@FILE", help="The secret to sign with; @- is stdin.")
 @click.option("--body", default="{}", metavar="TEXT|@FILE", help="The body of the request.")
 @server_option
-@as_json
-@output_options
+@json_options
 def call(name: str, secret: str, body: str, server: str | None, as_json: bool) -> None:
     """Sign a request and send it to a webhook."""
-    with _client(server, None) as client:
+    target = Target(server=server)
+    with target.client(target.settings()) as client:
         execution_id = client.deliver(name, _read(body, MAX_BODY), _read(secret, MAX_SECRET).decode().strip())
     if as_json:
         terminal.json({"execution_id": execution_id})
@@ -131,8 +120,3 @@ def _read(text: str, limit: int) -> bytes:
     from noetl.cli.playbook_files import read_bounded
 
     return read_bounded(text[1:], limit) if text.startswith("@") else text.encode()
-
-
-def _client(server: str | None, token: str | None) -> Client:
-    target = Target(server=server, token=token)
-    return target.client(target.settings())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from noetl.cli.executions.inspect import id_argument
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.run import timeout_option
 from noetl.cli.target import Target, with_target
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 @id_argument
 @click.option("--reason", default="cancelled by the user", help="Recorded in the log.")
 @with_target
-@as_json
-@output_options
+@json_options
 def cancel(execution_id: str, reason: str, target: Target, as_json: bool) -> None:
     """Cancel an execution; completed work is not undone."""
     _control(target, execution_id, lambda backend, found: backend.cancel(found, reason), as_json, "being cancelled")
@@ -34,8 +33,7 @@ def cancel(execution_id: str, reason: str, target: Target, as_json: bool) -> Non
 @id_argument
 @click.option("--reason", default="", help="Recorded in the log.")
 @with_target
-@as_json
-@output_options
+@json_options
 def pause(execution_id: str, reason: str, target: Target, as_json: bool) -> None:
     """Start no new run in an execution; runs that have started continue."""
     _control(target, execution_id, lambda backend, found: backend.pause(found, reason), as_json)
@@ -46,8 +44,7 @@ def pause(execution_id: str, reason: str, target: Target, as_json: bool) -> None
 @click.option("--reason", default="", help="Recorded in the log.")
 @timeout_option
 @with_target
-@as_json
-@output_options
+@json_options
 def resume(execution_id: str, reason: str, timeout: float | None, target: Target, as_json: bool) -> int:
     """Continue an execution that is paused, or whose process has ended.
 
@@ -89,8 +86,7 @@ async def _resume_locally(execution_id: str, reason: str, timeout: float | None,
 @click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of ctx, read as YAML.")
 @click.option("--name", default="", help="Name of the signal in the log.")
 @with_target
-@as_json
-@output_options
+@json_options
 def signal(
     execution_id: str, payload: str | None, sets: tuple[str, ...], name: str, target: Target, as_json: bool
 ) -> None:

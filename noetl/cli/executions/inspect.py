@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ id_argument = click.argument("execution_id", metavar="ID")
 @click.option("--path", help="Only executions of this playbook.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The greatest number of rows.")
 @with_target
-@as_json
-@output_options
+@json_options
 def executions(status: tuple[str, ...], path: str | None, limit: int, target: Target, as_json: bool) -> None:
     """List executions, newest first."""
 
@@ -72,8 +71,7 @@ def executions(status: tuple[str, ...], path: str | None, limit: int, target: Ta
 @click.command()
 @id_argument
 @with_target
-@as_json
-@output_options
+@json_options
 def status(execution_id: str, target: Target, as_json: bool) -> None:
     """Show the status of an execution, its steps and its error.
 
@@ -124,8 +122,7 @@ def status(execution_id: str, target: Target, as_json: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the execution has ended.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this one.")
 @with_target
-@as_json
-@output_options
+@json_options
 def events(execution_id: str, follow: bool, after: int, target: Target, as_json: bool) -> None:
     """Print an execution's log; with --json one event per line."""
 
@@ -157,8 +154,7 @@ def events(execution_id: str, follow: bool, after: int, target: Target, as_json:
 @id_argument
 @click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="The state after this event.")
 @with_target
-@as_json
-@output_options
+@json_options
 def replay(execution_id: str, at: int | None, target: Target, as_json: bool) -> None:
     """Replay an execution's log and show the state.
 
@@ -184,8 +180,7 @@ def replay(execution_id: str, at: int | None, target: Target, as_json: bool) -> 
 @click.command()
 @id_argument
 @with_target
-@as_json
-@output_options
+@json_options
 def why(execution_id: str, target: Target, as_json: bool) -> None:
     """Explain the status of an execution.
 

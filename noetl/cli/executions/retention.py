@@ -7,7 +7,7 @@ import time
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, terminal
 from noetl.errors import RequestRefused
 
 
@@ -15,8 +15,7 @@ from noetl.errors import RequestRefused
 @click.option("--older-than", metavar="DURATION", help="Age such as 12h, 30d or 52w; default: the setting `retention`.")
 @click.option("--dry-run", is_flag=True, help="Print how many there are and delete none.")
 @click.option("--store", metavar="URL", help="Event store; default: the one of the installation.")
-@as_json
-@output_options
+@json_options
 def retention(older_than: str | None, dry_run: bool, store: str | None, as_json: bool) -> None:
     """Delete executions that ended long ago, and their stored results.
 

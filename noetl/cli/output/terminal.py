@@ -158,4 +158,6 @@ def output_options(function: Any) -> Any:
     return quiet(verbose(function))
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+def json_options(function: Any) -> Any:
+    """Add `--json`, `--quiet` and `-v` to a command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(output_options(function))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.run import MAX_READ
 from noetl.cli.target import Target, with_target
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 @strict
 @legacy
 @with_target
-@as_json
-@output_options
+@json_options
 def register(files: tuple[str, ...], strict: bool, legacy: bool, target: Target, as_json: bool) -> int:
     """Register playbooks in the catalog.
 
@@ -67,8 +66,7 @@ def catalog() -> None:
 @catalog.command("list")
 @click.option("--search", metavar="TEXT", help="Only paths that contain this text.")
 @with_target
-@as_json
-@output_options
+@json_options
 def list_(search: str | None, target: Target, as_json: bool) -> None:
     """List the newest version of every path."""
 
@@ -89,8 +87,7 @@ def list_(search: str | None, target: Target, as_json: bool) -> None:
 @click.argument("path")
 @click.option("--version", type=click.IntRange(min=1), metavar="N", help="This version instead of the newest.")
 @with_target
-@as_json
-@output_options
+@json_options
 def show(path: str, version: int | None, target: Target, as_json: bool) -> None:
     """Print the text of a registered playbook."""
 

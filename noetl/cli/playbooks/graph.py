@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.playbook_files import read_bounded
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.target import Target, with_target
@@ -89,8 +89,7 @@ async def _registered_net(source: str, legacy: bool, target: Target) -> Any:
 @click.argument("file", metavar="FILE")
 @strict
 @legacy
-@as_json
-@output_options
+@json_options
 def plan(file: str, strict: bool, legacy: bool, as_json: bool) -> None:
     """Show what FILE (- is stdin) would run: steps in order, effective specs, findings, requirements. Nothing runs."""
     from noetl.core.language.editor.plan import as_text, missing_timeouts, plan_document

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.target import store_option
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ FAILED, USAGE, INVALID = 1, 2, 3
     "--record", metavar="ID", help="Print a test that is generated from an execution of this machine; run nothing."
 )
 @store_option
-@as_json
-@output_options
+@json_options
 def test(paths: tuple[str, ...], pattern: str | None, record: str | None, store: str | None, as_json: bool) -> int:
     """Run playbook tests: NAME.test.yaml beside NAME.yaml.
 

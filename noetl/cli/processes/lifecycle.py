@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
-from noetl.cli.target import token_option
+from noetl.cli.output.terminal import json_options, output_options, terminal
+from noetl.cli.target import load_settings, token_option
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 from noetl.runtime.process_table import Readiness, readiness, wait_ready
 
@@ -52,7 +52,7 @@ def server_start(
     host: str | None, port: str | None, store: str | None, name: str | None, log_format: str | None, background: bool
 ) -> None:
     """Serve the API and the web page, in this terminal or with --background."""
-    settings = _settings(server_host=host, server_port=port, store=store, log_format=log_format)
+    settings = load_settings(server_host=host, server_port=port, store=store, log_format=log_format).settings
     table = _process_table(settings)
     server_name = _server_name(name)
     if not os.environ.get(DETACHED):
@@ -73,7 +73,7 @@ def server_start(
 @output_options
 def server_stop(name: str | None) -> None:
     """Let requests finish, then stop; without --name all servers of this installation."""
-    table = _process_table(_settings())
+    table = _process_table(load_settings().settings)
     members = [member for member in table.members("server") if name is None or member.name == _server_name(name)]
     if not members:
         terminal.note("no server is running")
@@ -85,13 +85,12 @@ def server_stop(name: str | None) -> None:
 
 @server.command("status")
 @name_option
-@as_json
-@output_options
+@json_options
 def server_status(name: str | None, as_json: bool) -> int:
     """Show whether the server is running and ready."""
     members = [
         member
-        for member in _process_table(_settings()).members("server")
+        for member in _process_table(load_settings().settings).members("server")
         if name is None or member.name == _server_name(name)
     ]
     found = [(member, readiness(member.url)) for member in members]
@@ -156,7 +155,7 @@ def worker_start(
 ) -> None:
     """Start workers, in the background if --background is given or COUNT is greater than 1."""
     settings = _with_server(
-        _settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format)
+        load_settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format).settings
     )
     _check_token(settings)
     table = _process_table(settings)
@@ -173,17 +172,16 @@ def worker_start(
 @output_options
 def worker_stop() -> None:
     """Let started runs finish, return the others to the server, then stop."""
-    table = _process_table(_settings())
+    table = _process_table(load_settings().settings)
     stopped = _stop(table, table.members("worker"))
     terminal.note(f"{stopped} workers have stopped" if stopped != 1 else "1 worker has stopped")
 
 
 @worker.command("status")
-@as_json
-@output_options
+@json_options
 def worker_status(as_json: bool) -> int:
     """List the workers of this machine."""
-    members = _process_table(_settings()).members("worker")
+    members = _process_table(load_settings().settings).members("worker")
     if as_json:
         terminal.json([{"name": member.name, "pid": member.pid, "log": member.log or None} for member in members])
     elif members:
@@ -202,7 +200,7 @@ def worker_status(as_json: bool) -> int:
 @output_options
 def worker_scale(count: int, pool: str | None, slots: str | None, server: str | None, token: str | None) -> None:
     """Start or stop background workers until COUNT are running on this machine."""
-    settings = _with_server(_settings(worker_pool=pool, slots=slots, server_url=server, token=token))
+    settings = _with_server(load_settings(worker_pool=pool, slots=slots, server_url=server, token=token).settings)
     table = _process_table(settings)
     members = [member for member in table.members("worker") if member.log]  # the others run in a terminal
     if count:
@@ -222,7 +220,7 @@ def worker_scale(count: int, pool: str | None, slots: str | None, server: str | 
 @output_options
 def dev(host: str | None, port: str | None, store: str | None, workers: int) -> int:
     """Run a server, workers and the web page in one terminal; Ctrl-C stops all of them."""
-    settings = _settings(server_host=host, server_port=port, store=store)
+    settings = load_settings(server_host=host, server_port=port, store=store).settings
     table = _process_table(settings)
     _check_others(table, "server", settings)
     url = _url(settings)
@@ -268,15 +266,6 @@ def _terminate(children: list[subprocess.Popen[bytes]]) -> None:
 
 
 # ── implementation ──────────────────────────────────────────────────────────────────────
-
-
-def _settings(**flags: Any) -> Settings:
-    from noetl.settings import load
-
-    loaded = load(flags)
-    for warning in loaded.warnings:
-        terminal.warn(warning)
-    return loaded.settings
 
 
 def _flags(**values: str | None) -> list[str]:

@@ -1,4 +1,4 @@
 """Ports: the protocols that storage back ends and worker links implement, one module per port.
 
-The conformance suites in `noetl.testing.conformance` test an implementation.
+The conformance suites in `tests.conformance` test an implementation.
 """

@@ -1,14 +1,12 @@
-"""Views of an execution: why it waits, and its tree."""
+"""Views of an execution: why it waits."""
 
 from __future__ import annotations
 
 from engine_harness import Harness, failure, task_done
 
-from noetl.core.engine.commands import CancelExecution, ExpireLease, PauseExecution, RecordChildEnd, RecordChildStart
-from noetl.core.engine.views.execution_tree import tree
+from noetl.core.engine.commands import CancelExecution, ExpireLease, PauseExecution, RecordChildStart
 from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.model.events import ChildRequested
-from noetl.core.model.outcome import ok
 from noetl.core.model.position import Position
 
 FAN = """
@@ -110,72 +108,3 @@ def test_why_reports_what_ended_the_execution():
     harness = Harness(text).start()
     harness.send(CancelExecution("no longer needed"))
     assert texts(harness) == ["cancelled: no longer needed (cancelled)"]
-
-
-def test_the_tree_has_every_node_with_its_id_its_template_and_its_parent():
-    harness = Harness(
-        """
-workflow:
-  - step: start
-    tool: [{name: fetch, kind: noop}, {name: store, kind: noop}]
-    next: {arcs: [{step: work}]}
-  - step: work
-    loop: {in: [5, 6], iterator: n, spec: {mode: parallel}}
-    tool: {name: one, kind: noop}
-"""
-    ).start()
-    order = harness.claim()
-    harness.report(order, task_done(order, "fetch", position=Position(task="store")))
-    harness.report(order, task_done(order, "store", failure(), position=Position(task=None)))
-    harness.complete(order)
-    for order in [harness.claim(), harness.claim()]:
-        harness.report(order, task_done(order, "one"))
-        harness.complete(order)
-    root = tree(harness.playbook, harness.log)
-    assert (root.id, root.kind, root.status) == ("77", "execution", "success")
-    nodes = {node.id: node for node in root.walk()}
-    assert list(nodes) == [
-        "77", "77:start:1", "77:start:1:fetch:1:1", "77:start:1:store:1:1",
-        "77:work:1", "77:work:1/0", "77:work:1/0:one:1:1", "77:work:1/1", "77:work:1/1:one:1:1",
-    ]  # fmt: skip
-    assert nodes["77:start:1:store:1:1"].template == "workflow/0/tool/1"
-    assert nodes["77:start:1:store:1:1"].where == "test.yaml:7:39"
-    assert nodes["77:start:1:store:1:1"].status == "error"
-    assert nodes["77:work:1/1"].parent == "77:work:1"
-    assert nodes["77:work:1"].count == 2
-    assert nodes["77:work:1/0:one:1:1"].parent == "77:work:1/0"
-
-
-def test_successful_iterations_of_a_large_loop_are_only_counted():
-    harness = Harness(
-        """
-workflow:
-  - step: start
-    spec: {policy: {failure: {mode: best_effort}}}
-    loop: {in: "{{ range(50) | list }}", iterator: n, spec: {mode: parallel}}
-    tool: {kind: noop}
-""",
-        {"start": lambda harness, order: failure() if order.path == (40,) else ok()},
-        watch=False,
-    ).run()
-    (step,) = tree(harness.playbook, harness.log, max_iterations=10).nodes
-    assert len(step.nodes) + step.more == 50
-    assert len(step.nodes) <= 12
-    assert "40" in [node.name for node in step.nodes]
-
-
-def test_the_tree_shows_children_below_the_task_that_called_them():
-    harness, key = with_child()
-    harness.send(RecordChildStart(key, "900"))
-    harness.send(RecordChildEnd(key, "900", ok()))
-    root = tree(harness.playbook, harness.log)
-    (task,) = root.nodes[0].nodes
-    (child,) = task.nodes
-    assert (child.id, child.kind, child.name, child.parent, child.status) == (
-        "900",
-        "child",
-        "kids/one",
-        key,
-        "success",
-    )
-    assert tree(harness.playbook, harness.log).as_dict()["nodes"][0]["nodes"][0]["nodes"][0]["id"] == "900"

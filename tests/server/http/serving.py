@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from noetl.testing.cluster.servers import free_port
+from devcluster.servers import free_port
 
 SERVE = "from noetl.server.process import serve; from noetl.settings import load; serve(load().settings)"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from devcluster.servers import free_port
 from noetl import AsyncClient, Client, InvalidPlaybook
 from noetl.errors import AccessRefused, Conflict, NotFound, RequestRefused, StoreUnavailable
-from noetl.testing.cluster.servers import free_port
 from tests.server.http.serving import Cluster
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "python.md"

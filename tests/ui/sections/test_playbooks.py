@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from noetl.server.http.access import Tokens
-from noetl.testing.cluster.servers import free_port
+from devcluster.servers import free_port
 from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 

@@ -1,50 +1,44 @@
-"""Regular expressions with a bounded cost.
+"""Regular expressions of templates, matched by RE2.
 
-The matches are those of Python's `re`, but `re` backtracks: `(a+)+$` over thirty letters takes minutes. It is used
-only where the number of its steps has a small upper bound. All other searches run on RE2, whose
-cost is proportional to the length of the text times the size of the pattern. Both charge the evaluation
-budget for that bound before they start.
-
-RE2 reads bytes, one for each character. In a text that is not ASCII, characters that no part of the pattern
-distinguishes share a byte; `re` decides which characters an atom matches. So `\\w`, `\\b` and case folding
-have their Unicode meaning, and offsets need no conversion.
+RE2 needs time in proportion to the length of the text times the size of the pattern, whatever both are; this bound is
+charged to the evaluation budget before a search. Patterns are written as for Python's `re`. RE2 reads almost all of
+that syntax; `_Program` rewrites the few spellings that differ and refuses what RE2 cannot do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 from noetl.core.templates.budget import EvaluationBudget, limit_exceeded
-from noetl.core.templates.filters.pattern_syntax import END, GROUP, Pattern
 from noetl.errors import TemplateError
 
 MAX_PATTERN = 1000  # characters
 MAX_SUBJECT = 1_000_000  # characters
-LINEAR_STEPS = 10_000_000  # steps of `re` for a pattern without open repetitions
-BACKTRACKING_STEPS = 200_000  # steps of `re` for other patterns
-_STEPS_SHIFT = 9  # 512 steps of an engine are one operation
-_RESCAN_SHIFT = 10  # 1,024 characters read again after a match are one operation
+_STEPS_SHIFT = 11  # 2,048 steps of RE2 are one operation: bytes of the text times instructions of the program
+_UNICODE_SHIFT = 15  # the same for the program with Unicode classes, most of whose instructions are alternatives
+_COMPILE_SHIFT = 9  # compiling 512 instructions is one operation
+_RESCAN_SHIFT = 10  # 1,024 bytes read again after a match are one operation
+_UTF8 = ("utf-8", "surrogatepass")
 
-_Spans = tuple[tuple[int, int], ...]
 
+class Match:
+    """A match in the encoded text."""
 
-class Match(NamedTuple):
-    """A match: the text that was searched, and the spans of the match and its groups, (-1, -1) for an absent one."""
-
-    text: str
-    spans: _Spans
+    def __init__(self, found: Any) -> None:
+        self.start, self.end = found.span()
+        self._found = found
 
     def group(self, number: int = 0) -> str | None:
-        """Return the text of a group; group 0 is the whole match."""
-        start, end = self.spans[number]
-        return None if start < 0 else self.text[start:end]
+        """Return the text of a group, None for an absent one; group 0 is the whole match."""
+        data: bytes | None = self._found.group(number)
+        return None if data is None else data.decode(*_UTF8)
 
     def groups(self) -> list[str | None]:
         """Return the texts of all groups."""
-        return [self.group(number) for number in range(1, len(self.spans))]
+        return [self.group(number) for number in range(1, len(self._found.groups()) + 1)]
 
 
 # ── what filters call ───────────────────────────────────────────────────────────────────
@@ -52,18 +46,21 @@ class Match(NamedTuple):
 
 def search(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
     """Return the first match."""
-    return _first(budget, _parsed(pattern, ignorecase), text, anchored=False)
+    program, data = _program(budget, pattern, text, ignorecase)
+    return program.find(program.regexp.search, program.texts(data))
 
 
 def match(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> Match | None:
     """Return the match at the beginning of the text."""
-    return _first(budget, _parsed(pattern, ignorecase), text, anchored=True)
+    program, data = _program(budget, pattern, text, ignorecase)
+    return program.find(program.regexp.match, program.texts(data))
 
 
 def findall(budget: EvaluationBudget, pattern: Any, text: str, *, ignorecase: bool = False) -> list[Any]:
     """Return all matches: their texts, or the texts of their groups."""
+    program, data = _program(budget, pattern, text, ignorecase)
     found: list[Any] = []
-    for each in _matches(budget, _parsed(pattern, ignorecase), text):
+    for each in program.find_all(budget, data):
         groups = [group or "" for group in each.groups()]
         found.append(each.group() if not groups else groups[0] if len(groups) == 1 else groups)
     return found
@@ -73,226 +70,191 @@ def replace(budget: EvaluationBudget, pattern: Any, replacement: Any, text: str,
     """Replace every match."""
     if not isinstance(replacement, str):
         raise TemplateError("the replacement of a regular expression must be text")
-    parsed = _parsed(pattern, ignorecase)
-    expand = _replacement(replacement, parsed.compiled)
+    program, data = _program(budget, pattern, text, ignorecase)
+    expand = _replacement(replacement, program.regexp)
     pieces: list[str] = []
     at = 0
-    for each in _matches(budget, parsed, text):
-        start, end = each.spans[0]
+    for each in program.find_all(budget, data):
         new = expand(each)
-        budget.charge_text(start - at + len(new))
-        pieces += (text[at:start], new)
-        at = end
-    pieces.append(text[at:])
+        budget.charge_text(each.start - at + len(new))
+        pieces += (data[at : each.start].decode(*_UTF8), new)
+        at = each.end
+    pieces.append(data[at:].decode(*_UTF8))
     whole = "".join(pieces)
     if len(whole) > budget.max_text:
         budget.charge_text(len(whole))
     return whole
 
 
-def _parsed(pattern: Any, ignorecase: bool) -> Pattern:
+def _program(budget: EvaluationBudget, pattern: Any, text: str, ignorecase: bool) -> tuple[_Program, bytes]:
+    """Compile the pattern, charge for a search, and return the program and the text that it reads."""
     if not isinstance(pattern, str):
         raise TemplateError("a regular expression must be text")
     if len(pattern) > MAX_PATTERN:
         limit_exceeded(f"a regular expression of {len(pattern):,} characters (at most {MAX_PATTERN:,})")
-    return _cached_pattern(pattern, bool(ignorecase))
-
-
-@lru_cache(maxsize=256)
-def _cached_pattern(pattern: str, ignorecase: bool) -> Pattern:
-    try:
-        return Pattern(pattern, re.IGNORECASE if ignorecase else 0)
-    except (re.error, OverflowError, RecursionError) as problem:
-        raise TemplateError(f"invalid regular expression: {problem}") from None
-
-
-# ── choosing the engine ─────────────────────────────────────────────────────────────────
-
-
-def _first(budget: EvaluationBudget, pattern: Pattern, text: str, *, anchored: bool) -> Match | None:
-    if _charge_backtracking(budget, pattern, text):
-        found = pattern.compiled.match(text) if anchored else pattern.compiled.search(text)
-        return None if found is None else _from_re(found)
-    program, data = _program(budget, pattern, text)
-    first = program.regexp.match(data) if anchored else program.regexp.search(data)
-    return None if first is None else Match(text, program.spans(first, len(data)))
-
-
-def _matches(budget: EvaluationBudget, pattern: Pattern, text: str) -> Iterator[Match]:
-    # Where a match may be empty, RE2 decides alone: the engines continue differently after an empty match.
-    if pattern.min_width and _charge_backtracking(budget, pattern, text):
-        for found in pattern.compiled.finditer(text):
-            budget.charge(1)
-            yield _from_re(found)
-        return
-    program, data = _program(budget, pattern, text)
-    for spans in program.find_all(data):
-        budget.charge(2 + ((len(data) - spans[0][0]) >> _RESCAN_SHIFT if pattern.rescans else 0))
-        yield Match(text, spans)
-
-
-def _charge_backtracking(budget: EvaluationBudget, pattern: Pattern, text: str) -> bool:
-    """Whether `re` needs few steps whatever the text is; if so, charge for them."""
     if len(text) > MAX_SUBJECT:
         limit_exceeded(f"a regular expression over {len(text):,} characters (at most {MAX_SUBJECT:,})")
-    if not pattern.is_flat or pattern.open_repetitions > 4:
-        return False
-    if pattern.has_end and text.endswith("\n"):
-        return False  # where something follows `$`, the engines differ
-    steps = pattern.alternatives * pattern.size * (len(text) + 1) ** (pattern.open_repetitions + 1)
-    if steps > (BACKTRACKING_STEPS if pattern.open_repetitions else LINEAR_STEPS):
-        return False
-    budget.charge(1 + (steps >> _STEPS_SHIFT))
-    return True
-
-
-def _from_re(found: re.Match[str]) -> Match:
-    return Match(found.string, tuple(found.span(number) for number in range(found.re.groups + 1)))
-
-
-# ── RE2 ─────────────────────────────────────────────────────────────────────────────────
-
-
-class _Program(NamedTuple):
-    """A pattern compiled by RE2 for one assignment of bytes to characters."""
-
-    regexp: Any
-    groups: tuple[int, ...]  # numbers of the author's groups, 0 for the whole match included
-    newlines: tuple[int, ...]  # numbers of groups that hold the newline before which `$` matched
-
-    def find_all(self, data: bytes) -> Iterator[_Spans]:
-        """Find all matches from left to right."""
-        if not self.newlines:
-            last: _Spans = ()
-            for found in self.regexp.finditer(data):
-                spans = self.spans(found, len(data))
-                if spans != last:  # RE2 finds an empty match twice
-                    yield spans
-                last = spans
-            return
-        at = 0
-        while at <= len(data) and (found := self.regexp.search(data, at)) is not None:
-            spans = self.spans(found, len(data))
-            yield spans
-            start, end = spans[0]
-            at = end + (start == end)
-
-    def spans(self, found: Any, length: int) -> _Spans:
-        """Return the spans of the author's groups, without a newline that `$` has read."""
-        pairs = [found.span(number) for number in self.groups]
-        if self.newlines and any(found.span(number)[0] >= 0 for number in self.newlines):
-            pairs = [(min(start, length - 1), min(end, length - 1)) for start, end in pairs]
-        return tuple(pairs)
-
-
-def _program(budget: EvaluationBudget, pattern: Pattern, text: str) -> tuple[_Program, bytes]:
-    """Return the compiled pattern for a text, and the text as the bytes that it reads."""
-    budget.charge(1 + (len(text) * pattern.size >> _STEPS_SHIFT))
-    if text.isascii():
-        sets, data = _ascii_sets(pattern), text.encode()
-    else:
-        budget.charge(len(text) >> 5)
-        sets, data = _shared_bytes(pattern, text)
-    source, groups, newlines = _re2_source(pattern, sets, before_newline=pattern.has_end and data.endswith(b"\n"))
-    return _Program(_compile(source), groups, newlines), data
-
-
-@lru_cache(maxsize=128)
-def _compile(source: bytes) -> Any:
-    import re2  # takes 20 ms; most processes never need it
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    try:
-        return re2.compile(source, options)
-    except re2.error as problem:
-        detail = problem.args[0].decode() if isinstance(problem.args[0], bytes) else problem
-        limit_exceeded(f"the repetitions of a regular expression are too large ({detail})")
-
-
-def _re2_source(
-    pattern: Pattern, sets: list[str], *, before_newline: bool
-) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
-    """Write a pattern for RE2; also return the numbers of its groups.
-
-    `$` also matches before a newline at the end of the text. RE2 cannot look ahead, so there it reads the newline
-    into a group of its own, and the match is shortened afterwards.
-    """
-    pieces: list[str] = []
-    groups, newlines = [0], []
-    count = 0
-    for piece in pattern.pieces:
-        if isinstance(piece, int):
-            pieces.append(sets[piece])
-            continue
-        if piece == GROUP:
-            count += 1
-            groups.append(count)
-        elif piece == END and not before_newline:
-            piece = r"\z"
-        elif piece == END:
-            count += 1
-            newlines.append(count)
-            piece = r"(?:\z|(\n)\z)"
-        pieces.append(piece)
-    return "".join(pieces).encode(), tuple(groups), tuple(newlines)
-
-
-# ── characters as bytes ─────────────────────────────────────────────────────────────────
-
-_ASCII = "".join(map(chr, range(128)))
-_WORD = [byte for byte in range(128) if chr(byte).isalnum() or byte == ord("_")]
-_OTHERS = [byte for byte in range(256) if byte not in _WORD and byte != ord("\n")]
+    program = _cached_program(pattern, bool(ignorecase), True)
+    data = text.encode(*_UTF8)
+    budget.charge(1 + (len(data) * program.size >> _STEPS_SHIFT))
+    if len(data) > len(text):
+        program = _cached_program(pattern, bool(ignorecase), False)
+        budget.charge(len(data) * program.size >> _UNICODE_SHIFT)
+    budget.charge(program.size >> _COMPILE_SHIFT)
+    return program, data
 
 
 @lru_cache(maxsize=256)
-def _ascii_sets(pattern: Pattern) -> list[str]:
-    return [_byte_set(map(ord, members)) for members in _members(pattern, _ASCII)]
+def _cached_program(pattern: str, ignorecase: bool, ascii_only: bool) -> _Program:
+    return _Program(pattern, ignorecase, ascii_only)
 
 
-def _shared_bytes(pattern: Pattern, text: str) -> tuple[list[str], bytes]:
-    """Give a byte to every class of characters that the pattern does not distinguish.
+# ── patterns ────────────────────────────────────────────────────────────────────────────
 
-    RE2's `\\b` knows the ASCII word characters alone, so with it word characters get bytes of those.
-    """
-    letters = "".join(sorted(set(text)))
-    members = _members(pattern, letters)
-    words = set(re.findall(r"\w", letters, pattern.compiled.flags & re.ASCII))
-    classes: dict[tuple[bool, ...], list[str]] = {}
-    for letter in letters:
-        if letter != "\n":
-            key = (pattern.has_boundary and letter in words, *(letter in each for each in members))
-            classes.setdefault(key, []).append(letter)
-    word_bytes, other_bytes = iter(_WORD), iter(_OTHERS if pattern.has_boundary else [*_OTHERS, *_WORD])
-    table = {ord("\n"): ord("\n")}
-    for key in sorted(classes):  # the same classes give the same pattern, which is then compiled once
-        byte = next(word_bytes if key[0] else other_bytes, None)
-        if byte is None:
-            limit_exceeded("a regular expression that distinguishes too many characters")
-        table.update(dict.fromkeys(map(ord, classes[key]), byte))
-    sets = [_byte_set(table[ord(letter)] for letter in each) for each in members]
-    return sets, text.translate(table).encode("latin-1")
+_TOKEN = re.compile(
+    r"""
+      (?P<look>       \(\?<?[=!] )
+    | (?P<atomic>     \(\?> )
+    | (?P<reference>  \\[1-9] (?![0-7]{2}) | \(\?P= | \(\?\( )
+    | (?P<comment>    \(\?\#[^)]*\) )
+    | (?P<code>       \\u[0-9a-fA-F]{4} | \\U[0-9a-fA-F]{8} )
+    | (?P<set>        \[ \^? \]? (?: \\. | [^\\\]] )* \] )
+    | (?P<escape>     \\. )
+    | (?P<repetition> (?: [*+?] | \{ (?: [0-9]+ ,? [0-9]* | , [0-9]* ) \} ) [?+]? )
+    | (?P<other>      . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_UNSUPPORTED = {
+    "look": "look-ahead and look-behind",
+    "atomic": "atomic groups",
+    "reference": "back references",
+    "possessive": "possessive repetitions",
+}
+# The characters of `\w`, `\s` ... as Python defines them, to be written in brackets. RE2's own are ASCII.
+_MEMBERS = {
+    "w": r"\pL\pN_",
+    "W": r"\pM\pS\pZ\pC\p{Pd}\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Po}"
+    r"\x{203f}\x{2040}\x{2054}\x{fe33}\x{fe34}\x{fe4d}-\x{fe4f}\x{ff3f}",  # \p{Pc} without the underscore
+    "d": r"\p{Nd}",
+    "D": r"\P{Nd}",
+    "s": r"\t-\r\x1c-\x20\x{85}\pZ",
+    "S": r"\x00-\x08\x0e-\x1b!-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}"
+    r"\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff}",
+}
 
 
-def _members(pattern: Pattern, letters: str) -> list[set[str]]:
-    """Return, for each atom, which of the letters it matches."""
-    return [set(re.findall(source, letters, flags)) for source, flags in pattern.atoms]
+class _Program:
+    """A pattern compiled by RE2, for texts of ASCII characters only or for all texts."""
+
+    def __init__(self, pattern: str, ignorecase: bool, ascii_only: bool) -> None:
+        import re2  # takes 20 ms; most processes never need it
+
+        self._rewritten = "sS" if ascii_only else "wWdDsS"
+        self._has_end = False
+        # A search may read far beyond the match that it finds, and the next search reads the same text again.
+        self._rescans = False
+        options = re2.Options()
+        options.case_sensitive = not ignorecase
+        options.log_errors = False
+        try:
+            self.regexp = re2.compile(self._translate(pattern), options)
+        except re2.error as problem:
+            _invalid(problem.args[0].decode(errors="replace"))
+        self.size: int = self.regexp.programsize
+
+    def _translate(self, pattern: str) -> str:
+        """Write a pattern as RE2 reads it."""
+        pieces: list[str] = []
+        levels = [_Level()]
+        closed = _Level()  # the group before the token
+        for token in _TOKEN.finditer(pattern):
+            kind, text = str(token.lastgroup), token.group()
+            if kind == "repetition" and text.endswith("+") and len(text) > 1:
+                kind = "possessive"
+            if kind in _UNSUPPORTED:
+                raise TemplateError(f"{_UNSUPPORTED[kind]} are not supported in regular expressions")
+            if kind == "repetition":
+                self._rescans |= closed.is_open
+                levels[-1].is_open |= text[0] in "*+" or ",}" in text
+            elif text == "(":
+                levels.append(_Level())
+            elif text == "|":
+                levels[-1].has_alternatives = True
+            self._has_end |= text == "$"
+            closed = _Level()
+            if text == ")" and len(levels) > 1:
+                closed = levels.pop()
+                self._rescans |= closed.is_open and closed.has_alternatives
+                levels[-1].is_open |= closed.is_open
+            pieces.append(self._rewrite(kind, text))
+        self._rescans |= levels[0].is_open and levels[0].has_alternatives
+        return "".join(pieces)
+
+    def _rewrite(self, kind: str, text: str) -> str:
+        if kind == "comment":
+            return ""
+        if kind == "code":
+            return rf"\x{{{text[2:]}}}"
+        if kind == "repetition":
+            return text.replace("{,", "{0,")
+        if kind == "set":
+            return re.sub(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", self._member, text, flags=re.DOTALL)
+        letter = text[1:]
+        if kind == "escape" and letter in self._rewritten:
+            return f"[{'^' if letter.isupper() else ''}{_MEMBERS[letter.lower()]}]"
+        if text == r"\C":
+            _invalid(r"invalid escape sequence: \C")  # a single byte of RE2, which may be a part of a character
+        return r"\z" if text == r"\Z" else text
+
+    def _member(self, escape: re.Match[str]) -> str:
+        letter = escape[1]
+        if len(letter) > 1:
+            return self._rewrite("code", escape[0])
+        if letter == "b":
+            return r"\x08"  # backspace
+        return _MEMBERS[letter] if letter in self._rewritten else escape[0]
+
+    def find(self, method: Callable[..., Any], texts: Sequence[bytes], at: int = 0) -> Match | None:
+        """Return the first match; of two that begin at the same place, the one in the first text."""
+        best = None
+        for text in texts:
+            found = method(text, at) if at <= len(text) else None
+            if found is not None and (best is None or found.start() < best.start()):
+                best = found
+        return None if best is None else Match(best)
+
+    def texts(self, data: bytes) -> Sequence[bytes]:
+        """The texts to search: `$` also matches before a newline at the end, but to RE2 only at the end."""
+        return (data, data[:-1]) if self._has_end and data.endswith(b"\n") else (data,)
+
+    def find_all(self, budget: EvaluationBudget, data: bytes) -> Iterator[Match]:
+        """Find all matches from left to right."""
+        at, texts = 0, self.texts(data)
+        while (found := self.find(self.regexp.search, texts, at)) is not None:
+            budget.charge(2 + ((len(data) - found.start) >> _RESCAN_SHIFT if self._rescans else 0))
+            yield found
+            at = found.end
+            if found.start == found.end:
+                at += 1
+                while at < len(data) and data[at] & 0xC0 == 0x80:  # to the next character
+                    at += 1
 
 
-def _byte_set(values: Any) -> str:
-    """Write a set of bytes as a class of RE2."""
-    ordered = sorted(set(values))
-    if len(ordered) == 1:
-        return rf"\x{ordered[0]:02x}"
-    ranges: list[list[int]] = []
-    for value in ordered:
-        if ranges and ranges[-1][1] == value - 1:
-            ranges[-1][1] = value
-        else:
-            ranges.append([value, value])
-    body = "".join(rf"\x{low:02x}-\x{high:02x}" for low, high in ranges)
-    return f"[{body}]" if body else r"[^\x00-\xff]"
+class _Level:
+    """A group of a pattern: whether it has alternatives, and a repetition without an upper bound."""
+
+    has_alternatives = False
+    is_open = False
+
+
+def _invalid(problem: str) -> NoReturn:
+    """Raise the error for a message of RE2."""
+    if "repetition size" in problem or "too large" in problem:
+        limit_exceeded(f"the repetitions of a regular expression are too large ({problem})")
+    if problem.startswith("invalid perl operator: "):
+        problem = f"{problem.removeprefix('invalid perl operator: ')} is not supported"
+    raise TemplateError(f"invalid regular expression: {problem}")
 
 
 # ── replacements ────────────────────────────────────────────────────────────────────────
@@ -301,7 +263,7 @@ _ESCAPE = re.compile(r"\\(?:(\d{1,2})|g<(\w+)>|(.))", re.DOTALL)
 _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 
-def _replacement(template: str, compiled: re.Pattern[str]) -> Callable[[Match], str]:
+def _replacement(template: str, regexp: Any) -> Callable[[Match], str]:
     """Return the function that fills a replacement with `\\1` and `\\g<name>` from a match."""
     pieces: list[str | int] = []
     at = 0
@@ -311,14 +273,14 @@ def _replacement(template: str, compiled: re.Pattern[str]) -> Callable[[Match], 
         if letter is not None:
             pieces.append(_CONTROL.get(letter, "\\" + letter))
         else:
-            pieces.append(_group_number(number or name, compiled))
+            pieces.append(_group_number(number or name, regexp))
         at = escape.end()
     pieces.append(template[at:])
     return lambda found: "".join(piece if isinstance(piece, str) else (found.group(piece) or "") for piece in pieces)
 
 
-def _group_number(name: str, compiled: re.Pattern[str]) -> int:
-    number = int(name) if name.isdigit() else compiled.groupindex.get(name, -1)
-    if not 0 <= number <= compiled.groups:
+def _group_number(name: str, regexp: Any) -> int:
+    number = int(name) if name.isdigit() else regexp.groupindex.get(name, -1)
+    if not 0 <= number <= regexp.groups:
         raise TemplateError(f'the regular expression has no group "{name}"')
     return number

