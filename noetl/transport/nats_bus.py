@@ -69,7 +69,8 @@ class NatsBus:
     async def connected(self, seconds: float) -> bool:
         """Wait up to `seconds` for the first connection; return whether the connection is up."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._first_connection.wait(), seconds)
+            async with asyncio.timeout(seconds):  # not wait_for, which may swallow a cancellation before Python 3.12
+                await self._first_connection.wait()
         return self.up
 
     async def stop_replying(self) -> None:

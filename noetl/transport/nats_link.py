@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -107,10 +108,10 @@ class NatsWorkLink:
         """The runs that this worker has lost; the next heartbeat finds those whose message was lost."""
         if not self._bus.up and self._revoked.empty():
             return await self._fallback.revoked(worker, wait=min(wait, self._poll))
-        try:
-            runs = [await asyncio.wait_for(self._revoked.get(), wait)] if wait > 0 else []
-        except TimeoutError:
-            return []
+        runs: list[str] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):  # not wait_for, which may swallow a cancellation before Python 3.12
+                runs.append(await self._revoked.get())
         while not self._revoked.empty():
             runs.append(self._revoked.get_nowait())
         return runs

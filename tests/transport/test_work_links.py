@@ -61,6 +61,49 @@ def losing_one(send: Any, verb: str, problem: Exception) -> Any:
     return sending
 
 
+class _ConnectedBus:
+    """The part of `NatsBus` that `NatsWorkLink.revoked` uses."""
+
+    up = True
+
+    def subscribe(self, kind: str, on_message: Any, *, to: str) -> None:
+        self.deliver = on_message
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_cancelled_wait_for_a_revocation_ends_and_loses_none(turns: int) -> None:
+    async def scenario() -> None:
+        bus = _ConnectedBus()
+        link = NatsWorkLink(bus, "token", HttpWorkLink("http://127.0.0.1:1", "token"), worker="w")  # type: ignore[arg-type]
+        waiting = asyncio.create_task(link.revoked("w", wait=20))
+        await asyncio.sleep(0.01)
+        bus.deliver("w", b"run")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = waiting.cancel()
+        await asyncio.wait((waiting,))
+        assert waiting.cancelled() == was_cancelled
+        assert (await link.revoked("w", wait=0) if was_cancelled else waiting.result()) == ["run"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_cancelled_wait_for_the_first_connection_ends(turns: int) -> None:
+    async def scenario() -> None:
+        bus = NatsBus("nats://127.0.0.1:1")
+        waiting = asyncio.create_task(bus.connected(20))
+        await asyncio.sleep(0.01)
+        bus._first_connection.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = waiting.cancel()
+        await asyncio.wait((waiting,))
+        assert waiting.cancelled() == was_cancelled
+
+    asyncio.run(scenario())
+
+
 class TestLocal(WorkLinkSuite):
     @asynccontextmanager
     async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[Link]:
