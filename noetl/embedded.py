@@ -178,6 +178,7 @@ async def open_local(
     `keychain` and `clock` replace the installation's own, for tests."""
     from noetl.runtime.clock import RealClock
     from noetl.runtime.resources import close_loop_resources
+    from noetl.runtime.tasks import running
     from noetl.secrets.keychain import InstalledCredentials, open_keychain
     from noetl.server.lifecycle.external_changes import watch_external_changes
     from noetl.server.lifecycle.retention import collect
@@ -221,7 +222,7 @@ async def open_local(
             closing.push_async_callback(pool.stop, grace=0.0)
             await pool.start()
             if locks is not None:
-                await closing.enter_async_context(watch_external_changes(orchestrator))
+                await closing.enter_async_context(running(watch_external_changes(orchestrator)))
         if resume:
             await _resume(orchestrator, locks, resume)
         return LocalEngine(orchestrator, closing.pop_all())

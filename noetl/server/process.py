@@ -135,6 +135,7 @@ class Server:
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.runtime.clock import RealClock
         from noetl.runtime.event_loop import freeze_gc
+        from noetl.runtime.tasks import running
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
         from noetl.server.scheduling.schedules import Schedules
@@ -154,7 +155,7 @@ class Server:
             )
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)
-            await closing.enter_async_context(operations.sampling())
+            await closing.enter_async_context(running(operations.sample_forever()))
             orchestrator.start()
             if backends.bus is not None:
                 self._start_bus(backends.bus, app, closing)
@@ -242,11 +243,12 @@ class Server:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
         from noetl.runtime.clock import RealClock
+        from noetl.runtime.tasks import running
         from noetl.server.lifecycle import recovery
         from noetl.server.lifecycle.external_changes import watch_external_changes
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
-        from noetl.server.scheduling.scheduler import Scheduler, scheduling
+        from noetl.server.scheduling.scheduler import Scheduler, run_schedules
 
         clock, cluster, stores = RealClock(), backends.cluster, backends.stores
         await orchestrator.load_limits()
@@ -255,12 +257,12 @@ class Server:
         metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
         if cluster is not None:
             self._heartbeats = await closing.enter_async_context(membership(cluster, orchestrator))
-        await closing.enter_async_context(watch_external_changes(orchestrator))
-        await closing.enter_async_context(
-            run_retention(stores.results, clock, store=stores.events, retention=self.settings.retention, lease=cluster)
+        retention = run_retention(
+            stores.results, clock, store=stores.events, retention=self.settings.retention, cluster=cluster
         )
         scheduler = Scheduler(backends.triggers, orchestrator, clock, cluster)
-        await closing.enter_async_context(scheduling(scheduler, schedules))
+        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler, schedules))
+        await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))
 

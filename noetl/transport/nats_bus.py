@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from noetl.errors import RequestRefused, StoreUnavailable
+from noetl.runtime.tasks import cancel
 
 log = logging.getLogger("noetl.nats")
 
@@ -90,12 +91,7 @@ class NatsBus:
     async def close(self) -> None:
         """Close the connection."""
         self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._connecting, *self._tasks)
         if self._client is not None:
             with contextlib.suppress(*_errors()):
                 await self._client.close()

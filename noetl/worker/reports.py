@@ -18,6 +18,7 @@ from noetl.core.model.events import Event
 from noetl.core.model.work import Report, ReportAck, RunOrder
 from noetl.errors import RequestRefused
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel
 from noetl.storage.ports.work_link import WorkLink
 
 LINGER = 0.1  # seconds that events may be delayed if no run waits for them
@@ -145,10 +146,8 @@ class Reporter:
 
     async def abandon(self) -> None:
         """Stop at once; pending events are lost, and the leases expire."""
-        if self._sender is not None:
-            self._sender.cancel()
-            await asyncio.gather(self._sender, return_exceptions=True)
-            self._sender = None
+        await cancel(self._sender)
+        self._sender = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

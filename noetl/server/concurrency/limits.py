@@ -18,6 +18,7 @@ from noetl.core.engine.state import State
 from noetl.core.model.events import instant
 from noetl.errors import Conflict, NoetlError, NotFound, RequestRefused
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel, sleep_unless_set
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.storage.ports.events import EventStore, ExecutionSummary
 from noetl.storage.ports.queue import MAX_WEIGHT, RunQueue
@@ -96,9 +97,7 @@ class Limits:
 
     async def close(self) -> None:
         """Stop watching."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await cancel(self._watch)
 
     async def set(
         self, subject: str, name: str, most: int | None = None, *, weight: int | None = None, by: str = ""
@@ -220,13 +219,7 @@ class Limits:
 
     async def _poll(self) -> None:
         while True:
-            changed = asyncio.ensure_future(self._changed.wait())
-            slept = asyncio.ensure_future(self._clock.sleep(POLL_SECONDS))
-            try:
-                await asyncio.wait((changed, slept), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
-                slept.cancel()
+            await sleep_unless_set(self._changed, self._clock, POLL_SECONDS)
             self._changed.clear()
             await self.check()
 

@@ -34,6 +34,7 @@ from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunO
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
 from noetl.server.dispatch.leases import Lease, Leases
@@ -161,10 +162,8 @@ class WorkerService:
 
     async def close(self) -> None:
         """Stop watching leases."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
-            self._watch = None
+        await cancel(self._watch)
+        self._watch = None
 
     # ── for the control plane ───────────────────────────────────────────────────────────
 

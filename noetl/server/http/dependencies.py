@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from starlette.types import Scope
 
 from noetl.core.model.tool import ToolSpec
+from noetl.runtime.tasks import cancel
 from noetl.server.http.access import Caller, Role, Tokens
 from noetl.server.http.problems import no_caller
 from noetl.server.orchestrator.service import Orchestrator
@@ -50,8 +51,7 @@ class AppState(Struct):
         try:
             await asyncio.wait((task, self.stop_signal()), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await cancel(task)
             return default if task.cancelled() else task.result()
         finally:
             task.cancel()

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from itertools import takewhile
 
 import msgspec
@@ -133,18 +132,8 @@ class Scheduler:
             return  # it ended meanwhile
 
 
-@asynccontextmanager
-async def scheduling(scheduler: Scheduler, schedules: Schedules) -> AsyncIterator[None]:
-    """Run the scheduler for the duration of the block."""
-    task = asyncio.get_running_loop().create_task(_run_forever(scheduler, schedules))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _run_forever(scheduler: Scheduler, schedules: Schedules) -> None:
+async def run_schedules(scheduler: Scheduler, schedules: Schedules) -> None:
+    """Run the scheduler until cancelled."""
     unreachable = False
     while True:
         pause = POLL_SECONDS

@@ -11,8 +11,7 @@ import resource
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -66,16 +65,6 @@ class Operations:
         self._counts: tuple[float, dict[str, int]] = (float("-inf"), {})
         self._counts_lock = asyncio.Lock()
         self.streams = 0  # open event streams
-
-    @asynccontextmanager
-    async def sampling(self) -> AsyncIterator[None]:
-        """Sample periodically inside the block."""
-        task = asyncio.get_running_loop().create_task(self._sample_forever())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def counts(self) -> dict[str, int]:
         """Executions by status, at most `COUNTS_SECONDS` old."""
@@ -176,7 +165,8 @@ class Operations:
             if each.pool not in served and _waiting_time(each, time.time()) > SAMPLE_SECONDS
         ]
 
-    async def _sample_forever(self) -> None:
+    async def sample_forever(self) -> None:
+        """Sample periodically."""
         while True:
             try:
                 self._samples.append(await self._sample())

@@ -31,6 +31,7 @@ from noetl.core.model.wire import (
     pack_orders,
 )
 from noetl.core.model.work import HeartbeatReply
+from noetl.runtime.tasks import cancel
 from noetl.server.http.dependencies import AppState, require_role
 from noetl.server.http.middleware.fast_path import RawResponse, RawRoute
 from noetl.server.orchestrator.service import Orchestrator
@@ -122,9 +123,7 @@ async def _unless_disconnected(
             await state.orchestrator.work.give_back(request.claim.worker, runs)
         return RawResponse(b"", 408, ())  # the client is gone
     finally:
-        for each in (waiting, disconnected):
-            each.cancel()
-        await asyncio.gather(waiting, disconnected, return_exceptions=True)
+        await cancel(waiting, disconnected)
 
 
 async def _claim(state: AppState, workers: WorkerRegistry, request: ClaimRequest) -> OrdersReply:
