@@ -18,6 +18,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct
+
 from noetl.core.model.outcome import error_info
 from noetl.core.model.work import Claim, ReportAck, RunOrder
 from noetl.runtime.clock import Clock
@@ -55,16 +57,13 @@ class _RecentLeases:
             del self._keys[key]
 
 
-class HeldRun:
+class HeldRun(Struct, eq=False):
     """A run whose lease this worker holds."""
 
-    __slots__ = ("lost", "order", "reports", "slot")
-
-    def __init__(self, order: RunOrder, reports: RunReports) -> None:
-        self.order = order
-        self.reports = reports
-        self.slot: asyncio.Task[None] | None = None
-        self.lost = False
+    order: RunOrder
+    reports: RunReports
+    slot: asyncio.Task[None] | None = None
+    lost: bool = False
 
 
 class Pool:
@@ -277,7 +276,7 @@ class Pool:
             key = order.run_id, order.epoch
             if key in self._returned_unseen:
                 continue
-            self._held[key] = held = HeldRun(order, RunReports(order, self._reporter))
+            self._held[key] = held = HeldRun(order, RunReports(order.run_id, order.epoch, self._reporter))
             self._queue.append(held)
         if orders:
             self._idle.clear()
