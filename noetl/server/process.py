@@ -101,7 +101,7 @@ class Server:
             return ["unfinished executions are being taken over"]
         if self.draining or self._state.stopping.is_set():
             return ["the server is stopping"]
-        if not self._state.orchestrator.watches_leases:
+        if not self._state.orchestrator.work.watches_leases:
             return ["expired leases are not detected: the task that watches them has ended; restart the server"]
         if self._heartbeats is not None and self._heartbeats.silent > SILENT_SECONDS:
             return [f"no heartbeat for {self._heartbeats.silent:.0f} s; other servers have taken over"]

@@ -126,7 +126,7 @@ def test_an_invalid_playbook_is_refused_with_all_diagnostics():
         with pytest.raises(InvalidPlaybook) as refusal:
             await orchestrator.submit(Submission(text=CHAIN.replace("middle}", "nowhere}")))
         assert any("nowhere" in diagnostic.message for diagnostic in refusal.value.diagnostics)
-        assert await orchestrator.executions() == []
+        assert await orchestrator.store.unfinished() == []
 
     asyncio.run(scenario())
 

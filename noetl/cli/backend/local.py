@@ -44,7 +44,7 @@ class LocalBackend:
         before: str | None = None,
         limit: int | None = None,
     ) -> list[ExecutionSummary]:
-        return await self._orchestrator.executions(
+        return await self._orchestrator.store.executions(
             ExecutionFilter(tuple(status), path, parent, search, before, limit or PAGE_SIZE)
         )
 

@@ -66,7 +66,7 @@ async def executions(
     where = ExecutionFilter(
         status=tuple(status or ()), path=path, parent=parent, search=search, before=before, limit=limit + 1
     )
-    found = await app_state(request).orchestrator.executions(where)
+    found = await app_state(request).orchestrator.store.executions(where)
     following = found[limit - 1].execution_id if len(found) > limit else None
     return json_response(page([row_of(each) for each in found[:limit]], following))
 

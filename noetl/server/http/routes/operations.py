@@ -86,8 +86,8 @@ class Operations:
             "noetl_leases_held": [((), len(orchestrator.work.leases))],
             "noetl_workers": _by_pool((each.pool, 1) for each in alive),
             "noetl_worker_slots": _by_pool((each.pool, each.slots) for each in alive),
-            "noetl_timers_waiting": [((), orchestrator.timers_waiting)],
-            "noetl_executions_loaded": [((), orchestrator.executions_loaded)],
+            "noetl_timers_waiting": [((), len(orchestrator.timers))],
+            "noetl_executions_loaded": [((), len(orchestrator.cache))],
             "noetl_stream_subscribers": [((), self.streams)],
             "process_resident_memory_bytes": [((), resident_bytes())],
             "process_cpu_seconds_total": [((), usage.ru_utime + usage.ru_stime)],
@@ -97,7 +97,7 @@ class Operations:
         if open_files is not None:
             found["process_open_fds"] = [((), open_files)]
         try:
-            depths = await orchestrator.depths()
+            depths = await orchestrator.queue.depths()
             found["noetl_queue_runs"] = [((each.pool,), each.runs) for each in depths]
             found["noetl_queue_oldest_seconds"] = [((each.pool,), _waiting_time(each, now)) for each in depths]
             found |= await self._limits(now)
@@ -108,7 +108,7 @@ class Operations:
 
     async def _limits(self, now: float) -> dict[str, Iterable[Sample]]:
         orchestrator = self._state.orchestrator
-        lines, most = await orchestrator.limit_depths(), orchestrator.limiter.most
+        lines, most = await orchestrator.queue.limit_depths(), orchestrator.limiter.most
         held = await orchestrator.store.held(list(most)) if most else {}
         return {
             "noetl_waiting_runs": [((each.key,), each.runs) for each in lines],
@@ -124,7 +124,7 @@ class Operations:
     async def document(self) -> dict[str, Any]:
         """Current values per pool, executions by status, and the samples of the last hour."""
         now = time.time()
-        depths = {each.pool: each for each in await self._state.orchestrator.depths()}
+        depths = {each.pool: each for each in await self._state.orchestrator.queue.depths()}
         alive = self.alive(now)
         pools = []
         for pool in sorted(depths.keys() | {each.pool for each in alive}):
@@ -156,12 +156,12 @@ class Operations:
         held_back = [
             f"{each.runs} runs have waited up to {_waiting_time(each, now):.0f} s for the limit of {each.key}; "
             f"`noetl limit show {each.key}` lists its holders"
-            for each in await self._state.orchestrator.limit_depths()
+            for each in await self._state.orchestrator.queue.limit_depths()
             if _waiting_time(each, now) > LONG_WAIT_SECONDS
         ]
         return held_back + [
             f"{each.runs} runs wait in pool {each.pool}, which has no workers"
-            for each in await self._state.orchestrator.depths()
+            for each in await self._state.orchestrator.queue.depths()
             if each.pool not in served and _waiting_time(each, time.time()) > SAMPLE_SECONDS
         ]
 
@@ -176,7 +176,7 @@ class Operations:
 
     async def _sample(self) -> LoadSample:
         now = time.time()
-        depths = await self._state.orchestrator.depths()
+        depths = await self._state.orchestrator.queue.depths()
         alive = self.alive(now)
         return LoadSample(
             at=now,
