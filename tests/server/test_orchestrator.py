@@ -203,7 +203,7 @@ def test_two_orchestrators_on_one_store_never_lease_a_run_twice():
         runs = [f"{execution_id}:start:1/{n}" for n in range(4)]
         from noetl.storage.ports.queue import QueuedRun
 
-        await other._queue.put([QueuedRun(execution_id, run) for run in runs])
+        await other.queue.put([QueuedRun(execution_id, run) for run in runs])
         first, second = Hand(one.work, worker="w1"), Hand(other.work, worker="w2")
         async with working(first), working(second):
             assert (await one.wait(execution_id, 10)).status == "success"

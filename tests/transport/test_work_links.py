@@ -74,7 +74,7 @@ class _ConnectedBus:
 def test_a_cancelled_wait_for_a_revocation_ends_and_loses_none(turns: int) -> None:
     async def scenario() -> None:
         bus = _ConnectedBus()
-        link = NatsWorkLink(bus, "token", HttpWorkLink("http://127.0.0.1:1", "token"), worker="w")  # type: ignore[arg-type]
+        link = NatsWorkLink(bus, "http://127.0.0.1:1", "token", worker="w")  # type: ignore[arg-type]
         waiting = asyncio.create_task(link.revoked("w", wait=20))
         await asyncio.sleep(0.01)
         bus.deliver("w", b"run")
@@ -220,8 +220,7 @@ class OverNats(Served):
             def link(worker: str) -> WorkLink:
                 if worker not in links:
                     line = self.lines[worker] = NatsBus(self.url, prefix=self.prefix)
-                    fallback = HttpWorkLink(http, self.token)
-                    links[worker] = NatsWorkLink(line, self.token, fallback, worker=worker)
+                    links[worker] = NatsWorkLink(line, http, self.token, worker=worker)
                     line.start()
                     closing.push_async_callback(links[worker].close)
                 return links[worker]
@@ -317,7 +316,7 @@ class TestNats(OverNats):
                 return orders
 
             line = link("w")
-            line._patience = 20 if stops == "cancelled" else 0.1
+            line._nats_patience = 20 if stops == "cancelled" else 0.1
             await orchestrator.submit(Submission(text=ONE))
             orchestrator.work.claim = slowly  # type: ignore[method-assign]
             claiming = asyncio.create_task(line.claim(Claim("w", 1), wait=0))

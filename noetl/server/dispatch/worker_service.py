@@ -18,18 +18,7 @@ from msgspec import structs
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
 from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
-from noetl.core.model.events import (
-    ChildRequested,
-    Event,
-    IterationDone,
-    IterationFailed,
-    IterationStarted,
-    Recorded,
-    StepDone,
-    StepFailed,
-    StepStarted,
-    WorkerLost,
-)
+from noetl.core.model import events as ev
 from noetl.core.model.ids import execution_of, iteration_id
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
@@ -170,7 +159,7 @@ class WorkerService:
         """Free slots of open long polls, offered to one decision."""
         return self._dispatcher.slot_offers()
 
-    def follow(self, events: Sequence[Recorded]) -> None:
+    def follow(self, events: Sequence[ev.Recorded]) -> None:
         """Update the leases from events: a start grants one, an end releases it."""
         for recorded in events:
             change = _LEASE_CHANGES.get(type(recorded.body))
@@ -366,16 +355,16 @@ def _ack(report: Report, answer: ReplyFuture) -> ReportAck:
     return reply.ack or ReportAck(run_id=report.run_id, accepted=reply.accepted)
 
 
-def _started(leases: Leases, body: StepStarted | IterationStarted) -> None:
+def _started(leases: Leases, body: ev.StepStarted | ev.IterationStarted) -> None:
     metrics.CLAIMED.add()
     leases.grant(_run_of(body), body.epoch, body.worker)
 
 
-def _ended(leases: Leases, body: Event) -> None:
+def _ended(leases: Leases, body: ev.Event) -> None:
     leases.release(_run_of(body))
 
 
-def _suspended(leases: Leases, body: ChildRequested) -> None:
+def _suspended(leases: Leases, body: ev.ChildRequested) -> None:
     if body.wait:
         leases.release(_run_of(body))
 
@@ -384,13 +373,13 @@ def _run_of(body: Any) -> str:
     return iteration_id(body.step_run_id, getattr(body, "path", ()))
 
 
-_LEASE_CHANGES: dict[type[Event], Callable[[Leases, Any], None]] = {
-    StepStarted: _started,
-    IterationStarted: _started,
-    StepDone: _ended,
-    StepFailed: _ended,
-    IterationDone: _ended,
-    IterationFailed: _ended,
-    WorkerLost: _ended,
-    ChildRequested: _suspended,
+_LEASE_CHANGES: dict[type[ev.Event], Callable[[Leases, Any], None]] = {
+    ev.StepStarted: _started,
+    ev.IterationStarted: _started,
+    ev.StepDone: _ended,
+    ev.StepFailed: _ended,
+    ev.IterationDone: _ended,
+    ev.IterationFailed: _ended,
+    ev.WorkerLost: _ended,
+    ev.ChildRequested: _suspended,
 }

@@ -13,28 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from noetl.core.model.events import (
-    ChildRequested,
-    CtxPatched,
-    Event,
-    ExecutionPaused,
-    ExecutionRequested,
-    ExecutionResumed,
-    IterationDone,
-    IterationFailed,
-    LoopStarted,
-    PlaybookProcessed,
-    Recorded,
-    StepDone,
-    StepFailed,
-    StepScheduled,
-    StepSkipped,
-    StepStarted,
-    TaskDone,
-    WorkflowFinished,
-    WorkflowStarted,
-    WorkflowSynthesized,
-)
+from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.storage.ports.events import ExecutionSummary
 
@@ -42,7 +21,7 @@ from noetl.storage.ports.events import ExecutionSummary
 
 
 def project(
-    summary: ExecutionSummary | None, events: Iterable[Recorded], held: dict[str, int] | None = None
+    summary: ExecutionSummary | None, events: Iterable[ev.Recorded], held: dict[str, int] | None = None
 ) -> ExecutionSummary:
     """The summary after these events; `held` are the slots that the state holds (`capacity.slots_held`)."""
     row = msgspec.structs.asdict(summary) if summary else dict(_EMPTY)
@@ -59,7 +38,7 @@ _EMPTY = msgspec.structs.asdict(ExecutionSummary(execution_id="", path="", statu
 Row = dict[str, Any]
 
 
-def _requested(row: Row, body: ExecutionRequested, recorded: Recorded) -> None:
+def _requested(row: Row, body: ev.ExecutionRequested, recorded: ev.Recorded) -> None:
     row |= {
         "execution_id": recorded.execution_id,
         "path": body.path,
@@ -70,47 +49,47 @@ def _requested(row: Row, body: ExecutionRequested, recorded: Recorded) -> None:
     }
 
 
-def _set_status(status: str) -> Callable[[Row, Event, Recorded], None]:
-    def apply(row: Row, _: Event, __: Recorded) -> None:
+def _set_status(status: str) -> Callable[[Row, ev.Event, ev.Recorded], None]:
+    def apply(row: Row, _: ev.Event, __: ev.Recorded) -> None:
         row["status"] = status
 
     return apply
 
 
-def _step_scheduled(row: Row, _: Event, __: Recorded) -> None:
+def _step_scheduled(row: Row, _: ev.Event, __: ev.Recorded) -> None:
     row["steps_running"] += 1
 
 
-def _step_ended(row: Row, _: Event, __: Recorded) -> None:
+def _step_ended(row: Row, _: ev.Event, __: ev.Recorded) -> None:
     row["steps_running"] -= 1
     row["steps_done"] += 1
 
 
-def _synthesized(row: Row, body: WorkflowSynthesized, _: Recorded) -> None:
+def _synthesized(row: Row, body: ev.WorkflowSynthesized, _: ev.Recorded) -> None:
     if body.error is not None:  # the synthesized steps were rejected: the step is not done, step.failed follows
         row["steps_running"] += 1
         row["steps_done"] -= 1
 
 
-def _finished(row: Row, body: WorkflowFinished, recorded: Recorded) -> None:
+def _finished(row: Row, body: ev.WorkflowFinished, recorded: ev.Recorded) -> None:
     row |= {"error": body.error.message if body.error else None, "steps_running": 0, "ended_at": recorded.at}
 
 
-def _processed(row: Row, body: PlaybookProcessed, recorded: Recorded) -> None:
+def _processed(row: Row, body: ev.PlaybookProcessed, recorded: ev.Recorded) -> None:
     row |= {"status": body.outcome, "ended_at": recorded.at}
 
 
-_PROJECTORS: dict[type[Event], Callable[[Row, Any, Recorded], None]] = {
-    ExecutionRequested: _requested,
-    WorkflowStarted: _set_status("running"),
-    ExecutionPaused: _set_status("paused"),
-    ExecutionResumed: _set_status("running"),
-    StepScheduled: _step_scheduled,
-    StepDone: _step_ended,
-    StepFailed: _step_ended,
-    WorkflowSynthesized: _synthesized,
-    WorkflowFinished: _finished,
-    PlaybookProcessed: _processed,
+_PROJECTORS: dict[type[ev.Event], Callable[[Row, Any, ev.Recorded], None]] = {
+    ev.ExecutionRequested: _requested,
+    ev.WorkflowStarted: _set_status("running"),
+    ev.ExecutionPaused: _set_status("paused"),
+    ev.ExecutionResumed: _set_status("running"),
+    ev.StepScheduled: _step_scheduled,
+    ev.StepDone: _step_ended,
+    ev.StepFailed: _step_ended,
+    ev.WorkflowSynthesized: _synthesized,
+    ev.WorkflowFinished: _finished,
+    ev.PlaybookProcessed: _processed,
 }
 
 
@@ -148,7 +127,7 @@ class Progress:
         self.path = ""
         self.seq = 0
 
-    def apply(self, recorded: Recorded) -> None:
+    def apply(self, recorded: ev.Recorded) -> None:
         """Apply one event."""
         apply = _APPLIERS.get(type(recorded.body))
         if apply is not None:
@@ -163,22 +142,22 @@ class Progress:
         return found
 
 
-def _progress_requested(view: Progress, body: ExecutionRequested, at: float) -> None:
+def _progress_requested(view: Progress, body: ev.ExecutionRequested, at: float) -> None:
     view.path = body.path
     view.started_at = at
     if body.rerun:
         view.ctx = dict(body.rerun.ctx)
 
 
-def _progress_started(view: Progress, _: WorkflowStarted, __: float) -> None:
+def _progress_started(view: Progress, _: ev.WorkflowStarted, __: float) -> None:
     view.status = "running"
 
 
-def _progress_patched(view: Progress, body: CtxPatched, _: float) -> None:
+def _progress_patched(view: Progress, body: ev.CtxPatched, _: float) -> None:
     view.ctx.update(body.patch)
 
 
-def _progress_scheduled(view: Progress, body: StepScheduled, at: float) -> None:
+def _progress_scheduled(view: Progress, body: ev.StepScheduled, at: float) -> None:
     row = view.row(body.step)
     row.runs += 1
     row.status = "running"
@@ -186,12 +165,12 @@ def _progress_scheduled(view: Progress, body: StepScheduled, at: float) -> None:
     row.started_at = row.started_at or at
 
 
-def _progress_step_started(view: Progress, body: StepStarted, _: float) -> None:
+def _progress_step_started(view: Progress, body: ev.StepStarted, _: float) -> None:
     view.row(body.step).status = "running"
 
 
-def _progress_ended(status: str) -> Callable[[Progress, StepDone | StepFailed, float], None]:
-    def apply(view: Progress, body: StepDone | StepFailed, at: float) -> None:
+def _progress_ended(status: str) -> Callable[[Progress, ev.StepDone | ev.StepFailed, float], None]:
+    def apply(view: Progress, body: ev.StepDone | ev.StepFailed, at: float) -> None:
         row = view.row(body.step)
         row.status = status
         row.ended_at = at
@@ -200,65 +179,65 @@ def _progress_ended(status: str) -> Callable[[Progress, StepDone | StepFailed, f
     return apply
 
 
-def _progress_skipped(view: Progress, body: StepSkipped, at: float) -> None:
+def _progress_skipped(view: Progress, body: ev.StepSkipped, at: float) -> None:
     row = view.row(body.step)
     if not row.runs:
         row.status = "skipped"
         row.ended_at = at
 
 
-def _progress_loop(view: Progress, body: LoopStarted, _: float) -> None:
+def _progress_loop(view: Progress, body: ev.LoopStarted, _: float) -> None:
     view.row(body.step).iterations += body.count
 
 
-def _progress_iteration_done(view: Progress, body: IterationDone, _: float) -> None:
+def _progress_iteration_done(view: Progress, body: ev.IterationDone, _: float) -> None:
     view.row(body.step).iterations_done += 1
 
 
-def _progress_iteration_failed(view: Progress, body: IterationFailed, _: float) -> None:
+def _progress_iteration_failed(view: Progress, body: ev.IterationFailed, _: float) -> None:
     row = view.row(body.step)
     row.iterations_done += 1
     row.iterations_failed += 1
 
 
-def _progress_task(view: Progress, body: TaskDone, _: float) -> None:
+def _progress_task(view: Progress, body: ev.TaskDone, _: float) -> None:
     if not body.skipped:
         row = view.row(body.step)
         row.tasks += 1
         row.attempts = max(row.attempts, body.attempt)
 
 
-def _progress_child(view: Progress, body: ChildRequested, _: float) -> None:
+def _progress_child(view: Progress, body: ev.ChildRequested, _: float) -> None:
     view.row(body.step).children += 1
 
 
-def _progress_finished(view: Progress, body: WorkflowFinished, at: float) -> None:
+def _progress_finished(view: Progress, body: ev.WorkflowFinished, at: float) -> None:
     view.output = body.output
     view.error = body.error
     view.ended_at = at
 
 
-def _progress_processed(view: Progress, body: PlaybookProcessed, at: float) -> None:
+def _progress_processed(view: Progress, body: ev.PlaybookProcessed, at: float) -> None:
     view.status = body.outcome
     view.ended_at = at
 
 
-_APPLIERS: dict[type[Event], Callable[[Progress, Any, float], None]] = {
-    ExecutionRequested: _progress_requested,
-    WorkflowStarted: _progress_started,
-    CtxPatched: _progress_patched,
-    StepScheduled: _progress_scheduled,
-    StepStarted: _progress_step_started,
-    StepDone: _progress_ended("success"),
-    StepFailed: _progress_ended("failed"),
-    StepSkipped: _progress_skipped,
-    LoopStarted: _progress_loop,
-    IterationDone: _progress_iteration_done,
-    IterationFailed: _progress_iteration_failed,
-    TaskDone: _progress_task,
-    ChildRequested: _progress_child,
-    WorkflowFinished: _progress_finished,
-    PlaybookProcessed: _progress_processed,
+_APPLIERS: dict[type[ev.Event], Callable[[Progress, Any, float], None]] = {
+    ev.ExecutionRequested: _progress_requested,
+    ev.WorkflowStarted: _progress_started,
+    ev.CtxPatched: _progress_patched,
+    ev.StepScheduled: _progress_scheduled,
+    ev.StepStarted: _progress_step_started,
+    ev.StepDone: _progress_ended("success"),
+    ev.StepFailed: _progress_ended("failed"),
+    ev.StepSkipped: _progress_skipped,
+    ev.LoopStarted: _progress_loop,
+    ev.IterationDone: _progress_iteration_done,
+    ev.IterationFailed: _progress_iteration_failed,
+    ev.TaskDone: _progress_task,
+    ev.ChildRequested: _progress_child,
+    ev.WorkflowFinished: _progress_finished,
+    ev.PlaybookProcessed: _progress_processed,
 }
 
 
