@@ -127,7 +127,6 @@ _MORE: dict[type[ev.Event], Callable[[Any], dict[str, Any] | None]] = {
     ev.LoopDone: _loop_done,
     ev.IterationStarted: _lease,
     ev.IterationFailed: lambda body: _error(body.output.error),
-    ev.TaskStarted: lambda body: None,
     ev.TaskDone: _task_done,
     ev.ChildStarted: lambda body: {"child": body.child},
     ev.WorkerLost: lambda body: {"worker": body.worker, "returned": body.returned},

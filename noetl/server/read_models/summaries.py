@@ -103,9 +103,9 @@ class StepRow(Struct, omit_defaults=True):
     status: str = "pending"  # pending | running | success | failed | skipped
     runs: int = 0
     attempts: int = 0
+    tasks: int = 0  # task executions so far
     started_at: float | None = None
     ended_at: float | None = None
-    tasks: int = 0  # task executions so far
     iterations: int = 0  # of all its loops
     iterations_done: int = 0
     iterations_failed: int = 0
@@ -129,9 +129,25 @@ class Progress:
 
     def apply(self, recorded: ev.Recorded) -> None:
         """Apply one event."""
-        apply = _APPLIERS.get(type(recorded.body))
-        if apply is not None:
-            apply(self, recorded.body, recorded.at)
+        body, at = recorded.body, recorded.at
+        if isinstance(body, _STEP_EVENTS):
+            _apply_to_step(self.row(body.step), body, at)
+        elif isinstance(body, ev.ExecutionRequested):
+            self.path = body.path
+            self.started_at = at
+            if body.rerun:
+                self.ctx = dict(body.rerun.ctx)
+        elif isinstance(body, ev.WorkflowStarted):
+            self.status = "running"
+        elif isinstance(body, ev.CtxPatched):
+            self.ctx.update(body.patch)
+        elif isinstance(body, ev.WorkflowFinished):
+            self.output = body.output
+            self.error = body.error
+            self.ended_at = at
+        elif isinstance(body, ev.PlaybookProcessed):
+            self.status = body.outcome
+            self.ended_at = at
         self.seq = recorded.seq
 
     def row(self, step: str) -> StepRow:
@@ -142,103 +158,48 @@ class Progress:
         return found
 
 
-def _progress_requested(view: Progress, body: ev.ExecutionRequested, at: float) -> None:
-    view.path = body.path
-    view.started_at = at
-    if body.rerun:
-        view.ctx = dict(body.rerun.ctx)
+_STEP_EVENTS = (
+    ev.StepScheduled,
+    ev.StepStarted,
+    ev.StepDone,
+    ev.StepFailed,
+    ev.StepSkipped,
+    ev.LoopStarted,
+    ev.IterationDone,
+    ev.IterationFailed,
+    ev.TaskDone,
+    ev.ChildRequested,
+)
 
 
-def _progress_started(view: Progress, _: ev.WorkflowStarted, __: float) -> None:
-    view.status = "running"
-
-
-def _progress_patched(view: Progress, body: ev.CtxPatched, _: float) -> None:
-    view.ctx.update(body.patch)
-
-
-def _progress_scheduled(view: Progress, body: ev.StepScheduled, at: float) -> None:
-    row = view.row(body.step)
-    row.runs += 1
-    row.status = "running"
-    row.attempts = max(row.attempts, 1)
-    row.started_at = row.started_at or at
-
-
-def _progress_step_started(view: Progress, body: ev.StepStarted, _: float) -> None:
-    view.row(body.step).status = "running"
-
-
-def _progress_ended(status: str) -> Callable[[Progress, ev.StepDone | ev.StepFailed, float], None]:
-    def apply(view: Progress, body: ev.StepDone | ev.StepFailed, at: float) -> None:
-        row = view.row(body.step)
-        row.status = status
-        row.ended_at = at
-        row.error = body.output.error
-
-    return apply
-
-
-def _progress_skipped(view: Progress, body: ev.StepSkipped, at: float) -> None:
-    row = view.row(body.step)
-    if not row.runs:
-        row.status = "skipped"
-        row.ended_at = at
-
-
-def _progress_loop(view: Progress, body: ev.LoopStarted, _: float) -> None:
-    view.row(body.step).iterations += body.count
-
-
-def _progress_iteration_done(view: Progress, body: ev.IterationDone, _: float) -> None:
-    view.row(body.step).iterations_done += 1
-
-
-def _progress_iteration_failed(view: Progress, body: ev.IterationFailed, _: float) -> None:
-    row = view.row(body.step)
-    row.iterations_done += 1
-    row.iterations_failed += 1
-
-
-def _progress_task(view: Progress, body: ev.TaskDone, _: float) -> None:
-    if not body.skipped:
-        row = view.row(body.step)
-        row.tasks += 1
-        row.attempts = max(row.attempts, body.attempt)
-
-
-def _progress_child(view: Progress, body: ev.ChildRequested, _: float) -> None:
-    view.row(body.step).children += 1
-
-
-def _progress_finished(view: Progress, body: ev.WorkflowFinished, at: float) -> None:
-    view.output = body.output
-    view.error = body.error
-    view.ended_at = at
-
-
-def _progress_processed(view: Progress, body: ev.PlaybookProcessed, at: float) -> None:
-    view.status = body.outcome
-    view.ended_at = at
-
-
-_APPLIERS: dict[type[ev.Event], Callable[[Progress, Any, float], None]] = {
-    ev.ExecutionRequested: _progress_requested,
-    ev.WorkflowStarted: _progress_started,
-    ev.CtxPatched: _progress_patched,
-    ev.StepScheduled: _progress_scheduled,
-    ev.StepStarted: _progress_step_started,
-    ev.StepDone: _progress_ended("success"),
-    ev.StepFailed: _progress_ended("failed"),
-    ev.StepSkipped: _progress_skipped,
-    ev.LoopStarted: _progress_loop,
-    ev.IterationDone: _progress_iteration_done,
-    ev.IterationFailed: _progress_iteration_failed,
-    ev.TaskDone: _progress_task,
-    ev.ChildRequested: _progress_child,
-    ev.WorkflowFinished: _progress_finished,
-    ev.PlaybookProcessed: _progress_processed,
-}
+def _apply_to_step(row: StepRow, body: ev.Event, at: float) -> None:
+    match body:
+        case ev.StepScheduled():
+            row.runs += 1
+            row.status = "running"
+            row.attempts = max(row.attempts, 1)
+            row.started_at = row.started_at or at
+        case ev.StepStarted():
+            row.status = "running"
+        case ev.StepDone() | ev.StepFailed():
+            row.status = "success" if isinstance(body, ev.StepDone) else "failed"
+            row.ended_at = at
+            row.error = body.output.error
+        case ev.StepSkipped() if not row.runs:
+            row.status = "skipped"
+            row.ended_at = at
+        case ev.LoopStarted():
+            row.iterations += body.count
+        case ev.IterationDone():
+            row.iterations_done += 1
+        case ev.IterationFailed():
+            row.iterations_done += 1
+            row.iterations_failed += 1
+        case ev.TaskDone() if not body.skipped:
+            row.tasks += 1
+            row.attempts = max(row.attempts, body.attempt)
+        case ev.ChildRequested():
+            row.children += 1
 
 
 # ── the result of a run ─────────────────────────────────────────────────────────────────
@@ -305,13 +266,7 @@ def run_result(execution_id: str, progress: Progress, *, timed_out: bool = False
 
 def output_document(output: Outcome | None, error: ErrorInfo | None = None) -> dict[str, Any]:
     """The output envelope `{status, data, ref, error}`, with the additional fields of the tool kind."""
-    if output is None:
-        return {
-            "status": "error" if error else "ok",
-            "data": None,
-            "ref": None,
-            "error": error_document(error),
-        }
+    output = output or Outcome(status="error" if error else "ok", error=error)
     document: dict[str, Any] = {
         "status": output.status,
         "data": output.data,
@@ -325,11 +280,4 @@ def output_document(output: Outcome | None, error: ErrorInfo | None = None) -> d
 
 def error_document(error: ErrorInfo | None) -> dict[str, Any] | None:
     """An error with all its fields."""
-    if error is None:
-        return None
-    return {
-        "kind": error.kind,
-        "message": error.message,
-        "retryable": error.retryable,
-        "details": error.details,
-    }
+    return msgspec.structs.asdict(error) if error is not None else None
