@@ -151,7 +151,7 @@ class Server:
             schedules = Schedules(backends.triggers, orchestrator.catalog, clock)
             webhooks = Webhooks(backends.triggers, orchestrator, backends.credentials, clock)
             self._state = AppState(
-                orchestrator, self.tokens, specs, backends.credentials, __version__, schedules, webhooks
+                orchestrator, self.tokens, specs, backends.credentials, schedules, webhooks, __version__
             )
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)

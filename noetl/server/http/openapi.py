@@ -14,8 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import requires_role
+from noetl.server.http.dependencies import Viewer
 from noetl.server.http.middleware.fast_path import RawRoute
 from noetl.server.http.problems import MEDIA_TYPE, flat_routes
 from noetl.server.http.response_models import json_response
@@ -41,13 +40,13 @@ _STYLE = (
 
 
 @router.get("/openapi.json")
-async def document(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def document(request: Request, _: Viewer) -> Response:
     """The OpenAPI document of this server."""
     return json_response(openapi_document(request.app))
 
 
 @router.get("/docs")
-async def docs(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def docs(request: Request, _: Viewer) -> Response:
     """The OpenAPI document as an HTML page."""
     headers = {
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",

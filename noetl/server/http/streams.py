@@ -42,7 +42,7 @@ async def stream_events(
     """A stream of the execution's events after `after` or `Last-Event-ID`, encoded by `encode`.
 
     A message has at most `max_batch` events; events within `linger` seconds share one."""
-    state = app_state(request)
+    state = await app_state(request)
     await state.orchestrator.summary(execution_id, newest=False)
     if last is not None and last.isdecimal() and len(last) < 17:
         after = max(after, int(last))

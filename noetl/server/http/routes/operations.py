@@ -22,8 +22,7 @@ from starlette.responses import Response
 from noetl.errors import StoreUnavailable
 from noetl.observability import metrics
 from noetl.observability.metrics import Sample
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import AppState, app_state, requires_role
+from noetl.server.http.dependencies import AppState, Viewer
 from noetl.server.http.response_models import json_response
 from noetl.server.http.routes.worker_protocol import WorkerInfo, WorkerRegistry
 from noetl.server.read_models.documents import when
@@ -198,7 +197,7 @@ class Operations:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def prometheus(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def prometheus(request: Request, _: Viewer) -> Response:
     """Format version 0.0.4; docs/reference/metrics.md lists every metric."""
     ready = not await request.app.state.readiness()
     gauges = await operations_of(request).gauges(ready)
@@ -206,14 +205,13 @@ async def prometheus(request: Request, _: Caller = requires_role("viewer")) -> R
 
 
 @router.get("/api/operations", summary="Queue depth and throughput over the last hour")
-async def operations(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def operations(request: Request, _: Viewer) -> Response:
     """Executions by status, waiting runs and workers per pool, and a sample of this server every ten seconds."""
     return json_response(await operations_of(request).document())
 
 
 def operations_of(request: Request) -> Operations:
     """The `Operations` of the server that handles this request."""
-    app_state(request)  # raises while the server is starting
     found: Operations = request.app.state.operations
     return found
 
