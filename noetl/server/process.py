@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("noetl.server")
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CLOSE_SECONDS = 2.0  # for background tasks when the server stops
 STORE_SECONDS = 3.0  # maximum response time of the store before the server is not ready
 PROBE_SECONDS = 1.0  # how long the result of a write probe is valid

@@ -118,6 +118,22 @@ class ServerAddress(ServerAddresses):
             f"cannot connect to {urls} ({_reason(problem)}); check that the server is running and the address is right"
         )
 
+    def failure(self, problem: BaseException | None) -> StoreUnavailable:
+        """The exception after a request failed at every address; `problem` is the last failure."""
+        assert problem is not None
+        return problem if isinstance(problem, StoreUnavailable) else self.unreachable(problem)
+
+    def reconnect(self, problem: BaseException, broken_at: float | None, until: float | None) -> float:
+        """Use the next address for a broken stream, and return when it broke; raises if it was retried long enough."""
+        now = time.monotonic()
+        if until is not None and now >= until:
+            raise TimeoutError("the stream has not ended in time") from None
+        broken_at = broken_at or now
+        if now - broken_at > RECONNECT_SECONDS:
+            raise self.unreachable(problem) from None
+        self.use_next()
+        return broken_at
+
     def _foreign(self, response: Response) -> StoreUnavailable:
         found = f"HTTP {response.status}, {response.content_type or 'no content type'}"
         return StoreUnavailable(f"{self.url} responds, but is not a NoETL server ({found})")
@@ -144,10 +160,7 @@ class ApiConnection(ServerAddress):
             except UNREACHABLE as broken:
                 problem = broken
             self.use_next()
-        if isinstance(problem, StoreUnavailable):
-            raise problem
-        assert problem is not None
-        raise self.unreachable(problem) from None
+        raise self.failure(problem) from None
 
     def stream(self, path: str, after: int, *, until: float | None = None, stop: Stop | None = None) -> Iterator[bytes]:
         """Yield the data of server-sent events after an id, over broken connections, until the server sends `end`.
@@ -166,13 +179,7 @@ class ApiConnection(ServerAddress):
             except (*UNREACHABLE, StoreUnavailable) as problem:
                 if stop is not None and stop.requested:
                     return
-                now = time.monotonic()
-                if until is not None and now >= until:
-                    raise TimeoutError("the stream has not ended in time") from None
-                broken_at = broken_at or now
-                if now - broken_at > RECONNECT_SECONDS:
-                    raise self.unreachable(problem) from None
-                self.use_next()
+                broken_at = self.reconnect(problem, broken_at, until)
             time.sleep(RECONNECT_DELAY)
 
     def close(self) -> None:

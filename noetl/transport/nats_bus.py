@@ -15,7 +15,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from noetl.errors import RequestRefused, StoreUnavailable
@@ -158,9 +158,7 @@ class NatsBus:
                 await message.respond(self._id.encode())
 
         async def handle(message: Any) -> None:
-            task = asyncio.get_running_loop().create_task(self._handle(message, handler))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start_task(self._handle(message, handler))
 
         for subject, receive in (("ask.*", handle), (f"at.{self._id}.*", handle), ("who", identify)):
             self._subscribe(f"{self._prefix}.{subject}", "servers", receive)
@@ -291,7 +289,10 @@ class NatsBus:
             with contextlib.suppress(*_errors()):  # a lost message costs one poll
                 await sending
 
-        task = asyncio.get_running_loop().create_task(send())
+        self._start_task(send())
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

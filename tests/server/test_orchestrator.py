@@ -198,7 +198,7 @@ def test_a_paused_execution_starts_nothing_until_it_is_resumed():
 def test_two_orchestrators_on_one_store_never_lease_a_run_twice():
     async def scenario():
         one = make_orchestrator()
-        other = make_orchestrator(store=one.store, playbooks=one.catalog._playbooks)
+        other = make_orchestrator(store=one.store, playbooks=one.catalog.playbooks)
         execution_id = await one.submit(Submission(text=LOOP))
         runs = [f"{execution_id}:start:1/{n}" for n in range(4)]
         from noetl.storage.ports.queue import QueuedRun
@@ -227,7 +227,7 @@ def test_a_restarted_orchestrator_continues_where_the_log_ends():
         order = next(order for order in orders if order.context.execution_id == half)
         await first.work.report("dead", [Hand(None).report(order)])
         await first.close()
-        second = make_orchestrator(store=first.store, playbooks=first.catalog._playbooks, lease_seconds=0.05)
+        second = make_orchestrator(store=first.store, playbooks=first.catalog.playbooks, lease_seconds=0.05)
         assert sorted(await recovery.resume(second)) == sorted([waiting, half])
         second.start()
         async with working(Hand(second.work)):
@@ -323,7 +323,7 @@ def test_a_cancellation_by_another_process_before_a_report_stops_the_other_runs(
     async def scenario():
         orchestrator = make_orchestrator()
         terminal = make_orchestrator(
-            store=orchestrator.store, playbooks=orchestrator.catalog._playbooks, performs_effects=False
+            store=orchestrator.store, playbooks=orchestrator.catalog.playbooks, performs_effects=False
         )
         execution_id = await orchestrator.submit(Submission(text=LOOP))
         first, second = await orchestrator.work.claim(Claim("w", 2), wait=5)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from noetl.core.engine.state import State
 from noetl.core.model.events import instant
@@ -67,28 +67,21 @@ class Limit(Struct, frozen=True, omit_defaults=True):
         return f"{self.subject} {self.name}"
 
 
-class Limits:
+class Limits(Struct, eq=False):
     """The limits of an installation; every change is passed to the limiter."""
 
-    def __init__(
-        self,
-        triggers: TriggerStore,
-        limiter: ConcurrencyLimiter,
-        store: EventStore,
-        queue: RunQueue,
-        clock: Clock,
-        notifier: ChangeNotifier | None = None,
-    ) -> None:
-        self._triggers = triggers
-        self._limiter = limiter
-        self._store = store
-        self._queue = queue
-        self._clock = clock
-        self._notifier = notifier
-        self._watch: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()  # another server changed a limit
-        if notifier is not None:
-            notifier.subscribe(CHANNEL, lambda _: self._changed.set())
+    _triggers: TriggerStore
+    _limiter: ConcurrencyLimiter
+    _store: EventStore
+    _queue: RunQueue
+    _clock: Clock
+    _notifier: ChangeNotifier | None = None
+    _watch: asyncio.Task[None] | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)  # another server changed a limit
+
+    def __post_init__(self) -> None:
+        if self._notifier is not None:
+            self._notifier.subscribe(CHANNEL, lambda _: self._changed.set())
 
     def start(self) -> None:
         """Start to watch for changes and free slots."""

@@ -79,18 +79,16 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         for each in raw_routes:
             schemas.update(each.schemas)
         roles = {(each.path, "POST"): each.role for each in raw_routes} | {
-            (route.path_format, method): role_of(route) for route in api_routes(app) for method in route.methods or ()
+            (route.path_format, method): role_of(route)
+            for route in flat_routes(app.routes)
+            if isinstance(route, APIRoute)
+            for method in route.methods or ()
         }
         for path, operations in found["paths"].items():
             for method, operation in operations.items():
                 _complete(operation, roles.get((path, method.upper())))
         app.openapi_schema = found
     return app.openapi_schema
-
-
-def api_routes(app: FastAPI) -> list[APIRoute]:
-    """All framework routes, including those of included routers."""
-    return [route for route in flat_routes(app.routes) if isinstance(route, APIRoute)]
 
 
 def _complete(operation: dict[str, Any], role: str | None) -> None:

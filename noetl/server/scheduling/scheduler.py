@@ -34,16 +34,13 @@ QUEUED_POLL_SECONDS = 0.5  # maximum delay until a queued tick starts
 WINDOWS = (3600.0, 86_400.0, 32 * 86_400.0, 1_000 * 86_400.0, float("inf"))
 
 
-class Scheduler:
+class Scheduler(msgspec.Struct, eq=False):
     """Starts the executions of due ticks."""
 
-    def __init__(
-        self, store: TriggerStore, orchestrator: Orchestrator, clock: Clock, leadership: LeaderLease | None = None
-    ) -> None:
-        self._store = store
-        self._orchestrator = orchestrator
-        self._clock = clock
-        self._leadership = leadership
+    _store: TriggerStore
+    _orchestrator: Orchestrator
+    _clock: Clock
+    _leadership: LeaderLease | None = None
 
     async def run_due(self) -> int:
         """Start the executions of all due schedules; returns the number of due schedules."""

@@ -83,7 +83,7 @@ async def catalog(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
     """One page, sorted by path."""
-    found = await state.orchestrator.catalog.list(search=search, after=after, limit=limit + 1)
+    found = await state.orchestrator.catalog.playbooks.list(search=search, after=after, limit=limit + 1)
     return json_response(
         await state.run_in_thread(lambda: page_of(found, limit, lambda each: each.path, playbook_document))
     )
@@ -98,7 +98,7 @@ async def versions(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
     """One page, without texts."""
-    found = await state.orchestrator.catalog.versions(path, before=before, limit=limit + 1)
+    found = await state.orchestrator.catalog.playbooks.versions(path, before=before, limit=limit + 1)
     if not found and before is None:
         raise NotFound(f"there is no playbook {path!r}")
     return json_response(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
@@ -13,12 +12,11 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.reference import Reference
 from noetl.data.formats import format_of
-from noetl.data.payload_reader import Part, PartNotFound, TooLarge, read_part
+from noetl.data.payload_reader import Part, PartNotFound, StoredPayload, TooLarge, read_part
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.dependencies import App, Viewer
 from noetl.server.http.problems import problem
 from noetl.server.http.response_models import json_response
-from noetl.storage.ports.results import ResultStore
 
 router = APIRouter(tags=["results"])
 
@@ -77,7 +75,7 @@ async def part(
 ) -> Response:
     """Rows of tables, elements of lists or lines of text, as `{format, data}`, without loading the whole payload."""
     reference = decode(ref)
-    payload = _Stored(state.orchestrator.results, reference)
+    payload = StoredPayload(reference, state.orchestrator.results.open)
     try:
         format = format_of(given=None, content_type=reference.meta.content_type)
         data = await read_part(payload, format, Part(select, limit, offset), most=MAX_PART, verify=False)
@@ -86,22 +84,6 @@ async def part(
     except (TooLarge, ValueError) as wrong:
         raise RequestRefused(str(wrong)) from None
     return json_response({"format": format, "data": data})
-
-
-class _Stored:
-    """A stored payload as a source for `read_part`."""
-
-    def __init__(self, results: ResultStore, reference: Reference) -> None:
-        self._results = results
-        self._reference = reference
-        self.size = reference.meta.bytes
-
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        async for chunk in self._results.open(self._reference):
-            yield chunk
-
-    async def read(self, start: int, count: int) -> bytes:
-        return b"".join([chunk async for chunk in self._results.open(self._reference, offset=start, length=count)])
 
 
 def encode(reference: Reference) -> str:

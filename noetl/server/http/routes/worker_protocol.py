@@ -76,20 +76,18 @@ Handler = Callable[[AppState, WorkerRegistry, Any], Awaitable[msgspec.Struct | b
 
 def raw_routes(state: Callable[[], AppState], workers: WorkerRegistry) -> list[RawRoute]:
     """The routes that every run uses."""
-    return [_route(name, call.body, call.handle, state, workers) for name, call in WORKER_CALLS.items()]
+    return [_route(name, call, state, workers) for name, call in WORKER_CALLS.items()]
 
 
-def _route(
-    name: str, body: type[Any], handle: Handler, state: Callable[[], AppState], workers: WorkerRegistry
-) -> RawRoute:
-    decoder = msgspec.json.Decoder(body)
+def _route(name: str, call: WorkerCall, state: Callable[[], AppState], workers: WorkerRegistry) -> RawRoute:
+    decoder = msgspec.json.Decoder(call.body)
 
     async def handler(scope: Scope, data: bytes, receive: Receive) -> RawResponse:
         try:
             decoded = decoder.decode(data)
         except msgspec.DecodeError as wrong:
-            raise HTTPException(422, f"invalid {body.__name__}: {wrong}") from None
-        handling = handle(state(), workers, decoded)
+            raise HTTPException(422, f"invalid {call.body.__name__}: {wrong}") from None
+        handling = call.handle(state(), workers, decoded)
         if getattr(decoded, "wait", 0) > 0:
             return await _unless_disconnected(receive, state(), decoded, handling)
         return RawResponse(_encode(await handling))
