@@ -45,7 +45,7 @@ DELIVERY_SECONDS = 1.0  # that a reply with orders may take before the lease is 
 RETRY_SECONDS = 0.5  # before a run that could not be leased is enqueued again
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WorkerService:
     """`WorkLink` over the executions of this process."""
 

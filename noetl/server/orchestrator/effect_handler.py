@@ -57,7 +57,7 @@ class EndNotifier:
             ended.set()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class EffectHandler:
     """The `ExecutionHost` of all actors: offers slots before a decision and performs its effects after the append."""
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0  # how often `wait` reads the store for what another process wrote
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Orchestrator:
     """The control plane over its back ends, constructed by `noetl.server.composition`; `work` is its interface for
     workers."""
