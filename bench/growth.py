@@ -96,7 +96,7 @@ async def _among(engine: LocalEngine, sizes: tuple[int, ...]) -> AsyncIterator[M
         yield _point("execution", size, samples)
         began = time.perf_counter()
         for _ in range(10):
-            await engine.orchestrator.executions(ExecutionFilter(limit=100))
+            await engine.orchestrator.store.executions(ExecutionFilter(limit=100))
         listing = (time.perf_counter() - began) / 10
         name = f"a page of 100 executions, by executions in the database: {size:,}"
         yield summarize("noetl", "growth", name, [listing * 1e6], "us")

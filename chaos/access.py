@@ -58,7 +58,7 @@ def create_test_app(tokens: Tokens) -> FastAPI:
     """An application with in-memory stores."""
     stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), _NoResults(), MemoryRunQueue())  # type: ignore[arg-type]
     orchestrator = build_orchestrator(stores, specs)
-    parts = AppState(orchestrator, tokens, specs)
+    parts = AppState(orchestrator, tokens, specs, None, None, None)  # type: ignore[arg-type]  # not for workers
 
     async def readiness() -> list[str]:
         return []

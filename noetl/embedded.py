@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from noetl.settings import Settings
     from noetl.storage.sqlite.process_locks import ProcessLocks
     from noetl.worker.host import TaskObserver
+    from noetl.worker.pool import Pool
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 STOP_SECONDS = 10.0  # for a cancelled execution to end
@@ -65,7 +67,7 @@ class SettingFields(TypedDict, total=False):
 class LocalEngine:
     """An embedded engine; use it as an async context manager, or `close` it."""
 
-    def __init__(self, orchestrator: Orchestrator, closing: list[Callable[[], Any]]) -> None:
+    def __init__(self, orchestrator: Orchestrator, closing: AsyncExitStack) -> None:
         self.orchestrator = orchestrator
         self._closing = closing
 
@@ -125,8 +127,7 @@ class LocalEngine:
 
     async def close(self) -> None:
         """Stop the workers and close the back ends."""
-        while self._closing:
-            await self._closing.pop()()
+        await self._closing.aclose()
 
     async def __aenter__(self) -> LocalEngine:
         return self
@@ -173,31 +174,35 @@ async def open_local(
 
     `store` is `memory:`, `sqlite:///path` or the path of a file; missing fields are read from the settings.
     `work=False` opens it only for queries and commands. `resume` continues all orphaned executions, or the named one
-    and the others of its process; Conflict when that process is alive.
-    `watcher` receives the output of tools. `load`, `keychain` and `clock` replace the installation's own, for tests."""
+    and the others of its process; Conflict when that process is alive. `observer` receives the output of tools. `load`,
+    `keychain` and `clock` replace the installation's own, for tests."""
+    from noetl.runtime.clock import RealClock
+    from noetl.runtime.resources import close_loop_resources
+    from noetl.runtime.tasks import running
     from noetl.secrets.keychain import InstalledCredentials, open_keychain
+    from noetl.server.lifecycle.external_changes import watch_external_changes
+    from noetl.server.lifecycle.retention import collect
     from noetl.storage.factory import open_process_locks, open_stores, open_triggers
     from noetl.storage.queue.memory import MemoryRunQueue
     from noetl.storage.results import open_results
     from noetl.tools.registry import specs
 
     settings = settings or _settings(fields)
-    closing: list[Callable[[], Any]] = []
-    try:
+    async with AsyncExitStack() as closing:
         events, playbooks = open_stores(settings.store, preallocate_wal=settings.sqlite_wal_preallocate)
-        closing.append(events.close)
+        closing.push_async_callback(events.close)
         locks = open_process_locks(settings.store)
         if locks is not None:
-            closing.append(_as_async(locks.close))
+            closing.callback(locks.close)
         results = open_results(settings.results)
-        closing.append(results.close)
+        closing.push_async_callback(results.close)
         if work and "blob" in results.by_type:  # on the local disk, so that the scan is cheap
-            closing.append(lambda: _delete_expired(results))
+            closing.push_async_callback(collect, results, RealClock())
         database = getattr(events, "database", None)
         secrets = keychain or open_keychain(
             settings.home, credentials=InstalledCredentials(settings.home, database=database)
         )
-        closing.append(secrets.close)
+        closing.push_async_callback(secrets.close)
         orchestrator = build_orchestrator(
             Stores(events, playbooks, results, MemoryRunQueue(), open_triggers(events)),
             specs,
@@ -209,19 +214,18 @@ async def open_local(
                 performs_effects=work,
             ),
         )
-        closing.append(orchestrator.close)
+        closing.push_async_callback(orchestrator.close)
         if work:
             await orchestrator.load_limits()
-            closing.append(await _start_pool(orchestrator, results, settings.slots, observer, load, clock))
+            pool = _create_pool(orchestrator, results, settings.slots, observer, load, clock or RealClock())
+            closing.push_async_callback(close_loop_resources)
+            closing.push_async_callback(pool.stop, grace=0.0)
+            await pool.start()
             if locks is not None:
-                closing.append(await _watch_changes(orchestrator))
+                await closing.enter_async_context(running(watch_external_changes(orchestrator)))
         if resume:
             await _resume(orchestrator, locks, resume)
-    except BaseException:
-        while closing:
-            await closing.pop()()
-        raise
-    return LocalEngine(orchestrator, closing)
+        return LocalEngine(orchestrator, closing.pop_all())
 
 
 async def _resume(orchestrator: Orchestrator, locks: ProcessLocks | None, resume: bool | str) -> None:
@@ -250,57 +254,20 @@ def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[
     return select
 
 
-# ── parts of an engine ──────────────────────────────────────────────────────────────────
-
-
-async def _delete_expired(results: ResultStore) -> None:
-    from noetl.runtime.clock import RealClock
-    from noetl.server.lifecycle.retention import collect
-
-    await collect(results, RealClock())
-
-
-def _as_async(close: Callable[[], None]) -> Callable[[], Any]:
-    async def closing() -> None:
-        close()
-
-    return closing
-
-
-async def _watch_changes(orchestrator: Orchestrator) -> Callable[[], Any]:
-    from contextlib import AsyncExitStack
-
-    from noetl.server.lifecycle.external_changes import watch_external_changes
-
-    stack = AsyncExitStack()
-    await stack.enter_async_context(watch_external_changes(orchestrator))
-    return stack.aclose
-
-
-async def _start_pool(
+def _create_pool(
     orchestrator: Orchestrator,
     results: ResultStore,
     slots: int,
     observer: TaskObserver | None,
     load: Callable[[str], ToolFunction] | None,
-    clock: Clock | None,
-) -> Callable[[], Any]:
-    """Start workers in this process; returns a function that stops them and closes the resources of their tools."""
-    from noetl.runtime.clock import RealClock
-    from noetl.runtime.resources import close_loop_resources
+    clock: Clock,
+) -> Pool:
     from noetl.worker.factory import create_pool
     from noetl.worker.host import HostServices, TaskObserver
 
-    worker = f"local-{os.getpid()}"
     services = HostServices(results, observer=observer or TaskObserver())
-    pool = create_pool(orchestrator.work, services, worker=worker, clock=clock or RealClock(), slots=slots, load=load)
-    await pool.start()
-
-    async def stop() -> None:
-        await pool.stop(grace=0.0)
-        await close_loop_resources()
-
-    return stop
+    worker = f"local-{os.getpid()}"
+    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=slots, load=load)
 
 
 async def find_file(path: str, caller: str) -> tuple[str, str] | None:
@@ -345,17 +312,10 @@ def _settings(fields: SettingFields) -> Settings:
 # ── the Python API ──────────────────────────────────────────────────────────────────────
 
 
-class RunOptions(TypedDict, total=False):
+class RunOptions(RequestFields, total=False):
     """Options of `run` and `run_async`; `LocalEngine.run` explains them."""
 
-    file: str
-    version: int | str | None
-    strict: bool
-    legacy: bool
     timeout: float | None
-    key: str | None
-    entry_step: str | None
-    return_step: str | None
     on_start: Callable[[str], None] | None
     on_event: Callable[[Recorded], None] | None
 

@@ -68,7 +68,7 @@ class Setting(Struct, frozen=True):
 
     name: str
     read: Callable[[Any], Any]  # parses text or a TOML value; raises ValueError with the rule
-    default: Callable[[Mapping[str, Any], Mapping[str, str]], Any]  # from earlier settings and the environment
+    default: Any  # a value, or a function of the earlier settings and the environment
     doc: str
     secret: bool = False
 
@@ -81,6 +81,10 @@ class Setting(Struct, frozen=True):
     def variable(self) -> str:
         """Name of the environment variable."""
         return PREFIX + self.attribute.upper()
+
+    def default_value(self, known: Mapping[str, Any], environ: Mapping[str, str]) -> Any:
+        """The value without any source."""
+        return self.default(known, environ) if callable(self.default) else self.default
 
 
 class Loaded(Struct, frozen=True):
@@ -266,84 +270,53 @@ TABLE: tuple[Setting, ...] = (
         lambda known, environ: f"blob://{known['home']}/results",
         "result store for payloads that are too large for the event log",
     ),
-    Setting(
-        "slots", _positive, lambda known, environ: 256, "number of runs that the embedded engine executes concurrently"
-    ),
-    Setting(
-        "server.url", _url, lambda known, environ: None, "server that commands connect to; none: the embedded engine"
-    ),
-    Setting("token", _text, lambda known, environ: None, "access token for that server", secret=True),
-    Setting("server.host", _text, lambda known, environ: "127.0.0.1", "address that a server listens on"),
-    Setting("server.port", _port, lambda known, environ: 8642, "port that a server listens on"),
-    Setting(
-        "server.hosts", _texts, lambda known, environ: (), "host names that a server accepts in addition to loopback"
-    ),
-    Setting(
-        "server.prefix",
-        _prefix,
-        lambda known, environ: "",
-        "path prefix under which a reverse proxy publishes a server",
-    ),
-    Setting(
-        "server.lease_seconds",
-        _seconds,
-        lambda known, environ: 30.0,
-        "time without a heartbeat after which a worker loses its runs",
-    ),
+    Setting("slots", _positive, 256, "number of runs that the embedded engine executes concurrently"),
+    Setting("server.url", _url, None, "server that commands connect to; none: the embedded engine"),
+    Setting("token", _text, None, "access token for that server", secret=True),
+    Setting("server.host", _text, "127.0.0.1", "address that a server listens on"),
+    Setting("server.port", _port, 8642, "port that a server listens on"),
+    Setting("server.hosts", _texts, (), "host names that a server accepts in addition to loopback"),
+    Setting("server.prefix", _prefix, "", "path prefix under which a reverse proxy publishes a server"),
+    Setting("server.lease_seconds", _seconds, 30.0, "time without a heartbeat after which a worker loses its runs"),
     Setting(
         "server.drain_seconds",
         _pause,
-        lambda known, environ: 0.0,
+        0.0,
         "time that a stopping server still serves requests while `/readyz` reports that it is not ready",
     ),
     Setting(
         "worker.pool",
         _pools,
-        lambda known, environ: "default",
+        "default",
         "pool that a worker leases runs from; several pools share its slots by weight: `default=3,reports=1`",
     ),
-    Setting(
-        "worker.drain_seconds",
-        _seconds,
-        lambda known, environ: 30.0,
-        "time that a stopping worker gives its runs to finish",
-    ),
-    Setting(
-        "private_networks",
-        _networks,
-        lambda known, environ: (),
-        "private networks that the tools of a worker may connect to",
-    ),
-    Setting(
-        "log.format",
-        _one_of("text", "json"),
-        lambda known, environ: "text",
-        "log format of servers and workers: `text` or `json`",
-    ),
+    Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
+    Setting("private_networks", _networks, (), "private networks that the tools of a worker may connect to"),
+    Setting("log.format", _one_of("text", "json"), "text", "log format of servers and workers: `text` or `json`"),
     Setting(
         "traces",
         _one_of("off", "otlp", "console"),
-        lambda known, environ: "off",
+        "off",
         "OpenTelemetry traces of servers and workers: `off`, `otlp` (to `OTEL_EXPORTER_OTLP_ENDPOINT`) or `console`",
     ),
     Setting(
         "retention",
         _duration,
-        lambda known, environ: None,
+        None,
         "time after which a server deletes finished executions, such as `30d`; none: never",
     ),
     Setting(
         "nats.url",
         _nats_url,
-        lambda known, environ: None,
+        None,
         "NATS server for messages between servers and workers; none: HTTP only",
         secret=True,
     ),
-    Setting("nats.prefix", _text, lambda known, environ: "noetl", "prefix of the NATS subjects of this installation"),
+    Setting("nats.prefix", _text, "noetl", "prefix of the NATS subjects of this installation"),
     Setting(
         "sqlite.wal_preallocate",
         _boolean,
-        lambda known, environ: False,
+        False,
         "preallocate SQLite's write-ahead log: `on` or `off`; shortens the first commits of a new log by about 15%",
     ),
 )
@@ -403,7 +376,7 @@ def load(
             origins[attribute] = origin(setting)
             break
         else:
-            known[attribute] = setting.default(known, environ)
+            known[attribute] = setting.default_value(known, environ)
             origins[attribute] = "default"
     return Loaded(settings=Settings(**known), origins=origins, warnings=tuple(warnings))
 

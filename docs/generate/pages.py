@@ -127,7 +127,7 @@ def _default(name: str) -> str:
     known = {"home": "HOME"}
     for setting in TABLE:
         if setting.name == name:
-            value = setting.default(known, {"HOME": "~"})
+            value = setting.default_value(known, {"HOME": "~"})
             if name == "home":
                 return "the platform's data folder"
             return "none" if value is None else f"`{value}`"

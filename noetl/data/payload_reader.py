@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, closing
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from noetl.core.model.reference import Reference
 from noetl.data import arrow_tables as tables
 from noetl.data import table_files
 from noetl.data.json_stream import JsonStream
@@ -48,6 +49,24 @@ class Payload(Protocol):
 
     async def read(self, start: int, count: int) -> bytes:
         """A range of it."""
+
+
+class StoredPayload:
+    """A payload of a result store; `open` reads it, like `ResultStore.open`."""
+
+    def __init__(self, reference: Reference, open: Callable[..., AsyncIterator[bytes]]) -> None:
+        self.size = reference.meta.bytes
+        self._reference = reference
+        self._open = open
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """All of it."""
+        async for chunk in self._open(self._reference):
+            yield chunk
+
+    async def read(self, start: int, count: int) -> bytes:
+        """A range of it."""
+        return b"".join([chunk async for chunk in self._open(self._reference, offset=start, length=count)])
 
 
 class Part(NamedTuple):

@@ -123,13 +123,8 @@ class Tracing:
         """The span of a run of a step (of one iteration in a loop); yields the trace id."""
         trace_id = _trace_id(execution_id, trace)
         attributes = {"noetl.execution_id": execution_id, "noetl.step": step, "noetl.run_id": run_id}
-        span = self._start(f"step {step}", trace_id, _span_id(run_id), _span_id(execution_id), attributes)
-        token = _SPAN.set(span)
-        try:
+        with _current(self._start(f"step {step}", trace_id, _span_id(run_id), _span_id(execution_id), attributes)):
             yield f"{trace_id:032x}"
-        finally:
-            _SPAN.reset(token)
-            span.end()
 
     @contextmanager
     def task(self, task_run_id: str, label: str, kind: str, attempt: int) -> Iterator[Span]:
@@ -146,12 +141,8 @@ class Tracing:
         span = self._start(
             f"task {label}", parent_context.trace_id, _span_id(task_run_id), parent_context.span_id, attributes
         )
-        token = _SPAN.set(span)
-        try:
+        with _current(span):
             yield span
-        finally:
-            _SPAN.reset(token)
-            span.end()
 
     def task_traceparent(self, execution_id: str, trace: str | None, task_run_id: str) -> str:
         """The `traceparent` for a child execution of this task."""
@@ -182,16 +173,25 @@ class Tracing:
         return self._tracer.start_span(name, context=parent_context, attributes=attributes, start_time=start)
 
 
+@contextmanager
+def _current(span: Span) -> Iterator[None]:
+    """Make a span the current one for the duration of the block, then end it."""
+    token = _SPAN.set(span)
+    try:
+        yield
+    finally:
+        _SPAN.reset(token)
+        span.end()
+
+
 def record_outcome(span: Span, result: Outcome) -> None:
-    """Set status and error kind of a task's span."""
+    """Set status and error kind of a task's span, which is the current one."""
     span.set_attribute("noetl.status", result.status)
-    if result.error is not None:
-        span.set_attribute("noetl.error.kind", result.error.kind)
-        _failed(span, result.error.kind)
+    record_failure(result.error)
 
 
 def record_failure(problem: ErrorInfo | None) -> None:
-    """Mark the current run's span as failed, with the error kind only: the message may contain a secret."""
+    """Mark the current span as failed, with the error kind only: the message may contain a secret."""
     span = _SPAN.get()
     if span is not None and problem is not None:
         span.set_attribute("noetl.error.kind", problem.kind)

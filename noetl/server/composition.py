@@ -18,18 +18,18 @@ from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.concurrency.limits import ChangeNotifier, Limits
 from noetl.server.dispatch.enqueuer import Enqueuer
-from noetl.server.dispatch.worker_service import WorkerService, WorkerServiceDependencies
+from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.children import Children
 from noetl.server.lifecycle.timers import Timers
 from noetl.server.orchestrator.catalog import Catalog, Files
-from noetl.server.orchestrator.effect_handler import EffectDependencies, EffectHandler, EndNotifier
+from noetl.server.orchestrator.effect_handler import EffectHandler, EndNotifier
 from noetl.server.orchestrator.execution_actor import ActorDependencies, ExecutionActor
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_ids import ExecutionIds
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.request_resolver import RequestResolver
-from noetl.server.orchestrator.service import Orchestrator, OrchestratorDependencies
+from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.read_models.step_table import StepTables
 from noetl.storage.ports.cluster import WorkerHeartbeats
 from noetl.storage.ports.events import EventStore
@@ -100,17 +100,15 @@ def build_orchestrator(
 
     executions = ExecutionCache(create_actor, options.cached_executions)
     work = WorkerService(
-        WorkerServiceDependencies(
-            executions=executions,
-            queue=stores.queue,
-            catalog=catalog,
-            limiter=limiter,
-            background=background,
-            clock=clock,
-            keychain=keychain,
-            heartbeats=cluster.heartbeats,
-            lease_seconds=options.lease_seconds,
-        )
+        executions=executions,
+        queue=stores.queue,
+        catalog=catalog,
+        limiter=limiter,
+        background=background,
+        clock=clock,
+        keychain=keychain,
+        heartbeats=cluster.heartbeats,
+        term=options.lease_seconds,
     )
     ids = ExecutionIds(clock, options.process_number)
     starter = ExecutionStarter(stores.events, catalog, executions, ids, keychain)
@@ -121,35 +119,31 @@ def build_orchestrator(
     timers = Timers(clock, fire_timer)
     ends = EndNotifier()
     effects = EffectHandler(
-        EffectDependencies(
-            executions=executions,
-            work=work,
-            limiter=limiter,
-            enqueuer=Enqueuer(stores.queue, limiter, background),
-            timers=timers,
-            children=Children(actors, executions, starter, background),
-            background=background,
-            ends=ends,
-            clock=clock,
-            enabled=options.performs_effects,
-            shared=shared,
-        )
+        executions=executions,
+        work=work,
+        limiter=limiter,
+        enqueuer=Enqueuer(stores.queue, limiter, background),
+        timers=timers,
+        children=Children(actors, executions, starter, background),
+        background=background,
+        ends=ends,
+        clock=clock,
+        enabled=options.performs_effects,
+        shared=shared,
     )
     return Orchestrator(
-        OrchestratorDependencies(
-            actors=actors,
-            executions=executions,
-            starter=starter,
-            effects=effects,
-            ends=ends,
-            work=work,
-            queue=stores.queue,
-            results=stores.results,
-            timers=timers,
-            background=background,
-            step_tables=StepTables(stores.events),
-            limits=_limits(stores, limiter, clock, cluster),
-        )
+        actors=actors,
+        cache=executions,
+        starter=starter,
+        effects=effects,
+        ends=ends,
+        work=work,
+        queue=stores.queue,
+        results=stores.results,
+        timers=timers,
+        background=background,
+        step_tables=StepTables(stores.events),
+        limits=_limits(stores, limiter, clock, cluster),
     )
 
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("noetl.server")
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CLOSE_SECONDS = 2.0  # for background tasks when the server stops
 STORE_SECONDS = 3.0  # maximum response time of the store before the server is not ready
 PROBE_SECONDS = 1.0  # how long the result of a write probe is valid
@@ -101,7 +100,7 @@ class Server:
             return ["unfinished executions are being taken over"]
         if self.draining or self._state.stopping.is_set():
             return ["the server is stopping"]
-        if not self._state.orchestrator.watches_leases:
+        if not self._state.orchestrator.work.watches_leases:
             return ["expired leases are not detected: the task that watches them has ended; restart the server"]
         if self._heartbeats is not None and self._heartbeats.silent > SILENT_SECONDS:
             return [f"no heartbeat for {self._heartbeats.silent:.0f} s; other servers have taken over"]
@@ -135,6 +134,7 @@ class Server:
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.runtime.clock import RealClock
         from noetl.runtime.event_loop import freeze_gc
+        from noetl.runtime.tasks import running
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
         from noetl.server.scheduling.schedules import Schedules
@@ -150,11 +150,11 @@ class Server:
             schedules = Schedules(backends.triggers, orchestrator.catalog, clock)
             webhooks = Webhooks(backends.triggers, orchestrator, backends.credentials, clock)
             self._state = AppState(
-                orchestrator, self.tokens, specs, backends.credentials, __version__, schedules, webhooks
+                orchestrator, self.tokens, specs, backends.credentials, schedules, webhooks, __version__
             )
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)
-            await closing.enter_async_context(operations.sampling())
+            await closing.enter_async_context(running(operations.sample_forever()))
             orchestrator.start()
             if backends.bus is not None:
                 self._start_bus(backends.bus, app, closing)
@@ -242,11 +242,12 @@ class Server:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
         from noetl.runtime.clock import RealClock
+        from noetl.runtime.tasks import running
         from noetl.server.lifecycle import recovery
         from noetl.server.lifecycle.external_changes import watch_external_changes
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
-        from noetl.server.scheduling.scheduler import Scheduler, scheduling
+        from noetl.server.scheduling.scheduler import Scheduler, run_schedules
 
         clock, cluster, stores = RealClock(), backends.cluster, backends.stores
         await orchestrator.load_limits()
@@ -255,12 +256,12 @@ class Server:
         metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
         if cluster is not None:
             self._heartbeats = await closing.enter_async_context(membership(cluster, orchestrator))
-        await closing.enter_async_context(watch_external_changes(orchestrator))
-        await closing.enter_async_context(
-            run_retention(stores.results, clock, store=stores.events, retention=self.settings.retention, lease=cluster)
+        retention = run_retention(
+            stores.results, clock, store=stores.events, retention=self.settings.retention, cluster=cluster
         )
         scheduler = Scheduler(backends.triggers, orchestrator, clock, cluster)
-        await closing.enter_async_context(scheduling(scheduler, schedules))
+        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler, schedules))
+        await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))
 

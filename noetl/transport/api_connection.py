@@ -118,8 +118,13 @@ class ServerAddress(ServerAddresses):
             f"cannot connect to {urls} ({_reason(problem)}); check that the server is running and the address is right"
         )
 
-    def stream_broken(self, problem: BaseException, broken_at: float | None, until: float | None) -> float:
-        """Use the next address for a broken stream, and return since when it is broken; raise if that is too long."""
+    def failure(self, problem: BaseException | None) -> StoreUnavailable:
+        """The exception after a request failed at every address; `problem` is the last failure."""
+        assert problem is not None
+        return problem if isinstance(problem, StoreUnavailable) else self.unreachable(problem)
+
+    def reconnect(self, problem: BaseException, broken_at: float | None, until: float | None) -> float:
+        """Use the next address for a broken stream, and return when it broke; raises if it was retried long enough."""
         now = time.monotonic()
         if until is not None and now >= until:
             raise TimeoutError("the stream has not ended in time") from None
@@ -155,10 +160,7 @@ class ApiConnection(ServerAddress):
             except UNREACHABLE as broken:
                 problem = broken
             self.use_next()
-        if isinstance(problem, StoreUnavailable):
-            raise problem
-        assert problem is not None
-        raise self.unreachable(problem) from None
+        raise self.failure(problem) from None
 
     def stream(self, path: str, after: int, *, until: float | None = None, stop: Stop | None = None) -> Iterator[bytes]:
         """Yield the data of server-sent events after an id, over broken connections, until the server sends `end`.
@@ -177,7 +179,7 @@ class ApiConnection(ServerAddress):
             except (*UNREACHABLE, StoreUnavailable) as problem:
                 if stop is not None and stop.requested:
                     return
-                broken_at = self.stream_broken(problem, broken_at, until)
+                broken_at = self.reconnect(problem, broken_at, until)
             time.sleep(RECONNECT_DELAY)
 
     def close(self) -> None:

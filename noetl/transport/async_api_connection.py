@@ -46,10 +46,7 @@ class AsyncApiConnection(ServerAddress):
             except UNREACHABLE as broken:
                 problem = broken
             self.use_next()
-        if isinstance(problem, StoreUnavailable):
-            raise problem
-        assert problem is not None
-        raise self.unreachable(_cause(problem)) from None
+        raise self.failure(problem) from None
 
     async def stream(self, path: str, after: int, *, until: float | None = None) -> AsyncIterator[bytes]:
         """Yield the data of server-sent events after an id, over broken connections, until the server sends `end`.
@@ -66,8 +63,13 @@ class AsyncApiConnection(ServerAddress):
                     yield data
                 raise aiohttp.ClientPayloadError("the connection was closed")
             except (*UNREACHABLE, StoreUnavailable) as problem:
-                broken_at = self.stream_broken(_cause(problem), broken_at, until)
+                broken_at = self.reconnect(problem, broken_at, until)
             await asyncio.sleep(RECONNECT_DELAY)
+
+    def unreachable(self, problem: BaseException) -> StoreUnavailable:
+        """The exception for a server that none of the addresses reaches, with the error of the operating system."""
+        cause = getattr(problem, "os_error", None) or getattr(problem, "certificate_error", None)
+        return super().unreachable(cause if isinstance(cause, BaseException) else problem)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -132,9 +134,3 @@ async def _lines(content: aiohttp.StreamReader, until: float | None) -> AsyncIte
 
 def _left(until: float | None) -> float | None:
     return None if until is None else until - time.monotonic()
-
-
-def _cause(problem: BaseException) -> BaseException:
-    """The error of the operating system below an error of aiohttp."""
-    cause = getattr(problem, "os_error", None) or getattr(problem, "certificate_error", None)
-    return cause if isinstance(cause, BaseException) else problem

@@ -16,19 +16,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from noetl.core.model.wire import (
-    ClaimRequest,
-    ExtendRequest,
-    OrdersReply,
-    ReportReply,
-    ReportRequest,
-    RevokedRequest,
-    RunsReply,
-    RunsRequest,
-    SecretsRequest,
-    encode_reports,
-    unpack_orders,
-)
+from noetl.core.model import wire
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.transport.server_policy import ServerAddresses, ServerBusy, problem_detail, response_error
@@ -59,27 +47,28 @@ class HttpWorkLink:
 
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
         """Lease runs."""
-        request = ClaimRequest(claim, wait, self._slots)
-        return unpack_orders(await self._request("claim", request, OrdersReply, wait=wait))
+        request = wire.ClaimRequest(claim, wait, self._slots)
+        return wire.unpack_orders(await self._request("claim", request, wire.OrdersReply, wait=wait))
 
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Send a heartbeat with all leases of this worker, which extends them."""
-        return await self._request("extend", ExtendRequest(worker, list(runs)), HeartbeatReply)
+        return await self._request("extend", wire.ExtendRequest(worker, list(runs)), HeartbeatReply)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """The runs that this worker has lost."""
-        return (await self._request("revoked", RevokedRequest(worker, wait), RunsReply, wait=wait)).lost
+        return (await self._request("revoked", wire.RevokedRequest(worker, wait), wire.RunsReply, wait=wait)).lost
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Return unfinished runs."""
-        await self._request("give-back", RunsRequest(worker, list(runs)), RunsReply)
+        await self._request("give-back", wire.RunsRequest(worker, list(runs)), wire.RunsReply)
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Report events; returns after they are committed."""
-        reply = await self._request("report", ReportRequest(worker, encode_reports(reports), free), ReportReply)
-        return reply.acks, unpack_orders(reply.orders)
+        request = wire.ReportRequest(worker, wire.encode_reports(reports), free)
+        reply = await self._request("report", request, wire.ReportReply)
+        return reply.acks, wire.unpack_orders(reply.orders)
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook."""
@@ -87,7 +76,7 @@ class HttpWorkLink:
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values."""
-        return await self._request("secrets", SecretsRequest(execution_id, list(names)), dict[str, Any])
+        return await self._request("secrets", wire.SecretsRequest(execution_id, list(names)), dict[str, Any])
 
     async def close(self) -> None:
         """Close the connections."""

@@ -15,10 +15,11 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from noetl.errors import StoreUnavailable
+from noetl.runtime.tasks import cancel
 
 log = logging.getLogger("noetl.nats")
 
@@ -69,7 +70,8 @@ class NatsBus:
     async def connected(self, seconds: float) -> bool:
         """Wait up to `seconds` for the first connection; return whether the connection is up."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._first_connection.wait(), seconds)
+            async with asyncio.timeout(seconds):  # not wait_for, which may swallow a cancellation before Python 3.12
+                await self._first_connection.wait()
         return self.up
 
     async def stop_replying(self) -> None:
@@ -89,12 +91,7 @@ class NatsBus:
     async def close(self) -> None:
         """Close the connection."""
         self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._connecting, *self._tasks)
         if self._client is not None:
             with contextlib.suppress(*_errors()):
                 await self._client.close()
@@ -161,9 +158,7 @@ class NatsBus:
                 await message.respond(self._id.encode())
 
         async def handle(message: Any) -> None:
-            task = asyncio.get_running_loop().create_task(self._handle(message, handler))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start_task(self._handle(message, handler))
 
         for subject, receive in (("ask.*", handle), (f"at.{self._id}.*", handle), ("who", identify)):
             self._subscribe(f"{self._prefix}.{subject}", "servers", receive)
@@ -294,7 +289,10 @@ class NatsBus:
             with contextlib.suppress(*_errors()):  # a lost message costs one poll
                 await sending
 
-        task = asyncio.get_running_loop().create_task(send())
+        self._start_task(send())
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

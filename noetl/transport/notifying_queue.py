@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from noetl.core.model.work import Claim
 from noetl.storage.ports.queue import LimitDepth, PoolDepth, QueuedRun, RunQueue
 from noetl.transport.nats_bus import NatsBus
 
 
-class NotifyingRunQueue:
+class NotifyingRunQueue(Struct, eq=False):
     """`ports.RunQueue` around another one, with a work notification for each added run."""
 
-    def __init__(self, queue: RunQueue, bus: NatsBus) -> None:
-        self._queue = queue
-        self._bus = bus
+    _queue: RunQueue
+    _bus: NatsBus
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
         """Add runs, and notify the workers of their pools."""

@@ -71,24 +71,14 @@ class HostServices(Struct, frozen=True):
     observer: TaskObserver = TaskObserver()
 
 
-class TaskHost:
+class TaskHost(Struct, eq=False):
     """The `Host` of one tool call."""
 
-    __slots__ = ("_file", "_ids", "_on_progress", "_secrets", "_services")
-
-    def __init__(
-        self,
-        ids: tuple[str, str, str, str],  # execution id, step, task, task run id
-        file: str,
-        secrets: Secrets,
-        services: HostServices,
-        on_progress: Callable[[dict[str, float]], None],
-    ) -> None:
-        self._ids = ids
-        self._file = file
-        self._secrets = secrets
-        self._services = services
-        self._on_progress = on_progress
+    _ids: tuple[str, str, str, str]  # execution id, step, task, task run id
+    _file: str
+    _secrets: Secrets
+    _services: HostServices
+    _on_progress: Callable[[dict[str, float]], None]
 
     def log(self, line: str, *, stream: str = "stdout") -> None:
         """Pass a line of the tool's output on, masked."""

@@ -9,7 +9,7 @@ restored when another worker continues the run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -210,11 +210,11 @@ class Payloads:
         if content_type == JSON:
             return msgspec.json.decode(b"".join([chunk async for chunk in self._results.open(reference)]))
         from noetl.data.formats import format_of
-        from noetl.data.payload_reader import Part, TooLarge, read_part
+        from noetl.data.payload_reader import Part, StoredPayload, TooLarge, read_part
 
         try:
             return await read_part(
-                _Stored(self._results, reference),
+                StoredPayload(reference, self._results.open),
                 format_of(content_type=content_type, default="text"),
                 Part(),
                 most=size if limit is None else limit,
@@ -244,29 +244,12 @@ class Payloads:
         )
 
 
-class _Stored:
-    """A stored payload as a source for `read_part`."""
-
-    def __init__(self, results: ResultStore, reference: Reference) -> None:
-        self.size = reference.meta.bytes
-        self._results = results
-        self._reference = reference
-
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        async for chunk in self._results.open(self._reference):
-            yield chunk
-
-    async def read(self, start: int, count: int) -> bytes:
-        return b"".join([chunk async for chunk in self._results.open(self._reference, offset=start, length=count)])
-
-
-class _Offloader:
+class _Offloader(msgspec.Struct, eq=False):
     """Moves the large parts of one position to the store."""
 
-    def __init__(self, payloads: Payloads, name: str, offloaded: dict[int, tuple[Any, Any]]) -> None:
-        self._payloads = payloads
-        self._name = name
-        self._offloaded = offloaded
+    _payloads: Payloads
+    _name: str
+    _offloaded: dict[int, tuple[Any, Any]]
 
     async def event(self, event: Event) -> Event:
         if isinstance(event, TaskDone):

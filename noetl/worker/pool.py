@@ -18,9 +18,12 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct
+
 from noetl.core.model.outcome import error_info
 from noetl.core.model.work import Claim, ReportAck, RunOrder
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel
 from noetl.storage.ports.work_link import WorkLink
 from noetl.worker.reports import Reporter, RunEnded, RunReports
 from noetl.worker.runner import Runner, failure_of
@@ -54,16 +57,13 @@ class _RecentLeases:
             del self._keys[key]
 
 
-class HeldRun:
+class HeldRun(Struct, eq=False):
     """A run whose lease this worker holds."""
 
-    __slots__ = ("lost", "order", "reports", "slot")
-
-    def __init__(self, order: RunOrder, reports: RunReports) -> None:
-        self.order = order
-        self.reports = reports
-        self.slot: asyncio.Task[None] | None = None
-        self.lost = False
+    order: RunOrder
+    reports: RunReports
+    slot: asyncio.Task[None] | None = None
+    lost: bool = False
 
 
 class Pool:
@@ -132,7 +132,8 @@ class Pool:
     async def stop(self, grace: float = 30.0) -> None:
         """Stop claiming, wait up to `grace` seconds for active runs, and give the rest back."""
         self._draining = True
-        self._stop_loop(0)
+        for claiming in self._loops[:1]:
+            claiming.cancel()
         waiting = list(self._queue)
         self._queue.clear()
         await self._give_back(waiting)
@@ -154,27 +155,18 @@ class Pool:
                 slot.cancel()
         if self._reconciling is not None:
             self._reconciling.cancel()
-        for number in range(len(self._loops)):
-            self._stop_loop(number)
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await cancel(*self._loops)
 
     async def abandon(self) -> None:
         """Stop at once without giving runs back, like a killed process; for tests."""
         self._draining = True
-        ending = [*self._loops, *self._slots, *([self._reconciling] if self._reconciling is not None else [])]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await cancel(*self._loops, *self._slots, self._reconciling)
         await self._reporter.abandon()
 
     @property
     def busy(self) -> int:
         """The number of held leases."""
         return len(self._held)
-
-    def _stop_loop(self, number: int) -> None:
-        if number < len(self._loops):
-            self._loops[number].cancel()
 
     async def _give_back(self, runs: Sequence[HeldRun]) -> None:
         """Return unfinished runs to the server; no attempt is counted."""
@@ -284,7 +276,7 @@ class Pool:
             key = order.run_id, order.epoch
             if key in self._returned_unseen:
                 continue
-            self._held[key] = held = HeldRun(order, RunReports(order, self._reporter))
+            self._held[key] = held = HeldRun(order, RunReports(order.run_id, order.epoch, self._reporter))
             self._queue.append(held)
         if orders:
             self._idle.clear()

@@ -85,14 +85,13 @@ def _link(settings: Settings, worker: str, slots: int) -> RemoteLink:
 
     assert settings.server_url is not None
     assert settings.token is not None
-    http = HttpWorkLink(settings.server_url, settings.token, slots=slots)
     if settings.nats_url is None:
-        return http
+        return HttpWorkLink(settings.server_url, settings.token, slots=slots)
     from noetl.transport.nats_bus import open_bus
     from noetl.transport.nats_link import NatsWorkLink
 
     bus = open_bus(settings.nats_url, settings.nats_prefix, worker)
-    link = NatsWorkLink(bus, settings.token, http, worker=worker, slots=slots)
+    link = NatsWorkLink(bus, settings.server_url, settings.token, worker=worker, slots=slots)
     bus.start()
     return link
 

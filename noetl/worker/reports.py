@@ -14,10 +14,13 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct, field
+
 from noetl.core.model.events import Event
 from noetl.core.model.work import Report, ReportAck, RunOrder
 from noetl.errors import RequestRefused
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel
 from noetl.storage.ports.work_link import WorkLink
 
 LINGER = 0.1  # seconds that events may be delayed if no run waits for them
@@ -31,21 +34,18 @@ class RunEnded(Exception):
     """The run ended or was leased to another worker: stop, and report nothing more."""
 
 
-class RunReports:
+class RunReports(Struct, eq=False):
     """The reports of one run."""
 
-    __slots__ = ("_reporter", "_waiter", "closed", "ending", "epoch", "in_flight", "number", "pending", "run_id")
-
-    def __init__(self, order: RunOrder, reporter: Reporter) -> None:
-        self.run_id = order.run_id
-        self.epoch = order.epoch
-        self.number = 0
-        self.pending: list[Event] = []
-        self.in_flight = False
-        self.ending = False  # the run's last events are in `pending` or in flight
-        self.closed = False  # rejected, revoked or complete: nothing more is sent
-        self._reporter = reporter
-        self._waiter: asyncio.Future[None] | None = None
+    run_id: str
+    epoch: int
+    _reporter: Reporter
+    number: int = 0
+    pending: list[Event] = field(default_factory=list)
+    in_flight: bool = False
+    ending: bool = False  # the run's last events are in `pending` or in flight
+    closed: bool = False  # rejected, revoked or complete: nothing more is sent
+    _waiter: asyncio.Future[None] | None = None
 
     def queue(self, events: Sequence[Event]) -> None:
         """Send these events within `LINGER` seconds."""
@@ -102,34 +102,23 @@ class RunReports:
         self._waiter = None
 
 
-class Reporter:
+class Reporter(Struct, eq=False):
     """Sends the reports of all runs of this worker, one call at a time."""
 
-    def __init__(
-        self,
-        link: WorkLink,
-        worker: str,
-        *,
-        clock: Clock,
-        free_slots: Callable[[int], int],
-        active: Callable[[], int],
-        on_end: Callable[[RunReports, ReportAck], None],
-        on_orders: Callable[[Sequence[RunOrder]], None],
-    ) -> None:
-        self._link = link
-        self._worker = worker
-        self._clock = clock
-        self._free_slots = free_slots
-        self._active = active
-        self._on_end = on_end
-        self._on_orders = on_orders
-        self._ready: dict[RunReports, None] = {}  # to be sent now
-        self._lingering: dict[RunReports, None] = {}  # to be sent when the timer expires
-        self._wakeup = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._sender: asyncio.Task[None] | None = None
-        self._calling = False
-        self._stopping: asyncio.Future[None] | None = None
+    link: WorkLink
+    worker: str
+    clock: Clock
+    free_slots: Callable[[int], int]
+    active: Callable[[], int]
+    on_end: Callable[[RunReports, ReportAck], None]
+    on_orders: Callable[[Sequence[RunOrder]], None]
+    _ready: dict[RunReports, None] = field(default_factory=dict)  # to be sent now
+    _lingering: dict[RunReports, None] = field(default_factory=dict)  # to be sent when the timer expires
+    _wakeup: asyncio.Event = field(default_factory=asyncio.Event)
+    _timer: asyncio.TimerHandle | None = None
+    _sender: asyncio.Task[None] | None = None
+    _calling: bool = False
+    _stopping: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         """Start the sender task."""
@@ -145,10 +134,8 @@ class Reporter:
 
     async def abandon(self) -> None:
         """Stop at once; pending events are lost, and the leases expire."""
-        if self._sender is not None:
-            self._sender.cancel()
-            await asyncio.gather(self._sender, return_exceptions=True)
-            self._sender = None
+        await cancel(self._sender)
+        self._sender = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -178,7 +165,7 @@ class Reporter:
         A slot that has just finished a run thus needs no task switch, and receives the next orders directly.
         While less than half of the runs are ready the sender task is woken instead, so that it can wait for a
         larger batch."""
-        if 2 * len(self._ready) < self._active():
+        if 2 * len(self._ready) < self.active():
             self.wake()
         elif not self._calling and (batch := self._next_batch()):
             await self._send(batch, on_orders)
@@ -199,7 +186,7 @@ class Reporter:
                 await self._wait_for_batch()
             batch = [] if self._calling else self._next_batch()
             if batch:
-                await self._send(batch, self._on_orders)
+                await self._send(batch, self.on_orders)
                 continue
             if self._stopping is not None and not self._stopping.done() and not self._ready and not self._calling:
                 self._stopping.set_result(None)
@@ -213,7 +200,7 @@ class Reporter:
         Consecutive turns add reports only while the process is busy; then a larger call saves more than the
         delay costs. The other half of the runs is executed while the call is in flight."""
         ready = len(self._ready)
-        while 2 * ready < self._active():
+        while 2 * ready < self.active():
             await asyncio.sleep(0)
             before, ready = ready, len(self._ready)
             if ready <= before:
@@ -252,7 +239,7 @@ class Reporter:
                 self.schedule(run, urgent=run.urgent)
             elif run.ending or not accepted:
                 run.closed = True
-                self._on_end(run, ack)
+                self.on_end(run, ack)
         if orders:
             on_orders(orders)
 
@@ -261,7 +248,7 @@ class Reporter:
         pause = FIRST_PAUSE
         while True:
             try:
-                acks, orders = await self._link.report(self._worker, reports, free=self._free_slots(finished))
+                acks, orders = await self.link.report(self.worker, reports, free=self.free_slots(finished))
                 return _in_order(reports, acks), list(orders)
             except RequestRefused as problem:
                 if len(reports) == 1:
@@ -270,7 +257,7 @@ class Reporter:
                 return await self._deliver_each(reports)
             except Exception as problem:  # noqa: BLE001 - whatever the cause, the events must arrive
                 _log.warning("sending reports failed, retrying: %s: %s", type(problem).__name__, problem)
-            await self._clock.sleep(pause * (0.5 + random.random()))
+            await self.clock.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, MAX_PAUSE)
 
     async def _deliver_each(self, reports: Sequence[Report]) -> tuple[list[ReportAck], list[RunOrder]]:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from noetl.core.model.events import (
@@ -58,34 +59,26 @@ T = TypeVar("T")
 _log = logging.getLogger("noetl.work")
 
 
-class ActiveRun:
+class ActiveRun(Struct, eq=False):
     """The state of a run while it is executed."""
 
-    __slots__ = ("deadlines", "frame", "limit", "offloaded", "order", "reports", "secrets", "set_waiting")
-
-    def __init__(
-        self, order: RunOrder, reports: RunReports, frame: Frame, secrets: Secrets, set_waiting: Callable[[bool], None]
-    ):
-        self.order = order
-        self.reports = reports
-        self.frame = frame
-        self.secrets = secrets
-        self.limit = frame.playbook.executor.limits.max_payload_bytes
-        self.offloaded: dict[int, tuple[Any, Any]] = {}
-        self.deadlines: dict[int, float] = {}  # depth of a workbook call -> its deadline
-        self.set_waiting = set_waiting
+    order: RunOrder
+    reports: RunReports
+    frame: Frame
+    secrets: Secrets
+    set_waiting: Callable[[bool], None]
+    limit: int  # bytes of a value in an event
+    offloaded: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    deadlines: dict[int, float] = field(default_factory=dict)  # depth of a workbook call -> its deadline
 
 
-class ProgressReporter:
+class ProgressReporter(Struct, eq=False):
     """Reports a task's progress at a limited rate."""
 
-    __slots__ = ("_action", "_active", "_next", "_runner")
-
-    def __init__(self, runner: Runner, active: ActiveRun, action: RunTask, started: float) -> None:
-        self._runner = runner
-        self._active = active
-        self._action = action
-        self._next = started + PROGRESS_AFTER
+    _runner: Runner
+    _active: ActiveRun
+    _action: RunTask
+    _next: float
 
     def __call__(self, counts: dict[str, float]) -> None:
         """Queue a progress event if one is due."""
@@ -182,7 +175,8 @@ class Runner:
         if order.position is not None or order.step_scope:
             order = await self._retry_unavailable(partial(self._restore, order))
         frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
-        return ActiveRun(order, reports, frame, self.cache.secrets(context.execution_id), set_waiting)
+        limit = frame.playbook.executor.limits.max_payload_bytes
+        return ActiveRun(order, reports, frame, self.cache.secrets(context.execution_id), set_waiting, limit)
 
     async def _retry_unavailable(self, fetch: Callable[[], Awaitable[T]]) -> T:
         """Fetch what the run needs to start, with retries while a back end is unavailable."""
@@ -361,7 +355,7 @@ class Runner:
                     active.frame.playbook.file,
                     active.secrets,
                     self.services,
-                    ProgressReporter(self, active, action, started),
+                    ProgressReporter(self, active, action, started + PROGRESS_AFTER),
                 ),
                 execution_id=context.execution_id,
                 step=context.step,

@@ -76,7 +76,7 @@ def test_no_more_runs_of_a_pool_are_leased_than_its_limit_allows():
             assert await finish(orchestrator, ids, slots=8) == ["success"] * 4
             assert store.most["pool default"] == 3
             assert await store.held(["pool default", "playbook wide"]) == {"pool default": 0, "playbook wide": 0}
-            assert await orchestrator.limit_depths() == []
+            assert await orchestrator.queue.limit_depths() == []
 
     asyncio.run(scenario())
 

@@ -126,7 +126,7 @@ def test_an_invalid_playbook_is_refused_with_all_diagnostics():
         with pytest.raises(InvalidPlaybook) as refusal:
             await orchestrator.submit(Submission(text=CHAIN.replace("middle}", "nowhere}")))
         assert any("nowhere" in diagnostic.message for diagnostic in refusal.value.diagnostics)
-        assert await orchestrator.executions() == []
+        assert await orchestrator.store.unfinished() == []
 
     asyncio.run(scenario())
 
@@ -198,12 +198,12 @@ def test_a_paused_execution_starts_nothing_until_it_is_resumed():
 def test_two_orchestrators_on_one_store_never_lease_a_run_twice():
     async def scenario():
         one = make_orchestrator()
-        other = make_orchestrator(store=one.store, playbooks=one.catalog._playbooks)
+        other = make_orchestrator(store=one.store, playbooks=one.catalog.playbooks)
         execution_id = await one.submit(Submission(text=LOOP))
         runs = [f"{execution_id}:start:1/{n}" for n in range(4)]
         from noetl.storage.ports.queue import QueuedRun
 
-        await other._queue.put([QueuedRun(execution_id, run) for run in runs])
+        await other.queue.put([QueuedRun(execution_id, run) for run in runs])
         first, second = Hand(one.work, worker="w1"), Hand(other.work, worker="w2")
         async with working(first), working(second):
             assert (await one.wait(execution_id, 10)).status == "success"
@@ -227,7 +227,7 @@ def test_a_restarted_orchestrator_continues_where_the_log_ends():
         order = next(order for order in orders if order.context.execution_id == half)
         await first.work.report("dead", [Hand(None).report(order)])
         await first.close()
-        second = make_orchestrator(store=first.store, playbooks=first.catalog._playbooks, lease_seconds=0.05)
+        second = make_orchestrator(store=first.store, playbooks=first.catalog.playbooks, lease_seconds=0.05)
         assert sorted(await recovery.resume(second)) == sorted([waiting, half])
         second.start()
         async with working(Hand(second.work)):
@@ -323,7 +323,7 @@ def test_a_cancellation_by_another_process_before_a_report_stops_the_other_runs(
     async def scenario():
         orchestrator = make_orchestrator()
         terminal = make_orchestrator(
-            store=orchestrator.store, playbooks=orchestrator.catalog._playbooks, performs_effects=False
+            store=orchestrator.store, playbooks=orchestrator.catalog.playbooks, performs_effects=False
         )
         execution_id = await orchestrator.submit(Submission(text=LOOP))
         first, second = await orchestrator.work.claim(Claim("w", 2), wait=5)

@@ -11,6 +11,7 @@ import pytest
 
 from noetl.embedded import open_local
 from noetl.errors import StoreUnavailable
+from noetl.runtime.tasks import running
 from noetl.server.lifecycle.retention import run_retention
 from noetl.storage.results import open_results
 from tests.conformance.result_store import chunked
@@ -48,7 +49,7 @@ def test_a_server_deletes_expired_results_periodically(tmp_path: Path) -> None:
         results = open_results(f"file://{tmp_path}", clock=clock.now)
         await results.put("a", chunked(b"x"), content_type="text/plain", ttl="15m")
         await results.put("b", chunked(b"y"), content_type="text/plain")
-        async with run_retention(results, clock, every=600):
+        async with running(run_retention(results, clock, every=600)):
             await clock.passed.wait()
         return len(files(tmp_path))
 
@@ -65,7 +66,7 @@ def test_an_unreachable_store_is_logged_and_retried(caplog: pytest.LogCaptureFix
 
     async def scenario(store: Any) -> None:
         clock = Clock(0.0)
-        async with run_retention(store, clock, every=1):
+        async with running(run_retention(store, clock, every=1)):
             await clock.passed.wait()
         assert store.requested == 4
 

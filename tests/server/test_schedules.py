@@ -11,11 +11,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from noetl.errors import Conflict, NotFound, RequestRefused, StoreUnavailable
+from noetl.runtime.tasks import running
 from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.cron import Cron
-from noetl.server.scheduling.scheduler import Scheduler, scheduling
+from noetl.server.scheduling.scheduler import Scheduler, run_schedules
 from noetl.server.scheduling.schedules import Schedules, schedule_document
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
@@ -344,7 +345,7 @@ def test_a_tick_that_cannot_start_is_recorded_and_the_next_one_follows(at_noon):
 
 def test_a_running_scheduler_starts_ticks_and_a_new_schedule_wakes_it(at_noon):
     async def scenario(here: Installation) -> None:
-        async with scheduling(here.scheduler, here.schedules):
+        async with running(run_schedules(here.scheduler, here.schedules)):
             await asyncio.sleep(0)
             here.clock.time = at("2026-01-10T12:30")
             added = asyncio.ensure_future(here.schedules.add("daily", "31 12 * * *", tz="Europe/Berlin"))

@@ -36,7 +36,7 @@ def test_a_state_from_a_snapshot_continues_like_the_folded_one():
             return await inner(execution_id, after, limit)
 
         first.store.read = counted
-        second = make_orchestrator(store=first.store, playbooks=first.catalog._playbooks, lease_seconds=0.05)
+        second = make_orchestrator(store=first.store, playbooks=first.catalog.playbooks, lease_seconds=0.05)
         from noetl.server.lifecycle import recovery
 
         await recovery.resume(second)

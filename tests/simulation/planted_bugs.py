@@ -121,7 +121,7 @@ def _() -> Any:
     perform = EffectHandler._perform
 
     def forgetful(self: Any, execution_id: str, effects: Any, path: str) -> None:
-        state = self._executions.get(execution_id).state
+        state = self.executions.get(execution_id).state
         lost = {run.id for run in state.open.values() if run.epoch} if state else set()
         rest = [each for each in effects if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
         perform(self, execution_id, rest, path)

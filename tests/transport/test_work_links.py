@@ -61,6 +61,49 @@ def losing_one(send: Any, verb: str, problem: Exception) -> Any:
     return sending
 
 
+class _ConnectedBus:
+    """The part of `NatsBus` that `NatsWorkLink.revoked` uses."""
+
+    up = True
+
+    def subscribe(self, kind: str, on_message: Any, *, to: str) -> None:
+        self.deliver = on_message
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_cancelled_wait_for_a_revocation_ends_and_loses_none(turns: int) -> None:
+    async def scenario() -> None:
+        bus = _ConnectedBus()
+        link = NatsWorkLink(bus, "http://127.0.0.1:1", "token", worker="w")  # type: ignore[arg-type]
+        waiting = asyncio.create_task(link.revoked("w", wait=20))
+        await asyncio.sleep(0.01)
+        bus.deliver("w", b"run")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = waiting.cancel()
+        await asyncio.wait((waiting,))
+        assert waiting.cancelled() == was_cancelled
+        assert (await link.revoked("w", wait=0) if was_cancelled else waiting.result()) == ["run"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_cancelled_wait_for_the_first_connection_ends(turns: int) -> None:
+    async def scenario() -> None:
+        bus = NatsBus("nats://127.0.0.1:1")
+        waiting = asyncio.create_task(bus.connected(20))
+        await asyncio.sleep(0.01)
+        bus._first_connection.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_cancelled = waiting.cancel()
+        await asyncio.wait((waiting,))
+        assert waiting.cancelled() == was_cancelled
+
+    asyncio.run(scenario())
+
+
 class TestLocal(WorkLinkSuite):
     @asynccontextmanager
     async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[Link]:
@@ -77,7 +120,7 @@ class Served(WorkLinkSuite):
 
     @asynccontextmanager
     async def served(self, orchestrator: Orchestrator) -> AsyncIterator[str]:
-        self.parts = AppState(orchestrator, self.tokens, specs)
+        self.parts = AppState(orchestrator, self.tokens, specs, None, None, None)  # type: ignore[arg-type]  # not for workers
 
         async def readiness() -> list[str]:
             return []
@@ -177,8 +220,7 @@ class OverNats(Served):
             def link(worker: str) -> WorkLink:
                 if worker not in links:
                     line = self.lines[worker] = NatsBus(self.url, prefix=self.prefix)
-                    fallback = HttpWorkLink(http, self.token)
-                    links[worker] = NatsWorkLink(line, self.token, fallback, worker=worker)
+                    links[worker] = NatsWorkLink(line, http, self.token, worker=worker)
                     line.start()
                     closing.push_async_callback(links[worker].close)
                 return links[worker]
@@ -274,7 +316,7 @@ class TestNats(OverNats):
                 return orders
 
             line = link("w")
-            line._patience = 20 if stops == "cancelled" else 0.1
+            line._nats_patience = 20 if stops == "cancelled" else 0.1
             await orchestrator.submit(Submission(text=ONE))
             orchestrator.work.claim = slowly  # type: ignore[method-assign]
             claiming = asyncio.create_task(line.claim(Claim("w", 1), wait=0))

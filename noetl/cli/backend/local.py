@@ -44,7 +44,7 @@ class LocalBackend:
         before: str | None = None,
         limit: int | None = None,
     ) -> list[ExecutionSummary]:
-        return await self._orchestrator.executions(
+        return await self._orchestrator.store.executions(
             ExecutionFilter(tuple(status), path, parent, search, before, limit or PAGE_SIZE)
         )
 
@@ -111,8 +111,8 @@ class LocalBackend:
 
     async def playbooks(self, search: str | None = None) -> list[StoredPlaybook]:
         found: list[StoredPlaybook] = []
-        catalog = self._orchestrator.catalog
-        while page := await catalog.list(search=search, after=found[-1].path if found else None, limit=PAGE_SIZE):
+        playbooks = self._orchestrator.catalog.playbooks
+        while page := await playbooks.list(search=search, after=found[-1].path if found else None, limit=PAGE_SIZE):
             found += page
         return found
 

@@ -76,9 +76,11 @@ def _sqlite() -> Finding:
 def _store(settings: Settings) -> Iterator[Finding]:
     async def read() -> tuple[list[str], bool]:
         from noetl.embedded import open_local
+        from noetl.storage.ports.events import ExecutionFilter
 
         async with await open_local(settings, work=False) as engine:
-            return await engine.orchestrator.store.unfinished(), bool(await engine.orchestrator.executions())
+            store = engine.orchestrator.store
+            return await store.unfinished(), bool(await store.executions(ExecutionFilter(limit=1)))
 
     if settings.store.startswith("sqlite:") and not Path(settings.store.removeprefix("sqlite://")).exists():
         yield Finding("store", OK, f"{settings.store} (created by the first run)")

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from noetl.core.engine.state import State
 from noetl.core.model.events import instant
 from noetl.errors import Conflict, NoetlError, NotFound, RequestRefused
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel, sleep_unless_set
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.storage.ports.events import EventStore, ExecutionSummary
 from noetl.storage.ports.queue import MAX_WEIGHT, RunQueue
@@ -66,28 +67,21 @@ class Limit(Struct, frozen=True, omit_defaults=True):
         return f"{self.subject} {self.name}"
 
 
-class Limits:
+class Limits(Struct, eq=False):
     """The limits of an installation; every change is passed to the limiter."""
 
-    def __init__(
-        self,
-        triggers: TriggerStore,
-        limiter: ConcurrencyLimiter,
-        store: EventStore,
-        queue: RunQueue,
-        clock: Clock,
-        notifier: ChangeNotifier | None = None,
-    ) -> None:
-        self._triggers = triggers
-        self._limiter = limiter
-        self._store = store
-        self._queue = queue
-        self._clock = clock
-        self._notifier = notifier
-        self._watch: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()  # another server changed a limit
-        if notifier is not None:
-            notifier.subscribe(CHANNEL, lambda _: self._changed.set())
+    _triggers: TriggerStore
+    _limiter: ConcurrencyLimiter
+    _store: EventStore
+    _queue: RunQueue
+    _clock: Clock
+    _notifier: ChangeNotifier | None = None
+    _watch: asyncio.Task[None] | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)  # another server changed a limit
+
+    def __post_init__(self) -> None:
+        if self._notifier is not None:
+            self._notifier.subscribe(CHANNEL, lambda _: self._changed.set())
 
     def start(self) -> None:
         """Start to watch for changes and free slots."""
@@ -96,9 +90,7 @@ class Limits:
 
     async def close(self) -> None:
         """Stop watching."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        await cancel(self._watch)
 
     async def set(
         self, subject: str, name: str, most: int | None = None, *, weight: int | None = None, by: str = ""
@@ -220,13 +212,7 @@ class Limits:
 
     async def _poll(self) -> None:
         while True:
-            changed = asyncio.ensure_future(self._changed.wait())
-            slept = asyncio.ensure_future(self._clock.sleep(POLL_SECONDS))
-            try:
-                await asyncio.wait((changed, slept), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
-                slept.cancel()
+            await sleep_unless_set(self._changed, self._clock, POLL_SECONDS)
             self._changed.clear()
             await self.check()
 

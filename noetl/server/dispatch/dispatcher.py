@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec import Struct
+
 from noetl.core.engine.commands import ClaimAnyRun, Reply
 from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model.work import Claim, RunOrder
@@ -20,20 +22,17 @@ LeaseRuns = Callable[[Claim, Sequence[QueuedRun]], Awaitable[list[RunOrder]]]
 ReturnOrders = Callable[[Claim, Sequence[RunOrder]], None]
 
 
-class _PendingPoll:
+class _PendingPoll(Struct, eq=False):
     """An open long poll. It sleeps until it gets orders, the queue changes or it expires; not while it is offered."""
 
-    __slots__ = ("_sleeping", "claim", "closed", "dismissed", "expired", "offered", "orders", "woken")
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.orders: list[RunOrder] | None = None
-        self.woken = False  # since it last slept
-        self.expired = False
-        self.dismissed = False  # its worker missed its heartbeats
-        self.offered = False
-        self.closed = False
-        self._sleeping: asyncio.Future[None] | None = None
+    claim: Claim
+    orders: list[RunOrder] | None = None
+    woken: bool = False  # since it last slept
+    expired: bool = False
+    dismissed: bool = False  # its worker missed its heartbeats
+    offered: bool = False
+    closed: bool = False
+    _sleeping: asyncio.Future[None] | None = None
 
     async def sleep(self) -> None:
         """Sleep until `wake` is or was called, and until no decision holds the slots."""

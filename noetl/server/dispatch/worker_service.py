@@ -9,31 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
 from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
-from noetl.core.model.events import (
-    ChildRequested,
-    Event,
-    IterationDone,
-    IterationFailed,
-    IterationStarted,
-    Recorded,
-    StepDone,
-    StepFailed,
-    StepStarted,
-    WorkerLost,
-)
+from noetl.core.model import events as ev
 from noetl.core.model.ids import execution_of, iteration_id
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
 from noetl.server.dispatch.leases import Lease, Leases
@@ -54,8 +45,9 @@ DELIVERY_SECONDS = 1.0  # that a reply with orders may take before the lease is 
 RETRY_SECONDS = 0.5  # before a run that could not be leased is enqueued again
 
 
-class WorkerServiceDependencies(Struct, frozen=True):
-    """What the worker service uses."""
+@dataclass(eq=False, repr=False)
+class WorkerService:
+    """`WorkLink` over the executions of this process."""
 
     executions: ExecutionCache
     queue: RunQueue
@@ -65,24 +57,11 @@ class WorkerServiceDependencies(Struct, frozen=True):
     clock: Clock
     keychain: Keychain | None = None
     heartbeats: WorkerHeartbeats | None = None  # shared by several servers of one store
-    lease_seconds: float | None = None  # term of a lease without heartbeat; None: unlimited
+    term: float | None = None  # seconds of a lease without heartbeat; None: unlimited
 
-
-class WorkerService:
-    """`WorkLink` over the executions of this process."""
-
-    def __init__(self, dependencies: WorkerServiceDependencies) -> None:
-        self._executions = dependencies.executions
-        self._queue = dependencies.queue
-        self._catalog = dependencies.catalog
-        self._limiter = dependencies.limiter
-        self._background = dependencies.background
-        self._clock = dependencies.clock
-        self._keychain = dependencies.keychain
-        self._heartbeats = dependencies.heartbeats
-        self.term = dependencies.lease_seconds
-        self.leases = Leases(dependencies.clock, self.term)
-        self._dispatcher = Dispatcher(dependencies.queue, self._lease_runs, self._return_orders)
+    def __post_init__(self) -> None:
+        self.leases = Leases(self.clock, self.term)
+        self._dispatcher = Dispatcher(self.queue, self._lease_runs, self._return_orders)
         self._watch: asyncio.Task[None] | None = None
 
     # ── WorkLink ────────────────────────────────────────────────────────────────────────
@@ -95,15 +74,15 @@ class WorkerService:
         """Extend all leases of a worker; the reply lists runs it has lost and runs it did not report."""
         self.leases.extend(worker, runs)
         doubtful = runs
-        if self._heartbeats is not None:
+        if self.heartbeats is not None:
             # Other servers may have granted or revoked a lease: check the log, not only this table.
-            await self._heartbeats.record_heartbeat(worker, runs)
+            await self.heartbeats.record_heartbeat(worker, runs)
         else:
             doubtful = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
         lost = [run_id for run_id, epoch in doubtful if not await self._confirm_lease(worker, run_id, epoch)]
         unknown = []
         for lease in self.leases.unreported(worker, runs, DELIVERY_SECONDS):
-            if self._heartbeats is None or await self._is_current(lease):
+            if self.heartbeats is None or await self._is_current(lease):
                 unknown.append((lease.run_id, lease.epoch))
             else:
                 self.leases.release(lease.run_id, lease.epoch)  # the run ended on another server
@@ -115,7 +94,7 @@ class WorkerService:
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Return runs that a worker does not run; other workers may claim them at once."""
-        replies = [self._executions.send(execution_of(run_id), ReturnRun(run_id, epoch)) for run_id, epoch in runs]
+        replies = [self.executions.send(execution_of(run_id), ReturnRun(run_id, epoch)) for run_id, epoch in runs]
         for reply in replies:
             await reply
 
@@ -124,7 +103,7 @@ class WorkerService:
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Store a worker's events; acknowledged when they are durable, with the next runs for `free` slots."""
         claim = Claim(worker, free, self._dispatcher.pool_of(worker))
-        taken = await self._queue.take(_queue_share(claim)) if free > 0 else []
+        taken = await self.queue.take(_queue_share(claim)) if free > 0 else []
         reported, ids = self._send_reports(worker, reports)
         claimed_any = self._claim_any(claim, ids, free - len(taken))
         claimed = list(zip(taken, self._claim_runs(claim, taken), strict=True))
@@ -146,25 +125,23 @@ class WorkerService:
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook as JSON."""
         try:
-            return await self._catalog.encoded(digest)
+            return await self.catalog.encoded(digest)
         except CorruptLog as problem:
             # A retry does not help the worker; NotFound ends its run.
             raise NotFound(str(problem)) from None
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Keychain values for a run of an execution."""
-        if self._keychain is None:
+        if self.keychain is None:
             raise SecretUnavailable(dict.fromkeys(names, "this installation has no keychain"))
-        state = await self._executions.get(execution_id).load()
+        state = await self.executions.get(execution_id).load()
         playbook = state.playbook
-        return await self._keychain.resolve(playbook.keychain, names, workload=state.workload, file=playbook.file)
+        return await self.keychain.resolve(playbook.keychain, names, workload=state.workload, file=playbook.file)
 
     async def close(self) -> None:
         """Stop watching leases."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
-            self._watch = None
+        await cancel(self._watch)
+        self._watch = None
 
     # ── for the control plane ───────────────────────────────────────────────────────────
 
@@ -182,7 +159,7 @@ class WorkerService:
         """Free slots of open long polls, offered to one decision."""
         return self._dispatcher.slot_offers()
 
-    def follow(self, events: Sequence[Recorded]) -> None:
+    def follow(self, events: Sequence[ev.Recorded]) -> None:
         """Update the leases from events: a start grants one, an end releases it."""
         for recorded in events:
             change = _LEASE_CHANGES.get(type(recorded.body))
@@ -217,7 +194,7 @@ class WorkerService:
             execution_id = execution_of(report.run_id)
             actor = actors.get(execution_id)
             if actor is None:
-                actor = actors[execution_id] = self._executions.get(execution_id)
+                actor = actors[execution_id] = self.executions.get(execution_id)
             replies.append(actor.send(ReportRun(report, worker)))
         return replies, list(actors)
 
@@ -229,7 +206,7 @@ class WorkerService:
             if share > 0:
                 slots -= share
                 command = ClaimAnyRun(worker=claim.worker, slots=share, pool=pool_name(claim.pool))
-                replies.append(self._executions.send(execution_id, command))
+                replies.append(self.executions.send(execution_id, command))
         return replies
 
     async def _lease_runs(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[RunOrder]:
@@ -238,7 +215,7 @@ class WorkerService:
         return self._leased_orders(claimed)
 
     def _claim_runs(self, claim: Claim, runs: Sequence[QueuedRun]) -> list[ReplyFuture]:
-        return [self._executions.send(run.execution_id, ClaimRun(claim.worker, run.run_id)) for run in runs]
+        return [self.executions.send(run.execution_id, ClaimRun(claim.worker, run.run_id)) for run in runs]
 
     async def _wait_all(
         self, claim: Claim, replies: Sequence[ReplyFuture], claimed: Sequence[tuple[QueuedRun, ReplyFuture]]
@@ -270,10 +247,10 @@ class WorkerService:
             reply = answer.reply
             orders.extend(reply.orders)  # empty: another worker claimed it first, or it has ended
             if not reply.orders:
-                self._limiter.slot_unused(run)
+                self.limiter.slot_unused(run)
             if reply.limit is not None:
-                park = partial(self._limiter.park, run, reply.limit)
-                self._background.run_until_done(f"parking {run.run_id}", park)
+                park = partial(self.limiter.park, run, reply.limit)
+                self.background.run_until_done(f"parking {run.run_id}", park)
             elif reply.reserved:
                 self._enqueue_later(run)
         return orders
@@ -291,23 +268,23 @@ class WorkerService:
         """Enqueue a run again after a pause: it is reserved for another worker, or the store was unreachable."""
 
         async def enqueue() -> None:
-            await self._clock.sleep(RETRY_SECONDS)
-            await self._queue.put([structs.replace(run, limit=None)])
+            await self.clock.sleep(RETRY_SECONDS)
+            await self.queue.put([structs.replace(run, limit=None)])
 
-        self._background.run_until_done(f"enqueueing {run.run_id} again", enqueue)
+        self.background.run_until_done(f"enqueueing {run.run_id} again", enqueue)
 
     def _return_orders(self, claim: Claim, orders: Sequence[RunOrder]) -> None:
         """Return orders that could not be delivered to their worker."""
         if not orders:
             return
         runs = [(order.run_id, order.epoch) for order in orders]
-        self._background.run_until_done(f"returning {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
+        self.background.run_until_done(f"returning {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
 
     async def _confirm_lease(self, worker: str, run_id: str, epoch: int) -> bool:
         """Whether the log has a lease that this table may not have; it is granted or released accordingly."""
         try:
-            actor = self._executions.get(execution_of(run_id))
-            state = await (actor.load() if self._heartbeats is None else actor.refresh())
+            actor = self.executions.get(execution_of(run_id))
+            state = await (actor.load() if self.heartbeats is None else actor.refresh())
         except NotFound:
             return False
         run = state.open.get(run_id)
@@ -319,10 +296,10 @@ class WorkerService:
 
     async def _watch_leases(self, term: float) -> None:
         while True:
-            await self._clock.sleep(min(term / 4, WATCH_SECONDS))
+            await self.clock.sleep(min(term / 4, WATCH_SECONDS))
             for lease in self.leases.expired():
-                if self._heartbeats is not None:
-                    if await self._seen_elsewhere(self._heartbeats, lease, term):
+                if self.heartbeats is not None:
+                    if await self._seen_elsewhere(self.heartbeats, lease, term):
                         continue
                     if not await self._is_current(lease):
                         self.leases.release(lease.run_id, lease.epoch)  # the run ended on another server
@@ -339,7 +316,7 @@ class WorkerService:
     async def _is_current(self, lease: Lease) -> bool:
         """Whether the log still has a lease that may have ended on another server."""
         try:
-            state = await self._executions.get(execution_of(lease.run_id)).refresh()
+            state = await self.executions.get(execution_of(lease.run_id)).refresh()
         except (NotFound, StoreUnavailable):
             return True  # the expiry command decides
         run = state.open.get(lease.run_id)
@@ -359,8 +336,8 @@ class WorkerService:
     def _expire(self, run_id: str, epoch: int) -> None:
         execution_id = execution_of(run_id)
         command = ExpireLease(run_id, epoch)
-        self._background.run_until_done(
-            f"expiring the lease of {run_id}", lambda: self._executions.send(execution_id, command)
+        self.background.run_until_done(
+            f"expiring the lease of {run_id}", lambda: self.executions.send(execution_id, command)
         )
 
 
@@ -378,16 +355,16 @@ def _ack(report: Report, answer: ReplyFuture) -> ReportAck:
     return reply.ack or ReportAck(run_id=report.run_id, accepted=reply.accepted)
 
 
-def _started(leases: Leases, body: StepStarted | IterationStarted) -> None:
+def _started(leases: Leases, body: ev.StepStarted | ev.IterationStarted) -> None:
     metrics.CLAIMED.add()
     leases.grant(_run_of(body), body.epoch, body.worker)
 
 
-def _ended(leases: Leases, body: Event) -> None:
+def _ended(leases: Leases, body: ev.Event) -> None:
     leases.release(_run_of(body))
 
 
-def _suspended(leases: Leases, body: ChildRequested) -> None:
+def _suspended(leases: Leases, body: ev.ChildRequested) -> None:
     if body.wait:
         leases.release(_run_of(body))
 
@@ -396,13 +373,13 @@ def _run_of(body: Any) -> str:
     return iteration_id(body.step_run_id, getattr(body, "path", ()))
 
 
-_LEASE_CHANGES: dict[type[Event], Callable[[Leases, Any], None]] = {
-    StepStarted: _started,
-    IterationStarted: _started,
-    StepDone: _ended,
-    StepFailed: _ended,
-    IterationDone: _ended,
-    IterationFailed: _ended,
-    WorkerLost: _ended,
-    ChildRequested: _suspended,
+_LEASE_CHANGES: dict[type[ev.Event], Callable[[Leases, Any], None]] = {
+    ev.StepStarted: _started,
+    ev.IterationStarted: _started,
+    ev.StepDone: _ended,
+    ev.StepFailed: _ended,
+    ev.IterationDone: _ended,
+    ev.IterationFailed: _ended,
+    ev.WorkerLost: _ended,
+    ev.ChildRequested: _suspended,
 }

@@ -20,15 +20,15 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from noetl.errors import RequestRefused
 from noetl.transport.signing import key_of, name_of
 
 Role = Literal["viewer", "operator", "author", "admin", "worker"]
-ROLES: tuple[Role, ...] = ("viewer", "operator", "author", "admin", "worker")
+ROLES: tuple[Role, ...] = get_args(Role)
 
 _INCLUDES: dict[Role, frozenset[Role]] = {
     "viewer": frozenset({"viewer"}),
@@ -147,7 +147,7 @@ class Tokens:
             os.close(descriptor)
 
     def _write(self, tokens: Iterable[Token]) -> None:
-        rows = [{"name": token.name, "role": token.role, "sha256": token.sha256} for token in tokens]
+        rows = [structs.asdict(token) for token in tokens]
         _write_private(self._file, json.dumps({"tokens": rows}, indent=2) + "\n")
         self._stamp = None
 

@@ -6,11 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from noetl.errors import NoetlError
 from noetl.server.http import openapi, problems, web_page
 from noetl.server.http.access import Tokens
 from noetl.server.http.dependencies import AppState
@@ -65,10 +62,8 @@ def create_app(
     app.state.readiness = readiness
     raw_routes = [execute.ROUTE, *worker_protocol.raw_routes(state, app.state.workers)]
     app.router.routes[:0] = [*raw_routes, worker_protocol.playbook_route(state)]
-    app.add_exception_handler(NoetlError, problems.on_noetl_error)
-    app.add_exception_handler(HTTPException, problems.on_http_exception)
-    app.add_exception_handler(RequestValidationError, problems.on_invalid_request)
-    app.add_exception_handler(Exception, problems.on_internal_error)
+    for kind, handler in problems.HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     app.add_middleware(FastPathMiddleware, routes=raw_routes)
     app.add_middleware(SecurityMiddleware, tokens=tokens, hosts=hosts)
     app.add_middleware(AccessLogMiddleware)

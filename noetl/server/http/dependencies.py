@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, HTTPException, Request
 from msgspec import Struct, field
 from starlette.types import Scope
 
 from noetl.core.model.tool import ToolSpec
+from noetl.runtime.tasks import cancel
 from noetl.server.http.access import Caller, Role, Tokens
 from noetl.server.http.problems import no_caller
 from noetl.server.orchestrator.service import Orchestrator
@@ -27,10 +28,10 @@ class AppState(Struct):
     orchestrator: Orchestrator
     tokens: Tokens
     specs: Callable[[], Mapping[str, ToolSpec]]
-    credentials: CredentialStore | None = None
+    credentials: CredentialStore
+    schedules: Schedules
+    webhooks: Webhooks
     version: str = ""
-    schedules: Schedules | None = None
-    webhooks: Webhooks | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_future: asyncio.Task[Any] | None = None  # see `stop_signal`
 
@@ -50,27 +51,16 @@ class AppState(Struct):
         try:
             await asyncio.wait((task, self.stop_signal()), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await cancel(task)
             return default if task.cancelled() else task.result()
         finally:
             task.cancel()
 
 
-def app_state(request: Request) -> AppState:
+async def app_state(request: Request) -> AppState:  # a plain function would be called in a thread
     """The application state of the server that handles this request."""
     state: AppState = request.app.state.app_state
     return state
-
-
-def role_dependency(role: Role) -> Callable[[Request], Awaitable[Caller]]:
-    """A dependency that requires a role; the OpenAPI document reads its attribute `role`."""
-
-    async def check(request: Request) -> Caller:  # a plain function would be called in a thread
-        return require_role(request.scope, role)
-
-    check.role = role  # type: ignore[attr-defined]
-    return check
 
 
 def require_role(scope: Scope, role: Role) -> Caller:
@@ -84,6 +74,18 @@ def require_role(scope: Scope, role: Role) -> Caller:
     return caller
 
 
-def requires_role(role: Role) -> Any:
-    """`Depends` on a caller with this role."""
-    return Depends(role_dependency(role))
+def _requires_role(role: Role) -> Any:
+    """A dependency on a caller with this role; the OpenAPI document reads its attribute `role`."""
+
+    async def check(request: Request) -> Caller:
+        return require_role(request.scope, role)
+
+    check.role = role  # type: ignore[attr-defined]
+    return Depends(check)
+
+
+App = Annotated[AppState, Depends(app_state)]
+Viewer = Annotated[Caller, _requires_role("viewer")]
+Operator = Annotated[Caller, _requires_role("operator")]
+Author = Annotated[Caller, _requires_role("author")]
+Admin = Annotated[Caller, _requires_role("admin")]

@@ -14,8 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import requires_role
+from noetl.server.http.dependencies import Viewer
 from noetl.server.http.middleware.fast_path import RawRoute
 from noetl.server.http.problems import MEDIA_TYPE, flat_routes
 from noetl.server.http.response_models import json_response
@@ -41,13 +40,13 @@ _STYLE = (
 
 
 @router.get("/openapi.json")
-async def document(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def document(request: Request, _: Viewer) -> Response:
     """The OpenAPI document of this server."""
     return json_response(openapi_document(request.app))
 
 
 @router.get("/docs")
-async def docs(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def docs(request: Request, _: Viewer) -> Response:
     """The OpenAPI document as an HTML page."""
     headers = {
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
@@ -80,18 +79,16 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         for each in raw_routes:
             schemas.update(each.schemas)
         roles = {(each.path, "POST"): each.role for each in raw_routes} | {
-            (route.path_format, method): role_of(route) for route in api_routes(app) for method in route.methods or ()
+            (route.path_format, method): role_of(route)
+            for route in flat_routes(app.routes)
+            if isinstance(route, APIRoute)
+            for method in route.methods or ()
         }
         for path, operations in found["paths"].items():
             for method, operation in operations.items():
                 _complete(operation, roles.get((path, method.upper())))
         app.openapi_schema = found
     return app.openapi_schema
-
-
-def api_routes(app: FastAPI) -> list[APIRoute]:
-    """All framework routes, including those of included routers."""
-    return [route for route in flat_routes(app.routes) if isinstance(route, APIRoute)]
 
 
 def _complete(operation: dict[str, Any], role: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -74,7 +74,7 @@ def no_caller(wrong_token: bool) -> str:
 def problem_of(error: Exception) -> Response:
     """The problem document of one of our exceptions."""
     if isinstance(error, InvalidPlaybook):
-        diagnostics = [diagnostic_document(each) for each in error.diagnostics]
+        diagnostics = [each.as_dict() for each in error.diagnostics]
         return problem(422, "the playbook has errors", kind="urn:noetl:invalid-playbook", diagnostics=diagnostics)
     for kind, status in _STATUSES:
         if isinstance(error, kind):
@@ -93,12 +93,6 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (StoreUnavailable, 503),
     (CorruptLog, 500),
 )
-
-
-def diagnostic_document(diagnostic: Any) -> dict[str, Any]:
-    """A diagnostic as JSON, as in the output of the command line."""
-    document: dict[str, Any] = diagnostic.as_dict()
-    return document
 
 
 async def on_noetl_error(request: Request, error: Exception) -> Response:
@@ -156,18 +150,20 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
     return problem(422, detail, errors=errors)
 
 
-async def response_to(request: Request, error: Exception) -> Response:
-    """The response to an exception of a raw route, which the framework's handlers do not see."""
-    if isinstance(error, NoetlError):
-        return await on_noetl_error(request, error)
-    if isinstance(error, HTTPException):
-        return await on_http_exception(request, error)
-    if isinstance(error, RequestValidationError):
-        return await on_invalid_request(request, error)
-    return await on_internal_error(request, error)
-
-
 async def on_internal_error(request: Request, error: Exception) -> Response:
     """Handler of bugs: the traceback is logged and not sent."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem(500, INTERNAL_ERROR)
+
+
+HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+    NoetlError: on_noetl_error,
+    HTTPException: on_http_exception,
+    RequestValidationError: on_invalid_request,
+    Exception: on_internal_error,
+}
+
+
+async def response_to(request: Request, error: Exception) -> Response:
+    """The response to an exception of a raw route, which the framework does not see."""
+    return await next(handle for kind, handle in HANDLERS.items() if isinstance(error, kind))(request, error)

@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from noetl.core.model.events import Recorded
+from noetl.runtime.tasks import cancel
 from noetl.server.http.dependencies import app_state
 from noetl.server.http.routes.operations import Operations, operations_of
 
@@ -41,7 +42,7 @@ async def stream_events(
     """A stream of the execution's events after `after` or `Last-Event-ID`, encoded by `encode`.
 
     A message has at most `max_batch` events; events within `linger` seconds share one."""
-    state = app_state(request)
+    state = await app_state(request)
     await state.orchestrator.summary(execution_id, newest=False)
     if last is not None and last.isdecimal() and len(last) < 17:
         after = max(after, int(last))
@@ -149,9 +150,7 @@ class EventBatcher:
         """Stop reading the log."""
         for future in self._stop_futures:
             future.remove_done_callback(self._wake)
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+        await cancel(self._reader)
         await self._events.aclose()  # type: ignore[attr-defined]
 
     async def _read(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from noetl.errors import NoetlError, StoreUnavailable
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel
 
 log = logging.getLogger("noetl.control")
 
@@ -39,10 +40,7 @@ class BackgroundTasks:
         """Cancel all tasks after at most `grace` seconds; what was not done is outstanding in the log."""
         if grace and self._tasks:
             await asyncio.wait(list(self._tasks), timeout=grace)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     async def _retry(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
         attempt = 0

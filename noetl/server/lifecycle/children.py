@@ -7,6 +7,8 @@ caller's log still waits for it, and `AwaitChild` reports it after the restart.
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from noetl.core.engine.commands import CancelExecution, RecordChildEnd, RecordChildStart
 from noetl.core.engine.effects import AnswerParent, AwaitChild, CancelChild, Effect, StartChild
 from noetl.core.engine.outstanding import outstanding
@@ -32,20 +34,13 @@ def _trace(caller: State, task_run_id: str) -> str | None:
     return tracing.ACTIVE.task_traceparent(caller.execution_id, known, task_run_id)
 
 
-class Children:
+class Children(Struct, eq=False):
     """Performs the engine's effects on child executions."""
 
-    def __init__(
-        self,
-        actors: ActorDependencies,
-        executions: ExecutionCache,
-        starter: ExecutionStarter,
-        background: BackgroundTasks,
-    ) -> None:
-        self._actors = actors
-        self._executions = executions
-        self._starter = starter
-        self._background = background
+    _actors: ActorDependencies
+    _executions: ExecutionCache
+    _starter: ExecutionStarter
+    _background: BackgroundTasks
 
     def perform(self, execution_id: str, effect: Effect) -> None:
         """Begin to perform an effect on a child; other effects are ignored."""

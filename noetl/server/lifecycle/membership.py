@@ -12,41 +12,16 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 from noetl.errors import StoreUnavailable
+from noetl.runtime.tasks import running
 from noetl.server.lifecycle import recovery
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.storage.ports.cluster import Membership
 
 log = logging.getLogger("noetl.control")
 
 HEARTBEAT_SECONDS = 1.0
-
-
-class Heartbeat(Protocol):
-    """The result of one heartbeat."""
-
-    @property
-    def forgotten(self) -> bool:
-        """Whether other servers have taken this one for stopped."""
-
-    @property
-    def died(self) -> tuple[int, ...]:
-        """Servers that stopped and whose executions this one takes over."""
-
-    @property
-    def sweep(self) -> bool:
-        """Whether it is the turn of this server to resume all unfinished executions."""
-
-
-class Membership(Protocol):
-    """The registry of the servers of one store."""
-
-    async def beat(self) -> Heartbeat:
-        """Send a heartbeat."""
-
-    async def leave(self) -> None:
-        """Leave; other servers take over."""
 
 
 class HeartbeatMonitor:
@@ -65,18 +40,13 @@ class HeartbeatMonitor:
 async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIterator[HeartbeatMonitor]:
     """Send heartbeats for the duration of the block, then leave the cluster."""
     monitor = HeartbeatMonitor()
-    loop = asyncio.get_running_loop()
     takeover_needed = asyncio.Event()
-    tasks = [
-        loop.create_task(_send_heartbeats(members, takeover_needed, monitor)),
-        loop.create_task(_take_over(orchestrator, takeover_needed)),
-    ]
     try:
-        yield monitor
+        async with running(
+            _send_heartbeats(members, takeover_needed, monitor), _take_over(orchestrator, takeover_needed)
+        ):
+            yield monitor
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         try:
             await members.leave()
         except StoreUnavailable as problem:

@@ -15,6 +15,7 @@ from noetl.core.engine.outstanding import outstanding
 from noetl.core.engine.state import State
 from noetl.errors import CorruptLog, InvalidPlaybook, NotFound
 from noetl.observability import metrics
+from noetl.server.orchestrator.execution_actor import load_states
 from noetl.server.orchestrator.service import Orchestrator
 
 log = logging.getLogger("noetl.control")
@@ -40,7 +41,7 @@ async def resume(
 
     async def resume_batch(batch: Sequence[str]) -> list[str]:
         async with slots:
-            states = await orchestrator.states(batch)
+            states = await load_states(orchestrator.actors, batch)
             return [each for each in batch if await resume_one(each, states.pop(each, None))]
 
     async def resume_one(execution_id: str, state: State | None) -> bool:
@@ -50,7 +51,7 @@ async def resume(
             fields = {"execution_id": execution_id}
             log.error("execution %s cannot be resumed: %s", execution_id, problem, extra=fields)
             return False
-        orchestrator.take_over(state, outstanding(state), orphaned=workers_gone)
+        orchestrator.effects.take_over(state, outstanding(state), orphaned=workers_gone)
         metrics.RECOVERED.add()
         return True
 

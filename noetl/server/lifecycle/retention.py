@@ -6,15 +6,12 @@ between the two leaves an execution without results, which the next turn finds b
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Protocol
 
 from noetl.errors import NoetlError
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
+from noetl.storage.ports.cluster import Membership
 from noetl.storage.ports.events import EventStore
 from noetl.storage.ports.results import ResultStore
 
@@ -24,30 +21,22 @@ BATCH = 500  # executions deleted together
 _log = logging.getLogger("noetl.control")
 
 
-class RetentionLease(Protocol):
-    """A lease that one of several servers holds."""
-
-    async def acquire_turn(self, name: str, seconds: float) -> bool:
-        """Whether this server gets the lease, for so many seconds."""
-
-
-@asynccontextmanager
 async def run_retention(
     results: ResultStore,
     clock: Clock,
     *,
     store: EventStore | None = None,
     retention: float | None = None,
-    lease: RetentionLease | None = None,
+    cluster: Membership | None = None,
     every: float = INTERVAL_SECONDS,
-) -> AsyncIterator[None]:
-    """Run retention periodically for the duration of the block; `retention` in seconds, None: unlimited."""
-    task = asyncio.create_task(_run_forever(results, clock, store, retention, lease, every))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+) -> None:
+    """Run retention periodically; `retention` in seconds, None: unlimited."""
+    while True:
+        if await _acquire(cluster, every):
+            await collect(results, clock)
+            if store is not None:
+                await _retain(store, results, clock, retention)
+        await clock.sleep(every)
 
 
 async def collect(results: ResultStore, clock: Clock) -> int:
@@ -74,27 +63,11 @@ async def delete_old(store: EventStore, results: ResultStore, before: float) -> 
     return count
 
 
-async def _run_forever(
-    results: ResultStore,
-    clock: Clock,
-    store: EventStore | None,
-    retention: float | None,
-    lease: RetentionLease | None,
-    every: float,
-) -> None:
-    while True:
-        if await _acquire(lease, every):
-            await collect(results, clock)
-            if store is not None:
-                await _retain(store, results, clock, retention)
-        await clock.sleep(every)
-
-
-async def _acquire(lease: RetentionLease | None, every: float) -> bool:
-    if lease is None:
+async def _acquire(cluster: Membership | None, every: float) -> bool:
+    if cluster is None:
         return True
     try:
-        return await lease.acquire_turn("housekeeping", 0.9 * every)
+        return await cluster.acquire_turn("housekeeping", 0.9 * every)
     except NoetlError as problem:
         _log.warning("retention is skipped, the store is unreachable: %s", problem)
         return False

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
+from noetl.runtime.tasks import cancel, sleep_unless_set
 
 
 class Timers:
@@ -44,10 +45,8 @@ class Timers:
 
     async def close(self) -> None:
         """Stop all timers."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await cancel(self._task)
+        self._task = None
 
     async def _run(self) -> None:
         while True:
@@ -56,13 +55,8 @@ class Timers:
             if not self._heap:
                 await self._changed.wait()
                 continue
-            sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, self._heap[0][0] - self._clock.now())))
-            woken = asyncio.ensure_future(self._changed.wait())
-            try:
-                await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                sleeping.cancel()
-                woken.cancel()
+            seconds = max(0.0, self._heap[0][0] - self._clock.now())
+            await sleep_unless_set(self._changed, self._clock, seconds)
 
     def _fire_due(self) -> None:
         now = self._clock.now()

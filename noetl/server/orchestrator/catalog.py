@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -51,7 +51,7 @@ class Catalog:
         files: Files | None = None,
         capacity: int = 256,
     ) -> None:
-        self._playbooks = playbooks
+        self.playbooks = playbooks
         self._specs = specs
         self._files = files
         self._capacity = capacity
@@ -104,7 +104,7 @@ class Catalog:
 
     async def source(self, digest: str) -> Source:
         """The stored text of a digest; CorruptLog when it is missing or damaged."""
-        stored = await self._playbooks.text(digest)
+        stored = await self.playbooks.text(digest)
         if stored is None:
             raise CorruptLog(f"the text of playbook {digest} is missing from the store")
         source = Source(*stored)
@@ -114,7 +114,7 @@ class Catalog:
 
     async def store(self, playbook: Playbook, source: Source) -> None:
         """Store the text permanently under the digest, for `load`."""
-        await self._playbooks.save_text(playbook.digest, source.text, source.file)
+        await self.playbooks.save_text(playbook.digest, source.text, source.file)
         self._remember(self._stored, playbook.digest, None)
 
     def is_stored(self, playbook: Playbook) -> bool:
@@ -157,27 +157,17 @@ class Catalog:
         if lookup is None:
             lookup = self._lookups[path, version] = _Lookup()
         try:
-            return await lookup.find(lambda: self._playbooks.find(path, version))
+            return await lookup.find(lambda: self.playbooks.find(path, version))
         finally:
             if lookup.idle and self._lookups.get((path, version)) is lookup:
                 del self._lookups[path, version]
-
-    async def list(
-        self, *, search: str | None = None, after: str | None = None, limit: int = 100
-    ) -> list[StoredPlaybook]:
-        """One page of playbooks, the newest version of each path."""
-        return await self._playbooks.list(search=search, after=after, limit=limit)
-
-    async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
-        """One page of versions of a path, newest first."""
-        return await self._playbooks.versions(path, before=before, limit=limit)
 
     async def register(
         self, source: Source, at: float, *, strict: bool = False, legacy: bool = False
     ) -> StoredPlaybook:
         """Add a version under the path of the playbook; raises InvalidPlaybook if it has errors."""
         playbook = await self.compile(msgspec.structs.replace(source, file=""), strict=strict, legacy=legacy)
-        return await self._playbooks.register(playbook.path, playbook.digest, source.text, at)
+        return await self.playbooks.register(playbook.path, playbook.digest, source.text, at)
 
     def _remember(self, cache: OrderedDict[K, T], key: K, value: T) -> None:
         cache[key] = value

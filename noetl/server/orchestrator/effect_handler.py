@@ -10,8 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, SetTimer
@@ -58,8 +57,9 @@ class EndNotifier:
             ended.set()
 
 
-class EffectDependencies(Struct, frozen=True):
-    """What effects act on."""
+@dataclass(eq=False, repr=False)
+class EffectHandler:
+    """The `ExecutionHost` of all actors: offers slots before a decision and performs its effects after the append."""
 
     executions: ExecutionCache
     work: WorkerService
@@ -73,32 +73,20 @@ class EffectDependencies(Struct, frozen=True):
     enabled: bool = True  # False: effects are left to the process that runs the execution
     shared: bool = False  # other servers append to the same executions and perform their own effects
 
-
-class EffectHandler:
-    """The `ExecutionHost` of all actors: offers slots before a decision and performs its effects after the append."""
-
-    def __init__(self, dependencies: EffectDependencies) -> None:
-        self._dependencies = dependencies
-        self._executions = dependencies.executions
-        self._work = dependencies.work
-        self._limiter = dependencies.limiter
-
     # ── ExecutionHost ───────────────────────────────────────────────────────────────────
 
     def slot_offers(self) -> list[SlotOffer]:
         """Free slots of open long polls."""
-        return self._work.slot_offers()
+        return self.work.slot_offers()
 
     def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
         """Update leases from the events and perform the effects of a stored decision."""
-        self._work.follow(decision.events)
+        self.work.follow(decision.events)
         self._perform(execution.id, decision.effects, execution.summary.path if execution.summary else "")
         if execution.overtaken:
             execution.overtaken = False
-            if self._dependencies.enabled and not self._dependencies.shared:
-                self._dependencies.background.run_until_done(
-                    f"catching up with {execution.id}", lambda: self.catch_up(execution.id)
-                )
+            if self.enabled and not self.shared:
+                self.background.run_until_done(f"catching up with {execution.id}", lambda: self.catch_up(execution.id))
         if decision.events and isinstance(last := decision.events[-1].body, PlaybookProcessed):
             self._record_end(execution, last.outcome)
 
@@ -109,17 +97,17 @@ class EffectHandler:
 
         `orphaned`: its workers stopped with that process, so their leases expire at once."""
         if orphaned:
-            self._work.expire_all(state)
+            self.work.expire_all(state)
         else:
-            self._work.adopt(state)
+            self.work.adopt(state)
         self._perform(state.execution_id, effects, state.playbook.path)
         if any(isinstance(effect, ContinueLater) for effect in effects):
-            self._executions.get(state.execution_id).wake()
+            self.executions.get(state.execution_id).wake()
 
     async def catch_up(self, execution_id: str) -> None:
         """Perform the effects of a decision that another process appended without performing them."""
-        state = await self._executions.get(execution_id).refresh()
-        self._work.revoke_others(state)
+        state = await self.executions.get(execution_id).refresh()
+        self.work.revoke_others(state)
         self.take_over(state, list(outstanding(state)))
         if state.finished is not None:
             self._end(execution_id)
@@ -127,25 +115,25 @@ class EffectHandler:
     # ── internals ───────────────────────────────────────────────────────────────────────
 
     def _perform(self, execution_id: str, effects: Iterable[Effect], path: str) -> None:
-        if not self._dependencies.enabled:
+        if not self.enabled:
             return
         queued: list[QueuedRun] = []
-        weight = self._limiter.weights.get(path, 1) if self._limiter.weights else 1
+        weight = self.limiter.weights.get(path, 1) if self.limiter.weights else 1
         for effect in effects:
             if isinstance(effect, EnqueueRun):
                 pool = effect.pool or "default"
-                now = self._dependencies.clock.now()
+                now = self.clock.now()
                 queued.append(
                     QueuedRun(execution_id, effect.run_id, pool, effect.affinity, now, effect.limit, weight=weight)
                 )
             elif isinstance(effect, SetTimer):
-                self._dependencies.timers.set(execution_id, effect.at)
+                self.timers.set(execution_id, effect.at)
             elif isinstance(effect, CancelRun):
-                self._work.leases.revoke(effect.run_id, effect.epoch, effect.worker)
+                self.work.leases.revoke(effect.run_id, effect.epoch, effect.worker)
             else:
-                self._dependencies.children.perform(execution_id, effect)
+                self.children.perform(execution_id, effect)
         if queued:
-            self._dependencies.enqueuer.put(execution_id, queued)
+            self.enqueuer.put(execution_id, queued)
 
     def _record_end(self, execution: ExecutionActor, outcome: str) -> None:
         metrics.ENDED.add(1, outcome)
@@ -159,7 +147,7 @@ class EffectHandler:
         execution.state = None  # no further decision; a later read folds the log
 
     def _end(self, execution_id: str) -> None:
-        self._dependencies.timers.set(execution_id, None)
-        self._executions.mark_ended(execution_id)
-        self._dependencies.enqueuer.remove_ended(execution_id)
-        self._dependencies.ends.notify(execution_id)
+        self.timers.set(execution_id, None)
+        self.executions.mark_ended(execution_id)
+        self.enqueuer.remove_ended(execution_id)
+        self.ends.notify(execution_id)

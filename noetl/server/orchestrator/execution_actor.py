@@ -52,15 +52,12 @@ class ActorDependencies(Struct, frozen=True):
     shared: bool = False  # other processes append to the same executions
 
 
-class SlotOffer:
+class SlotOffer(Struct, frozen=True, eq=False):
     """Free slots of a worker, offered to one decision."""
 
-    __slots__ = ("accept", "command", "decline")
-
-    def __init__(self, command: ClaimAnyRun, accept: Callable[[Reply], None], decline: Callable[[], None]) -> None:
-        self.command = command
-        self.accept = accept
-        self.decline = decline
+    command: ClaimAnyRun
+    accept: Callable[[Reply], None]
+    decline: Callable[[], None]
 
 
 class ExecutionHost(Protocol):

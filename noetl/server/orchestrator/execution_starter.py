@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import Struct
+
 from noetl.core.engine.commands import StartExecution
 from noetl.core.model.events import ExecutionRequested
 from noetl.core.model.playbook import Playbook
@@ -21,22 +23,14 @@ from noetl.storage.ports.events import EventStore, ExecutionSummary
 from noetl.storage.ports.secrets import Keychain
 
 
-class ExecutionStarter:
+class ExecutionStarter(Struct, eq=False):
     """Turns submissions into executions."""
 
-    def __init__(
-        self,
-        store: EventStore,
-        catalog: Catalog,
-        executions: ExecutionCache,
-        ids: ExecutionIds,
-        keychain: Keychain | None,
-    ) -> None:
-        self._store = store
-        self._catalog = catalog
-        self._executions = executions
-        self._ids = ids
-        self._keychain = keychain
+    _store: EventStore
+    _catalog: Catalog
+    _executions: ExecutionCache
+    _ids: ExecutionIds
+    _keychain: Keychain | None
 
     async def submit(self, submission: Submission) -> str:
         """Start an execution and return its id after the first append is durable.

@@ -12,13 +12,11 @@ restart `recovery.resume` folds the logs and performs the outstanding effects.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from noetl.core.engine.commands import CancelExecution, Command, PauseExecution, ResumeExecution, SendSignal
-from noetl.core.engine.effects import Effect
 from noetl.core.engine.state import State
 from noetl.core.engine.views.waiting import Finding, waiting_reasons
 from noetl.core.model.events import Recorded
@@ -29,15 +27,15 @@ from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.lifecycle.timers import Timers
 from noetl.server.orchestrator.effect_handler import EffectHandler, EndNotifier
-from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state, load_states
+from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.rerun import rerun_source
 from noetl.server.orchestrator.submissions import Submission
 from noetl.server.read_models.step_table import StepTables
 from noetl.server.read_models.summaries import Progress
-from noetl.storage.ports.events import ExecutionFilter, ExecutionSummary, SharedLogs
-from noetl.storage.ports.queue import LimitDepth, PoolDepth, RunQueue
+from noetl.storage.ports.events import ExecutionSummary, SharedLogs
+from noetl.storage.ports.queue import RunQueue
 from noetl.storage.ports.results import ResultStore
 
 if TYPE_CHECKING:
@@ -46,11 +44,13 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0  # how often `wait` reads the store for what another process wrote
 
 
-class OrchestratorDependencies(Struct, frozen=True):
-    """The components of one control plane, constructed by `noetl.server.composition`."""
+@dataclass(eq=False, repr=False)
+class Orchestrator:
+    """The control plane over its back ends, constructed by `noetl.server.composition`; `work` is its interface for
+    workers."""
 
     actors: ActorDependencies
-    executions: ExecutionCache
+    cache: ExecutionCache
     starter: ExecutionStarter
     effects: EffectHandler
     ends: EndNotifier
@@ -62,21 +62,10 @@ class OrchestratorDependencies(Struct, frozen=True):
     step_tables: StepTables
     limits: Limits | None = None
 
-
-class Orchestrator:
-    """The control plane over its back ends; `work` is its interface for workers."""
-
-    def __init__(self, dependencies: OrchestratorDependencies) -> None:
-        self._dependencies = dependencies
-        self._actors = dependencies.actors
-        self._executions = dependencies.executions
-        self._queue = dependencies.queue
-        self.store = dependencies.actors.store
-        self.results = dependencies.results
-        self.catalog = dependencies.actors.catalog
-        self.limiter = dependencies.actors.limiter
-        self.limits = dependencies.limits
-        self.work = dependencies.work
+    def __post_init__(self) -> None:
+        self.store = self.actors.store
+        self.catalog = self.actors.catalog
+        self.limiter = self.actors.limiter
         self._changed_outside = False  # another process wrote, and the change has not been read yet
 
     # ── requests ────────────────────────────────────────────────────────────────────────
@@ -85,13 +74,13 @@ class Orchestrator:
         """Start an execution and return its id after the first append is durable.
 
         Raises InvalidPlaybook with the diagnostics. A key that was used before returns the execution it started."""
-        return await self._dependencies.starter.submit(submission)
+        return await self.starter.submit(submission)
 
     async def wait(self, execution_id: str, timeout: float | None = None) -> ExecutionSummary:
         """Wait for the end of an execution and return its summary; TimeoutError after `timeout` seconds."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
-        with self._dependencies.ends.subscribed(execution_id) as ended:
+        with self.ends.subscribed(execution_id) as ended:
             # The cached summary is the newest one for executions of this process; others are polled.
             summary = self._cached(execution_id) or await self.summary(execution_id)
             while summary.status not in FINAL:
@@ -148,7 +137,7 @@ class Orchestrator:
                 entry_step=from_step or request.entry_step,
                 return_step=request.return_step,
                 key=key,
-                rerun=await rerun_source(self._actors, state, from_step) if from_step else None,
+                rerun=await rerun_source(self.actors, state, from_step) if from_step else None,
                 legacy=True,
             )
         )
@@ -165,10 +154,6 @@ class Orchestrator:
             raise NotFound(f"there is no execution {execution_id}")
         return found
 
-    async def executions(self, where: ExecutionFilter | None = None) -> list[ExecutionSummary]:
-        """One page of summaries, newest first."""
-        return await self.store.executions(where or ExecutionFilter())
-
     async def events(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """The log of an execution; NotFound when there is none."""
         found = await self.store.read(execution_id, after, limit)
@@ -182,12 +167,8 @@ class Orchestrator:
 
     async def state(self, execution_id: str, at: int | None = None) -> State:
         """The state folded from the log, current or after event `at`; a copy that belongs to the caller."""
-        state, _ = await load_state(self._actors, execution_id, at)
+        state, _ = await load_state(self.actors, execution_id, at)
         return state
-
-    async def states(self, executions: Sequence[str]) -> dict[str, State]:
-        """The states of several executions, read together; long and damaged logs are omitted."""
-        return await load_states(self._actors, executions)
 
     async def why(self, execution_id: str, at: int | None = None) -> list[Finding]:
         """What an execution waits for, now or after event `at`; for an ended one, what ended it."""
@@ -195,7 +176,7 @@ class Orchestrator:
         if at is not None:
             return waiting_reasons(state, state.at)
         return waiting_reasons(
-            state, self._actors.clock.now(), await self.limits.reached(state) if self.limits else None
+            state, self.actors.clock.now(), await self.limits.reached(state) if self.limits else None
         )
 
     async def waits_for(self, row: ExecutionSummary) -> list[str]:
@@ -211,36 +192,13 @@ class Orchestrator:
         state = await self.state(execution_id)
         log = await self.events(execution_id)
         reached = await self.limits.reached(state) if self.limits else None
-        return explain(state, log, self._actors.clock.now(), reached)
+        return explain(state, log, self.actors.clock.now(), reached)
 
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""
         cached = self._cached(execution_id)
         length = cached.seq if cached is not None and cached.status in FINAL else None
-        return await self._dependencies.step_tables.get(execution_id, length)
-
-    async def depths(self) -> list[PoolDepth]:
-        """Runs that wait for a worker, by pool."""
-        return await self._queue.depths()
-
-    async def limit_depths(self) -> list[LimitDepth]:
-        """Runs that wait because a limit is reached, by limit."""
-        return await self._queue.limit_depths()
-
-    @property
-    def watches_leases(self) -> bool:
-        """Whether expired leases are detected."""
-        return self.work.watches_leases
-
-    @property
-    def timers_waiting(self) -> int:
-        """Number of executions with a pending timer."""
-        return len(self._dependencies.timers)
-
-    @property
-    def executions_loaded(self) -> int:
-        """Number of executions in memory."""
-        return len(self._executions)
+        return await self.step_tables.get(execution_id, length)
 
     # ── lifecycle ───────────────────────────────────────────────────────────────────────
 
@@ -257,15 +215,9 @@ class Orchestrator:
         await self.work.close()
         if self.limits is not None:
             await self.limits.close()
-        await self._dependencies.background.close(grace)
-        await self._dependencies.timers.close()
-        await self._queue.close()
-
-    def take_over(self, state: State, effects: Sequence[Effect], *, orphaned: bool = False) -> None:
-        """Continue an execution that another process began.
-
-        `orphaned`: its workers stopped with that process, so their leases expire at once."""
-        self._dependencies.effects.take_over(state, effects, orphaned=orphaned)
+        await self.background.close(grace)
+        await self.timers.close()
+        await self.queue.close()
 
     async def load_limits(self) -> None:
         """Read the limits of the installation; if there are any, start to watch them."""
@@ -278,7 +230,7 @@ class Orchestrator:
         """Perform the effects of commands that other local processes (`noetl cancel`, `signal`) appended."""
         if not isinstance(self.store, SharedLogs):
             return
-        known = self._executions.lengths()
+        known = self.cache.lengths()
         if not known:
             return
         touched = await self.store.touched()
@@ -288,20 +240,20 @@ class Orchestrator:
         if not self._changed_outside:
             return
         found = await self.store.lengths(list(known))
-        now = self._executions.lengths()  # excludes what this process wrote in the meantime
+        now = self.cache.lengths()  # excludes what this process wrote in the meantime
         for execution_id, seq in found:
             if seq > now.get(execution_id, seq) >= 0:
-                await self._dependencies.effects.catch_up(execution_id)
+                await self.effects.catch_up(execution_id)
         # While this process was writing to an execution, a change could not be detected: check it next time.
         self._changed_outside = -1 in now.values()
 
     # ── internals ───────────────────────────────────────────────────────────────────────
 
     async def _send(self, execution_id: str, command: Command) -> None:
-        reply = await self._executions.send(execution_id, command)
+        reply = await self.cache.send(execution_id, command)
         if not reply.accepted:
             raise Conflict(f"execution {execution_id}: {reply.reason or 'this is not possible now'}")
 
     def _cached(self, execution_id: str) -> ExecutionSummary | None:
         """The summary as this process last wrote it; other processes may have written since."""
-        return self._executions.get(execution_id).summary if execution_id in self._executions else None
+        return self.cache.get(execution_id).summary if execution_id in self.cache else None

@@ -76,18 +76,10 @@ def execution_document(summary: ExecutionSummary, progress: Progress, waits_for:
         "error": error_document(progress.error) if failed else None,
         "waits_for": list(waits_for),
         "steps": [
-            {
-                "step": row.step,
-                "status": row.status,
-                "runs": row.runs,
-                "attempts": row.attempts,
-                "tasks": row.tasks,
+            msgspec.structs.asdict(row)
+            | {
                 "started_at": when(row.started_at),
                 "ended_at": when(row.ended_at),
-                "iterations": row.iterations,
-                "iterations_done": row.iterations_done,
-                "iterations_failed": row.iterations_failed,
-                "children": row.children,
                 "error": error_document(row.error),
             }
             for row in progress.steps.values()

@@ -10,36 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from noetl.core.model.events import (
-    ChildStarted,
-    CtxPatched,
-    Event,
-    ExecutionCancelled,
-    ExecutionPaused,
-    ExecutionRequested,
-    ExecutionResumed,
-    IterationFailed,
-    IterationStarted,
-    LoopDone,
-    LoopStarted,
-    NextEvaluated,
-    PlaybookProcessed,
-    Recorded,
-    RequestEvaluated,
-    SignalReceived,
-    StepDone,
-    StepFailed,
-    StepScheduled,
-    StepSkipped,
-    StepStarted,
-    TaskDone,
-    TaskStarted,
-    TokenParked,
-    WorkerLost,
-    WorkflowFinished,
-    WorkflowSynthesized,
-    status_of,
-)
+from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo
 
 STATES = ("in_progress", "success", "error", "skipped")
@@ -62,7 +33,7 @@ class _Table:
         return found
 
 
-def outline_document(events: Iterable[Recorded]) -> dict[str, Any]:
+def outline_document(events: Iterable[ev.Recorded]) -> dict[str, Any]:
     """The events as columns; numbers in `step`, `run`, `task` and `name` are indexes into the tables."""
     names, steps, runs, tasks = _Table(), _Table(), _Table(), _Table()
     columns: dict[str, list[Any]] = {
@@ -76,7 +47,7 @@ def outline_document(events: Iterable[Recorded]) -> dict[str, Any]:
         first = first or recorded.seq
         at.append(round(recorded.at * 1000, 3))
         name.append(names.number(body.NAME))
-        state.append(STATES.index(status_of(body)))
+        state.append(STATES.index(ev.status_of(body)))
         step.append(steps.number(getattr(body, "step", None)))
         run.append(runs.number(getattr(body, "step_run_id", None)))
         path.append(_path(getattr(body, "path", ())))
@@ -110,7 +81,7 @@ def _error(error: ErrorInfo | None) -> dict[str, Any]:
     return {"error": [error.kind, error.message[:_MAX_MESSAGE]]} if error else {}
 
 
-def _task_done(body: TaskDone) -> dict[str, Any]:
+def _task_done(body: ev.TaskDone) -> dict[str, Any]:
     details: dict[str, Any] = _error(body.outcome.error)
     if body.do != "continue":
         details["do"] = body.do
@@ -121,43 +92,42 @@ def _task_done(body: TaskDone) -> dict[str, Any]:
     return details
 
 
-def _next_evaluated(body: NextEvaluated) -> dict[str, Any]:
+def _next_evaluated(body: ev.NextEvaluated) -> dict[str, Any]:
     arcs = [[arc.index, arc.target, arc.held, arc.token] for arc in body.arcs]
     return {"boundary": body.boundary, "arcs": arcs, **_error(body.error)}
 
 
-def _loop_done(body: LoopDone) -> dict[str, Any]:
+def _loop_done(body: ev.LoopDone) -> dict[str, Any]:
     return {"total": body.total, "succeeded": body.succeeded, "failed": body.failed, "skipped": body.skipped}
 
 
-def _lease(body: StepStarted | IterationStarted) -> dict[str, Any] | None:
+def _lease(body: ev.StepStarted | ev.IterationStarted) -> dict[str, Any] | None:
     return {"worker": body.worker, "epoch": body.epoch} if body.epoch > 1 else None
 
 
-_MORE: dict[type[Event], Callable[[Any], dict[str, Any] | None]] = {
-    ExecutionRequested: lambda body: {"by": body.requested_by, "path": body.path},
-    RequestEvaluated: lambda body: _error(body.error),
-    SignalReceived: lambda body: {"signal": body.name, "keys": list(body.payload)},
-    ExecutionPaused: lambda body: {"reason": body.reason},
-    ExecutionResumed: lambda body: {"reason": body.reason},
-    ExecutionCancelled: lambda body: {"reason": body.reason},
-    CtxPatched: lambda body: {"keys": list(body.patch), "by": body.cause},
-    WorkflowSynthesized: lambda body: {"made": [each.name for each in body.steps], **_error(body.error)},
-    WorkflowFinished: lambda body: {"outcome": body.outcome, **_error(body.error)},
-    PlaybookProcessed: lambda body: {"outcome": body.outcome},
-    TokenParked: lambda body: {"token": body.token, "reason": body.reason, "from": body.origin},
-    StepScheduled: lambda body: {"tokens": body.tokens} if body.tokens else None,
-    StepStarted: _lease,
-    StepDone: lambda body: {"ref": True} if body.output.ref else None,
-    StepFailed: lambda body: _error(body.output.error),
-    StepSkipped: lambda body: {"token": body.token, "reason": body.reason},
-    NextEvaluated: _next_evaluated,
-    LoopStarted: lambda body: {"count": body.count, "in_flight": body.max_in_flight},
-    LoopDone: _loop_done,
-    IterationStarted: _lease,
-    IterationFailed: lambda body: _error(body.output.error),
-    TaskStarted: lambda body: None,
-    TaskDone: _task_done,
-    ChildStarted: lambda body: {"child": body.child},
-    WorkerLost: lambda body: {"worker": body.worker, "returned": body.returned},
+_MORE: dict[type[ev.Event], Callable[[Any], dict[str, Any] | None]] = {
+    ev.ExecutionRequested: lambda body: {"by": body.requested_by, "path": body.path},
+    ev.RequestEvaluated: lambda body: _error(body.error),
+    ev.SignalReceived: lambda body: {"signal": body.name, "keys": list(body.payload)},
+    ev.ExecutionPaused: lambda body: {"reason": body.reason},
+    ev.ExecutionResumed: lambda body: {"reason": body.reason},
+    ev.ExecutionCancelled: lambda body: {"reason": body.reason},
+    ev.CtxPatched: lambda body: {"keys": list(body.patch), "by": body.cause},
+    ev.WorkflowSynthesized: lambda body: {"made": [each.name for each in body.steps], **_error(body.error)},
+    ev.WorkflowFinished: lambda body: {"outcome": body.outcome, **_error(body.error)},
+    ev.PlaybookProcessed: lambda body: {"outcome": body.outcome},
+    ev.TokenParked: lambda body: {"token": body.token, "reason": body.reason, "from": body.origin},
+    ev.StepScheduled: lambda body: {"tokens": body.tokens} if body.tokens else None,
+    ev.StepStarted: _lease,
+    ev.StepDone: lambda body: {"ref": True} if body.output.ref else None,
+    ev.StepFailed: lambda body: _error(body.output.error),
+    ev.StepSkipped: lambda body: {"token": body.token, "reason": body.reason},
+    ev.NextEvaluated: _next_evaluated,
+    ev.LoopStarted: lambda body: {"count": body.count, "in_flight": body.max_in_flight},
+    ev.LoopDone: _loop_done,
+    ev.IterationStarted: _lease,
+    ev.IterationFailed: lambda body: _error(body.output.error),
+    ev.TaskDone: _task_done,
+    ev.ChildStarted: lambda body: {"child": body.child},
+    ev.WorkerLost: lambda body: {"worker": body.worker, "returned": body.returned},
 }

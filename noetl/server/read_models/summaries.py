@@ -13,28 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from noetl.core.model.events import (
-    ChildRequested,
-    CtxPatched,
-    Event,
-    ExecutionPaused,
-    ExecutionRequested,
-    ExecutionResumed,
-    IterationDone,
-    IterationFailed,
-    LoopStarted,
-    PlaybookProcessed,
-    Recorded,
-    StepDone,
-    StepFailed,
-    StepScheduled,
-    StepSkipped,
-    StepStarted,
-    TaskDone,
-    WorkflowFinished,
-    WorkflowStarted,
-    WorkflowSynthesized,
-)
+from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.storage.ports.events import ExecutionSummary
 
@@ -42,7 +21,7 @@ from noetl.storage.ports.events import ExecutionSummary
 
 
 def project(
-    summary: ExecutionSummary | None, events: Iterable[Recorded], held: dict[str, int] | None = None
+    summary: ExecutionSummary | None, events: Iterable[ev.Recorded], held: dict[str, int] | None = None
 ) -> ExecutionSummary:
     """The summary after these events; `held` are the slots that the state holds (`capacity.slots_held`)."""
     row = msgspec.structs.asdict(summary) if summary else dict(_EMPTY)
@@ -59,7 +38,7 @@ _EMPTY = msgspec.structs.asdict(ExecutionSummary(execution_id="", path="", statu
 Row = dict[str, Any]
 
 
-def _requested(row: Row, body: ExecutionRequested, recorded: Recorded) -> None:
+def _requested(row: Row, body: ev.ExecutionRequested, recorded: ev.Recorded) -> None:
     row |= {
         "execution_id": recorded.execution_id,
         "path": body.path,
@@ -70,47 +49,47 @@ def _requested(row: Row, body: ExecutionRequested, recorded: Recorded) -> None:
     }
 
 
-def _set_status(status: str) -> Callable[[Row, Event, Recorded], None]:
-    def apply(row: Row, _: Event, __: Recorded) -> None:
+def _set_status(status: str) -> Callable[[Row, ev.Event, ev.Recorded], None]:
+    def apply(row: Row, _: ev.Event, __: ev.Recorded) -> None:
         row["status"] = status
 
     return apply
 
 
-def _step_scheduled(row: Row, _: Event, __: Recorded) -> None:
+def _step_scheduled(row: Row, _: ev.Event, __: ev.Recorded) -> None:
     row["steps_running"] += 1
 
 
-def _step_ended(row: Row, _: Event, __: Recorded) -> None:
+def _step_ended(row: Row, _: ev.Event, __: ev.Recorded) -> None:
     row["steps_running"] -= 1
     row["steps_done"] += 1
 
 
-def _synthesized(row: Row, body: WorkflowSynthesized, _: Recorded) -> None:
+def _synthesized(row: Row, body: ev.WorkflowSynthesized, _: ev.Recorded) -> None:
     if body.error is not None:  # the synthesized steps were rejected: the step is not done, step.failed follows
         row["steps_running"] += 1
         row["steps_done"] -= 1
 
 
-def _finished(row: Row, body: WorkflowFinished, recorded: Recorded) -> None:
+def _finished(row: Row, body: ev.WorkflowFinished, recorded: ev.Recorded) -> None:
     row |= {"error": body.error.message if body.error else None, "steps_running": 0, "ended_at": recorded.at}
 
 
-def _processed(row: Row, body: PlaybookProcessed, recorded: Recorded) -> None:
+def _processed(row: Row, body: ev.PlaybookProcessed, recorded: ev.Recorded) -> None:
     row |= {"status": body.outcome, "ended_at": recorded.at}
 
 
-_PROJECTORS: dict[type[Event], Callable[[Row, Any, Recorded], None]] = {
-    ExecutionRequested: _requested,
-    WorkflowStarted: _set_status("running"),
-    ExecutionPaused: _set_status("paused"),
-    ExecutionResumed: _set_status("running"),
-    StepScheduled: _step_scheduled,
-    StepDone: _step_ended,
-    StepFailed: _step_ended,
-    WorkflowSynthesized: _synthesized,
-    WorkflowFinished: _finished,
-    PlaybookProcessed: _processed,
+_PROJECTORS: dict[type[ev.Event], Callable[[Row, Any, ev.Recorded], None]] = {
+    ev.ExecutionRequested: _requested,
+    ev.WorkflowStarted: _set_status("running"),
+    ev.ExecutionPaused: _set_status("paused"),
+    ev.ExecutionResumed: _set_status("running"),
+    ev.StepScheduled: _step_scheduled,
+    ev.StepDone: _step_ended,
+    ev.StepFailed: _step_ended,
+    ev.WorkflowSynthesized: _synthesized,
+    ev.WorkflowFinished: _finished,
+    ev.PlaybookProcessed: _processed,
 }
 
 
@@ -124,9 +103,9 @@ class StepRow(Struct, omit_defaults=True):
     status: str = "pending"  # pending | running | success | failed | skipped
     runs: int = 0
     attempts: int = 0
+    tasks: int = 0  # task executions so far
     started_at: float | None = None
     ended_at: float | None = None
-    tasks: int = 0  # task executions so far
     iterations: int = 0  # of all its loops
     iterations_done: int = 0
     iterations_failed: int = 0
@@ -148,11 +127,27 @@ class Progress:
         self.path = ""
         self.seq = 0
 
-    def apply(self, recorded: Recorded) -> None:
+    def apply(self, recorded: ev.Recorded) -> None:
         """Apply one event."""
-        apply = _APPLIERS.get(type(recorded.body))
-        if apply is not None:
-            apply(self, recorded.body, recorded.at)
+        body, at = recorded.body, recorded.at
+        if isinstance(body, _STEP_EVENTS):
+            _apply_to_step(self.row(body.step), body, at)
+        elif isinstance(body, ev.ExecutionRequested):
+            self.path = body.path
+            self.started_at = at
+            if body.rerun:
+                self.ctx = dict(body.rerun.ctx)
+        elif isinstance(body, ev.WorkflowStarted):
+            self.status = "running"
+        elif isinstance(body, ev.CtxPatched):
+            self.ctx.update(body.patch)
+        elif isinstance(body, ev.WorkflowFinished):
+            self.output = body.output
+            self.error = body.error
+            self.ended_at = at
+        elif isinstance(body, ev.PlaybookProcessed):
+            self.status = body.outcome
+            self.ended_at = at
         self.seq = recorded.seq
 
     def row(self, step: str) -> StepRow:
@@ -163,103 +158,48 @@ class Progress:
         return found
 
 
-def _progress_requested(view: Progress, body: ExecutionRequested, at: float) -> None:
-    view.path = body.path
-    view.started_at = at
-    if body.rerun:
-        view.ctx = dict(body.rerun.ctx)
+_STEP_EVENTS = (
+    ev.StepScheduled,
+    ev.StepStarted,
+    ev.StepDone,
+    ev.StepFailed,
+    ev.StepSkipped,
+    ev.LoopStarted,
+    ev.IterationDone,
+    ev.IterationFailed,
+    ev.TaskDone,
+    ev.ChildRequested,
+)
 
 
-def _progress_started(view: Progress, _: WorkflowStarted, __: float) -> None:
-    view.status = "running"
-
-
-def _progress_patched(view: Progress, body: CtxPatched, _: float) -> None:
-    view.ctx.update(body.patch)
-
-
-def _progress_scheduled(view: Progress, body: StepScheduled, at: float) -> None:
-    row = view.row(body.step)
-    row.runs += 1
-    row.status = "running"
-    row.attempts = max(row.attempts, 1)
-    row.started_at = row.started_at or at
-
-
-def _progress_step_started(view: Progress, body: StepStarted, _: float) -> None:
-    view.row(body.step).status = "running"
-
-
-def _progress_ended(status: str) -> Callable[[Progress, StepDone | StepFailed, float], None]:
-    def apply(view: Progress, body: StepDone | StepFailed, at: float) -> None:
-        row = view.row(body.step)
-        row.status = status
-        row.ended_at = at
-        row.error = body.output.error
-
-    return apply
-
-
-def _progress_skipped(view: Progress, body: StepSkipped, at: float) -> None:
-    row = view.row(body.step)
-    if not row.runs:
-        row.status = "skipped"
-        row.ended_at = at
-
-
-def _progress_loop(view: Progress, body: LoopStarted, _: float) -> None:
-    view.row(body.step).iterations += body.count
-
-
-def _progress_iteration_done(view: Progress, body: IterationDone, _: float) -> None:
-    view.row(body.step).iterations_done += 1
-
-
-def _progress_iteration_failed(view: Progress, body: IterationFailed, _: float) -> None:
-    row = view.row(body.step)
-    row.iterations_done += 1
-    row.iterations_failed += 1
-
-
-def _progress_task(view: Progress, body: TaskDone, _: float) -> None:
-    if not body.skipped:
-        row = view.row(body.step)
-        row.tasks += 1
-        row.attempts = max(row.attempts, body.attempt)
-
-
-def _progress_child(view: Progress, body: ChildRequested, _: float) -> None:
-    view.row(body.step).children += 1
-
-
-def _progress_finished(view: Progress, body: WorkflowFinished, at: float) -> None:
-    view.output = body.output
-    view.error = body.error
-    view.ended_at = at
-
-
-def _progress_processed(view: Progress, body: PlaybookProcessed, at: float) -> None:
-    view.status = body.outcome
-    view.ended_at = at
-
-
-_APPLIERS: dict[type[Event], Callable[[Progress, Any, float], None]] = {
-    ExecutionRequested: _progress_requested,
-    WorkflowStarted: _progress_started,
-    CtxPatched: _progress_patched,
-    StepScheduled: _progress_scheduled,
-    StepStarted: _progress_step_started,
-    StepDone: _progress_ended("success"),
-    StepFailed: _progress_ended("failed"),
-    StepSkipped: _progress_skipped,
-    LoopStarted: _progress_loop,
-    IterationDone: _progress_iteration_done,
-    IterationFailed: _progress_iteration_failed,
-    TaskDone: _progress_task,
-    ChildRequested: _progress_child,
-    WorkflowFinished: _progress_finished,
-    PlaybookProcessed: _progress_processed,
-}
+def _apply_to_step(row: StepRow, body: ev.Event, at: float) -> None:
+    match body:
+        case ev.StepScheduled():
+            row.runs += 1
+            row.status = "running"
+            row.attempts = max(row.attempts, 1)
+            row.started_at = row.started_at or at
+        case ev.StepStarted():
+            row.status = "running"
+        case ev.StepDone() | ev.StepFailed():
+            row.status = "success" if isinstance(body, ev.StepDone) else "failed"
+            row.ended_at = at
+            row.error = body.output.error
+        case ev.StepSkipped() if not row.runs:
+            row.status = "skipped"
+            row.ended_at = at
+        case ev.LoopStarted():
+            row.iterations += body.count
+        case ev.IterationDone():
+            row.iterations_done += 1
+        case ev.IterationFailed():
+            row.iterations_done += 1
+            row.iterations_failed += 1
+        case ev.TaskDone() if not body.skipped:
+            row.tasks += 1
+            row.attempts = max(row.attempts, body.attempt)
+        case ev.ChildRequested():
+            row.children += 1
 
 
 # ── the result of a run ─────────────────────────────────────────────────────────────────
@@ -326,13 +266,7 @@ def run_result(execution_id: str, progress: Progress, *, timed_out: bool = False
 
 def output_document(output: Outcome | None, error: ErrorInfo | None = None) -> dict[str, Any]:
     """The output envelope `{status, data, ref, error}`, with the additional fields of the tool kind."""
-    if output is None:
-        return {
-            "status": "error" if error else "ok",
-            "data": None,
-            "ref": None,
-            "error": error_document(error),
-        }
+    output = output or Outcome(status="error" if error else "ok", error=error)
     document: dict[str, Any] = {
         "status": output.status,
         "data": output.data,
@@ -346,11 +280,4 @@ def output_document(output: Outcome | None, error: ErrorInfo | None = None) -> d
 
 def error_document(error: ErrorInfo | None) -> dict[str, Any] | None:
     """An error with all its fields."""
-    if error is None:
-        return None
-    return {
-        "kind": error.kind,
-        "message": error.message,
-        "retryable": error.retryable,
-        "details": error.details,
-    }
+    return msgspec.structs.asdict(error) if error is not None else None

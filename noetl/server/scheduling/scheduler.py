@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from itertools import takewhile
 
 import msgspec
@@ -35,16 +34,13 @@ QUEUED_POLL_SECONDS = 0.5  # maximum delay until a queued tick starts
 WINDOWS = (3600.0, 86_400.0, 32 * 86_400.0, 1_000 * 86_400.0, float("inf"))
 
 
-class Scheduler:
+class Scheduler(msgspec.Struct, eq=False):
     """Starts the executions of due ticks."""
 
-    def __init__(
-        self, store: TriggerStore, orchestrator: Orchestrator, clock: Clock, leadership: LeaderLease | None = None
-    ) -> None:
-        self._store = store
-        self._orchestrator = orchestrator
-        self._clock = clock
-        self._leadership = leadership
+    _store: TriggerStore
+    _orchestrator: Orchestrator
+    _clock: Clock
+    _leadership: LeaderLease | None = None
 
     async def run_due(self) -> int:
         """Start the executions of all due schedules; returns the number of due schedules."""
@@ -133,18 +129,8 @@ class Scheduler:
             return  # it ended meanwhile
 
 
-@asynccontextmanager
-async def scheduling(scheduler: Scheduler, schedules: Schedules) -> AsyncIterator[None]:
-    """Run the scheduler for the duration of the block."""
-    task = asyncio.get_running_loop().create_task(_run_forever(scheduler, schedules))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _run_forever(scheduler: Scheduler, schedules: Schedules) -> None:
+async def run_schedules(scheduler: Scheduler, schedules: Schedules) -> None:
+    """Run the scheduler until cancelled."""
     unreachable = False
     while True:
         pause = POLL_SECONDS

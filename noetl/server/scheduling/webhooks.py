@@ -52,16 +52,13 @@ class Webhook(Struct, frozen=True, omit_defaults=True):
     made_credential: bool = False  # the credential was created for it and is removed with it
 
 
-class Webhooks:
+class Webhooks(Struct, eq=False):
     """The webhooks of an installation."""
 
-    def __init__(
-        self, store: TriggerStore, orchestrator: Orchestrator, credentials: CredentialStore, clock: Clock
-    ) -> None:
-        self._store = store
-        self._orchestrator = orchestrator
-        self._credentials = credentials
-        self._clock = clock
+    _store: TriggerStore
+    _orchestrator: Orchestrator
+    _credentials: CredentialStore
+    _clock: Clock
 
     async def add(
         self,

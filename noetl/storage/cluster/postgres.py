@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from noetl.core.model.ids import PROCESS_BITS
 from noetl.errors import StoreUnavailable
+from noetl.storage.ports.cluster import Heartbeat
 from noetl.storage.postgres.database import PostgresDatabase
 
 SCHEMA = (
@@ -30,16 +30,8 @@ SWEEP_SECONDS = 60.0  # between sweeps over all unfinished executions, by one of
 TRIES = 100
 
 
-class Heartbeat(NamedTuple):
-    """The result of a server's heartbeat."""
-
-    forgotten: bool = False  # another server has removed this one
-    died: tuple[int, ...] = ()  # stopped servers, whose executions this server takes over
-    sweep: bool = False  # this server performs the next sweep
-
-
 class PostgresCluster:
-    """Membership of servers, `ports.LeaderLease` and `ports.WorkerHeartbeats`."""
+    """`ports.Membership`, `ports.LeaderLease` and `ports.WorkerHeartbeats`."""
 
     def __init__(self, database: PostgresDatabase, name: str = "", *, server_seconds: float = SERVER_SECONDS) -> None:
         self._database = database

@@ -1,9 +1,30 @@
-"""The cluster ports: leader leases and worker heartbeats."""
+"""The cluster ports: membership of servers, leases for periodic tasks, and worker heartbeats."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class Heartbeat(NamedTuple):
+    """The result of a server's heartbeat."""
+
+    forgotten: bool = False  # another server has removed this one
+    died: tuple[int, ...] = ()  # stopped servers, whose executions this server takes over
+    sweep: bool = False  # this server performs the next sweep
+
+
+class Membership(Protocol):
+    """The registry of the servers of one store."""
+
+    async def beat(self) -> Heartbeat:
+        """Send a heartbeat."""
+
+    async def acquire_turn(self, name: str, seconds: float) -> bool:
+        """Whether this server performs a task now; no server performs it again before the time has passed."""
+
+    async def leave(self) -> None:
+        """Leave; other servers take over."""
 
 
 class LeaderLease(Protocol):

@@ -168,7 +168,8 @@ class PostgresDatabase:
         pool, self._pool = self._pool, None
         if pool is not None:
             try:
-                await asyncio.wait_for(pool.close(), 5)
+                async with asyncio.timeout(5):
+                    await pool.close()
             except (*FAILURES, asyncio.CancelledError):
                 pool.terminate()
 
@@ -246,7 +247,8 @@ class PostgresDatabase:
                         self._on_notification(None, 0, channel, "")
                     number = 0
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(lost.wait(), 0.5)
+                        async with asyncio.timeout(0.5):  # not wait_for, which may swallow the cancellation by `close`
+                            await lost.wait()
             except (*FAILURES, StoreUnavailable) as problem:
                 log.debug("no connection for notifications: %s", problem)
             finally:
@@ -298,6 +300,7 @@ async def _close_quietly(connection: Any) -> None:
     """Close without waiting for a server that may not respond."""
     if not connection.is_closed():
         try:
-            await asyncio.wait_for(connection.close(), 2)
+            async with asyncio.timeout(2):
+                await connection.close()
         except (*FAILURES, asyncio.CancelledError):
             connection.terminate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from msgspec import to_builtins
@@ -15,7 +14,7 @@ from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
 from noetl.data.content import blocks_of, natural_format, reference_in
 from noetl.data.formats import CONTENT_TYPES, format_of
-from noetl.data.payload_reader import Part, read_part
+from noetl.data.payload_reader import Part, StoredPayload, read_part
 from noetl.data.table_files import encode_value
 from noetl.errors import PayloadUnavailable
 from noetl.tools._common.payload_task import explain, read_part_fields
@@ -48,7 +47,9 @@ async def _get(call: ToolCall) -> Outcome:
     reference = parse_reference(fields.get("ref"))
     format = format_of(given=fields.get("format"), content_type=reference.meta.content_type)
     verify = str(fields.get("verify")).lower() != "false"
-    data = await read_part(_StoredPayload(call, reference), format, part, most=_max_bytes(call), verify=verify)
+    data = await read_part(
+        StoredPayload(reference, call.host.open_result), format, part, most=_max_bytes(call), verify=verify
+    )
     call.host.progress(bytes=reference.meta.bytes)
     return Outcome(status="ok", data=data, meta={"ref": to_builtins(reference)})
 
@@ -67,22 +68,6 @@ def parse_reference(value: Any) -> Reference:
 
 def _max_bytes(call: ToolCall) -> int:
     return int(call.spec.get("max_bytes") or MAX_BYTES)
-
-
-class _StoredPayload:
-    """A payload in the result store, readable as a stream or in ranges."""
-
-    def __init__(self, call: ToolCall, reference: Reference) -> None:
-        self._host = call.host
-        self._reference = reference
-        self.size = reference.meta.bytes
-
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        async for chunk in self._host.open_result(self._reference):
-            yield chunk
-
-    async def read(self, start: int, count: int) -> bytes:
-        return b"".join([chunk async for chunk in self._host.open_result(self._reference, offset=start, length=count)])
 
 
 async def _open_store(call: ToolCall, address: str) -> tuple[Any, objects.ObjectLocation]:

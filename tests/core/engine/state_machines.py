@@ -121,7 +121,6 @@ def _late_child_request() -> Harness:
     harness = Harness(CALL).start()
     order = harness.claim()
     harness.send(ExpireLease(order.run_id, order.epoch))
-    harness.queue.clear()  # the queue is not under test here
     harness.report(order, ChildRequested("start", order.run_id, "call", "kids/one"))
     return harness
 

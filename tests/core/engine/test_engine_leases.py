@@ -10,6 +10,7 @@ from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, Repor
 from noetl.core.engine.effects import EnqueueRun
 from noetl.core.engine.outstanding import leases
 from noetl.core.model.events import (
+    ChildRequested,
     IterationFailed,
     ReportRefused,
     StepDone,
@@ -89,6 +90,17 @@ def test_late_progress_is_available_to_the_next_worker_that_claims_the_run():
     again = harness.claim(worker="w2")
     assert (again.position, again.resume, again.lost) == (Position(task=None), None, 0)
     assert not harness.complete(order).accepted
+
+
+def test_a_run_that_calls_a_child_after_its_lease_expired_is_not_queued():
+    harness = Harness("workflow:\n  - {step: start, tool: {name: call, kind: playbook, path: kids/one}}\n").start()
+    order = harness.claim()
+    harness.send(ExpireLease(order.run_id, order.epoch))
+    harness.report(order, ChildRequested("start", order.run_id, "call", "kids/one"))
+    assert harness.state.open[order.run_id].status == "suspended"
+    assert not harness.state.queued
+    assert not any(isinstance(effect, EnqueueRun) for effect in outstanding(harness.state))
+    assert harness.send(ClaimAnyRun(worker="w", slots=1)).replies[0].orders == ()
 
 
 def test_a_report_of_a_run_that_was_never_claimed_is_rejected():

@@ -110,6 +110,7 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
     if event.position is not None:
         run.position = event.position
     release_lease(state, run)
+    state.queued.pop(run.id, None)  # its lease may have expired, and the run is suspended now
     run.status = "suspended"
     run.at = at
     run.worker = ""

@@ -55,12 +55,11 @@ class RawRoute(Route):
         self.schemas = schemas or {}
 
 
-class RawEndpoint:
+class RawEndpoint(Struct, eq=False):
     """ASGI endpoint: checks the role, reads the whole body and sends one response."""
 
-    def __init__(self, handler: Handler, role: Role) -> None:
-        self._handler = handler
-        self._role = role
+    _handler: Handler
+    _role: Role
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""

@@ -30,13 +30,6 @@ _USED = _SINGLE | {b"cookie", b"transfer-encoding"}
 PROTECTED = ("/api/", "/metrics", "/openapi.json", "/docs", "/schema/")
 
 
-class BodyTooLarge(HTTPException):
-    """The body exceeded the limit while it was read."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(413, f"the request body exceeds {limit} bytes")
-
-
 class SecurityMiddleware:
     """ASGI middleware that sets `scope["state"]["caller"]`; None for requests without a token."""
 
@@ -88,7 +81,7 @@ class SecurityMiddleware:
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
                 if read > limit:
-                    raise BodyTooLarge(limit)
+                    raise HTTPException(413, f"the request body exceeds {limit} bytes")
             return message
 
         await self._app(scope, limited_receive, send)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path
 from pydantic import Field
 from starlette.responses import Response
 
-from noetl.errors import NotFound, RequestRefused
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.errors import NotFound
+from noetl.server.http.dependencies import Admin, App
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page
-from noetl.storage.ports.secrets import CredentialStore
 
 router = APIRouter(tags=["credentials"])
 
@@ -28,38 +26,31 @@ class CredentialBody(Body):
 
 
 @router.get("/api/credentials", summary="List credentials: names and types")
-async def credentials(request: Request, _: Caller = requires_role("admin")) -> Response:
+async def credentials(state: App, _: Admin) -> Response:
     """Values are never returned."""
-    found = await _store(request).list()
+    found = await state.credentials.list()
     return json_response(page([{"name": name, "type": kind} for name, kind in found], None))
 
 
 @router.get("/api/credentials/{name}", summary="Get the type of a credential")
-async def credential(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
+async def credential(state: App, _: Admin, name: Name) -> Response:
     """Values are never returned."""
-    for known, kind in await _store(request).list():
+    for known, kind in await state.credentials.list():
         if known == name:
             return json_response({"name": name, "type": kind})
     raise NotFound(f"there is no credential {name!r}")
 
 
 @router.put("/api/credentials/{name}", summary="Store a credential, encrypted")
-async def put(request: Request, name: Name, body: CredentialBody, _: Caller = requires_role("admin")) -> Response:
+async def put(state: App, _: Admin, name: Name, body: CredentialBody) -> Response:
     """Replaces an existing credential of the same name."""
-    await _store(request).set(name, body.type, body.data)
+    await state.credentials.set(name, body.type, body.data)
     return json_response({"name": name, "type": body.type})
 
 
 @router.delete("/api/credentials/{name}", status_code=204, summary="Delete a credential")
-async def delete(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
+async def delete(state: App, _: Admin, name: Name) -> Response:
     """Values that running executions have already read stay valid."""
-    if not await _store(request).delete(name):
+    if not await state.credentials.delete(name):
         raise NotFound(f"there is no credential {name!r}")
     return Response(status_code=204)
-
-
-def _store(request: Request) -> CredentialStore:
-    store = app_state(request).credentials
-    if store is None:
-        raise RequestRefused("this server has no credential store")
-    return store

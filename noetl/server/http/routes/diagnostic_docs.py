@@ -17,17 +17,14 @@ from starlette.responses import Response
 import noetl
 from noetl.core.language.diagnostic_codes import CODES
 from noetl.errors import NotFound
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import requires_role
+from noetl.server.http.dependencies import Viewer
 from noetl.server.http.response_models import json_response
 
 router = APIRouter(tags=["editing"])
 
 
 @router.get("/api/diagnostics/{code}", summary="Explain a diagnostic, with a wrong and a right example")
-async def explanation(
-    code: Annotated[str, InPath(pattern=r"^[a-z0-9-]{1,100}$")], _: Caller = requires_role("viewer")
-) -> Response:
+async def explanation(_: Viewer, code: Annotated[str, InPath(pattern="^[a-z0-9-]{1,100}$")]) -> Response:
     """`text` is Markdown; null if this installation does not contain the pages."""
     known = CODES.get(code)
     if known is None:

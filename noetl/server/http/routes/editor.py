@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from noetl.errors import InvalidPlaybook, RequestRefused
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import App, Viewer
 from noetl.server.http.request_models import Body, one_of
 from noetl.server.http.response_models import json_response
 from noetl.server.orchestrator.catalog import Source
@@ -52,21 +51,19 @@ class ValuesBody(Body):
 
 
 @router.post("/api/format", summary="Format a playbook")
-async def format(request: Request, body: ContentBody, _: Caller = requires_role("viewer")) -> Response:
+async def format(state: App, _: Viewer, body: ContentBody) -> Response:
     """Preserves comments, order and meaning; text that is not YAML is returned unchanged."""
     from noetl.core.language.rewrite.format import format_text
 
-    state = app_state(request)
     content = await state.run_in_thread(lambda: format_text(body.content, state.specs()))
     return json_response({"content": content, "changed": content != body.content})
 
 
 @router.post("/api/migrate", summary="Rewrite a playbook in the canonical dialect")
-async def migrate(request: Request, body: ContentBody, _: Caller = requires_role("viewer")) -> Response:
+async def migrate(state: App, _: Viewer, body: ContentBody) -> Response:
     """`notes` lists what could not be translated exactly. A text with errors is rejected with diagnostics."""
     from noetl.core.language.rewrite.migrate.to_canonical import migrate
 
-    state = app_state(request)
     check = state.orchestrator.catalog.check
     found = await state.run_in_thread(lambda: check(Source(body.content), legacy=True))
     if found.playbook is None:
@@ -77,11 +74,10 @@ async def migrate(request: Request, body: ContentBody, _: Caller = requires_role
 
 
 @router.post("/api/complete", summary="Completions at a position")
-async def complete(request: Request, body: PositionBody, _: Caller = requires_role("viewer")) -> Response:
+async def complete(state: App, _: Viewer, body: PositionBody) -> Response:
     """`column` is the start of the word at the position."""
     from noetl.core.language.editor.autocomplete import complete as completions_at
 
-    state = app_state(request)
     column, words = await state.run_in_thread(
         lambda: completions_at(body.content, body.line, body.column, state.specs())
     )
@@ -90,31 +86,29 @@ async def complete(request: Request, body: PositionBody, _: Caller = requires_ro
 
 
 @router.post("/api/hover", summary="Documentation of the word at a position")
-async def hover(request: Request, body: PositionBody, _: Caller = requires_role("viewer")) -> Response:
+async def hover(state: App, _: Viewer, body: PositionBody) -> Response:
     """`hover` is null if there is no documentation."""
     from noetl.core.language.editor.hover import hover
 
-    state = app_state(request)
     found = await state.run_in_thread(lambda: hover(body.content, body.line, body.column, state.specs()))
     return json_response({"hover": found._asdict() if found else None})
 
 
 @router.post("/api/values", summary="Parse the texts of a form")
-async def values(request: Request, body: ValuesBody, _: Caller = requires_role("viewer")) -> Response:
+async def values(state: App, _: Viewer, body: ValuesBody) -> Response:
     """Each text is parsed as YAML, as in a playbook; `problems` lists those that cannot be parsed."""
     from noetl.core.language.editor.run_form import values_document
 
-    return json_response(await app_state(request).run_in_thread(lambda: values_document(body.texts)))
+    return json_response(await state.run_in_thread(lambda: values_document(body.texts)))
 
 
 @router.post("/api/form", summary="Form fields of a playbook")
-async def form(request: Request, body: FormBody, _: Caller = requires_role("viewer")) -> Response:
+async def form(state: App, _: Viewer, body: FormBody) -> Response:
     """One field per `workload` key, with type, default and help."""
     from noetl.core.language.editor.run_form import form_document
 
     if (body.path is None) == (body.content is None):
         raise RequestRefused("send either `path` (a playbook of the catalog) or `content` (its text)")
-    state = app_state(request)
     catalog = state.orchestrator.catalog
     source = Source(body.content) if body.content is not None else await catalog.find(body.path or "", body.version)
     found = await state.run_in_thread(lambda: catalog.check(source, legacy=body.legacy or body.path is not None))

@@ -12,8 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.events import Recorded
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import App, Viewer
 from noetl.server.http.response_models import json_response
 from noetl.server.http.routes.executions import ExecutionId
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
@@ -29,13 +28,14 @@ MAX_BATCH = 5_000
 @router.get("/api/executions/{execution_id}/outline", summary="The event index: one short row per event")
 async def outline(
     request: Request,
+    state: App,
+    _: Viewer,
     execution_id: ExecutionId,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=50_000)] = 20_000,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Columns of the events with seq > after; pass `next` as `after`, null at the end of the log."""
-    found = await app_state(request).orchestrator.events(execution_id, after, limit + 1)
+    found = await state.orchestrator.events(execution_id, after, limit + 1)
     rows = found[:limit]
     following = rows[-1].seq if len(found) > limit else None
     # In a thread, because a long log would block the event loop.
@@ -53,11 +53,7 @@ async def outline(
     **STREAM_ROUTE,
 )
 async def outline_stream(
-    request: Request,
-    execution_id: ExecutionId,
-    after: After = 0,
-    last: LastEventId = None,
-    _: Caller = requires_role("viewer"),
+    request: Request, _: Viewer, execution_id: ExecutionId, after: After = 0, last: LastEventId = None
 ) -> StreamingResponse:
     """Events within a tenth of a second share one message; its id is the last seq in it."""
     return await stream_events(request, execution_id, after, last, _encode_rows, max_batch=MAX_BATCH, linger=LINGER)

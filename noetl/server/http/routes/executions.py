@@ -12,10 +12,9 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.events import Recorded, envelope
 from noetl.errors import NotFound
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.request_models import Body
-from noetl.server.http.response_models import json_response, page
+from noetl.server.http.response_models import json_response, page_of, started_response
 from noetl.server.http.routes.execute import MAX_KEY
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
@@ -53,28 +52,27 @@ class RerunBody(Body):
 
 @router.get("/api/executions", summary="List executions, newest first")
 async def executions(
-    request: Request,
+    state: App,
+    _: Viewer,
     status: Annotated[list[Status] | None, Query(description="one or more statuses")] = None,
     path: str | None = None,
     parent: str | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
     before: Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page of executions."""
     where = ExecutionFilter(
         status=tuple(status or ()), path=path, parent=parent, search=search, before=before, limit=limit + 1
     )
-    found = await app_state(request).orchestrator.executions(where)
-    following = found[limit - 1].execution_id if len(found) > limit else None
-    return json_response(page([row_of(each) for each in found[:limit]], following))
+    found = await state.orchestrator.store.executions(where)
+    return json_response(page_of(found, limit, lambda each: each.execution_id, row_of))
 
 
 @router.get("/api/executions/{execution_id}", summary="Get an execution: steps, ctx, output")
-async def execution(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
+async def execution(state: App, _: Viewer, execution_id: ExecutionId) -> Response:
     """The current state of the execution."""
-    orchestrator = app_state(request).orchestrator
+    orchestrator = state.orchestrator
     summary = await orchestrator.summary(execution_id)
     progress = await orchestrator.progress(execution_id)
     return json_response(execution_document(summary, progress, await orchestrator.waits_for(summary)))
@@ -82,16 +80,15 @@ async def execution(request: Request, execution_id: ExecutionId, _: Caller = req
 
 @router.get("/api/executions/{execution_id}/events", summary="Events of the log")
 async def events(
-    request: Request,
+    state: App,
+    _: Viewer,
     execution_id: ExecutionId,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page of events with seq > after, in order."""
-    found = await app_state(request).orchestrator.events(execution_id, after, limit + 1)
-    following = str(found[limit - 1].seq) if len(found) > limit else None
-    return json_response(page([envelope(each) for each in found[:limit]], following))
+    found = await state.orchestrator.events(execution_id, after, limit + 1)
+    return json_response(page_of(found, limit, lambda each: each.seq, envelope))
 
 
 @router.get(
@@ -100,11 +97,7 @@ async def events(
     **STREAM_ROUTE,
 )
 async def stream(
-    request: Request,
-    execution_id: ExecutionId,
-    after: After = 0,
-    last: LastEventId = None,
-    _: Caller = requires_role("viewer"),
+    request: Request, _: Viewer, execution_id: ExecutionId, after: After = 0, last: LastEventId = None
 ) -> StreamingResponse:
     """The id of a message is the seq of its event; `Last-Event-ID` continues after it. Ends with the execution."""
     return await stream_events(request, execution_id, after, last, _encode_events)
@@ -119,36 +112,33 @@ def _encode_events(events: Sequence[Recorded]) -> bytes:
 
 @router.get("/api/executions/{execution_id}/state", summary="State now or after an event")
 async def state(
-    request: Request,
-    execution_id: ExecutionId,
-    at: Annotated[int | None, Query(ge=1, le=2**53)] = None,
-    _: Caller = requires_role("viewer"),
+    state: App, _: Viewer, execution_id: ExecutionId, at: Annotated[int | None, Query(ge=1, le=2**53)] = None
 ) -> Response:
     """Tokens, runs, loops, leases, ctx."""
     from noetl.server.read_models.state_at import state_document
 
-    return json_response(state_document(await app_state(request).orchestrator.state(execution_id, at)))
+    return json_response(state_document(await state.orchestrator.state(execution_id, at)))
 
 
 @router.get("/api/executions/{execution_id}/graph", summary="Graph of the execution's playbook")
-async def graph(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
+async def graph(state: App, _: Viewer, execution_id: ExecutionId) -> Response:
     """Steps and arcs, including synthesized ones."""
     from noetl.core.language.editor.net_document import net_document
 
-    folded = await app_state(request).orchestrator.state(execution_id)
+    folded = await state.orchestrator.state(execution_id)
     return json_response(net_document(folded.playbook, folded.synthesized.values()))
 
 
 @router.get("/api/executions/{execution_id}/why", summary="Explain what an execution waits for")
 async def why(
-    request: Request,
+    state: App,
+    _: Viewer,
     execution_id: ExecutionId,
     at: Annotated[int | None, Query(ge=1, le=2**53, description="explain the state after this event")] = None,
     brief: Annotated[bool, Query(description="only findings, without reading the whole log")] = False,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Findings about tokens, gates, leases, timers, guards and children; for an ended execution, why it ended."""
-    orchestrator = app_state(request).orchestrator
+    orchestrator = state.orchestrator
     findings = await orchestrator.why(execution_id, at)
     if at is not None or brief:
         return json_response({"findings": findings})
@@ -157,74 +147,57 @@ async def why(
 
 
 @router.get("/api/executions/{execution_id}/playbook", summary="Playbook text of an execution")
-async def playbook(request: Request, execution_id: ExecutionId, _: Caller = requires_role("viewer")) -> Response:
+async def playbook(state: App, _: Viewer, execution_id: ExecutionId) -> Response:
     """Path, version and text of the playbook."""
-    orchestrator = app_state(request).orchestrator
+    orchestrator = state.orchestrator
     summary = await orchestrator.summary(execution_id)
     source = await orchestrator.catalog.source(summary.playbook)
     return json_response({"path": summary.path, "version": summary.version, "content": source.text})
 
 
 @router.post("/api/executions/{execution_id}/cancel", status_code=202, summary="Cancel an execution")
-async def cancel(
-    request: Request,
-    execution_id: ExecutionId,
-    body: ReasonBody | None = None,
-    caller: Caller = requires_role("operator"),
-) -> Response:
+async def cancel(state: App, caller: Operator, execution_id: ExecutionId, body: ReasonBody | None = None) -> Response:
     """Ends open runs with kind `cancelled`, including those of child executions."""
     reason = body.reason if body and body.reason else f"cancelled by {caller.name}"
-    await app_state(request).orchestrator.cancel(execution_id, reason)
-    return await _row(request, execution_id)
+    await state.orchestrator.cancel(execution_id, reason)
+    return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/pause", status_code=202, summary="Pause an execution")
-async def pause(
-    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = requires_role("operator")
-) -> Response:
+async def pause(state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None) -> Response:
     """Active runs continue; no new run starts."""
-    await app_state(request).orchestrator.pause(execution_id, body.reason if body else "")
-    return await _row(request, execution_id)
+    await state.orchestrator.pause(execution_id, body.reason if body else "")
+    return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/resume", status_code=202, summary="Resume a paused execution")
-async def resume(
-    request: Request, execution_id: ExecutionId, body: ReasonBody | None = None, _: Caller = requires_role("operator")
-) -> Response:
+async def resume(state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None) -> Response:
     """New runs start again."""
-    await app_state(request).orchestrator.resume(execution_id, body.reason if body else "")
-    return await _row(request, execution_id)
+    await state.orchestrator.resume(execution_id, body.reason if body else "")
+    return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Patch ctx of an execution")
-async def signal(
-    request: Request, execution_id: ExecutionId, body: SignalBody, _: Caller = requires_role("operator")
-) -> Response:
+async def signal(state: App, _: Operator, execution_id: ExecutionId, body: SignalBody) -> Response:
     """May open the gate of a parked token."""
-    await app_state(request).orchestrator.signal(execution_id, body.name, body.payload)
-    return await _row(request, execution_id)
+    await state.orchestrator.signal(execution_id, body.name, body.payload)
+    return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/rerun", status_code=202, summary="Run an execution again")
 async def rerun(
-    request: Request,
-    execution_id: ExecutionId,
-    body: RerunBody | None = None,
-    key: Key = None,
-    _: Caller = requires_role("operator"),
+    state: App, _: Operator, execution_id: ExecutionId, body: RerunBody | None = None, key: Key = None
 ) -> Response:
     """Starts a new execution; with `from`, the results of earlier steps are reused."""
     body = body or RerunBody()
-    started = await app_state(request).orchestrator.rerun(
+    started = await state.orchestrator.rerun(
         execution_id, body.from_step, payload=body.payload, key=f"http:{key}" if key else None
     )
-    return json_response(
-        {"execution_id": started, "status": "running"}, 202, {"Location": f"/api/executions/{started}"}
-    )
+    return started_response(started)
 
 
-async def _row(request: Request, execution_id: str) -> Response:
-    summary = await app_state(request).orchestrator.store.summary(execution_id)
+async def _row(state: AppState, execution_id: str) -> Response:
+    summary = await state.orchestrator.store.summary(execution_id)
     if summary is None:
         raise NotFound(f"there is no execution {execution_id}")
     return json_response(summary_document(summary), 202)

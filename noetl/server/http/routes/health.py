@@ -8,8 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import App, Viewer
 from noetl.server.http.response_models import json_response, page
 from noetl.server.http.routes.worker_protocol import WorkerRegistry, workers_document
 
@@ -36,17 +35,17 @@ async def readyz(request: Request) -> Response:
 
 
 @router.get("/api/workers", summary="List workers")
-async def workers(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def workers(request: Request, state: App, _: Viewer) -> Response:
     """Workers that recently claimed runs, with slots, pools, leases and time of the last request."""
     workers: WorkerRegistry = request.app.state.workers
-    return json_response(page(workers_document(workers.all(time.time()), app_state(request).orchestrator), None))
+    return json_response(page(workers_document(workers.all(time.time()), state.orchestrator), None))
 
 
 @router.get("/api/tools", summary="List tool kinds")
-async def tools(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def tools(state: App, _: Viewer) -> Response:
     """The installed kinds with their parameters."""
     import msgspec
 
-    specs = app_state(request).specs()
+    specs = state.specs()
     items: list[Any] = [msgspec.to_builtins(specs[kind]) for kind in sorted(specs)]
     return json_response(page(items, None))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from noetl.errors import RequestRefused
 from noetl.server.concurrency.limits import MOST, Limits, Subject
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page
 from noetl.storage.ports.queue import MAX_WEIGHT
@@ -41,45 +40,43 @@ class LimitBody(Body):
 
 @router.get("/api/limits", summary="List limits with holders and waiting runs")
 async def limits(
-    request: Request,
+    state: App,
+    _: Viewer,
     after: Annotated[str | None, Query(max_length=1000, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page of limits."""
-    limits = _limits(request)
+    limits = _limits(state)
     found = await limits.list(after=after, limit=limit + 1)
     following = found[limit - 1].key if len(found) > limit else None
     return json_response(page([await limits.document(each) for each in found[:limit]], following))
 
 
 @router.get("/api/limits/{subject}/{name:path}", summary="Get a limit")
-async def limit(request: Request, subject: Subject, name: Name, _: Caller = requires_role("viewer")) -> Response:
+async def limit(state: App, _: Viewer, subject: Subject, name: Name) -> Response:
     """With holders and the number of waiting runs."""
-    limits = _limits(request)
+    limits = _limits(state)
     return json_response(await limits.document(await limits.get(subject, name)))
 
 
 @router.put("/api/limits/{subject}/{name:path}", summary="Create or change a limit")
-async def put(
-    request: Request, subject: Subject, name: Name, body: LimitBody, caller: Caller = requires_role("operator")
-) -> Response:
+async def put(state: App, caller: Operator, subject: Subject, name: Name, body: LimitBody) -> Response:
     """After lowering, runs above the limit finish; after raising, waiting runs start."""
-    limits = _limits(request)
+    limits = _limits(state)
     return json_response(
         await limits.document(await limits.set(subject, name, body.most, weight=body.weight, by=caller.name))
     )
 
 
 @router.delete("/api/limits/{subject}/{name:path}", status_code=204, summary="Delete a limit")
-async def remove(request: Request, subject: Subject, name: Name, _: Caller = requires_role("operator")) -> Response:
+async def remove(state: App, _: Operator, subject: Subject, name: Name) -> Response:
     """Waiting runs start."""
-    await _limits(request).remove(subject, name)
+    await _limits(state).remove(subject, name)
     return Response(status_code=204)
 
 
-def _limits(request: Request) -> Limits:
-    found = app_state(request).orchestrator.limits
+def _limits(state: AppState) -> Limits:
+    found = state.orchestrator.limits
     if found is None:
         raise RequestRefused("this server does not support limits")
     return found

@@ -11,8 +11,7 @@ import resource
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -23,8 +22,7 @@ from starlette.responses import Response
 from noetl.errors import StoreUnavailable
 from noetl.observability import metrics
 from noetl.observability.metrics import Sample
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import AppState, app_state, requires_role
+from noetl.server.http.dependencies import AppState, Viewer
 from noetl.server.http.response_models import json_response
 from noetl.server.http.routes.worker_protocol import WorkerInfo, WorkerRegistry
 from noetl.server.read_models.documents import when
@@ -67,16 +65,6 @@ class Operations:
         self._counts_lock = asyncio.Lock()
         self.streams = 0  # open event streams
 
-    @asynccontextmanager
-    async def sampling(self) -> AsyncIterator[None]:
-        """Sample periodically inside the block."""
-        task = asyncio.get_running_loop().create_task(self._sample_forever())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
     async def counts(self) -> dict[str, int]:
         """Executions by status, at most `COUNTS_SECONDS` old."""
         async with self._counts_lock:
@@ -97,8 +85,8 @@ class Operations:
             "noetl_leases_held": [((), len(orchestrator.work.leases))],
             "noetl_workers": _by_pool((each.pool, 1) for each in alive),
             "noetl_worker_slots": _by_pool((each.pool, each.slots) for each in alive),
-            "noetl_timers_waiting": [((), orchestrator.timers_waiting)],
-            "noetl_executions_loaded": [((), orchestrator.executions_loaded)],
+            "noetl_timers_waiting": [((), len(orchestrator.timers))],
+            "noetl_executions_loaded": [((), len(orchestrator.cache))],
             "noetl_stream_subscribers": [((), self.streams)],
             "process_resident_memory_bytes": [((), resident_bytes())],
             "process_cpu_seconds_total": [((), usage.ru_utime + usage.ru_stime)],
@@ -108,7 +96,7 @@ class Operations:
         if open_files is not None:
             found["process_open_fds"] = [((), open_files)]
         try:
-            depths = await orchestrator.depths()
+            depths = await orchestrator.queue.depths()
             found["noetl_queue_runs"] = [((each.pool,), each.runs) for each in depths]
             found["noetl_queue_oldest_seconds"] = [((each.pool,), _waiting_time(each, now)) for each in depths]
             found |= await self._limits(now)
@@ -119,7 +107,7 @@ class Operations:
 
     async def _limits(self, now: float) -> dict[str, Iterable[Sample]]:
         orchestrator = self._state.orchestrator
-        lines, most = await orchestrator.limit_depths(), orchestrator.limiter.most
+        lines, most = await orchestrator.queue.limit_depths(), orchestrator.limiter.most
         held = await orchestrator.store.held(list(most)) if most else {}
         return {
             "noetl_waiting_runs": [((each.key,), each.runs) for each in lines],
@@ -135,7 +123,7 @@ class Operations:
     async def document(self) -> dict[str, Any]:
         """Current values per pool, executions by status, and the samples of the last hour."""
         now = time.time()
-        depths = {each.pool: each for each in await self._state.orchestrator.depths()}
+        depths = {each.pool: each for each in await self._state.orchestrator.queue.depths()}
         alive = self.alive(now)
         pools = []
         for pool in sorted(depths.keys() | {each.pool for each in alive}):
@@ -167,16 +155,17 @@ class Operations:
         held_back = [
             f"{each.runs} runs have waited up to {_waiting_time(each, now):.0f} s for the limit of {each.key}; "
             f"`noetl limit show {each.key}` lists its holders"
-            for each in await self._state.orchestrator.limit_depths()
+            for each in await self._state.orchestrator.queue.limit_depths()
             if _waiting_time(each, now) > LONG_WAIT_SECONDS
         ]
         return held_back + [
             f"{each.runs} runs wait in pool {each.pool}, which has no workers"
-            for each in await self._state.orchestrator.depths()
+            for each in await self._state.orchestrator.queue.depths()
             if each.pool not in served and _waiting_time(each, time.time()) > SAMPLE_SECONDS
         ]
 
-    async def _sample_forever(self) -> None:
+    async def sample_forever(self) -> None:
+        """Sample periodically."""
         while True:
             try:
                 self._samples.append(await self._sample())
@@ -186,7 +175,7 @@ class Operations:
 
     async def _sample(self) -> LoadSample:
         now = time.time()
-        depths = await self._state.orchestrator.depths()
+        depths = await self._state.orchestrator.queue.depths()
         alive = self.alive(now)
         return LoadSample(
             at=now,
@@ -208,7 +197,7 @@ class Operations:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def prometheus(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def prometheus(request: Request, _: Viewer) -> Response:
     """Format version 0.0.4; docs/reference/metrics.md lists every metric."""
     ready = not await request.app.state.readiness()
     gauges = await operations_of(request).gauges(ready)
@@ -216,14 +205,13 @@ async def prometheus(request: Request, _: Caller = requires_role("viewer")) -> R
 
 
 @router.get("/api/operations", summary="Queue depth and throughput over the last hour")
-async def operations(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def operations(request: Request, _: Viewer) -> Response:
     """Executions by status, waiting runs and workers per pool, and a sample of this server every ten seconds."""
     return json_response(await operations_of(request).document())
 
 
 def operations_of(request: Request) -> Operations:
     """The `Operations` of the server that handles this request."""
-    app_state(request)  # raises while the server is starting
     found: Operations = request.app.state.operations
     return found
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query
 from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.reference import Reference
 from noetl.data.formats import format_of
-from noetl.data.payload_reader import Part, PartNotFound, TooLarge, read_part
+from noetl.data.payload_reader import Part, PartNotFound, StoredPayload, TooLarge, read_part
 from noetl.errors import NotFound, RequestRefused
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import App, Viewer
 from noetl.server.http.problems import problem
 from noetl.server.http.response_models import json_response
-from noetl.storage.ports.results import ResultStore
 
 router = APIRouter(tags=["results"])
 
@@ -33,10 +30,7 @@ MAX_PART = 8 * 2**20  # bytes of one part
     responses={200: {"content": {"application/octet-stream": {}}}, 206: {"description": "The requested range"}},
 )
 async def result(
-    request: Request,
-    ref: str,
-    part: Annotated[str | None, Header(alias="Range")] = None,
-    _: Caller = requires_role("viewer"),
+    state: App, _: Viewer, ref: str, part: Annotated[str | None, Header(alias="Range")] = None
 ) -> Response:
     """`ref` is the reference object as JSON in URL-safe base64; `Range: bytes=a-b` selects a range."""
     reference = decode(ref)
@@ -47,7 +41,7 @@ async def result(
         "Accept-Ranges": "bytes",
         "ETag": f'"{reference.meta.sha256}"',
     }
-    results = app_state(request).orchestrator.results
+    results = state.orchestrator.results
     span = _span(part, total)
     if part is not None and span is None:
         return problem(416, f"the payload has {total} bytes", headers={"Content-Range": f"bytes */{total}"})
@@ -72,16 +66,16 @@ async def result(
 
 @router.get("/api/results/{ref}/part", summary="Read a part of a stored payload as JSON")
 async def part(
-    request: Request,
+    state: App,
+    _: Viewer,
     ref: str,
     select: Annotated[str | None, Query(max_length=1000, description="a dotted path")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Rows of tables, elements of lists or lines of text, as `{format, data}`, without loading the whole payload."""
     reference = decode(ref)
-    payload = _Stored(app_state(request).orchestrator.results, reference)
+    payload = StoredPayload(reference, state.orchestrator.results.open)
     try:
         format = format_of(given=None, content_type=reference.meta.content_type)
         data = await read_part(payload, format, Part(select, limit, offset), most=MAX_PART, verify=False)
@@ -90,22 +84,6 @@ async def part(
     except (TooLarge, ValueError) as wrong:
         raise RequestRefused(str(wrong)) from None
     return json_response({"format": format, "data": data})
-
-
-class _Stored:
-    """A stored payload as a source for `read_part`."""
-
-    def __init__(self, results: ResultStore, reference: Reference) -> None:
-        self._results = results
-        self._reference = reference
-        self.size = reference.meta.bytes
-
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        async for chunk in self._results.open(self._reference):
-            yield chunk
-
-    async def read(self, start: int, count: int) -> bytes:
-        return b"".join([chunk async for chunk in self._results.open(self._reference, offset=start, length=count)])
 
 
 def encode(reference: Reference) -> str:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from noetl.errors import RequestRefused
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import App, Operator, Viewer
 from noetl.server.http.request_models import Body
-from noetl.server.http.response_models import json_response, page
+from noetl.server.http.response_models import json_response, page_of
 from noetl.server.scheduling.cron import Cron
-from noetl.server.scheduling.schedules import Schedule, Schedules, schedule_document
+from noetl.server.scheduling.schedules import Schedule, schedule_document
 
 router = APIRouter(tags=["schedules"])
 
@@ -48,26 +46,25 @@ class CronBody(Body):
 
 @router.get("/api/schedules", summary="List schedules")
 async def schedules(
-    request: Request,
+    state: App,
+    _: Viewer,
     after: Annotated[str | None, Query(max_length=200, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page, sorted by name."""
-    found = await _schedules(request).list(after=after, limit=limit + 1)
-    following = found[limit - 1].name if len(found) > limit else None
-    return json_response(page([_document(each) for each in found[:limit]], following))
+    found = await state.schedules.list(after=after, limit=limit + 1)
+    return json_response(page_of(found, limit, lambda each: each.name, _document))
 
 
 @router.post("/api/schedules", status_code=201, summary="Create a schedule")
-async def add(request: Request, body: ScheduleBody, caller: Caller = requires_role("operator")) -> Response:
+async def add(state: App, caller: Operator, body: ScheduleBody) -> Response:
     """The first tick is the next one of the expression. The default name is derived from the path."""
-    added = await _schedules(request).add(**body.model_dump(), by=caller.name)
+    added = await state.schedules.add(**body.model_dump(), by=caller.name)
     return json_response(_document(added), 201, {"Location": f"/api/schedules/{added.name}"})
 
 
 @router.post("/api/schedules/preview", summary="Preview the ticks of a cron expression")
-async def preview(request: Request, body: CronBody, _: Caller = requires_role("viewer")) -> Response:
+async def preview(_: Viewer, body: CronBody) -> Response:
     """Nothing is stored."""
     cron = Cron(body.cron, body.tz)
     ticks = [cron.shown(tick) for tick in cron.upcoming(time.time(), body.count)]
@@ -76,39 +73,32 @@ async def preview(request: Request, body: CronBody, _: Caller = requires_role("v
 
 @router.get("/api/schedules/{name}", summary="Get a schedule with its next ticks")
 async def schedule(
-    request: Request,
+    state: App,
+    _: Viewer,
     name: Name,
     count: Annotated[int, Query(ge=1, le=100, description="number of next ticks")] = 3,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """Includes the result of the last tick."""
-    return json_response(_document(await _schedules(request).get(name), count))
+    return json_response(_document(await state.schedules.get(name), count))
 
 
 @router.delete("/api/schedules/{name}", status_code=204, summary="Delete a schedule")
-async def remove(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
+async def remove(state: App, _: Operator, name: Name) -> Response:
     """Executions that it started continue."""
-    await _schedules(request).remove(name)
+    await state.schedules.remove(name)
     return Response(status_code=204)
 
 
 @router.post("/api/schedules/{name}/pause", summary="Pause a schedule")
-async def pause(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
+async def pause(state: App, _: Operator, name: Name) -> Response:
     """Ticks while it is paused are skipped."""
-    return json_response(_document(await _schedules(request).pause(name)))
+    return json_response(_document(await state.schedules.pause(name)))
 
 
 @router.post("/api/schedules/{name}/resume", summary="Resume a schedule")
-async def resume(request: Request, name: Name, _: Caller = requires_role("operator")) -> Response:
+async def resume(state: App, _: Operator, name: Name) -> Response:
     """The next tick is the first one after now."""
-    return json_response(_document(await _schedules(request).resume(name)))
-
-
-def _schedules(request: Request) -> Schedules:
-    found = app_state(request).schedules
-    if found is None:
-        raise RequestRefused("this server does not support schedules")
-    return found
+    return json_response(_document(await state.schedules.resume(name)))
 
 
 def _document(schedule: Schedule, count: int = 3) -> dict[str, Any]:

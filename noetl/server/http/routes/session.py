@@ -6,8 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import App, Viewer
 from noetl.server.http.middleware.security import COOKIE
 from noetl.server.http.problems import no_caller, problem
 from noetl.server.http.request_models import Body
@@ -25,9 +24,9 @@ class TokenBody(Body):
 
 
 @router.post("/api/session", summary="Sign in with a token")
-async def sign_in(request: Request, body: TokenBody) -> Response:
+async def sign_in(request: Request, state: App, body: TokenBody) -> Response:
     """Sets the cookie, and returns name and role of the token."""
-    caller = app_state(request).tokens.caller(body.token)
+    caller = state.tokens.caller(body.token)
     if caller is None:
         return problem(401, no_caller(wrong_token=True))
     response = json_response({"name": caller.name, "role": caller.role})
@@ -44,13 +43,13 @@ async def sign_in(request: Request, body: TokenBody) -> Response:
 
 
 @router.get("/api/session", summary="Get the current caller")
-async def who(caller: Caller = requires_role("viewer")) -> Response:
+async def who(caller: Viewer) -> Response:
     """Name and role of the caller."""
     return json_response({"name": caller.name, "role": caller.role})
 
 
 @router.delete("/api/session", status_code=204, summary="Sign out")
-async def sign_out(request: Request, _: Caller = requires_role("viewer")) -> Response:
+async def sign_out(request: Request, _: Viewer) -> Response:
     """Deletes the cookie."""
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path=request.scope.get("root_path") or "/")

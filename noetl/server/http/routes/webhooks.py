@@ -8,12 +8,10 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from noetl.errors import RequestRefused
-from noetl.server.http.access import Caller
-from noetl.server.http.dependencies import app_state, requires_role
+from noetl.server.http.dependencies import Admin, App, Viewer
 from noetl.server.http.request_models import Body
-from noetl.server.http.response_models import json_response, page
-from noetl.server.scheduling.webhooks import SIGNATURE, TIMESTAMP, WINDOW, Webhooks, webhook_document
+from noetl.server.http.response_models import json_response, page_of, started_response
+from noetl.server.scheduling.webhooks import SIGNATURE, TIMESTAMP, WINDOW, webhook_document
 
 router = APIRouter(tags=["webhooks"])
 
@@ -33,21 +31,20 @@ class WebhookBody(Body):
 
 @router.get("/api/webhooks", summary="List webhooks")
 async def webhooks(
-    request: Request,
+    state: App,
+    _: Viewer,
     after: Annotated[str | None, Query(max_length=200, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    _: Caller = requires_role("viewer"),
 ) -> Response:
     """One page, sorted by name; without secrets."""
-    found = await _webhooks(request).list(after=after, limit=limit + 1)
-    following = found[limit - 1].name if len(found) > limit else None
-    return json_response(page([webhook_document(each) for each in found[:limit]], following))
+    found = await state.webhooks.list(after=after, limit=limit + 1)
+    return json_response(page_of(found, limit, lambda each: each.name, webhook_document))
 
 
 @router.post("/api/webhooks", status_code=201, summary="Create a webhook")
-async def add(request: Request, body: WebhookBody, caller: Caller = requires_role("admin")) -> Response:
+async def add(state: App, caller: Admin, body: WebhookBody) -> Response:
     """The response contains `secret` if it was generated; it is never returned again."""
-    webhook, secret = await _webhooks(request).add(**body.model_dump(), by=caller.name)
+    webhook, secret = await state.webhooks.add(**body.model_dump(), by=caller.name)
     document = webhook_document(webhook)
     if secret is not None:
         document["secret"] = secret
@@ -55,15 +52,15 @@ async def add(request: Request, body: WebhookBody, caller: Caller = requires_rol
 
 
 @router.get("/api/webhooks/{name}", summary="Get a webhook")
-async def webhook(request: Request, name: Name, _: Caller = requires_role("viewer")) -> Response:
+async def webhook(state: App, _: Viewer, name: Name) -> Response:
     """Without its secret."""
-    return json_response(webhook_document(await _webhooks(request).get(name)))
+    return json_response(webhook_document(await state.webhooks.get(name)))
 
 
 @router.delete("/api/webhooks/{name}", status_code=204, summary="Delete a webhook")
-async def remove(request: Request, name: Name, _: Caller = requires_role("admin")) -> Response:
+async def remove(state: App, _: Admin, name: Name) -> Response:
     """Also deletes its generated secret."""
-    await _webhooks(request).remove(name)
+    await state.webhooks.remove(name)
     return Response(status_code=204)
 
 
@@ -75,19 +72,11 @@ async def remove(request: Request, name: Name, _: Caller = requires_role("admin"
 )
 async def deliver(
     request: Request,
+    state: App,
     name: Name,
     timestamp: Annotated[str | None, Header(alias=TIMESTAMP, max_length=20)] = None,
     signature: Annotated[str | None, Header(alias=SIGNATURE, max_length=200)] = None,
 ) -> Response:
     """Requires a signature instead of a token. A JSON object becomes the payload, any other body its field `body`."""
-    execution_id = await _webhooks(request).deliver(name, timestamp, signature, await request.body())
-    return json_response(
-        {"execution_id": execution_id, "status": "running"}, 202, {"Location": f"/api/executions/{execution_id}"}
-    )
-
-
-def _webhooks(request: Request) -> Webhooks:
-    found = app_state(request).webhooks
-    if found is None:
-        raise RequestRefused("this server does not support webhooks")
-    return found
+    execution_id = await state.webhooks.deliver(name, timestamp, signature, await request.body())
+    return started_response(execution_id)

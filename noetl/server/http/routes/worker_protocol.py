@@ -18,19 +18,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope
 
-from noetl.core.model.wire import (
-    ClaimRequest,
-    ExtendRequest,
-    OrdersReply,
-    ReportReply,
-    ReportRequest,
-    RevokedRequest,
-    RunsReply,
-    RunsRequest,
-    SecretsRequest,
-    pack_orders,
-)
+from noetl.core.model import wire
 from noetl.core.model.work import HeartbeatReply
+from noetl.runtime.tasks import cancel
 from noetl.server.http.dependencies import AppState, require_role
 from noetl.server.http.middleware.fast_path import RawResponse, RawRoute
 from noetl.server.orchestrator.service import Orchestrator
@@ -58,7 +48,7 @@ class WorkerRegistry:
     def __init__(self) -> None:
         self._seen: dict[str, WorkerInfo] = {}
 
-    def record_claim(self, request: ClaimRequest, at: float) -> None:
+    def record_claim(self, request: wire.ClaimRequest, at: float) -> None:
         """Record a claim and the slots it offers."""
         claim = request.claim
         known = self._seen.get(claim.worker)
@@ -86,20 +76,18 @@ Handler = Callable[[AppState, WorkerRegistry, Any], Awaitable[msgspec.Struct | b
 
 def raw_routes(state: Callable[[], AppState], workers: WorkerRegistry) -> list[RawRoute]:
     """The routes that every run uses."""
-    return [_route(name, call.body, call.handle, state, workers) for name, call in WORKER_CALLS.items()]
+    return [_route(name, call, state, workers) for name, call in WORKER_CALLS.items()]
 
 
-def _route(
-    name: str, body: type[Any], handle: Handler, state: Callable[[], AppState], workers: WorkerRegistry
-) -> RawRoute:
-    decoder = msgspec.json.Decoder(body)
+def _route(name: str, call: WorkerCall, state: Callable[[], AppState], workers: WorkerRegistry) -> RawRoute:
+    decoder = msgspec.json.Decoder(call.body)
 
     async def handler(scope: Scope, data: bytes, receive: Receive) -> RawResponse:
         try:
             decoded = decoder.decode(data)
         except msgspec.DecodeError as wrong:
-            raise HTTPException(422, f"invalid {body.__name__}: {wrong}") from None
-        handling = handle(state(), workers, decoded)
+            raise HTTPException(422, f"invalid {call.body.__name__}: {wrong}") from None
+        handling = call.handle(state(), workers, decoded)
         if getattr(decoded, "wait", 0) > 0:
             return await _unless_disconnected(receive, state(), decoded, handling)
         return RawResponse(_encode(await handling))
@@ -117,47 +105,45 @@ async def _unless_disconnected(
         await asyncio.wait((waiting, disconnected), return_when=asyncio.FIRST_COMPLETED)
         if not disconnected.done():
             return RawResponse(_encode(waiting.result()))
-        if waiting.done() and waiting.exception() is None and isinstance(waiting.result(), OrdersReply):
+        if waiting.done() and waiting.exception() is None and isinstance(waiting.result(), wire.OrdersReply):
             runs = [(order.run_id, order.epoch) for order in waiting.result().orders]
             await state.orchestrator.work.give_back(request.claim.worker, runs)
         return RawResponse(b"", 408, ())  # the client is gone
     finally:
-        for each in (waiting, disconnected):
-            each.cancel()
-        await asyncio.gather(waiting, disconnected, return_exceptions=True)
+        await cancel(waiting, disconnected)
 
 
-async def _claim(state: AppState, workers: WorkerRegistry, request: ClaimRequest) -> OrdersReply:
+async def _claim(state: AppState, workers: WorkerRegistry, request: wire.ClaimRequest) -> wire.OrdersReply:
     workers.record_claim(request, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = state.orchestrator.work.claim(request.claim, wait=wait)
-    return pack_orders(await (state.unless_stopping(waiting, []) if wait else waiting))
+    return wire.pack_orders(await (state.unless_stopping(waiting, []) if wait else waiting))
 
 
-async def _extend(state: AppState, workers: WorkerRegistry, request: ExtendRequest) -> HeartbeatReply:
+async def _extend(state: AppState, workers: WorkerRegistry, request: wire.ExtendRequest) -> HeartbeatReply:
     workers.record_contact(request.worker, time.time())
     return await state.orchestrator.work.extend(request.worker, request.runs)
 
 
-async def _revoked(state: AppState, workers: WorkerRegistry, request: RevokedRequest) -> RunsReply:
+async def _revoked(state: AppState, workers: WorkerRegistry, request: wire.RevokedRequest) -> wire.RunsReply:
     workers.record_contact(request.worker, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = state.orchestrator.work.revoked(request.worker, wait=wait)
-    return RunsReply(await (state.unless_stopping(waiting, []) if wait else waiting))
+    return wire.RunsReply(await (state.unless_stopping(waiting, []) if wait else waiting))
 
 
-async def _give_back(state: AppState, workers: WorkerRegistry, request: RunsRequest) -> RunsReply:
+async def _give_back(state: AppState, workers: WorkerRegistry, request: wire.RunsRequest) -> wire.RunsReply:
     await state.orchestrator.work.give_back(request.worker, request.runs)
-    return RunsReply([])
+    return wire.RunsReply([])
 
 
-async def _report(state: AppState, workers: WorkerRegistry, request: ReportRequest) -> ReportReply:
+async def _report(state: AppState, workers: WorkerRegistry, request: wire.ReportRequest) -> wire.ReportReply:
     workers.record_contact(request.worker, time.time())
     verdicts, orders = await state.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
-    return ReportReply(verdicts, pack_orders(orders))
+    return wire.ReportReply(verdicts, wire.pack_orders(orders))
 
 
-async def _secrets(state: AppState, workers: WorkerRegistry, request: SecretsRequest) -> dict[str, Any]:
+async def _secrets(state: AppState, workers: WorkerRegistry, request: wire.SecretsRequest) -> dict[str, Any]:
     return await state.orchestrator.work.secrets(request.execution_id, request.names)
 
 
@@ -181,12 +167,12 @@ class WorkerCall(msgspec.Struct, frozen=True):
 
 
 WORKER_CALLS = {
-    "claim": WorkerCall(ClaimRequest, _claim),
-    "extend": WorkerCall(ExtendRequest, _extend),
-    "revoked": WorkerCall(RevokedRequest, _revoked),
-    "give-back": WorkerCall(RunsRequest, _give_back),
-    "report": WorkerCall(ReportRequest, _report),
-    "secrets": WorkerCall(SecretsRequest, _secrets, http_only=True),
+    "claim": WorkerCall(wire.ClaimRequest, _claim),
+    "extend": WorkerCall(wire.ExtendRequest, _extend),
+    "revoked": WorkerCall(wire.RevokedRequest, _revoked),
+    "give-back": WorkerCall(wire.RunsRequest, _give_back),
+    "report": WorkerCall(wire.ReportRequest, _report),
+    "secrets": WorkerCall(wire.SecretsRequest, _secrets, http_only=True),
 }
 
 

@@ -1,0 +1,39 @@
+"""Asyncio tasks that run for the duration of a block, and their cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from noetl.runtime.clock import Clock
+
+
+@asynccontextmanager
+async def running(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run the coroutines for the duration of the block, then cancel them."""
+    tasks = [asyncio.get_running_loop().create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        await cancel(*tasks)
+
+
+async def cancel(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel tasks and wait until they have ended; None is ignored."""
+    ending = [task for task in tasks if task is not None]
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+async def sleep_unless_set(event: asyncio.Event, clock: Clock, seconds: float) -> None:
+    """Sleep on this clock until the time has passed or the event is set."""
+    sleeping = asyncio.ensure_future(clock.sleep(seconds))
+    woken = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sleeping.cancel()
+        woken.cancel()
