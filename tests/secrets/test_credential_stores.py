@@ -14,18 +14,22 @@ import pytest
 
 from noetl.core.model.playbook import KeychainEntry
 from noetl.errors import RequestRefused, SecretUnavailable
-from noetl.secrets.credentials.postgres import PostgresCredentialStore
+from noetl.secrets.credentials.store import SqlCredentialStore
 from noetl.secrets.keychain import InstalledCredentials, allow_outside, open_keychain
-from noetl.secrets.kinds.credential import SqliteCredentialStore
 from noetl.secrets.master_key import KeyRing
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
 from noetl.testing.conformance.credential_store import CredentialStoreSuite
 
 
-class TestSqlite(CredentialStoreSuite):
+class SqlSuite(CredentialStoreSuite):
+    async def let_go(self, store: Any) -> None:
+        await store._database.close()
+
+
+class TestSqlite(SqlSuite):
     async def open_store(self, place: Path, ring: KeyRing | Callable[[], KeyRing]) -> Any:
-        return SqliteCredentialStore(SqliteFile(str(place / "noetl.db")), ring)
+        return SqlCredentialStore(SqliteFile(str(place / "noetl.db")), ring)
 
     async def column(self, place: Path, name: str, column: str) -> bytes:
         with closing(sqlite3.connect(place / "noetl.db")) as db:
@@ -36,16 +40,13 @@ class TestSqlite(CredentialStoreSuite):
             db.execute(f"UPDATE credentials SET {column} = ? WHERE name = ?", (value, name))
 
 
-class TestPostgres(CredentialStoreSuite):
+class TestPostgres(SqlSuite):
     @pytest.fixture(autouse=True)
     def _fresh(self, database: str) -> None:
         self.dsn = database
 
     async def open_store(self, place: Path, ring: KeyRing | Callable[[], KeyRing]) -> Any:
-        return PostgresCredentialStore(PostgresDatabase(self.dsn), ring)
-
-    async def let_go(self, store: Any) -> None:
-        await store._database.close()
+        return SqlCredentialStore(PostgresDatabase(self.dsn), ring)
 
     async def column(self, place: Path, name: str, column: str) -> bytes:
         with psycopg.connect(self.dsn) as db:

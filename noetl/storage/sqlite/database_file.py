@@ -32,6 +32,7 @@ from typing import Any, NoReturn, TypeVar
 
 from noetl.errors import CorruptLog, NoetlError, StoreUnavailable
 from noetl.observability import metrics
+from noetl.storage.ports.sql import Dialect
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -61,7 +62,11 @@ class _PendingWrite:
 
 
 class SqliteFile:
-    """The file, its writer thread and its reader connections."""
+    """`ports.SqlDatabase` in a file: its writer thread and its reader connections."""
+
+    dialect: Dialect = "sqlite"
+    prefix = ""
+    like = "LIKE"
 
     def __init__(self, path: str, *, readers: int = 2, preallocate_wal: bool = False) -> None:
         self.path = os.path.abspath(path)
@@ -140,6 +145,23 @@ class SqliteFile:
             raise StoreUnavailable(f"{self.path} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_now, query)
 
+    async def fetch(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows."""
+        return await self.read(lambda db: db.execute(query, _numbered(values)).fetchall())
+
+    async def row(self, query: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row; None if there is none."""
+        return await self.read(lambda db: db.execute(query, _numbered(values)).fetchone())
+
+    async def execute(self, statement: str, *values: Any) -> int:
+        """Execute a statement in the next group; return the number of changed rows after the commit."""
+        return await self.write(lambda db: db.execute(statement, _numbered(values)).rowcount, _size(values))
+
+    async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement for each of several rows of values, in one transaction."""
+        size = sum(map(_size, rows))
+        await self.write(lambda db: db.executemany(statement, map(_numbered, rows)).rowcount, size)
+
     async def check(self) -> None:
         """Write and flush one row; raise the reason if the file cannot or must not be written."""
         await self.write(self._probe)
@@ -181,9 +203,7 @@ class SqliteFile:
             raise StoreUnavailable(f"{self.path} is a folder; --store takes the path of a file")
         try:
             with self._lock:
-                connection = sqlite3.connect(
-                    self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-                )
+                connection = _connect(self.path)
                 try:
                     self._prepare(connection)
                 except BaseException:
@@ -239,9 +259,7 @@ class SqliteFile:
             connection = getattr(self._local, "connection", None)
             if connection is None:
                 uri = "file:" + self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23") + "?mode=ro"
-                connection = sqlite3.connect(
-                    uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-                )
+                connection = _connect(uri)
                 self._local.connection = connection
                 self._reader_connections.append(connection)
             # All statements of a query read one snapshot.
@@ -326,9 +344,7 @@ class SqliteFile:
 
     def _reconnect(self) -> None:
         self._connection.close()
-        self._connection = sqlite3.connect(
-            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        self._connection = _connect(self.path)
         self._prepare(self._connection)
 
     def _wal_size(self) -> int:
@@ -356,6 +372,13 @@ class SqliteFile:
             # and the next checkpoint retries.
             pass
         self._wal_pages = 0
+
+
+def _connect(place: str) -> sqlite3.Connection:
+    """A connection without automatic transactions, for any thread; `place` is an absolute path or a `file:` URI."""
+    return sqlite3.connect(
+        place, uri=place.startswith("file:"), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
 
 
 class _FileLock:
@@ -390,6 +413,15 @@ class _FileLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _numbered(values: Sequence[Any]) -> dict[str, Any]:
+    """The values of the placeholders `$1`, `$2`, ... (SQLite reads these as the names 1, 2, ...)."""
+    return {str(number): value for number, value in enumerate(values, 1)}
+
+
+def _size(values: Sequence[Any]) -> int:
+    return sum(len(value) for value in values if isinstance(value, str | bytes))
 
 
 def _deliver(group: list[_PendingWrite], path: str) -> None:
