@@ -137,9 +137,13 @@ class PayloadStore(ABC):
         """Store a payload; returns its reference after the payload is durable."""
         lifetime, now = seconds(ttl), self._clock()
         packing = Packing(chunks, content_type=content_type, compression=self.compression)
-        locator = await self._store_blocks(
-            storage_name(name), packing, now, None if lifetime is None else now + lifetime
-        )
+        expires = None if lifetime is None else now + lifetime
+        try:
+            locator = await self._store_blocks(storage_name(name), packing, now, expires)
+        except Exception as problem:
+            if packing.failure not in (None, problem):  # the producer of the payload failed, not the store
+                raise packing.failure from problem
+            raise
         meta = packing.meta(ttl=ttl, rows=rows, columns=columns)
         return Reference(type=self.type, locator=locator, meta=meta, auth_reference=self.auth_reference)
 
