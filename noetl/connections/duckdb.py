@@ -15,6 +15,7 @@ from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.data.sql import Bound, quote_column, tokens
+from noetl.data.values import unique_names
 from noetl.runtime.resources import per_loop
 from noetl.runtime.threads import in_thread
 
@@ -177,41 +178,24 @@ def _with_meanings(schema: Any, kinds: list[str]) -> Any:
     """The schema with unique names, in which columns of JSON are marked as such."""
     import pyarrow as pa
 
-    seen: dict[str, int] = {}
-    fields = []
-    for field, kind in zip(schema, kinds, strict=True):
-        count = seen.get(field.name, 0)
-        seen[field.name] = count + 1
-        if count:
-            field = field.with_name(f"{field.name}_{count + 1}")
-        fields.append(field.with_metadata({"noetl": "json"}) if kind == "JSON" else field)
+    fields = [
+        field.with_name(name).with_metadata({"noetl": "json"} if kind == "JSON" else field.metadata)
+        for field, name, kind in zip(schema, unique_names(schema.names), kinds, strict=True)
+    ]
     return pa.schema(fields)
 
 
 def _as(part: Any, schema: Any) -> Any:
     import pyarrow as pa
 
-    return (
-        part
-        if part.schema.equals(schema, check_metadata=True)
-        else pa.RecordBatch.from_arrays(part.columns, schema=schema)
-    )
+    same = part.schema.equals(schema, check_metadata=True)
+    return part if same else pa.RecordBatch.from_arrays(part.columns, schema=schema)
 
 
 _READS = {
-    "select",
-    "with",
-    "from",
-    "values",
-    "show",
-    "describe",
-    "explain",
-    "summarize",
-    "pragma",
-    "table",
-    "pivot",
-    "unpivot",
-}
+    "select", "with", "from", "values", "table", "pivot", "unpivot",
+    "show", "describe", "explain", "summarize", "pragma",
+}  # fmt: skip
 _CHANGES = {"insert", "update", "delete", "merge", "create", "drop", "alter", "copy"}
 
 

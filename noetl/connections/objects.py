@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from noetl.connections.auth import renamed
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.runtime.resources import per_loop
 
@@ -62,9 +63,7 @@ class ObjectLocation(NamedTuple):
     @property
     def url(self) -> str:
         """The address."""
-        return (
-            f"{self.scheme}://{self.bucket}/{self.key}" if self.scheme != "file" else f"file://{self.bucket}/{self.key}"
-        )
+        return f"{self.scheme}://{self.bucket}/{self.key}"
 
 
 def parse_location(address: str, *, scheme: str | None = None, bucket: str | None = None) -> ObjectLocation:
@@ -107,11 +106,7 @@ def shared_store(
 def config_of(place: ObjectLocation, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's own names for a credential's fields."""
     wanted = {"s3": _S3, "gs": _GCS, "az": _AZURE}.get(place.scheme, {})
-    config: dict[str, Any] = {}
-    for name, spellings in wanted.items():
-        value = next((fields[spelling] for spelling in spellings if fields.get(spelling) not in (None, "")), None)
-        if value is not None:
-            config[name] = value
+    config = renamed(fields, wanted)
     if place.scheme == "az" and place.account:
         config["account_name"] = place.account
     if isinstance(config.get("service_account_key"), Mapping):

@@ -25,6 +25,7 @@ import msgspec
 from noetl.data import arrow_tables as tables
 from noetl.data import table_files
 from noetl.data.json_stream import JsonStream
+from noetl.data.values import unique_names
 
 MAX_DECODED_WHOLE = 8 * 1024 * 1024  # smaller payloads are decoded as a whole
 MAX_PART = 64 * 1024 * 1024
@@ -233,7 +234,7 @@ async def _csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGen
         if pending.strip("\r\n"):
             cells = next(csv.reader(io.StringIO(pending, newline=""), delimiter=delimiter))
             if names is None:
-                names = table_files.csv_names(cells)
+                names = unique_names(cells)
             else:
                 yield table_files.csv_row(names, cells), len(pending)
         pending = ""

@@ -78,13 +78,15 @@ class PostgresCluster:
 
     async def acquire_turn(self, name: str, seconds: float) -> bool:
         """Acquire a task that runs once per interval in the whole cluster; False if it is not due."""
-        turn = await self._database.row(
-            "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
-            "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now() RETURNING name",
-            name,
-            seconds,
+        return (
+            await self._database.execute(
+                "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
+                "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now()",
+                name,
+                seconds,
+            )
+            > 0
         )
-        return turn is not None
 
     async def leave(self) -> None:
         """Leave the cluster; the next heartbeat of another server takes over the executions."""
@@ -96,15 +98,17 @@ class PostgresCluster:
 
     async def acquire_leadership(self, task: str, seconds: float) -> bool:
         """Acquire or renew the lease of a task for some seconds; False if another server holds it."""
-        row = await self._database.row(
-            "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "
-            "ON CONFLICT (name) DO UPDATE SET until = excluded.until, holder = excluded.holder "
-            "WHERE d.until < now() OR d.holder = excluded.holder RETURNING name",
-            task,
-            seconds,
-            self._number,
+        return (
+            await self._database.execute(
+                "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "
+                "ON CONFLICT (name) DO UPDATE SET until = excluded.until, holder = excluded.holder "
+                "WHERE d.until < now() OR d.holder = excluded.holder",
+                task,
+                seconds,
+                self._number,
+            )
+            > 0
         )
-        return row is not None
 
     # ── ports.WorkerHeartbeats ───────────────────────────────────────────────────────────────
 
@@ -127,13 +131,14 @@ class PostgresCluster:
         return None if row is None else float(row[0])
 
     async def _enter(self, number: int) -> bool:
-        row = await self._database.row(
-            "INSERT INTO noetl_servers(number, name, seen) VALUES ($1, $2, now()) "
-            "ON CONFLICT (number) DO NOTHING RETURNING number",
-            number,
-            self._name,
+        return (
+            await self._database.execute(
+                "INSERT INTO noetl_servers(number, name, seen) VALUES ($1, $2, now()) ON CONFLICT (number) DO NOTHING",
+                number,
+                self._name,
+            )
+            > 0
         )
-        return row is not None
 
 
 def _lease_key(run_id: str, epoch: int) -> str:

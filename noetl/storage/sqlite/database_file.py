@@ -30,6 +30,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
+from msgspec import Struct
+
 from noetl.errors import CorruptLog, NoetlError, StoreUnavailable
 from noetl.observability import metrics
 from noetl.storage.ports.sql import Dialect
@@ -47,18 +49,15 @@ PAGES_PER_JOB = 3  # estimated pages that a job writes beside its own bytes
 BUSY_SECONDS = 30.0
 
 
-class _PendingWrite:
+class _PendingWrite(Struct, eq=False):
     """A queued job and the future of its caller."""
 
-    __slots__ = ("failure", "future", "job", "loop", "result", "size")
-
-    def __init__(self, job: Job[Any], future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop, size: int) -> None:
-        self.job = job
-        self.future = future
-        self.loop = loop
-        self.size = size
-        self.result: Any = None
-        self.failure: BaseException | None = None
+    job: Job[Any]
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+    size: int
+    result: Any = None
+    failure: BaseException | None = None
 
 
 class SqliteFile:
