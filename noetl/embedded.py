@@ -175,7 +175,7 @@ async def open_local(
     `work=False` opens it only for queries and commands. `resume` continues all orphaned executions, or the named one
     and the others of its process; Conflict when that process is alive.
     `watcher` receives the output of tools. `load`, `keychain` and `clock` replace the installation's own, for tests."""
-    from noetl.secrets.keychain import InstalledCredentials, open_keychain
+    from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials
     from noetl.storage.factory import open_process_locks, open_stores, open_triggers
     from noetl.storage.queue.memory import MemoryRunQueue
     from noetl.storage.results import open_results
@@ -194,9 +194,7 @@ async def open_local(
         if work and "blob" in results.by_type:  # on the local disk, so that the scan is cheap
             closing.append(lambda: _delete_expired(results))
         database = getattr(events, "database", None)
-        secrets = keychain or open_keychain(
-            settings.home, credentials=InstalledCredentials(settings.home, database=database)
-        )
+        secrets = keychain or InstallationKeychain(InstalledCredentials(settings.home, database=database))
         closing.append(secrets.close)
         orchestrator = build_orchestrator(
             Stores(events, playbooks, results, MemoryRunQueue(), open_triggers(events)),

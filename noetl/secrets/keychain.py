@@ -204,25 +204,6 @@ class InstalledCredentials:
         return int((await self._database.row(query))[0])
 
 
-def open_keychain(
-    home: str | os.PathLike[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    credentials: CredentialStore | None = None,
-    allows_address: Callable[[str], bool] | None = None,
-    allows_variable: Callable[[str], bool] = own_variables_are_private,
-    allows_file: Callable[[str], bool] = lambda path: True,
-) -> InstallationKeychain:
-    """The keychain of the installation in this folder (`NOETL_HOME`), with the given credentials or its own."""
-    return InstallationKeychain(
-        credentials or InstalledCredentials(Path(home), environment),
-        environment=environment,
-        allows_address=allows_address,
-        allows_variable=allows_variable,
-        allows_file=allows_file,
-    )
-
-
 def allow_outside(home: Path) -> Callable[[str], bool]:
     """The policy of a shared server for `file` entries: every file outside of its home folder."""
     own = os.path.realpath(home)

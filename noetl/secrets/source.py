@@ -18,6 +18,7 @@ from noetl.errors import NoetlError, SecretUnavailable
 
 MAX_BYTES = 4 << 20
 T = TypeVar("T")
+Reply = tuple[int, Mapping[str, Any]]  # the status and the JSON object of a response
 TIMEOUT = Timeout(connect=10, read=20, total=30)
 
 
@@ -97,8 +98,8 @@ async def send(
     body: bytes | None = None,
     service: str,
     trusted: bool = False,
-) -> tuple[int, Any]:
-    """Status and JSON body of one HTTP call to a secret manager; SecretUnavailable if there is no response.
+) -> Reply:
+    """Send one HTTP request to a secret manager; SecretUnavailable if there is no response.
 
     A `trusted` address is configured in the installation and may be private; an address that a playbook names is
     subject to the network policy."""
@@ -122,9 +123,10 @@ async def send(
     except HttpFailure as failure:
         raise request.unavailable(f"the call to {service} failed: {failure.message}", failure.kind) from failure
     try:
-        return response.status, msgspec.json.decode(data) if data else None
+        reply = msgspec.json.decode(data)
     except msgspec.DecodeError:
-        return response.status, None
+        reply = None
+    return response.status, reply if isinstance(reply, Mapping) else {}
 
 
 async def call_library(request: SecretRequest, extra: str, call: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ import pytest
 from noetl.core.model.playbook import KeychainEntry
 from noetl.errors import RequestRefused, SecretUnavailable
 from noetl.secrets.credentials.store import SqlCredentialStore
-from noetl.secrets.keychain import InstalledCredentials, allow_outside, open_keychain
+from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, allow_outside
 from noetl.secrets.master_key import KeyRing
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
@@ -72,10 +72,9 @@ def with_installation(home: Path, dsn: str, work: Callable[[InstalledCredentials
 
 def test_credentials_of_a_file_are_copied_to_the_database_once(tmp_path: Path, database: str):
     async def fill() -> None:
-        chain = open_keychain(tmp_path, environment={})
-        assert chain.credentials is not None
-        await chain.credentials.set("pg", "postgres", {"password": "from the file"})
-        await chain.close()
+        credentials = InstalledCredentials(tmp_path, {})
+        await credentials.set("pg", "postgres", {"password": "from the file"})
+        await credentials.close()
 
     asyncio.run(fill())
     assert with_installation(tmp_path, database, lambda each: each.list()) == [("pg", "postgres")]
@@ -120,7 +119,7 @@ def test_files_in_the_home_of_a_server_are_not_readable_as_secrets(tmp_path: Pat
     (home / "admin.token").write_text("noetl_admin")
     (tmp_path / "elsewhere").write_text("fine")
     (tmp_path / "link").symlink_to(home / "admin.token")
-    chain = open_keychain(home, environment={}, allows_file=allow_outside(home))
+    chain = InstallationKeychain(environment={}, allows_file=allow_outside(home))
 
     async def ask(path: Path) -> Any:
         return await chain.resolve([KeychainEntry(name="k", kind="file", fields={"path": str(path)})], ["k"])

@@ -12,7 +12,7 @@ import pytest
 
 from noetl.errors import RequestRefused
 from noetl.secrets.credentials.store import SqlCredentialStore
-from noetl.secrets.keychain import open_keychain
+from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials
 from noetl.secrets.master_key import add_key, open_ring, remove_old_keys
 from noetl.storage.sqlite.database_file import SqliteFile
 
@@ -116,7 +116,7 @@ def test_rotation_by_the_environment_reads_old_and_writes_new(tmp_path):
 
 def installed(tmp_path, work, environment=None):
     async def run():
-        chain = open_keychain(tmp_path, environment=environment or {})
+        chain = InstallationKeychain(InstalledCredentials(tmp_path, environment or {}), environment=environment or {})
         try:
             return await work(chain)
         finally:

@@ -78,15 +78,13 @@ class PostgresCluster:
 
     async def acquire_turn(self, name: str, seconds: float) -> bool:
         """Acquire a task that runs once per interval in the whole cluster; False if it is not due."""
-        return (
-            await self._database.execute(
-                "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
-                "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now()",
-                name,
-                seconds,
-            )
-            > 0
+        turn = await self._database.row(
+            "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
+            "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now() RETURNING name",
+            name,
+            seconds,
         )
+        return turn is not None
 
     async def leave(self) -> None:
         """Leave the cluster; the next heartbeat of another server takes over the executions."""
@@ -98,17 +96,15 @@ class PostgresCluster:
 
     async def acquire_leadership(self, task: str, seconds: float) -> bool:
         """Acquire or renew the lease of a task for some seconds; False if another server holds it."""
-        return (
-            await self._database.execute(
-                "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "
-                "ON CONFLICT (name) DO UPDATE SET until = excluded.until, holder = excluded.holder "
-                "WHERE d.until < now() OR d.holder = excluded.holder",
-                task,
-                seconds,
-                self._number,
-            )
-            > 0
+        row = await self._database.row(
+            "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "
+            "ON CONFLICT (name) DO UPDATE SET until = excluded.until, holder = excluded.holder "
+            "WHERE d.until < now() OR d.holder = excluded.holder RETURNING name",
+            task,
+            seconds,
+            self._number,
         )
+        return row is not None
 
     # ── ports.WorkerHeartbeats ───────────────────────────────────────────────────────────────
 
@@ -131,14 +127,13 @@ class PostgresCluster:
         return None if row is None else float(row[0])
 
     async def _enter(self, number: int) -> bool:
-        return (
-            await self._database.execute(
-                "INSERT INTO noetl_servers(number, name, seen) VALUES ($1, $2, now()) ON CONFLICT (number) DO NOTHING",
-                number,
-                self._name,
-            )
-            > 0
+        row = await self._database.row(
+            "INSERT INTO noetl_servers(number, name, seen) VALUES ($1, $2, now()) "
+            "ON CONFLICT (number) DO NOTHING RETURNING number",
+            number,
+            self._name,
         )
+        return row is not None
 
 
 def _lease_key(run_id: str, epoch: int) -> str:
