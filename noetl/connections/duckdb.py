@@ -147,7 +147,7 @@ def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[lis
     if relation is None:
         return [], iter(()), None
     columns = list(relation.columns)
-    reader = _reader(relation, batch)
+    reader = (getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader)(batch)
     if columns in (["Count"], ["Success"]) and not _returns(bound.text):
         changed = [value for part in reader for value in part.column(0).to_pylist()]
         return [], iter(()), int(changed[0]) if columns == ["Count"] and changed else 0
@@ -155,11 +155,6 @@ def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[lis
         return [], iter(()), None
     schema = _with_meanings(reader.schema, [str(kind) for kind in relation.types])
     return columns, (_as(part, schema) for part in _never_none(reader, schema)), None
-
-
-def _reader(relation: Any, batch: int) -> Any:
-    give = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
-    return give(batch)
 
 
 def _never_none(reader: Any, schema: Any) -> Iterator[Any]:

@@ -99,14 +99,7 @@ def pool(info: str, *, size: int | None = None) -> Pool[psycopg.AsyncConnection[
 
 def own_pool(info: str, *, size: int) -> Pool[psycopg.AsyncConnection[Any]]:
     """A pool that the caller closes."""
-
-    async def connect() -> psycopg.AsyncConnection[Any]:
-        return await open_connection(info)
-
-    async def close(connection: psycopg.AsyncConnection[Any]) -> None:
-        await connection.close()
-
-    return Pool(connect, close=close, usable=_usable, renew=_renew, size=size)
+    return Pool(lambda: open_connection(info), close=lambda old: old.close(), usable=_usable, renew=_renew, size=size)
 
 
 async def open_connection(info: str, *, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:

@@ -126,14 +126,13 @@ class _JsonEncoder:
     def __init__(self, *, lines: bool) -> None:
         self.content_type = JSONL if lines else JSON
         self._lines = lines
-        self._encode = msgspec.json.Encoder().encode
         self._begun = False
 
     def write(self, batch: Any) -> bytes:
         return self.write_rows(rows_of(batch))
 
     def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
-        pieces = [self._encode(row) for row in rows]
+        pieces = [_encode(row) for row in rows]
         if self._lines:
             return b"\n".join(pieces) + b"\n" if pieces else b""
         if not pieces:

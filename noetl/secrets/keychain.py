@@ -207,11 +207,7 @@ class InstalledCredentials:
 def allow_outside(home: Path) -> Callable[[str], bool]:
     """The policy of a shared server for `file` entries: every file outside of its home folder."""
     own = os.path.realpath(home)
-
-    def allows(path: str) -> bool:
-        return os.path.commonpath([own, os.path.realpath(path)]) != own
-
-    return allows
+    return lambda path: os.path.commonpath([own, os.path.realpath(path)]) != own
 
 
 class _Resolution:
@@ -318,15 +314,11 @@ class _Resolution:
 @asynccontextmanager
 async def open_credentials(home: Path, url: str) -> AsyncIterator[InstalledCredentials]:
     """Open the credentials of an installation for the duration of the block."""
-    if url.partition(":")[0] not in POSTGRES:
-        credentials = InstalledCredentials(home)
-        try:
-            yield credentials
-        finally:
-            await credentials.close()
-        return
-    events, _ = open_stores(url)
+    events = open_stores(url)[0] if url.partition(":")[0] in POSTGRES else None
+    credentials = InstalledCredentials(home, database=getattr(events, "database", None))
     try:
-        yield InstalledCredentials(home, database=getattr(events, "database", None))
+        yield credentials
     finally:
-        await events.close()
+        await credentials.close()
+        if events is not None:
+            await events.close()

@@ -51,10 +51,6 @@ class SecretRequest(Struct, frozen=True):
             raise self.unavailable(f"`{field}` is missing", "schema")
         return str(value)
 
-    async def value(self, field: str) -> str:
-        """A required field that is a value or the name of another entry."""
-        return await self.dereference(self.text(field))
-
     async def dereference(self, text: str) -> str:
         """The text itself, or the single value of the entry that it names."""
         if not self.is_entry(text):
@@ -75,15 +71,12 @@ class SecretRequest(Struct, frozen=True):
         given = self.fields.get(field)
         if given is None:
             return {}
-        if isinstance(given, str):
-            found = await self.other(given)
+        named = given.get("credential") if isinstance(given, Mapping) and len(given) == 1 else given
+        if isinstance(named, str):
+            found = await self.other(named)
             return dict(found) if isinstance(found, Mapping) else {"token": found, "value": found}
         if not isinstance(given, Mapping):
             raise self.unavailable(f"`{field}` must be a mapping or the name of an entry", "schema")
-        named = given.get("credential")
-        if isinstance(named, str) and len(given) == 1:
-            found = await self.other(named)
-            return dict(found) if isinstance(found, Mapping) else {"token": found, "value": found}
         return {
             str(key): await self.dereference(value) if isinstance(value, str) else value for key, value in given.items()
         }

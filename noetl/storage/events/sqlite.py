@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from noetl.core.model.events import Recorded
 from noetl.errors import Conflict, CorruptLog, VersionConflict
@@ -104,7 +105,7 @@ class SqliteEventStore(SqlEventStore):
         """Delete these executions in small transactions, so that appends can run between them."""
         numbers = [number for each in executions if (number := number_of(each)) is not None]
         for start in range(0, len(numbers), DROP_BATCH):
-            await self._file.write(_drop_job(numbers[start : start + DROP_BATCH]))
+            await self._file.write(partial(_drop, numbers[start : start + DROP_BATCH]))
 
     async def tidy(self, now: float) -> int:
         """Do nothing: SQLite reuses free pages."""
@@ -189,14 +190,11 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     return job
 
 
-def _drop_job(numbers: Sequence[int]) -> Callable[[sqlite3.Connection], None]:
-    def job(db: sqlite3.Connection) -> None:
-        rows = [(number,) for number in numbers]
-        db.executemany("DELETE FROM executions WHERE id = ?", rows)
-        db.executemany("DELETE FROM log WHERE execution = ?", rows)
-        db.executemany("DELETE FROM snapshots WHERE execution = ?", rows)
-
-    return job
+def _drop(numbers: Sequence[int], db: sqlite3.Connection) -> None:
+    rows = [(number,) for number in numbers]
+    db.executemany("DELETE FROM executions WHERE id = ?", rows)
+    db.executemany("DELETE FROM log WHERE execution = ?", rows)
+    db.executemany("DELETE FROM snapshots WHERE execution = ?", rows)
 
 
 # ── reading ─────────────────────────────────────────────────────────────────────────────

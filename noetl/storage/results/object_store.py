@@ -91,9 +91,6 @@ class ObjectResults(PayloadStore):
                         deleted += len(keys)
         return deleted
 
-    async def close(self) -> None:
-        """Do nothing: no connection is open."""
-
     async def _delete(self, keys: list[str]) -> None:
         import obstore
 

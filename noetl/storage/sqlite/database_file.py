@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -102,10 +102,11 @@ class SqliteFile:
                         self._connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as problem:
-                raise_store_error(problem, self.path)
+                raise store_error(problem, self.path) from problem
 
     def _run_migrations(self, name: str, scripts: Sequence[str]) -> None:
-        found = self._schema_version(name)
+        row = self._connection.execute("SELECT version FROM noetl_schema WHERE name = ?", (name,)).fetchone()
+        found = int(row[0]) if row else 0
         if found > len(scripts):
             raise StoreUnavailable(
                 f"{self.path}: the {name} tables have schema version {found}, but this version of NoETL supports "
@@ -210,7 +211,7 @@ class SqliteFile:
                     raise
                 return connection
         except sqlite3.Error as problem:
-            raise_store_error(problem, self.path)
+            raise store_error(problem, self.path) from problem
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -236,10 +237,6 @@ class SqliteFile:
             )
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute("COMMIT")
-
-    def _schema_version(self, name: str) -> int:
-        row = self._connection.execute("SELECT version FROM noetl_schema WHERE name = ?", (name,)).fetchone()
-        return int(row[0]) if row else 0
 
     def _close_now(self) -> None:
         self._writer.join()
@@ -268,7 +265,7 @@ class SqliteFile:
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as problem:
-            raise_store_error(problem, self.path)
+            raise store_error(problem, self.path) from problem
 
     # ── the writer ──────────────────────────────────────────────────────────────────────
 
@@ -443,44 +440,36 @@ def _resolve_futures(group: list[_PendingWrite], path: str) -> None:
         if waiting.failure is None:
             waiting.future.set_result(waiting.result)
         else:
-            waiting.future.set_exception(_translated(waiting.failure, path))
+            failure = waiting.failure
+            if isinstance(failure, sqlite3.Error):
+                failure = store_error(failure, path)
+                failure.__cause__ = waiting.failure
+            waiting.future.set_exception(failure)
 
 
-def _translated(problem: BaseException, path: str) -> BaseException:
-    """An error of SQLite as a NoetlError; any other error unchanged."""
-    if isinstance(problem, sqlite3.Error):
-        try:
-            raise_store_error(problem, path)
-        except NoetlError as translated:
-            return translated
-    return problem
-
-
-def raise_store_error(problem: sqlite3.Error, path: str) -> NoReturn:
-    """Raise an error of SQLite as a NoetlError that names the remedy."""
+def store_error(problem: sqlite3.Error, path: str) -> NoetlError:
+    """An error of SQLite as a NoetlError that names the remedy."""
     text = str(problem)
     name = getattr(problem, "sqlite_errorname", "") or ""
     if "not a database" in text:
-        raise StoreUnavailable(f"{path} is not a NoETL database; move the file or choose another --store") from problem
+        return StoreUnavailable(f"{path} is not a NoETL database; move the file or choose another --store")
     if "malformed" in text or "decode" in text or name.startswith("SQLITE_CORRUPT"):
-        raise CorruptLog(f"{path} is damaged ({text}); restore it from a backup, or move the file") from problem
+        return CorruptLog(f"{path} is damaged ({text}); restore it from a backup, or move the file")
     if "full" in text or name == "SQLITE_FULL":
-        raise StoreUnavailable(
-            f"{path}: the disk is full; nothing acknowledged is lost, free disk space and retry"
-        ) from problem
+        return StoreUnavailable(f"{path}: the disk is full; nothing acknowledged is lost, free disk space and retry")
     if "readonly" in text or name.startswith("SQLITE_READONLY"):
-        raise StoreUnavailable(f"{path} is not writable; check its permissions, or choose another --store") from problem
+        return StoreUnavailable(f"{path} is not writable; check its permissions, or choose another --store")
     if "unable to open" in text:
         folder = os.path.dirname(path)
-        raise StoreUnavailable(
+        return StoreUnavailable(
             f"cannot open {path}; check that {folder} is writable, set NOETL_HOME or choose another --store"
-        ) from problem
+        )
     if "locked" in text or "busy" in text:
-        raise StoreUnavailable(
+        return StoreUnavailable(
             f"{path}: the database has been locked by another process{_lock_holders(path)} for more than "
             f"{BUSY_SECONDS:.0f} s; stop that process or choose another --store"
-        ) from problem
-    raise StoreUnavailable(f"{path}: {text}") from problem
+        )
+    return StoreUnavailable(f"{path}: {text}")
 
 
 def _lock_holders(path: str) -> str:
