@@ -258,11 +258,8 @@ def to_error_info(failure: Exception, what: str, named: str = "") -> ErrorInfo:
     from nats.js import errors as js
 
     text = str(failure)
-    if (
-        isinstance(failure, errors.AuthorizationError)
-        or "authorization" in text.lower()
-        or "permissions" in text.lower()
-    ):
+    refused = "authorization" in text.lower() or "permissions" in text.lower()
+    if refused or isinstance(failure, errors.AuthorizationError):
         return error_info("auth", f"{what}: the server refuses the credential ({text})")
     if isinstance(failure, js.NotFoundError):
         return error_info("not_found", f"{what}: not found" + (f" ({named})" if named else ""))

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import timedelta
@@ -110,12 +111,8 @@ def config_of(place: ObjectLocation, fields: Mapping[str, Any]) -> dict[str, Any
     if place.scheme == "az" and place.account:
         config["account_name"] = place.account
     if isinstance(config.get("service_account_key"), Mapping):
-        import json
-
         config["service_account_key"] = json.dumps(dict(config["service_account_key"]))
     if place.scheme == "gs" and not config and fields.get("private_key"):
-        import json
-
         config["service_account_key"] = json.dumps(dict(fields))  # the credential is the key file itself
     return config
 

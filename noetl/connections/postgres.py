@@ -147,11 +147,8 @@ async def run_statement(
                 else:
                     tag = (result.command_status or b"").decode()
                     yield ResultChunk(columns, rows, tag, result.command_tuples)
-            elif status == pq.ExecStatus.COPY_IN:
-                yield ResultChunk((), [], copying="in")
-                return
-            elif status == pq.ExecStatus.COPY_OUT:
-                yield ResultChunk((), [], copying="out")
+            elif status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT):
+                yield ResultChunk((), [], copying="in" if status == pq.ExecStatus.COPY_IN else "out")
                 return
             else:
                 failure = error_from_result(result)

@@ -114,15 +114,13 @@ class ProcessTable:
         with suppress(ProcessLookupError):
             os.kill(member.pid, signum)
         deadline = time.monotonic() + seconds
-        while _start_time(member.pid) == member.born:
-            if time.monotonic() > deadline:
-                with suppress(ProcessLookupError):
-                    os.kill(member.pid, signal.SIGKILL)
-                self._remove(member.name)
-                return False
+        while (running := self.is_alive(member)) and time.monotonic() <= deadline:
             time.sleep(0.02)
+        if running:
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)
         self._remove(member.name)
-        return True
+        return not running
 
     def log_of(self, name: str) -> Path:
         """The log file of a process."""

@@ -8,7 +8,15 @@ from typing import ClassVar
 
 from noetl.core.model.events import Recorded
 from noetl.core.model.ids import number_at
-from noetl.storage.events.event_rows import checksum, has_expired, intact, listed_summary, number_of, one_summary
+from noetl.storage.events.event_rows import (
+    checksum,
+    decode_summary,
+    has_expired,
+    intact,
+    listed_summary,
+    number_of,
+    one_summary,
+)
 from noetl.storage.events.log_tail import LogTails, follow
 from noetl.storage.events.slot_counts import json_key_pattern
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
@@ -47,10 +55,14 @@ class SqlEventStore(EventStore):
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """One page of executions, newest first; a damaged row is listed with its error."""
-        clauses, values = self._clauses(where)
-        condition = f"WHERE {' AND '.join(clauses)} " if clauses else ""
-        rows = await self.sql.fetch(f"{self._select} {condition}ORDER BY id DESC LIMIT {int(where.limit)}", *values)
-        return [listed_summary(row) for row in rows]
+        condition, values = self._condition(where)
+        query = f"SELECT id, seq, data, crc FROM {self._executions} {condition} ORDER BY id DESC LIMIT {where.limit:d}"
+        return [
+            decode_summary(data)
+            if intact(crc, number, seq, data)
+            else listed_summary(await self.sql.row(f"{self._select} WHERE id = $1", number))
+            for number, seq, data, crc in await self.sql.fetch(query, *values)
+        ]
 
     async def unfinished(self) -> list[str]:
         """Ids of unfinished executions, oldest first."""
@@ -112,7 +124,7 @@ class SqlEventStore(EventStore):
         row = await self.sql.row(f"SELECT seq, data, crc FROM {self._snapshots} WHERE execution = $1", number)
         return (row[0], row[1]) if row and intact(row[2], number, row[0], row[1]) else None
 
-    def _clauses(self, where: ExecutionFilter) -> tuple[list[str], list[object]]:
+    def _condition(self, where: ExecutionFilter) -> tuple[str, list[object]]:
         clauses: list[str] = []
         values: list[object] = []
 
@@ -131,4 +143,4 @@ class SqlEventStore(EventStore):
             clauses.append(f"(path {self.sql.like} {like} OR CAST(id AS text) LIKE {like})")
         if where.before is not None:
             clauses.append(f"id < {placeholder(number_of(where.before) or 0)}")
-        return clauses, values
+        return f"WHERE {' AND '.join(clauses)}" if clauses else "", values

@@ -27,11 +27,10 @@ class ObjectResults(PayloadStore):
     def __init__(self, url: str, *, fields: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(**options)
         parts = urlsplit(url)
-        place = objects.parse_location(parts._replace(query="").geturl().rstrip("/") + "/")
+        self.place = objects.parse_location(parts._replace(query="").geturl().rstrip("/") + "/")
         given = plain_fields({**dict(parse_qsl(parts.query)), **(fields or {})}, objects.PREFIXES)
-        self.place = place
-        self.prefix = place.key.strip("/")
-        self._store = objects.new_store(place, objects.config_of(place, given))
+        self.prefix = self.place.key.strip("/")
+        self._store = objects.new_store(self.place, objects.config_of(self.place, given))
 
     async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         path = self._path(by_hour(key, expires))

@@ -44,7 +44,9 @@ class SqliteResults(RelationalResults):
 
     async def close(self) -> None:
         """Close the file and stop the thread."""
-        await self._run(self._disconnect)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._run(connection.close)
         self._thread.shutdown()
 
     async def _execute(self, statement: str, *values: Any) -> tuple[int, list[tuple[Any, ...]]]:
@@ -96,8 +98,3 @@ class SqliteResults(RelationalResults):
             )
             self._connection = connection
         return self._connection
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
