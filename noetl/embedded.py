@@ -179,7 +179,7 @@ async def open_local(
     from noetl.runtime.clock import RealClock
     from noetl.runtime.resources import close_loop_resources
     from noetl.runtime.tasks import running
-    from noetl.secrets.keychain import InstalledCredentials, open_keychain
+    from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials
     from noetl.server.lifecycle.external_changes import watch_external_changes
     from noetl.server.lifecycle.retention import collect
     from noetl.storage.factory import open_process_locks, open_stores, open_triggers
@@ -199,9 +199,7 @@ async def open_local(
         if work and "blob" in results.by_type:  # on the local disk, so that the scan is cheap
             closing.push_async_callback(collect, results, RealClock())
         database = getattr(events, "database", None)
-        secrets = keychain or open_keychain(
-            settings.home, credentials=InstalledCredentials(settings.home, database=database)
-        )
+        secrets = keychain or InstallationKeychain(InstalledCredentials(settings.home, database=database))
         closing.push_async_callback(secrets.close)
         orchestrator = build_orchestrator(
             Stores(events, playbooks, results, MemoryRunQueue(), open_triggers(events)),

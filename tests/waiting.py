@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,3 +23,8 @@ async def until(condition: Callable[[], Any], *, seconds: float = PATIENCE_SECON
             return value
         assert time.monotonic() < deadline, f"the condition did not become true within {seconds} s"
         await asyncio.sleep(0.01)
+
+
+def a_call_runs() -> bool:
+    """Whether a blocking call of a tool runs in a thread."""
+    return any(thread.name.startswith("noetl-call") for thread in threading.enumerate())

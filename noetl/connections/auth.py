@@ -5,7 +5,7 @@ Fields are read with and without a prefix (`db_host`, `nats_url`), as stored cre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetl.core.model.tool import Host
@@ -57,6 +57,16 @@ def plain_fields(fields: Mapping[str, Any], prefixes: tuple[str, ...]) -> dict[s
         if isinstance(found.get(name), str) and (name != "value" or is_dsn(found[name])):
             found.setdefault("dsn", found[name])
     return {key: value for key, value in found.items() if value is not None}
+
+
+def renamed(fields: Mapping[str, Any], spellings: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The fields by the driver's own names: the first of a name's spellings that is given."""
+    found = {}
+    for name, accepted in spellings.items():
+        value = next((fields[each] for each in accepted if fields.get(each) not in (None, "")), None)
+        if value is not None:
+            found[name] = value
+    return found
 
 
 def _describes_a_server(given: Mapping[str, Any], prefixes: tuple[str, ...]) -> bool:

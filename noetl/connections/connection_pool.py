@@ -53,10 +53,7 @@ class Pool(Generic[C]):
         connection = await self.acquire(wait=wait)
         try:
             yield connection
-        except BaseException:
-            await self.release(connection)
-            raise
-        else:
+        finally:
             await self.release(connection)
 
     async def acquire(self, *, wait: float | None = None) -> C:
@@ -127,12 +124,9 @@ class Pool(Generic[C]):
         self._timer = False
         now = time.monotonic()
         while self._idle and self._idle[0][0] + self._keep <= now:
-            self._start(self._close_one(self._idle.popleft()[1]))
+            self._start(self._close(self._idle.popleft()[1]))
         if not self._closed:
             self._expire_later()
-
-    async def _close_one(self, connection: C) -> None:
-        await self._close(connection)
 
     def _start(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

@@ -15,6 +15,7 @@ from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.data.sql import Bound, quote_column, tokens
+from noetl.data.values import unique_names
 from noetl.runtime.resources import per_loop
 from noetl.runtime.threads import in_thread
 
@@ -146,7 +147,7 @@ def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[lis
     if relation is None:
         return [], iter(()), None
     columns = list(relation.columns)
-    reader = _reader(relation, batch)
+    reader = (getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader)(batch)
     if columns in (["Count"], ["Success"]) and not _returns(bound.text):
         changed = [value for part in reader for value in part.column(0).to_pylist()]
         return [], iter(()), int(changed[0]) if columns == ["Count"] and changed else 0
@@ -154,11 +155,6 @@ def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[lis
         return [], iter(()), None
     schema = _with_meanings(reader.schema, [str(kind) for kind in relation.types])
     return columns, (_as(part, schema) for part in _never_none(reader, schema)), None
-
-
-def _reader(relation: Any, batch: int) -> Any:
-    give = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
-    return give(batch)
 
 
 def _never_none(reader: Any, schema: Any) -> Iterator[Any]:
@@ -177,41 +173,24 @@ def _with_meanings(schema: Any, kinds: list[str]) -> Any:
     """The schema with unique names, in which columns of JSON are marked as such."""
     import pyarrow as pa
 
-    seen: dict[str, int] = {}
-    fields = []
-    for field, kind in zip(schema, kinds, strict=True):
-        count = seen.get(field.name, 0)
-        seen[field.name] = count + 1
-        if count:
-            field = field.with_name(f"{field.name}_{count + 1}")
-        fields.append(field.with_metadata({"noetl": "json"}) if kind == "JSON" else field)
+    fields = [
+        field.with_name(name).with_metadata({"noetl": "json"} if kind == "JSON" else field.metadata)
+        for field, name, kind in zip(schema, unique_names(schema.names), kinds, strict=True)
+    ]
     return pa.schema(fields)
 
 
 def _as(part: Any, schema: Any) -> Any:
     import pyarrow as pa
 
-    return (
-        part
-        if part.schema.equals(schema, check_metadata=True)
-        else pa.RecordBatch.from_arrays(part.columns, schema=schema)
-    )
+    same = part.schema.equals(schema, check_metadata=True)
+    return part if same else pa.RecordBatch.from_arrays(part.columns, schema=schema)
 
 
 _READS = {
-    "select",
-    "with",
-    "from",
-    "values",
-    "show",
-    "describe",
-    "explain",
-    "summarize",
-    "pragma",
-    "table",
-    "pivot",
-    "unpivot",
-}
+    "select", "with", "from", "values", "table", "pivot", "unpivot",
+    "show", "describe", "explain", "summarize", "pragma",
+}  # fmt: skip
 _CHANGES = {"insert", "update", "delete", "merge", "create", "drop", "alter", "copy"}
 
 

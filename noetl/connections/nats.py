@@ -16,12 +16,20 @@ from datetime import UTC, datetime
 from errno import ECONNRESET
 from typing import Any, NamedTuple
 
+from noetl.connections.auth import renamed
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.runtime.resources import per_loop
 
 PREFIXES = ("nats_",)
 CHUNK = 128 * 1024
 WINDOW = 16  # chunks in flight
+_OPTIONS = {
+    "user": ("user", "username"),
+    "password": ("password",),
+    "token": ("token",),
+    "user_credentials": ("user_credentials", "creds", "creds_file"),
+    "nkeys_seed_str": ("nkey", "nkeys_seed_str", "seed"),
+}
 
 
 class Connections:
@@ -55,18 +63,7 @@ async def shared_client(fields: Mapping[str, Any], *, timeout: float | None = No
 
 async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
     """A new connection; the caller closes it."""
-
-    options: dict[str, Any] = {}
-    for name, spellings in {
-        "user": ("user", "username"),
-        "password": ("password",),
-        "token": ("token",),
-        "user_credentials": ("user_credentials", "creds", "creds_file"),
-        "nkeys_seed_str": ("nkey", "nkeys_seed_str", "seed"),
-    }.items():
-        value = next((fields[spelling] for spelling in spellings if fields.get(spelling)), None)
-        if value is not None:
-            options[name] = str(value)
+    options: dict[str, Any] = {name: str(value) for name, value in renamed(fields, _OPTIONS).items()}
     url = fields.get("dsn") or fields.get("url") or fields.get("servers")
     if not url and fields.get("host"):
         url = f"nats://{fields['host']}:{fields.get('port', 4222)}"
@@ -261,11 +258,8 @@ def to_error_info(failure: Exception, what: str, named: str = "") -> ErrorInfo:
     from nats.js import errors as js
 
     text = str(failure)
-    if (
-        isinstance(failure, errors.AuthorizationError)
-        or "authorization" in text.lower()
-        or "permissions" in text.lower()
-    ):
+    refused = "authorization" in text.lower() or "permissions" in text.lower()
+    if refused or isinstance(failure, errors.AuthorizationError):
         return error_info("auth", f"{what}: the server refuses the credential ({text})")
     if isinstance(failure, js.NotFoundError):
         return error_info("not_found", f"{what}: not found" + (f" ({named})" if named else ""))

@@ -38,7 +38,6 @@ class AccessToken(Struct, frozen=True):
     """An access token and when (by the loop's clock) to fetch the next one."""
 
     access_token: str
-    token_type: str
     renew_at: float
 
 
@@ -113,4 +112,4 @@ async def _fetch(grant: ClientCredentials, allows: Allows | None, now: float) ->
         life = float(fields.get("expires_in") or LIFE_S)
     except (TypeError, ValueError):
         life = LIFE_S
-    return AccessToken(token, str(fields.get("token_type") or "Bearer"), now + life - min(MARGIN_S, life * 0.1))
+    return AccessToken(token, now + life - min(MARGIN_S, life * 0.1))

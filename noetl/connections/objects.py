@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import timedelta
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from noetl.connections.auth import renamed
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.runtime.resources import per_loop
 
@@ -62,9 +64,7 @@ class ObjectLocation(NamedTuple):
     @property
     def url(self) -> str:
         """The address."""
-        return (
-            f"{self.scheme}://{self.bucket}/{self.key}" if self.scheme != "file" else f"file://{self.bucket}/{self.key}"
-        )
+        return f"{self.scheme}://{self.bucket}/{self.key}"
 
 
 def parse_location(address: str, *, scheme: str | None = None, bucket: str | None = None) -> ObjectLocation:
@@ -107,20 +107,12 @@ def shared_store(
 def config_of(place: ObjectLocation, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's own names for a credential's fields."""
     wanted = {"s3": _S3, "gs": _GCS, "az": _AZURE}.get(place.scheme, {})
-    config: dict[str, Any] = {}
-    for name, spellings in wanted.items():
-        value = next((fields[spelling] for spelling in spellings if fields.get(spelling) not in (None, "")), None)
-        if value is not None:
-            config[name] = value
+    config = renamed(fields, wanted)
     if place.scheme == "az" and place.account:
         config["account_name"] = place.account
     if isinstance(config.get("service_account_key"), Mapping):
-        import json
-
         config["service_account_key"] = json.dumps(dict(config["service_account_key"]))
     if place.scheme == "gs" and not config and fields.get("private_key"):
-        import json
-
         config["service_account_key"] = json.dumps(dict(fields))  # the credential is the key file itself
     return config
 

@@ -11,9 +11,11 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from noetl.connections.auth import renamed
 from noetl.connections.connection_pool import Pool, PoolExhausted
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.data.sql import Bound
+from noetl.data.values import unique_names
 from noetl.runtime.resources import per_loop
 
 if TYPE_CHECKING:
@@ -78,11 +80,7 @@ def conninfo(fields: Mapping[str, Any]) -> str:
     if scheme and not re.fullmatch(r"postgres(ql)?(\+\w+)?", scheme[1]):
         raise BadAddress(f"{scheme[1]}:// is not the address of a Postgres server; write postgresql://...")
     dsn = re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", dsn)
-    given: dict[str, Any] = {}
-    for keyword, spellings in _KEYWORDS.items():
-        value = next((fields[name] for name in spellings if fields.get(name) not in (None, "")), None)
-        if value is not None:
-            given[keyword] = str(value)
+    given = {keyword: str(value) for keyword, value in renamed(fields, _KEYWORDS).items()}
     try:
         whole = {**conninfo_to_dict(dsn), **given}
     except ProgrammingError:
@@ -101,14 +99,7 @@ def pool(info: str, *, size: int | None = None) -> Pool[psycopg.AsyncConnection[
 
 def own_pool(info: str, *, size: int) -> Pool[psycopg.AsyncConnection[Any]]:
     """A pool that the caller closes."""
-
-    async def connect() -> psycopg.AsyncConnection[Any]:
-        return await open_connection(info)
-
-    async def close(connection: psycopg.AsyncConnection[Any]) -> None:
-        await connection.close()
-
-    return Pool(connect, close=close, usable=_usable, renew=_renew, size=size)
+    return Pool(lambda: open_connection(info), close=lambda old: old.close(), usable=_usable, renew=_renew, size=size)
 
 
 async def open_connection(info: str, *, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:
@@ -156,11 +147,8 @@ async def run_statement(
                 else:
                     tag = (result.command_status or b"").decode()
                     yield ResultChunk(columns, rows, tag, result.command_tuples)
-            elif status == pq.ExecStatus.COPY_IN:
-                yield ResultChunk((), [], copying="in")
-                return
-            elif status == pq.ExecStatus.COPY_OUT:
-                yield ResultChunk((), [], copying="out")
+            elif status in (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT):
+                yield ResultChunk((), [], copying="in" if status == pq.ExecStatus.COPY_IN else "out")
                 return
             else:
                 failure = error_from_result(result)
@@ -370,9 +358,8 @@ def to_error_info(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
     elif sqlstate:
         pg |= {"code": sqlstate, "sqlstate": sqlstate, "message": message, "detail": getattr(failure, "detail", None)}
     if sqlstate:
-        kind = max(((prefix, kind) for prefix, kind in _KINDS if sqlstate.startswith(prefix)), default=("", "unknown"))[
-            1
-        ]
+        matching = [(prefix, kind) for prefix, kind in _KINDS if sqlstate.startswith(prefix)]
+        kind = max(matching)[1] if matching else "unknown"
     elif isinstance(failure, psycopg.errors.ConnectionTimeout):
         kind = "timeout"
     elif isinstance(failure, psycopg.OperationalError | OSError) or type(failure).__name__ in _LOST:
@@ -397,13 +384,7 @@ def _first_line(text: str) -> str:
 
 def column_names(columns: Sequence[Column]) -> list[str]:
     """The columns' names, with a number where one comes twice."""
-    seen: dict[str, int] = {}
-    result = []
-    for column in columns:
-        count = seen.get(column.name, 0)
-        seen[column.name] = count + 1
-        result.append(f"{column.name}_{count + 1}" if count else column.name)
-    return result
+    return unique_names(column.name for column in columns)
 
 
 # ── rows and types ──────────────────────────────────────────────────────────────────────

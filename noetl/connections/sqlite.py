@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo, error_info
-from noetl.data.values import jsonable
+from noetl.data.values import jsonable, unique_names
 
 
 def connect(path: str, busy: float = 5.0) -> sqlite3.Connection:
@@ -35,14 +35,7 @@ def adapted(value: Any) -> Any:
 
 def columns_of(cursor: sqlite3.Cursor) -> list[str]:
     """The names of a result's columns, with a number where one comes twice."""
-    seen: dict[str, int] = {}
-    names = []
-    for column in cursor.description:
-        name = str(column[0])
-        count = seen.get(name, 0)
-        seen[name] = count + 1
-        names.append(f"{name}_{count + 1}" if count else name)
-    return names
+    return unique_names(str(column[0]) for column in cursor.description)
 
 
 class Rows:

@@ -16,6 +16,7 @@ from noetl.data import extended_dates as far_dates
 from noetl.data.values import duration, jsonable
 
 _encode = msgspec.json.Encoder().encode
+_TEXTS = {str, type(None)}
 
 
 class ColumnType(NamedTuple):
@@ -52,14 +53,8 @@ def batch_of_columns(columns: Sequence[Sequence[Any]], schema: Any, *, plain: bo
         if meaning == "json":
             said = values if plain else [jsonable(value) for value in values]
             values = [None if value is None else _encode(value).decode() for value in said]
-        elif meaning == "number" or (pa.types.is_string(field.type) and not plain):
+        elif (meaning == "number" or pa.types.is_string(field.type)) and not set(map(type, values)) <= _TEXTS:
             values = [value if value is None or isinstance(value, str) else text_of(value) for value in values]
-        elif pa.types.is_string(field.type):
-            try:
-                arrays.append(pa.array(values, type=field.type))
-                continue
-            except pa.ArrowTypeError:
-                values = [value if value is None or isinstance(value, str) else text_of(value) for value in values]
         elif far_dates.is_calendar(field.type):
             values = far_dates.numbered(values, field.type)
         try:

@@ -158,7 +158,7 @@ class JsonStream:
         while piece is None:
             chunk = await anext(self._chunks, None)
             if chunk is None:
-                raise self._ends_early()
+                raise msgspec.DecodeError(f"JSON is malformed: it ends after byte {self._fed:,}, inside a value")
             self._pieces = (bytes(chunk[at : at + FEED]) for at in range(0, len(chunk), FEED))
             piece = next(self._pieces, None)
         self._parsed.clear()
@@ -168,9 +168,6 @@ class JsonStream:
             raise msgspec.DecodeError(f"JSON is malformed after byte {self._fed:,}: {_reason(problem)}") from None
         self._fed += len(piece)
         self._events = iter(self._parsed)
-
-    def _ends_early(self) -> msgspec.DecodeError:
-        return msgspec.DecodeError(f"JSON is malformed: it ends after byte {self._fed:,}, inside a value")
 
     def _scalar(self, number: Any) -> Any:
         if type(number) is not Decimal:

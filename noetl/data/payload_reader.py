@@ -26,6 +26,7 @@ from noetl.core.model.reference import Reference
 from noetl.data import arrow_tables as tables
 from noetl.data import table_files
 from noetl.data.json_stream import JsonStream
+from noetl.data.values import unique_names
 
 MAX_DECODED_WHOLE = 8 * 1024 * 1024  # smaller payloads are decoded as a whole
 MAX_PART = 64 * 1024 * 1024
@@ -104,14 +105,11 @@ async def read_part(
 
     With `verify`, the payload is read to its end even if the part is complete before, because its checksum is
     known only then."""
-    if format == "parquet":
+    if format in ("parquet", "arrow"):
         if verify:
             await _drain(payload.stream())
-        return await _in_thread(payload, lambda file: _parquet(file, part, most))
-    if format == "arrow":
-        if verify:
-            await _drain(payload.stream())
-        return await _in_thread(payload, lambda file: _arrow(file, part, most))
+        read = _parquet if format == "parquet" else _arrow
+        return await _in_thread(payload, lambda file: read(file, part, most))
     stream = payload.stream()
     async with aclosing(stream):
         try:
@@ -252,7 +250,7 @@ async def _csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGen
         if pending.strip("\r\n"):
             cells = next(csv.reader(io.StringIO(pending, newline=""), delimiter=delimiter))
             if names is None:
-                names = table_files.csv_names(cells)
+                names = unique_names(cells)
             else:
                 yield table_files.csv_row(names, cells), len(pending)
         pending = ""
@@ -374,19 +372,11 @@ class RangedFile(io.RawIOBase):
         """True."""
         return True
 
-    def tell(self) -> int:
-        """The current position."""
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Change the position."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._payload.size}[whence]
         self._position = max(0, base + offset)
         return self._position
-
-    def size(self) -> int:
-        """The size of the payload."""
-        return self._payload.size
 
     def read(self, count: int = -1) -> bytes:
         """Read up to `count` bytes."""
@@ -403,12 +393,6 @@ class RangedFile(io.RawIOBase):
         piece = data[self._position - start : self._position - start + count]
         self._position += len(piece)
         return piece
-
-    def readinto(self, target: Any) -> int:
-        """Fill a buffer."""
-        data = self.read(len(target))
-        target[: len(data)] = data
-        return len(data)
 
 
 # ── text and bytes ──────────────────────────────────────────────────────────────────────

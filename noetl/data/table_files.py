@@ -11,7 +11,7 @@ import msgspec
 
 from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, rows_of
 from noetl.data.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
-from noetl.data.values import jsonable
+from noetl.data.values import jsonable, unique_names
 
 _encode = msgspec.json.Encoder().encode
 
@@ -126,14 +126,13 @@ class _JsonEncoder:
     def __init__(self, *, lines: bool) -> None:
         self.content_type = JSONL if lines else JSON
         self._lines = lines
-        self._encode = msgspec.json.Encoder().encode
         self._begun = False
 
     def write(self, batch: Any) -> bytes:
         return self.write_rows(rows_of(batch))
 
     def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
-        pieces = [self._encode(row) for row in rows]
+        pieces = [_encode(row) for row in rows]
         if self._lines:
             return b"\n".join(pieces) + b"\n" if pieces else b""
         if not pieces:
@@ -169,12 +168,7 @@ class _CsvEncoder:
         return text.getvalue().encode()
 
     def close(self) -> bytes:
-        if not self._header:
-            return b""
-        text = io.StringIO()
-        csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerow(self._names)
-        self._header = False
-        return text.getvalue().encode()
+        return self.write_rows(())  # the header, if there were no rows
 
 
 def _cell(value: Any) -> Any:
@@ -216,16 +210,6 @@ def encode_value(value: Any, format: str, **options: Any) -> bytes:
 # ── bytes to rows ───────────────────────────────────────────────────────────────────────
 
 
-def csv_names(cells: Sequence[str]) -> list[str]:
-    """The names in the first line of CSV; one that comes twice gets a number."""
-    seen: dict[str, int] = {}
-    names = []
-    for name in cells:
-        count = seen[name] = seen.get(name, 0) + 1
-        names.append(f"{name}_{count}" if count > 1 else name)
-    return names
-
-
 def csv_row(names: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
     """A row of CSV: every value is text; what is missing is null, what is too much is `_rest`."""
     row: dict[str, Any] = dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=False))
@@ -257,7 +241,7 @@ def _decode_rows(data: bytes, format: str, path: str | None) -> tuple[list[dict[
     if format == "csv":
         delimiter = "\t" if path and path.lower().endswith(".tsv") else ","
         lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=delimiter)
-        names = csv_names(next(lines, []))
+        names = unique_names(next(lines, []))
         return [csv_row(names, cells) for cells in lines if cells], names
     import pyarrow as pa
 

@@ -16,7 +16,7 @@ import base64
 import datetime
 import decimal
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _PLAIN = (str, int, bool, type(None))
@@ -55,6 +55,16 @@ def number(value: decimal.Decimal) -> int | float | str:
         return int(value)
     approximate = float(value)
     return approximate if decimal.Decimal(repr(approximate)) == value else str(value)
+
+
+def unique_names(names: Iterable[str]) -> list[str]:
+    """The names of columns, with a number where one comes twice."""
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        count = seen[name] = seen.get(name, 0) + 1
+        unique.append(f"{name}_{count}" if count > 1 else name)
+    return unique
 
 
 def _float(value: float) -> Any:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
@@ -56,32 +57,25 @@ class ProcessTable:
     ) -> ProcessEntry:
         """Start a process in the background, in its own session, with its output in a log file.
 
-        `keep` are the file descriptors that it inherits.
-        """
+        `keep` are the file descriptors that it inherits."""
         with self._locked():
-            return self._start(name, arguments, environ, url, keep)
-
-    def _start(
-        self, name: str, arguments: list[str], environ: Mapping[str, str], url: str, keep: tuple[int, ...]
-    ) -> ProcessEntry:
-        if self.find(name) is not None:
-            raise Conflict(f"{name} is already running; stop it with `noetl {name.partition('-')[0]} stop`")
-        try:
-            self._run.mkdir(parents=True, exist_ok=True)
-            log = self.log_of(name)
-            with log.open("ab") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "noetl.clictl", *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env={**os.environ, **environ},
-                    start_new_session=True,
-                    pass_fds=keep,
-                )
-        except OSError as problem:
-            raise RequestRefused(f"cannot start {name}: {problem.filename}: {problem.strerror}") from None
-        return self.record(name, process.pid, str(log), url)
+            if self.find(name) is not None:
+                raise Conflict(f"{name} is already running; stop it with `noetl {name.partition('-')[0]} stop`")
+            try:
+                log = self.log_of(name)
+                with log.open("ab") as output:
+                    process = subprocess.Popen(
+                        [sys.executable, "-m", "noetl.clictl", *arguments],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        env={**os.environ, **environ},
+                        start_new_session=True,
+                        pass_fds=keep,
+                    )
+            except OSError as problem:
+                raise RequestRefused(f"cannot start {name}: {problem.filename}: {problem.strerror}") from None
+            return self.record(name, process.pid, str(log), url)
 
     def join(self, name: str, url: str = "") -> ProcessEntry:
         """Record this process under a name that no running process has."""
@@ -111,7 +105,7 @@ class ProcessTable:
         member = ProcessEntry(name, pid, _start_time(pid) or "", log, url)
         file = self._run / f"{name}.json"
         temporary = file.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps({key: getattr(member, key) for key in ProcessEntry.__struct_fields__}))
+        temporary.write_bytes(msgspec.json.encode(member))
         temporary.replace(file)
         return member
 
@@ -120,15 +114,13 @@ class ProcessTable:
         with suppress(ProcessLookupError):
             os.kill(member.pid, signum)
         deadline = time.monotonic() + seconds
-        while _start_time(member.pid) == member.born:
-            if time.monotonic() > deadline:
-                with suppress(ProcessLookupError):
-                    os.kill(member.pid, signal.SIGKILL)
-                self._remove(member.name)
-                return False
+        while (running := self.is_alive(member)) and time.monotonic() <= deadline:
             time.sleep(0.02)
+        if running:
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)
         self._remove(member.name)
-        return True
+        return not running
 
     def log_of(self, name: str) -> Path:
         """The log file of a process."""
@@ -153,8 +145,8 @@ class ProcessTable:
             if not file.stem.startswith(prefix):
                 continue
             try:
-                member = ProcessEntry(**json.loads(file.read_text()))
-            except (ValueError, TypeError, OSError):
+                member = msgspec.json.decode(file.read_bytes(), type=ProcessEntry)
+            except (msgspec.DecodeError, OSError):
                 continue  # being replaced, or not a file of ours
             if member.born and _start_time(member.pid) == member.born:
                 yield member

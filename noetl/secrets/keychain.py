@@ -26,8 +26,11 @@ from noetl.storage.factory import POSTGRES, open_stores
 from noetl.storage.ports.secrets import CredentialStore
 
 if TYPE_CHECKING:
+    from noetl.secrets.credentials.store import SqlCredentialStore
     from noetl.secrets.master_key import KeyRing
+    from noetl.storage.ports.sql import SqlDatabase
     from noetl.storage.postgres.database import PostgresDatabase
+    from noetl.storage.sqlite.database_file import SqliteFile
 
 KINDS = ("credential", "env", "file", "static", "secret_manager", "oauth2", "bearer")
 ALIASES = {"secrets": "secret_manager", "secret": "secret_manager", "oauth": "oauth2"}
@@ -108,12 +111,9 @@ class InstalledCredentials:
         self.home = home
         self.path = home / CREDENTIALS_FILE
         self._environment = os.environ if environment is None else environment
-        self._store: Any = None
-        self._postgres: Any = None
-        if database is not None:
-            from noetl.secrets.credentials.postgres import PostgresCredentialStore
-
-            self._postgres = PostgresCredentialStore(database, self._ring)
+        self._database = database
+        self._file: SqliteFile | None = None
+        self._store: SqlCredentialStore | None = None if database is None else self._store_in(database)
         self._migrating = asyncio.Lock()
 
     async def set(self, name: str, type: str, data: Mapping[str, Any]) -> None:
@@ -122,18 +122,15 @@ class InstalledCredentials:
 
     async def get(self, name: str) -> Mapping[str, Any] | None:
         """The decrypted fields of a credential; None if it does not exist."""
-        if not self._exists():
-            return None
-        found: Mapping[str, Any] | None = await (await self._opened()).get(name)
-        return found
+        return await (await self._opened()).get(name) if self._exists() else None
 
     async def list(self) -> list[tuple[str, str]]:
         """Names and types."""
-        return list(await (await self._opened()).list()) if self._exists() else []
+        return await (await self._opened()).list() if self._exists() else []
 
     async def delete(self, name: str) -> bool:
         """Delete it; False if it does not exist."""
-        return bool(await (await self._opened()).delete(name)) if self._exists() else False
+        return await (await self._opened()).delete(name) if self._exists() else False
 
     async def rotate(self) -> int:
         """Replace the master key; return the number of rewrapped credentials."""
@@ -143,84 +140,74 @@ class InstalledCredentials:
         if self._environment.get(VARIABLE, "").strip():
             ring = self._ring()  # new,old: the variable already has the new key first
         else:
-            if self._postgres is not None and await self._postgres.servers() > 1:
+            if await self._live_servers() > 1:
                 raise RequestRefused(
                     f"several servers share these credentials, but the master key is in {self.home / FILE} on this "
                     f"machine only. Set {VARIABLE}=new,old on every server, restart them, rotate, then remove the "
                     "old key"
                 )
             ring = add_key(self.home, self._environment)
-        changed = int(await store.rewrap(ring))
+        changed = await store.rewrap(ring)
         remove_old_keys(self.home, self._environment)
         return changed
 
     async def close(self) -> None:
         """Close the file."""
-        if self._store is not None:
-            await self._store.close()
+        if self._file is not None:
+            await self._file.close()
 
     def _exists(self) -> bool:
-        return self._postgres is not None or self._store is not None or self.path.exists()
+        return self._store is not None or self.path.exists()
 
     def _ring(self) -> KeyRing:
         from noetl.secrets.master_key import open_ring
 
         return open_ring(self.home, self._environment)
 
-    async def _opened(self) -> Any:
-        if self._postgres is not None:
-            if self.path.exists():
-                await self._migrate()
-            return self._postgres
+    async def _opened(self) -> SqlCredentialStore:
         if self._store is None:
-            self._store = self._file_store()
+            self._file = self._open_file()
+            self._store = self._store_in(self._file)
+        elif self._database is not None and self.path.exists():
+            await self._migrate(self._store)
         return self._store
 
-    def _file_store(self) -> Any:
-        from noetl.secrets.kinds.credential import SqliteCredentialStore
+    def _store_in(self, database: SqlDatabase) -> SqlCredentialStore:
+        from noetl.secrets.credentials.store import SqlCredentialStore
+
+        return SqlCredentialStore(database, self._ring)
+
+    def _open_file(self) -> SqliteFile:
         from noetl.storage.sqlite.database_file import SqliteFile
 
-        return SqliteCredentialStore(SqliteFile(str(self.path), readers=1), self._ring)
+        return SqliteFile(str(self.path), readers=1)
 
-    async def _migrate(self) -> None:
+    async def _migrate(self, store: SqlCredentialStore) -> None:
         """Copy the credentials of the file to the database, once, in their encrypted form."""
         async with self._migrating:
             if self.path.exists():
-                file = self._file_store()
+                file = self._open_file()
                 try:
-                    await self._postgres.import_rows(await file.rows())
+                    await store.import_rows(await self._store_in(file).rows())
                 finally:
                     await file.close()
                 self.path.rename(self.path.with_name(f"{CREDENTIALS_FILE}.moved"))
 
-
-def open_keychain(
-    home: str | os.PathLike[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    credentials: CredentialStore | None = None,
-    allows_address: Callable[[str], bool] | None = None,
-    allows_variable: Callable[[str], bool] = own_variables_are_private,
-    allows_file: Callable[[str], bool] = lambda path: True,
-) -> InstallationKeychain:
-    """The keychain of the installation in this folder (`NOETL_HOME`), with the given credentials or its own."""
-    return InstallationKeychain(
-        credentials or InstalledCredentials(Path(home), environment),
-        environment=environment,
-        allows_address=allows_address,
-        allows_variable=allows_variable,
-        allows_file=allows_file,
-    )
+    async def _live_servers(self) -> int:
+        """The number of servers with a recent heartbeat in the database."""
+        if (
+            self._database is None
+            or not (await self._database.row("SELECT to_regclass('noetl_servers') IS NOT NULL"))[0]
+        ):
+            return 0
+        query = "SELECT count(*) FROM noetl_servers WHERE seen > now() - interval '30 seconds'"
+        return int((await self._database.row(query))[0])
 
 
 def allow_outside(home: Path) -> Callable[[str], bool]:
     """The policy of a shared server for `file` entries: every file outside of its home folder."""
     own = os.path.realpath(home)
-
-    def allows(path: str) -> bool:
-        return os.path.commonpath([own, os.path.realpath(path)]) != own
-
-    return allows
+    return lambda path: os.path.commonpath([own, os.path.realpath(path)]) != own
 
 
 class _Resolution:
@@ -327,15 +314,11 @@ class _Resolution:
 @asynccontextmanager
 async def open_credentials(home: Path, url: str) -> AsyncIterator[InstalledCredentials]:
     """Open the credentials of an installation for the duration of the block."""
-    if url.partition(":")[0] not in POSTGRES:
-        credentials = InstalledCredentials(home)
-        try:
-            yield credentials
-        finally:
-            await credentials.close()
-        return
-    events, _ = open_stores(url)
+    events = open_stores(url)[0] if url.partition(":")[0] in POSTGRES else None
+    credentials = InstalledCredentials(home, database=getattr(events, "database", None))
     try:
-        yield InstalledCredentials(home, database=getattr(events, "database", None))
+        yield credentials
     finally:
-        await events.close()
+        await credentials.close()
+        if events is not None:
+            await events.close()

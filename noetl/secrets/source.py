@@ -18,6 +18,7 @@ from noetl.errors import NoetlError, SecretUnavailable
 
 MAX_BYTES = 4 << 20
 T = TypeVar("T")
+Reply = tuple[int, Mapping[str, Any]]  # the status and the JSON object of a response
 TIMEOUT = Timeout(connect=10, read=20, total=30)
 
 
@@ -50,10 +51,6 @@ class SecretRequest(Struct, frozen=True):
             raise self.unavailable(f"`{field}` is missing", "schema")
         return str(value)
 
-    async def value(self, field: str) -> str:
-        """A required field that is a value or the name of another entry."""
-        return await self.dereference(self.text(field))
-
     async def dereference(self, text: str) -> str:
         """The text itself, or the single value of the entry that it names."""
         if not self.is_entry(text):
@@ -74,15 +71,12 @@ class SecretRequest(Struct, frozen=True):
         given = self.fields.get(field)
         if given is None:
             return {}
-        if isinstance(given, str):
-            found = await self.other(given)
+        named = given.get("credential") if isinstance(given, Mapping) and len(given) == 1 else given
+        if isinstance(named, str):
+            found = await self.other(named)
             return dict(found) if isinstance(found, Mapping) else {"token": found, "value": found}
         if not isinstance(given, Mapping):
             raise self.unavailable(f"`{field}` must be a mapping or the name of an entry", "schema")
-        named = given.get("credential")
-        if isinstance(named, str) and len(given) == 1:
-            found = await self.other(named)
-            return dict(found) if isinstance(found, Mapping) else {"token": found, "value": found}
         return {
             str(key): await self.dereference(value) if isinstance(value, str) else value for key, value in given.items()
         }
@@ -97,8 +91,8 @@ async def send(
     body: bytes | None = None,
     service: str,
     trusted: bool = False,
-) -> tuple[int, Any]:
-    """Status and JSON body of one HTTP call to a secret manager; SecretUnavailable if there is no response.
+) -> Reply:
+    """Send one HTTP request to a secret manager; SecretUnavailable if there is no response.
 
     A `trusted` address is configured in the installation and may be private; an address that a playbook names is
     subject to the network policy."""
@@ -122,9 +116,10 @@ async def send(
     except HttpFailure as failure:
         raise request.unavailable(f"the call to {service} failed: {failure.message}", failure.kind) from failure
     try:
-        return response.status, msgspec.json.decode(data) if data else None
+        reply = msgspec.json.decode(data)
     except msgspec.DecodeError:
-        return response.status, None
+        reply = None
+    return response.status, reply if isinstance(reply, Mapping) else {}
 
 
 async def call_library(request: SecretRequest, extra: str, call: Callable[[], T]) -> T:

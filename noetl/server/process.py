@@ -173,7 +173,7 @@ class Server:
     def _open_backends(self, closing: AsyncExitStack) -> _Backends:
         """Open all back ends; `closing` closes them in reverse order."""
         from noetl.runtime.network_policy import AddressPolicy
-        from noetl.secrets.keychain import InstalledCredentials, allow_outside, open_keychain
+        from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, allow_outside
         from noetl.server.composition import Stores
         from noetl.storage.factory import open_process_locks, open_server_stores, open_triggers
         from noetl.storage.results import open_results
@@ -192,9 +192,8 @@ class Server:
         closing.push_async_callback(results.close)
         database = getattr(events, "database", None)
         credentials = InstalledCredentials(settings.home, database=database)
-        keychain = open_keychain(
-            settings.home,
-            credentials=credentials,
+        keychain = InstallationKeychain(
+            credentials,
             allows_address=AddressPolicy(private=False, networks=settings.private_networks).allows,
             allows_file=allow_outside(settings.home),
         )

@@ -28,22 +28,21 @@ def open_stores(url: str, *, preallocate_wal: bool = False) -> tuple[EventStore,
 
         return MemoryEventStore(), MemoryPlaybookStore()
     from noetl.storage.events.event_rows import prepare
+    from noetl.storage.playbooks.sql import SqlPlaybookStore
 
     prepare()  # before the reader threads start: the decoders are shared with them
     if scheme == "sqlite" or not rest.startswith("//"):
         from noetl.storage.events.sqlite import SqliteEventStore
-        from noetl.storage.playbooks.sqlite import SqlitePlaybookStore
         from noetl.storage.sqlite.database_file import SqliteFile
 
         file = SqliteFile(sqlite_path(url), preallocate_wal=preallocate_wal)
-        return SqliteEventStore(file), SqlitePlaybookStore(file)
+        return SqliteEventStore(file), SqlPlaybookStore(file)
     if scheme in POSTGRES:
         from noetl.storage.events.postgres import PostgresEventStore
-        from noetl.storage.playbooks.postgres import PostgresPlaybookStore
         from noetl.storage.postgres.database import PostgresDatabase
 
         database = PostgresDatabase(f"postgresql:{rest}")
-        return PostgresEventStore(database), PostgresPlaybookStore(database)
+        return PostgresEventStore(database), SqlPlaybookStore(database)
     raise RequestRefused(
         f"unknown event store {scheme!r}: use postgresql://user:password@host/database, sqlite:///path, "
         "the path of a file, or memory:"
@@ -52,15 +51,11 @@ def open_stores(url: str, *, preallocate_wal: bool = False) -> tuple[EventStore,
 
 def open_triggers(events: EventStore) -> TriggerStore:
     """Open the schedules and webhooks in the same database as an event store."""
-    database, file = getattr(events, "database", None), getattr(events, "file", None)
+    database = getattr(events, "sql", None)
     if database is not None:
-        from noetl.storage.triggers.postgres import PostgresTriggerStore
+        from noetl.storage.triggers.sql import SqlTriggerStore
 
-        return PostgresTriggerStore(database)
-    if file is not None:
-        from noetl.storage.triggers.sqlite import SqliteTriggerStore
-
-        return SqliteTriggerStore(file)
+        return SqlTriggerStore(database)
     from noetl.storage.triggers.memory import MemoryTriggerStore
 
     return MemoryTriggerStore()

@@ -118,7 +118,7 @@ class CredentialStoreSuite:
         async def later(store: Any) -> None:
             assert [await store.get(f"c{n}") for n in range(20)] == [{"v": n} for n in range(20)]
             assert await store.get("new") == {"v": "n"}
-            assert await store.rewrap(store.ring) == 0
+            assert await store.rewrap(KeyRing([NEW])) == 0
 
         self.run(tmp_path, fill, OLD)
         self.run(tmp_path, later, NEW)

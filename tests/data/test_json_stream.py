@@ -9,7 +9,7 @@ from typing import Any
 import ijson
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noetl.data import json_stream
@@ -48,12 +48,14 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
+@settings(deadline=None)
 @given(value=VALUES, size=st.integers(1, 50), indent=st.sampled_from([None, 2]), plain=st.booleans())
 def test_a_document_is_read_as_it_was_written(value: Any, size: int, indent: int | None, plain: bool) -> None:
     text = json.dumps({"before": [{"x": "]}"}], "here": value, "after": 1}, indent=indent, ensure_ascii=plain)
     assert read(text.encode(), ("here",), size) == value
 
 
+@settings(deadline=None)
 @given(value=st.lists(VALUES, max_size=8), size=st.integers(1, 30), skip=st.integers(0, 9))
 def test_elements_may_be_skipped(value: list[Any], size: int, skip: int) -> None:
     assert read(json.dumps(value).encode(), (), size, skip) == value[skip:]

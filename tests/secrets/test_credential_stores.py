@@ -14,18 +14,22 @@ import pytest
 
 from noetl.core.model.playbook import KeychainEntry
 from noetl.errors import RequestRefused, SecretUnavailable
-from noetl.secrets.credentials.postgres import PostgresCredentialStore
-from noetl.secrets.keychain import InstalledCredentials, allow_outside, open_keychain
-from noetl.secrets.kinds.credential import SqliteCredentialStore
+from noetl.secrets.credentials.store import SqlCredentialStore
+from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, allow_outside
 from noetl.secrets.master_key import KeyRing
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
 from tests.conformance.credential_store import CredentialStoreSuite
 
 
-class TestSqlite(CredentialStoreSuite):
+class SqlSuite(CredentialStoreSuite):
+    async def let_go(self, store: Any) -> None:
+        await store._database.close()
+
+
+class TestSqlite(SqlSuite):
     async def open_store(self, place: Path, ring: KeyRing | Callable[[], KeyRing]) -> Any:
-        return SqliteCredentialStore(SqliteFile(str(place / "noetl.db")), ring)
+        return SqlCredentialStore(SqliteFile(str(place / "noetl.db")), ring)
 
     async def column(self, place: Path, name: str, column: str) -> bytes:
         with closing(sqlite3.connect(place / "noetl.db")) as db:
@@ -36,16 +40,13 @@ class TestSqlite(CredentialStoreSuite):
             db.execute(f"UPDATE credentials SET {column} = ? WHERE name = ?", (value, name))
 
 
-class TestPostgres(CredentialStoreSuite):
+class TestPostgres(SqlSuite):
     @pytest.fixture(autouse=True)
     def _fresh(self, database: str) -> None:
         self.dsn = database
 
     async def open_store(self, place: Path, ring: KeyRing | Callable[[], KeyRing]) -> Any:
-        return PostgresCredentialStore(PostgresDatabase(self.dsn), ring)
-
-    async def let_go(self, store: Any) -> None:
-        await store._database.close()
+        return SqlCredentialStore(PostgresDatabase(self.dsn), ring)
 
     async def column(self, place: Path, name: str, column: str) -> bytes:
         with psycopg.connect(self.dsn) as db:
@@ -71,10 +72,9 @@ def with_installation(home: Path, dsn: str, work: Callable[[InstalledCredentials
 
 def test_credentials_of_a_file_are_copied_to_the_database_once(tmp_path: Path, database: str):
     async def fill() -> None:
-        chain = open_keychain(tmp_path, environment={})
-        assert chain.credentials is not None
-        await chain.credentials.set("pg", "postgres", {"password": "from the file"})
-        await chain.close()
+        credentials = InstalledCredentials(tmp_path, {})
+        await credentials.set("pg", "postgres", {"password": "from the file"})
+        await credentials.close()
 
     asyncio.run(fill())
     assert with_installation(tmp_path, database, lambda each: each.list()) == [("pg", "postgres")]
@@ -119,7 +119,7 @@ def test_files_in_the_home_of_a_server_are_not_readable_as_secrets(tmp_path: Pat
     (home / "admin.token").write_text("noetl_admin")
     (tmp_path / "elsewhere").write_text("fine")
     (tmp_path / "link").symlink_to(home / "admin.token")
-    chain = open_keychain(home, environment={}, allows_file=allow_outside(home))
+    chain = InstallationKeychain(environment={}, allows_file=allow_outside(home))
 
     async def ask(path: Path) -> Any:
         return await chain.resolve([KeychainEntry(name="k", kind="file", fields={"path": str(path)})], ["k"])

@@ -11,8 +11,8 @@ import stat
 import pytest
 
 from noetl.errors import RequestRefused
-from noetl.secrets.keychain import open_keychain
-from noetl.secrets.kinds.credential import SqliteCredentialStore
+from noetl.secrets.credentials.store import SqlCredentialStore
+from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials
 from noetl.secrets.master_key import add_key, open_ring, remove_old_keys
 from noetl.storage.sqlite.database_file import SqliteFile
 
@@ -22,7 +22,7 @@ CANARY = "canary-5f2b1c-secret"
 def with_store(tmp_path, work, ring=None):
     async def run():
         file = SqliteFile(str(tmp_path / "noetl.db"))
-        store = SqliteCredentialStore(file, ring or (lambda: open_ring(tmp_path, {})))
+        store = SqlCredentialStore(file, ring or (lambda: open_ring(tmp_path, {})))
         try:
             return await work(store)
         finally:
@@ -60,7 +60,7 @@ def test_the_master_key_is_rotated_without_loss(tmp_path):
     async def later(store):
         assert [await store.get(f"c{n}") for n in range(20)] == [{"v": n} for n in range(20)]
         assert await store.get("new") == {"v": "n"}
-        return await store.rewrap(store.ring)
+        return await store.rewrap(open_ring(tmp_path, {}))
 
     assert with_store(tmp_path, later) == 0
 
@@ -116,7 +116,7 @@ def test_rotation_by_the_environment_reads_old_and_writes_new(tmp_path):
 
 def installed(tmp_path, work, environment=None):
     async def run():
-        chain = open_keychain(tmp_path, environment=environment or {})
+        chain = InstallationKeychain(InstalledCredentials(tmp_path, environment or {}), environment=environment or {})
         try:
             return await work(chain)
         finally:

@@ -12,7 +12,6 @@ from noetl.core.model.playbook import KeychainEntry
 from noetl.errors import SecretUnavailable
 from noetl.runtime.resources import close_loop_resources
 from noetl.secrets.keychain import InstallationKeychain, kind_of
-from noetl.secrets.kinds.credential import MemoryCredentialStore
 
 
 def entry(name, kind, **fields):
@@ -153,11 +152,20 @@ def test_all_missing_names_are_reported_together():
 
 # ── stored credentials ──────────────────────────────────────────────────────────────────
 
+
+class GivenCredentials:
+    def __init__(self, credentials):
+        self._credentials = credentials
+
+    async def get(self, name):
+        return self._credentials.get(name)
+
+
 STORE = {"pg": {"db_host": "h", "db_password": "p"}, "key": {"value": "only"}}
 
 
 def test_credentials_are_read_by_entry_by_alias_and_without_an_entry():
-    chain = InstallationKeychain(MemoryCredentialStore(STORE), environment={})
+    chain = InstallationKeychain(GivenCredentials(STORE), environment={})
     values = resolve(
         entry("pg", "postgres_credential"),
         entry("main", "credential", credential="pg"),
@@ -170,7 +178,7 @@ def test_credentials_are_read_by_entry_by_alias_and_without_an_entry():
 
 
 def test_a_credential_that_is_not_stored_is_named():
-    chain = InstallationKeychain(MemoryCredentialStore(), environment={})
+    chain = InstallationKeychain(GivenCredentials({}), environment={})
     assert '"other"' in reasons(entry("x", "credential", credential="other"), keychain=chain)["x"]
     assert "noetl credential set x" in reasons(entry("x", "snowflake_credential"), keychain=chain)["x"]
 

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
-from noetl.storage.playbooks.postgres import PostgresPlaybookStore
-from noetl.storage.playbooks.sqlite import SqlitePlaybookStore
+from noetl.storage.playbooks.sql import SqlPlaybookStore
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
 
@@ -20,11 +19,11 @@ def in_store(request, tmp_path):
                 return
             if request.param == "postgres":
                 database = PostgresDatabase(request.getfixturevalue("database"))
-                await scenario(PostgresPlaybookStore(database))
+                await scenario(SqlPlaybookStore(database))
                 await database.close()
                 return
             file = SqliteFile(str(tmp_path / "noetl.db"))
-            await scenario(SqlitePlaybookStore(file))
+            await scenario(SqlPlaybookStore(file))
             await file.close()
 
         asyncio.run(whole())

@@ -12,6 +12,7 @@ from noetl.storage.queue.postgres import PostgresRunQueue
 from noetl.transport.nats_bus import NatsBus
 from noetl.transport.notifying_queue import NotifyingRunQueue
 from tests.conformance.run_queue import RunQueueSuite, runs, taken_within
+from tests.waiting import until
 
 
 class TestMemory(RunQueueSuite):
@@ -69,18 +70,26 @@ class TestPostgres(RunQueueSuite):
 
                 async def noted(query, *values, original=original):
                     notices.extend(query for _ in [1] if "pg_notify" in query)
-                    await original(query, *values)
+                    return await original(query, *values)
 
                 monkeypatch.setattr(database, "execute", noted)
+
+            async def listens() -> bool:
+                """Whether a claim waits at `there`, which listens in Postgres."""
+                query = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
+                listener = await self.opened[0].row(f"{query} AND query LIKE 'LISTEN%'")
+                return bool(there._empty_since) and listener is not None
+
             waiting = asyncio.create_task(taken_within(there, Claim("w", 3), 30))
-            await asyncio.sleep(0.3)
+            await until(lambda: there._empty_since and buses[1]._subscribed)
+            await buses[1]._client.flush()
             await here.put(runs("1", 3))
             assert len(await asyncio.wait_for(waiting, 5)) == 3
             assert notices == []
             for bus in buses:
                 await bus.close()
             waiting = asyncio.create_task(taken_within(there, Claim("w", 3), 30))
-            await asyncio.sleep(0.3)
+            await until(listens)
             await here.put(runs("2", 2))
             assert len(await asyncio.wait_for(waiting, 5)) == 2
             assert notices

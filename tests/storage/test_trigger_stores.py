@@ -8,8 +8,7 @@ from noetl.storage.cluster.postgres import PostgresCluster
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
 from noetl.storage.triggers.memory import MemoryTriggerStore
-from noetl.storage.triggers.postgres import PostgresTriggerStore
-from noetl.storage.triggers.sqlite import SqliteTriggerStore
+from noetl.storage.triggers.sql import SqlTriggerStore
 from tests.conformance.trigger_store import Scenario, TriggerStoreSuite
 
 
@@ -26,7 +25,7 @@ class TestSqlite(TriggerStoreSuite):
     async def within(self, scenario: Scenario) -> None:
         file = SqliteFile(self.path)
         try:
-            await scenario(SqliteTriggerStore(file))
+            await scenario(SqlTriggerStore(file))
         finally:
             await file.close()
 
@@ -39,7 +38,7 @@ class TestPostgres(TriggerStoreSuite):
     async def within(self, scenario: Scenario) -> None:
         database = PostgresDatabase(self.dsn)
         try:
-            await scenario(PostgresTriggerStore(database))
+            await scenario(SqlTriggerStore(database))
         finally:
             await database.close()
 

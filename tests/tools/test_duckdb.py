@@ -13,6 +13,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from noetl.connections import duckdb as driver
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Timeout
 from noetl.data.formats import CONTENT_TYPES
@@ -20,7 +21,7 @@ from noetl.data.table_files import encode_rows
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
-from tests.waiting import until
+from tests.waiting import a_call_runs, until
 
 
 def sql(command: Any, **input: Any) -> Outcome:
@@ -203,7 +204,7 @@ def test_cancellation_stops_the_query() -> None:
     async def cancelled() -> float:
         endless = "select count(*) from range(10000000000) a, range(1000) b where a.range + b.range = 7"
         task = asyncio.create_task(load("duckdb")(tool_call("duckdb", {"command": endless})))
-        await asyncio.sleep(0.3)
+        await until(a_call_runs)
         started = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -229,7 +230,7 @@ def test_writers_of_one_file_come_one_after_the_other(tmp_path: Path) -> None:
     assert sql("select n from t", file="x.db", host=host).data["rows"] == [{"n": 20}]
 
 
-def test_a_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
+def test_a_file_that_another_process_holds_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.db"
     duckdb.connect(str(path)).close()
     code = (
@@ -241,11 +242,15 @@ def test_a_file_that_another_process_holds_is_waited_for(tmp_path: Path) -> None
     refused = sql("select 1", file="x.db", host=host, timeout=Timeout(connect=0.2, total=10))
     assert refused.error is not None and refused.error.kind == "db.connection" and refused.error.retryable
 
+    refusals: list[Exception] = []
+    is_locked = driver._is_locked
+    monkeypatch.setattr(driver, "_is_locked", lambda problem: refusals.append(problem) or is_locked(problem))
+
     async def wait() -> Outcome:
         task = asyncio.create_task(
             load("duckdb")(tool_call("duckdb", {"file": "x.db", "command": "select 1 as a"}, host=host))
         )
-        await asyncio.sleep(0.2)
+        await until(lambda: refusals)
         await asyncio.to_thread(holder.communicate)
         outcome = await task
         await close_loop_resources()

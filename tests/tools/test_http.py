@@ -21,6 +21,7 @@ from noetl.errors import StoreUnavailable
 from noetl.testing.tools import ToolHost, tool_call
 from noetl.tools.registry import load
 from noetl.worker.host import AddressPolicy
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -461,10 +462,11 @@ def test_a_connect_timeout_is_enforced(http, loop):
 def test_cancelling_a_call_closes_its_connection(loop, shop):
     async def cancelled():
         work = asyncio.ensure_future(load("http")(tool_call("http", {"url": shop.base + "/slow-body"})))
-        await asyncio.sleep(0.1)
+        await until(lambda: "slow body begun" in shop.seen)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
+        await until(lambda: "slow body ended" in shop.seen)
 
     loop.run(cancelled())
 

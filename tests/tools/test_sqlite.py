@@ -14,6 +14,7 @@ from noetl.core.model.tool import Timeout
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
+from tests.waiting import a_call_runs, until
 
 
 def sql(command: Any, **input: Any) -> Outcome:
@@ -105,7 +106,7 @@ def test_a_statement_that_takes_too_long_is_interrupted() -> None:
 
     async def cancelled() -> None:
         task = asyncio.create_task(load("sqlite")(tool_call("sqlite", {"command": endless})))
-        await asyncio.sleep(0.1)
+        await until(a_call_runs)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from tests.waiting import until
+
 
 class Shop:
     """Routes, and the requests they received."""
@@ -63,7 +65,9 @@ class Shop:
         response = web.StreamResponse()
         await response.prepare(request)
         await response.write(b"first")
-        await asyncio.sleep(30)
+        self.seen.append("slow body begun")
+        await until(lambda: request.transport is None)  # the client has closed the connection
+        self.seen.append("slow body ended")
         return response
 
     async def large(self, request):

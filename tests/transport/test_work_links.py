@@ -37,13 +37,7 @@ from noetl.worker import pool
 from noetl.worker.factory import create_pool
 from noetl.worker.host import HostServices
 from tests.conformance.work_link import ONE, TWO, Link, WorkLinkSuite, bodies, claim_until, done
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 - what changes it has no event to wait for
-            await asyncio.sleep(0.005)
+from tests.waiting import until
 
 
 def losing_one(send: Any, verb: str, problem: Exception) -> Any:
@@ -249,9 +243,14 @@ class TestNats(OverNats):
             for bus in (server, one, other):
                 bus.start()
                 assert await bus.connected(10)
-            waiting = [asyncio.create_task(bus.wait_for_work("p.1 >", most=4, wait=0.5)) for bus in (one, other)]
-            elsewhere = asyncio.create_task(one.wait_for_work("q", most=4, wait=0.5))
-            await asyncio.sleep(0.2)
+            waiting = [asyncio.create_task(bus.wait_for_work("p.1 >", most=4, wait=2)) for bus in (one, other)]
+            elsewhere = asyncio.create_task(one.wait_for_work("q", most=4, wait=2))
+
+            async def both_wait() -> bool:
+                pull = one._pulls.get("p.1 >")
+                return pull is not None and (await pull.consumer_info()).num_waiting == 2
+
+            await until(both_wait)
             server.notify_work("p.1 >", 1)
             assert sorted(await asyncio.gather(*waiting)) == [0, 1]
             assert await elsewhere == 0
@@ -306,13 +305,13 @@ class TestNats(OverNats):
     @pytest.mark.parametrize("stops", ["cancelled", "timed out"])
     def test_runs_of_a_late_reply_are_returned(self, stops: str) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
-            began = asyncio.Event()
+            began, late = asyncio.Event(), asyncio.Event()
             lease = orchestrator.work.claim
 
             async def slowly(claim: Claim, *, wait: float):
                 orders = await lease(claim, wait=wait)
                 began.set()
-                await asyncio.sleep(0.4)
+                await late.wait()
                 return orders
 
             line = link("w")
@@ -327,6 +326,7 @@ class TestNats(OverNats):
                 await asyncio.gather(claiming, return_exceptions=True)
             else:
                 assert await claiming == []
+            late.set()
             (order,) = await claim_until(link("a"), Claim("a", 1), 1)
             assert (order.epoch, order.lost) == (2, 0)
 

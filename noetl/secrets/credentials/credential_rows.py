@@ -81,19 +81,19 @@ def opened_row(keys: Keys, row: Row) -> dict[str, Any]:
     return fields
 
 
-def rewrapped(ring: KeyRing, rows: Iterable[tuple[str, str, str, bytes]]) -> list[tuple[str, bytes, str]]:
-    """Rewrap rows (name, type, key id, wrapped) with the current key; return (key id, wrapped, name)."""
+def rewrapped(ring: KeyRing, rows: Iterable[Row]) -> list[tuple[str, bytes, str, bytes]]:
+    """Wrap the data keys of rows with the current key; return (key id, wrapped, name, wrapped before)."""
     changed = []
-    for name, type, key_id, wrapped in rows:
-        about = _about(name, type)
+    for row in rows:
+        about = _about(row.name, row.type)
         try:
-            data_key = ring.unwrap(key_id, wrapped, about)
+            data_key = ring.unwrap(row.key_id, row.wrapped, about)
         except (KeyError, ValueError):
             raise RequestRefused(
-                f'credential "{name}" cannot be decrypted with the old master key; nothing was changed. '
+                f'credential "{row.name}" cannot be decrypted with the old master key; nothing was changed. '
                 "Restore the key, or delete the credential"
             ) from None
-        changed.append((*ring.wrap(data_key, about), name))
+        changed.append((*ring.wrap(data_key, about), row.name, row.wrapped))
     return changed
 
 

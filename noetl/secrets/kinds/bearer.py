@@ -7,4 +7,4 @@ from noetl.secrets.source import SecretRequest
 
 async def resolve(request: SecretRequest) -> str:
     """The token."""
-    return await request.value("token")
+    return await request.dereference(request.text("token"))

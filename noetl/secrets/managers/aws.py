@@ -42,8 +42,9 @@ async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
         return _signed_headers(keys, region, url, body)
 
     headers = await call_library(request, "aws", sign)
-    status, reply = await send(request, "POST", url, headers, body=body, service="AWS Secrets Manager", trusted=trusted)
-    fields = reply if isinstance(reply, Mapping) else {}
+    status, fields = await send(
+        request, "POST", url, headers, body=body, service="AWS Secrets Manager", trusted=trusted
+    )
     if status != 200:
         code = str(fields.get("__type", "")).rpartition("#")[2]
         if code == "ResourceNotFoundException":

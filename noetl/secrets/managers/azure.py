@@ -35,8 +35,7 @@ async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
         token = await call_library(request, "azure", lambda: chain.token(request))
     url = f"{str(vault).rstrip('/')}/secrets/{quote(secret)}/{quote(version or '')}?api-version={API}"
     headers = {"Authorization": f"Bearer {token}"}
-    status, reply = await send(request, "GET", url, headers, service=SERVICE, trusted=not written)
-    fields = reply if isinstance(reply, Mapping) else {}
+    status, fields = await send(request, "GET", url, headers, service=SERVICE, trusted=not written)
     if status == 404:
         raise request.unavailable(f'{SERVICE} has no secret "{secret}"' + (f" version {version}" if version else ""))
     if status != 200:

@@ -33,10 +33,9 @@ async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
         token, project = await call_library(request, "gcp", lambda: chain.token(request))
     name = _resource_name(request, secret, version, project)
     headers = {"Authorization": f"Bearer {token}"}
-    status, reply = await send(
+    status, fields = await send(
         request, "GET", f"{url}/v1/{quote(name)}:access", headers, service=SERVICE, trusted=trusted
     )
-    fields = reply if isinstance(reply, Mapping) else {}
     if status == 404:
         raise request.unavailable(f'{SERVICE} has no "{name}"')
     if status != 200:
@@ -114,8 +113,7 @@ async def _explicit_token(request: SecretRequest, auth: Mapping[str, Any]) -> st
     assertion = await call_library(request, "gcp", lambda: _assertion(request, auth, url))
     form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    status, reply = await send(request, "POST", url, headers, body=urlencode(form).encode(), service="Google")
-    fields = reply if isinstance(reply, Mapping) else {}
+    status, fields = await send(request, "POST", url, headers, body=urlencode(form).encode(), service="Google")
     if status != 200 or not fields.get("access_token"):
         reason = fields.get("error_description") or fields.get("error") or ""
         raise request.unavailable(f"Google rejected the service account: HTTP {status} {reason}".rstrip())

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from noetl.secrets.source import SecretRequest, one_or_all, send
+from noetl.secrets.source import Reply, SecretRequest, one_or_all, send
 
 
 async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
@@ -31,12 +31,12 @@ async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
     mount, rest = _split_path(secret, request.fields.get("mount"))
     query = f"?version={quote(version)}" if version else ""
     status, reply = await vault.send("GET", f"{mount}/data/{quote(rest)}{query}")
-    found = reply.get("data") if isinstance(reply, Mapping) else None
+    found = reply.get("data")
     if status == 200 and isinstance(found, Mapping) and isinstance(found.get("data"), Mapping):
         return one_or_all(found["data"])
     if status in (404, 405) and not version:
         status, kv1 = await vault.send("GET", f"{mount}/{quote(rest)}")
-        found = kv1.get("data") if isinstance(kv1, Mapping) else None
+        found = kv1.get("data")
         if status == 200 and isinstance(found, Mapping):
             return one_or_all(found)
     if status in (200, 404):  # 200 without data: the version was deleted
@@ -52,7 +52,7 @@ class _Vault(NamedTuple):
     headers: dict[str, str]
     trusted: bool
 
-    async def send(self, method: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+    async def send(self, method: str, path: str, form: Mapping[str, Any] | None = None) -> Reply:
         body = None if form is None else msgspec.json.encode(form)
         url = f"{self.address}/v1/{path}"
         return await send(self.request, method, url, self.headers, body=body, service="Vault", trusted=self.trusted)
@@ -94,7 +94,7 @@ async def _token(vault: _Vault, auth: Mapping[str, Any]) -> str:
 
 async def _log_in(vault: _Vault, mount: str, path: str, form: Mapping[str, Any]) -> str:
     status, reply = await vault.send("POST", f"auth/{mount.strip('/')}/{path}", form)
-    token = reply["auth"].get("client_token") if isinstance(reply, Mapping) and reply.get("auth") else None
+    token = reply["auth"].get("client_token") if reply.get("auth") else None
     if status != 200 or not token:
         raise vault.request.unavailable(f"Vault rejected the login by {mount}: HTTP {status} {_errors(reply)}".rstrip())
     return str(token)
@@ -111,6 +111,6 @@ def _service_account(request: SecretRequest) -> str:
         ) from None
 
 
-def _errors(reply: Any) -> str:
-    errors = reply.get("errors") if isinstance(reply, Mapping) else None
+def _errors(reply: Mapping[str, Any]) -> str:
+    errors = reply.get("errors")
     return "; ".join(map(str, errors)) if isinstance(errors, list) else ""

@@ -6,7 +6,8 @@ Invariant: a tail yields every event once and in order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from noetl.core.model.events import PlaybookProcessed, Recorded
 from noetl.errors import NoetlError, NotFound
@@ -65,21 +66,12 @@ async def _start(store: EventStore, execution_id: str, after: int) -> int | None
 class Subscription:
     """One tail of one log: its position, and the events that were delivered to it."""
 
-    def __init__(self, tails: LogTails, execution_id: str, seen: int) -> None:
-        self._tails = tails
-        self.execution_id = execution_id
+    def __init__(self, seen: int) -> None:
         self.seen = seen
         self._changed = asyncio.Event()
         self.behind = True  # the log may have events that were not delivered
         self.known = seen  # the last event that was read or delivered
         self._delivered: list[Recorded] = []
-
-    def __enter__(self) -> Subscription:
-        self._tails.add(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._tails.remove(self)
 
     def deliver(self, events: Sequence[Recorded]) -> None:
         """Take committed events, which need no read if they follow the known ones."""
@@ -123,24 +115,22 @@ class LogTails:
         self._subscriptions: dict[str, set[Subscription]] = {}
         self._poller: asyncio.Task[None] | None = None
 
-    def subscribe(self, execution_id: str, after: int) -> Subscription:
-        """A subscription, which is active inside of its `with` block."""
-        return Subscription(self, execution_id, after)
-
-    def add(self, subscription: Subscription) -> None:
-        """Activate a subscription."""
-        self._subscriptions.setdefault(subscription.execution_id, set()).add(subscription)
+    @contextmanager
+    def subscribe(self, execution_id: str, after: int) -> Iterator[Subscription]:
+        """A subscription for the duration of the block."""
+        subscription = Subscription(after)
+        others = self._subscriptions.setdefault(execution_id, set())
+        others.add(subscription)
         if self._poller is None:
             self._poller = asyncio.get_running_loop().create_task(self._poll())
-
-    def remove(self, subscription: Subscription) -> None:
-        """Deactivate a subscription."""
-        others = self._subscriptions[subscription.execution_id]
-        others.discard(subscription)
-        if not others:
-            del self._subscriptions[subscription.execution_id]
-        if not self._subscriptions:
-            self._stop()
+        try:
+            yield subscription
+        finally:
+            others.discard(subscription)
+            if not others:
+                del self._subscriptions[execution_id]
+            if not self._subscriptions:
+                self._stop()
 
     def deliver(self, append: Append) -> None:
         """Deliver a committed append of this process."""

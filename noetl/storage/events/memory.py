@@ -10,10 +10,9 @@ import msgspec
 
 from noetl.core.model.events import PlaybookProcessed, Recorded
 from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
+from noetl.storage.events.event_rows import FINAL
 from noetl.storage.events.slot_counts import check_capacity
 from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
-
-FINAL = frozenset({"success", "failed", "cancelled"})
 
 
 class MemoryEventStore:

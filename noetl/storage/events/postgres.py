@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
+
 from noetl.core.model.events import Recorded
 from noetl.core.model.ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS, number_at
 from noetl.errors import CorruptLog, RequestRefused
 from noetl.storage.events.event_rows import (
     check_complete,
-    checksum,
     decode_log,
     encode_append,
-    has_expired,
-    intact,
-    listed_summary,
     number_of,
     one_summary,
 )
-from noetl.storage.events.log_tail import LogTails, follow
-from noetl.storage.events.slot_counts import held_in_postgres, json_key_pattern
+from noetl.storage.events.slot_counts import held_in_postgres
+from noetl.storage.events.sql import SqlEventStore
 from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.postgres.event_writer import EventWriter
@@ -103,18 +101,19 @@ _PAGE = """
     ) b LEFT JOIN noetl_log l ON l.execution = $1 AND l.first >= b.first
     ORDER BY l.first LIMIT $3
 """
-_SELECT = "SELECT id, seq, status, path, data, crc FROM noetl_executions"
 
 
-class PostgresEventStore:
+class PostgresEventStore(SqlEventStore):
     """`ports.EventStore` in a Postgres database."""
 
+    UNFINISHED = "NOT ended"
+    CONTAINS = "position($1::bytea IN data) > 0"
+
     def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(database, SCHEMA)
         self.database = database
         self._writer = EventWriter(database)
-        self._tails = LogTails(self._lengths)
         self._listening = False
-        database.migrate("events", SCHEMA)
 
     async def append(self, append: Append) -> None:
         """Append events at the expected seq; returns after the commit."""
@@ -153,39 +152,26 @@ class PostgresEventStore:
         if not self._listening:
             self._listening = True
             self.database.subscribe(CHANNEL, self._on_message)
-        return follow(self, self._tails, execution_id, after)
-
-    async def summary(self, execution_id: str) -> ExecutionSummary | None:
-        """The projection of one execution."""
-        number = number_of(execution_id)
-        if number is None:
-            return None
-        return one_summary(await self.database.row(f"{_SELECT} WHERE id = $1", number))
+        return super().tail(execution_id, after)
 
     async def by_key(self, key: str) -> ExecutionSummary | None:
         """The execution with this idempotency key."""
-        if "\x00" in key:
-            return None
-        return one_summary(await self.database.row(f"{_SELECT} WHERE key = $1", key))
+        return None if "\x00" in key else await super().by_key(key)
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """One page of executions, newest first; a damaged row is listed with its error."""
-        clauses, values = _clauses(where)
-        rows = await self.database.fetch(
-            f"{_SELECT} {'WHERE ' if clauses else ''}{' AND '.join(clauses)} ORDER BY id DESC LIMIT {int(where.limit)}",
-            *values,
-        )
-        return [listed_summary(tuple(row)) for row in rows]
+        path, search = (text and text.replace("\x00", "") for text in (where.path, where.search))
+        return await super().executions(msgspec.structs.replace(where, path=path, search=search))
 
-    async def unfinished(self) -> list[str]:
-        """Ids of unfinished executions, oldest first."""
-        rows = await self.database.fetch("SELECT id FROM noetl_executions WHERE NOT ended ORDER BY id")
-        return [str(row[0]) for row in rows]
+    async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
+        """The current lengths of the logs that exist."""
+        query = "SELECT id, seq FROM noetl_executions WHERE id = ANY($1::int8[])"
+        return [(str(number), seq) for number, seq in await self.database.fetch(query, [int(each) for each in ids])]
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
         """The summaries and complete logs of several executions."""
         numbers = [number for each in executions if (number := number_of(each)) is not None]
-        rows = await self.database.fetch(f"{_SELECT} WHERE id = ANY($1::int8[]) AND seq <= $2", numbers, most)
+        rows = await self.database.fetch(f"{self._select} WHERE id = ANY($1::int8[]) AND seq <= $2", numbers, most)
         logs: dict[int, list[tuple[int, int, bytes, int]]] = {row[0]: [] for row in rows}
         for number, *row in await self.database.fetch(
             "SELECT execution, first, count, data, crc FROM noetl_log WHERE execution = ANY($1::int8[]) "
@@ -196,7 +182,7 @@ class PostgresEventStore:
         found = {}
         for row in rows:
             try:
-                summary = one_summary(tuple(row))
+                summary = one_summary(row)
                 assert summary is not None
                 events, end = decode_log(summary.execution_id, row[0], logs[row[0]], 0, None, 1)
             except CorruptLog:
@@ -205,41 +191,9 @@ class PostgresEventStore:
                 found[summary.execution_id] = (summary, events)
         return found
 
-    async def counts(self) -> dict[str, int]:
-        """The number of executions by status."""
-        rows = await self.database.fetch("SELECT status, count(*) FROM noetl_executions GROUP BY status")
-        return {row[0]: row[1] for row in rows}
-
-    async def holders(self, key: str) -> list[ExecutionSummary]:
-        """The unfinished executions with slots of a key, oldest first."""
-        rows = await self.database.fetch(
-            f"{_SELECT} WHERE NOT ended AND position($1::bytea IN data) > 0 ORDER BY id", json_key_pattern(key)
-        )
-        found = [listed_summary(tuple(row)) for row in rows]
-        return [summary for summary in found if key in (summary.held or ())]
-
     async def held(self, keys: Sequence[str]) -> dict[str, int]:
         """The number of slots of each key that are in use."""
         return await held_in_postgres(self.database, keys)
-
-    async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
-        found: list[str] = []
-        last = -1
-        while len(found) < most:
-            rows = await self.database.fetch(
-                f"{_SELECT} AS e WHERE id < $1 AND id > $2 AND ended AND "
-                "NOT EXISTS (SELECT 1 FROM noetl_executions AS caller WHERE caller.id = e.parent) "
-                "ORDER BY id LIMIT $3",
-                number_at(before),
-                last,
-                most,
-            )
-            found += [str(row[0]) for row in rows if has_expired(tuple(row), before)]
-            if len(rows) < most:
-                break
-            last = rows[-1][0]
-        return found[:most]
 
     async def drop(self, executions: Sequence[str]) -> None:
         """Delete these executions; their logs are deleted with the partition, when it has no other execution."""
@@ -253,33 +207,6 @@ class PostgresEventStore:
         """Drop partitions of past weeks without executions, and create those of the coming weeks."""
         return await tidy(self.database, number_at(now), WEEK)
 
-    async def check(self) -> None:
-        """Write and flush something."""
-        await self.database.check()
-
-    async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
-        """Save a snapshot of the state; an older one never replaces a newer one."""
-        number = int(execution_id)
-        await self.database.execute(
-            "INSERT INTO noetl_snapshots AS s (execution, seq, data, crc) VALUES ($1, $2, $3, $4) "
-            "ON CONFLICT (execution) DO UPDATE SET seq = excluded.seq, data = excluded.data, crc = excluded.crc "
-            "WHERE excluded.seq > s.seq",
-            number,
-            seq,
-            data,
-            checksum(number, seq, data),
-        )
-
-    async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
-        """The newest snapshot; None if there is none or it is damaged."""
-        number = number_of(execution_id)
-        if number is None:
-            return None
-        row = await self.database.row("SELECT seq, data, crc FROM noetl_snapshots WHERE execution = $1", number)
-        if row is None or not intact(row[2], number, row[0], row[1]):
-            return None
-        return row[0], row[1]
-
     async def close(self) -> None:
         """Flush, close, and wake the remaining tails."""
         await self._writer.close()
@@ -290,33 +217,3 @@ class PostgresEventStore:
         execution_id, _, seq = message.partition(":")
         if seq.isdigit():  # the message after a reconnect is empty: the poll finds missed appends
             self._tails.notify(execution_id, int(seq))
-
-    async def _lengths(self, followed: list[str]) -> list[tuple[str, int]]:
-        rows = await self.database.fetch(
-            "SELECT id, seq FROM noetl_executions WHERE id = ANY($1::int8[])", [int(name) for name in followed]
-        )
-        return [(str(row[0]), row[1]) for row in rows]
-
-
-def _clauses(where: ExecutionFilter) -> tuple[list[str], list[object]]:
-    clauses: list[str] = []
-    values: list[object] = []
-
-    def add(clause: str, value: object) -> None:
-        values.append(value)
-        clauses.append(clause.replace("?", f"${len(values)}"))
-
-    if len(where.status) == 1:
-        add("status = ?", where.status[0])  # can use the index (status, id)
-    elif where.status:
-        add("status = ANY(?::text[])", list(where.status))
-    if where.path is not None:
-        add("path = ?", where.path.replace("\x00", ""))
-    if where.parent is not None:
-        add("parent = ?", number_of(where.parent))
-    if where.search:
-        pattern = where.search.replace("\x00", "").replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        add("(path ILIKE ? OR id::text LIKE ?)", f"%{pattern}%")
-    if where.before is not None:
-        add("id < ?", number_of(where.before) or 0)
-    return clauses, values

@@ -69,8 +69,6 @@ async def locked_in_postgres(connection: Any, appends: Iterable[Append]) -> dict
 
     Only appends that need slots lock, each key in the same order; others never wait."""
     keys = sorted({take.key for append in appends for take in append.takes})
-    if not keys:
-        return {}
     await connection.execute(
         "SELECT pg_advisory_xact_lock($1, k) FROM unnest($2::int4[]) AS k",
         LOCKS,

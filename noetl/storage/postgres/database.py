@@ -16,6 +16,7 @@ import asyncpg
 
 from noetl.errors import StoreUnavailable
 from noetl.storage.ports.cluster import WakeBus
+from noetl.storage.ports.sql import Dialect
 
 log = logging.getLogger("noetl.store")
 
@@ -55,7 +56,11 @@ def unavailable(problem: BaseException) -> StoreUnavailable:
 
 
 class PostgresDatabase:
-    """The database that the stores of an installation share; the event store closes it."""
+    """`ports.SqlDatabase` that the stores of an installation share; the event store closes it."""
+
+    dialect: Dialect = "postgres"
+    prefix = "noetl_"
+    like = "ILIKE"
 
     def __init__(self, url: str, *, size: int = POOL_SIZE) -> None:
         self._url = url
@@ -102,14 +107,20 @@ class PostgresDatabase:
             return rows
 
     async def row(self, query: str, *values: Any) -> Any:
-        """The first row, if any."""
+        """The first row; None if there is none."""
         async with self.connection() as connection:
             return await connection.fetchrow(query, *values)
 
-    async def execute(self, query: str, *values: Any) -> None:
-        """Execute a statement."""
+    async def execute(self, statement: str, *values: Any) -> int:
+        """Execute a statement; return the number of changed rows."""
         async with self.connection() as connection:
-            await connection.execute(query, *values)
+            tag: str = await connection.execute(statement, *values)
+            return int(tag.rpartition(" ")[2])
+
+    async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement for each of several rows of values, in one transaction."""
+        async with self.connection() as connection:
+            await connection.executemany(statement, rows)
 
     async def connect(self, settings: Mapping[str, str] | None = None) -> Any:
         """A connection outside of the pool, which the caller closes; `settings` apply to its session."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import asyncpg
+from msgspec import Struct
 
 from noetl.errors import Conflict, LimitReached, StoreUnavailable, VersionConflict
 from noetl.observability import metrics
@@ -62,15 +63,12 @@ _APPEND = """
 """
 
 
-class PendingAppend:
+class PendingAppend(Struct, eq=False):
     """An append that waits for its commit."""
 
-    __slots__ = ("append", "done", "row")
-
-    def __init__(self, append: Append, row: Encoded, done: asyncio.Future[None]) -> None:
-        self.append = append
-        self.row = row
-        self.done = done
+    append: Append
+    row: Encoded
+    done: asyncio.Future[None]
 
 
 class EventWriter:

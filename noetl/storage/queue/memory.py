@@ -128,10 +128,6 @@ class MemoryRunQueue:
         """Every pool with waiting runs."""
         return [PoolDepth(pool, *_depth(executions)) for pool, executions in self._pools.items() if executions]
 
-    def waiting(self, pool: str = "default") -> int:
-        """The number of waiting runs of a pool."""
-        return sum(len(runs) for runs in self._pools.get(pool, {}).values())
-
     def _wake(self, pool: str) -> None:
         for wake in list(self._watchers.get(pool, ())):
             wake()

@@ -26,12 +26,20 @@ def open_store(url: str, **options: Any) -> ResultStore:
     if scheme in ("blob", "file"):
         from noetl.storage.results.blob import BlobResults
 
-        parts = urlsplit(url)
-        return BlobResults(unquote(parts.netloc + parts.path), **options)
-    if scheme in ("sqlite", "postgres", "postgresql"):
-        from noetl.storage.results.relational import open_relational
+        return BlobResults(_path(url), **options)
+    if scheme == "sqlite":
+        from noetl.storage.results.sqlite import SqliteResults
 
-        return open_relational(url, **options)
+        path = _path(url)
+        if not path.strip("/"):
+            raise RequestRefused(
+                "a sqlite: URL needs the path of a file, for example sqlite:///var/lib/noetl/results.db"
+            )
+        return SqliteResults(path, **options)
+    if scheme in ("postgres", "postgresql"):
+        from noetl.storage.results.postgres import PostgresResults
+
+        return PostgresResults(url, **options)
     if scheme in OBJECT_SCHEMES:
         from noetl.storage.results.object_store import ObjectResults
 
@@ -41,6 +49,11 @@ def open_store(url: str, **options: Any) -> ResultStore:
 
         return NatsResults(url, **options)
     raise RequestRefused(f"unknown result store {scheme!r}: use file:, sqlite:, postgresql:, s3:, gs:, az: or nats:")
+
+
+def _path(url: str) -> str:
+    parts = urlsplit(url)
+    return unquote(parts.netloc + parts.path)
 
 
 # Values of `output: {store: {kind}}` in playbooks, and their reference types.

@@ -73,9 +73,6 @@ class BlobResults(PayloadStore):
         """Delete the payloads of these executions that have no ttl; return their number."""
         return await _in_thread(self._forget, executions)
 
-    async def close(self) -> None:
-        """Do nothing: no file is open."""
-
     async def _write(self, packing: Packing, temporary: Path, target: Path) -> None:
         blocks = packing.blocks()
         first = await anext(blocks, b"")

@@ -7,7 +7,8 @@ ttl ends with the second of its expiry, so `collect` needs only the names.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -25,13 +26,7 @@ class NatsResults(PayloadStore):
 
     type: ClassVar[ReferenceType] = "nats"
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        fields: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, url: str, *, fields: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(**options)
         parts = urlsplit(url)
         self.bucket = parts.path.strip("/") or BUCKET
@@ -43,20 +38,16 @@ class NatsResults(PayloadStore):
         nuid = key.rpartition("-")[2]  # identifies chunks without an object
         if expires is not None:
             key += f".{int(expires)}"
-        objects = await self._objects()
-        try:
+        with self._store_errors():
+            objects = await self._objects()
             await objects.put(key, packing.blocks(), nuid=nuid, headers={"Content-Type": packing.content_type})
-        except Exception as problem:
-            if packing.failure is not None:  # the producer of the payload failed, not the server
-                raise packing.failure from problem
-            raise self._unavailable(problem) from problem
         return {"bucket": self.bucket, "name": key}
 
     async def _stored(
         self, key: str, reference: Reference, start: int, count: int | None
     ) -> AsyncGenerator[bytes, None]:
-        objects = await self._objects()
-        try:
+        with self._store_errors():
+            objects = await self._objects()
             info = await objects.find(key)
             if info is None:
                 raise missing(key, reference)
@@ -68,36 +59,29 @@ class NatsResults(PayloadStore):
                     yield piece
                 if position >= end:
                     return
-        except (GeneratorExit, PayloadUnavailable):
-            raise
-        except Exception as problem:
-            raise self._unavailable(problem) from problem
 
     async def delete(self, reference: Reference) -> None:
         """Delete a payload; a missing one is not an error."""
-        name = self._key(reference)
-        objects = await self._objects()
-        await self._guarded(objects.delete(name))
+        await self._delete([self._key(reference)])
 
     async def collect(self, now: float) -> int:
         """Delete expired payloads; return their number."""
-        objects = await self._objects()
-        names: list[str] = await self._guarded(objects.names())
-        expired = [name for name in names if (last := name.rpartition(".")[2]).isdigit() and int(last) <= now]
-        for name in expired:
-            await self._guarded(objects.delete(name))
-        stored = {name.rpartition("-")[2].partition(".")[0] for name in names}
-        await self._guarded(objects.drop_abandoned(stored, now - ABANDONED))
+        with self._store_errors():
+            objects = await self._objects()
+            names = await objects.names()
+            expired = [name for name in names if (last := name.rpartition(".")[2]).isdigit() and int(last) <= now]
+            await self._delete(expired)
+            stored = {name.rpartition("-")[2].partition(".")[0] for name in names}
+            await objects.drop_abandoned(stored, now - ABANDONED)
         return len(expired)
 
     async def forget(self, executions: Sequence[str]) -> int:
         """Delete the payloads of these executions that have no ttl; return their number."""
-        objects = await self._objects()
-        names: list[str] = await self._guarded(objects.names())
+        with self._store_errors():
+            names = await (await self._objects()).names()
         theirs = set(executions)
         deleted = [name for name in names if name.partition("/")[0] in theirs and not name.rpartition(".")[2].isdigit()]
-        for name in deleted:
-            await self._guarded(objects.delete(name))
+        await self._delete(deleted)
         return len(deleted)
 
     async def close(self) -> None:
@@ -108,19 +92,16 @@ class NatsResults(PayloadStore):
 
     async def _objects(self) -> driver.ObjectBucket:
         async with self._opening:
-            try:
-                if self._client is None or self._client.is_closed:
-                    self._client = await driver.connect(self._fields)
-                    await driver.ObjectBucket(self._client, self.bucket).ensure()
-            except Exception as problem:
-                raise self._unavailable(problem) from problem
+            if self._client is None or self._client.is_closed:
+                self._client = await driver.connect(self._fields)
+                await driver.ObjectBucket(self._client, self.bucket).ensure()
             return driver.ObjectBucket(self._client, self.bucket)
 
-    async def _guarded(self, call: Any) -> Any:
-        try:
-            return await call
-        except Exception as problem:
-            raise self._unavailable(problem) from problem
+    async def _delete(self, names: Sequence[str]) -> None:
+        with self._store_errors():
+            objects = await self._objects()
+            for name in names:
+                await objects.delete(name)
 
     def _key(self, reference: Reference) -> str:
         name, bucket = reference.locator.get("name"), reference.locator.get("bucket")
@@ -132,11 +113,14 @@ class NatsResults(PayloadStore):
             )
         return name
 
-    def _unavailable(self, problem: Exception) -> Exception:
+    @contextmanager
+    def _store_errors(self) -> Iterator[None]:
+        """Raise an error of the server or the connection as StoreUnavailable."""
         from nats.errors import Error
 
-        if not isinstance(problem, Error | OSError):
-            return problem  # not a failure of the server
-        info = driver.to_error_info(problem, f"result store in NATS (bucket {self.bucket})")
-        known = info.kind in ("auth", "storage.quota")
-        return StoreUnavailable(info.message, kind=info.kind if known else "connection")
+        try:
+            yield
+        except (Error, OSError) as problem:
+            info = driver.to_error_info(problem, f"result store in NATS (bucket {self.bucket})")
+            kind = info.kind if info.kind in ("auth", "storage.quota") else "connection"
+            raise StoreUnavailable(info.message, kind=kind) from problem

@@ -7,14 +7,15 @@ Invariant: an object exists completely or not at all. Payloads with a ttl are be
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from noetl.connections import objects
 from noetl.connections.auth import plain_fields
 from noetl.core.model.reference import Reference, ReferenceType
-from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.errors import NoetlError, PayloadUnavailable, StoreUnavailable
 from noetl.storage.results.payload_store import Packing, PayloadStore, by_hour, missing
 
 
@@ -23,29 +24,18 @@ class ObjectResults(PayloadStore):
 
     type: ClassVar[ReferenceType] = "object_store"
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        fields: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, url: str, *, fields: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(**options)
         parts = urlsplit(url)
-        place = objects.parse_location(parts._replace(query="").geturl().rstrip("/") + "/")
+        self.place = objects.parse_location(parts._replace(query="").geturl().rstrip("/") + "/")
         given = plain_fields({**dict(parse_qsl(parts.query)), **(fields or {})}, objects.PREFIXES)
-        self.place = place
-        self.prefix = place.key.strip("/")
-        self._store = objects.new_store(place, objects.config_of(place, given))
+        self.prefix = self.place.key.strip("/")
+        self._store = objects.new_store(self.place, objects.config_of(self.place, given))
 
     async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         path = self._path(by_hour(key, expires))
-        try:
+        with self._store_errors(key):
             await objects.upload(self._store, path, packing.blocks(), content_type=packing.content_type)
-        except Exception as problem:
-            if packing.failure is not None:  # the producer of the payload failed, not the store
-                raise packing.failure from problem
-            raise self._unavailable(problem, key) from problem
         return {"url": f"{self.place.scheme}://{self.place.bucket}", "key": path}
 
     async def _stored(
@@ -55,17 +45,17 @@ class ObjectResults(PayloadStore):
             if not await objects.exists(self._store, key):
                 raise missing(key, reference)
             return
-        try:
-            async for chunk in objects.download(self._store, key, start=start, count=count):
-                yield chunk
-        except FileNotFoundError:
-            raise missing(key, reference) from None
-        except (GeneratorExit, PayloadUnavailable):
-            raise
-        except Exception as problem:
-            if "416" in str(problem) or "range" in str(problem).lower():
-                raise PayloadUnavailable(f"stored payload {key} is damaged: too short", kind="ref.corrupt") from None
-            raise self._unavailable(problem, key) from problem
+        with self._store_errors(key):
+            try:
+                async for chunk in objects.download(self._store, key, start=start, count=count):
+                    yield chunk
+            except FileNotFoundError:
+                raise missing(key, reference) from None
+            except objects.errors() as problem:
+                if "416" in str(problem) or "range" in str(problem).lower():
+                    damage = f"stored payload {key} is damaged: too short"
+                    raise PayloadUnavailable(damage, kind="ref.corrupt") from None
+                raise
 
     async def delete(self, reference: Reference) -> None:
         """Delete a payload; a missing one is not an error."""
@@ -76,14 +66,12 @@ class ObjectResults(PayloadStore):
         import obstore
 
         expired: list[str] = []
-        try:
+        with self._store_errors("ttl"):
             async for page in obstore.list(self._store, prefix=self._path("ttl")):
                 for entry in page:
                     expires = entry["path"].rpartition(".")[2]
                     if expires.isdigit() and int(expires) <= now:
                         expired.append(entry["path"])
-        except Exception as problem:
-            raise self._unavailable(problem, "ttl") from problem
         for start in range(0, len(expired), 1000):
             await self._delete(expired[start : start + 1000])
         return len(expired)
@@ -94,29 +82,19 @@ class ObjectResults(PayloadStore):
 
         deleted = 0
         for execution_id in executions:
-            try:
+            with self._store_errors(execution_id):
                 async for page in obstore.list(self._store, prefix=self._path(execution_id)):
                     keys = [entry["path"] for entry in page]
-                    await self._delete(keys)
-                    deleted += len(keys)
-            except StoreUnavailable:
-                raise
-            except Exception as problem:
-                raise self._unavailable(problem, execution_id) from problem
+                    if keys:
+                        await self._delete(keys)
+                        deleted += len(keys)
         return deleted
-
-    async def close(self) -> None:
-        """Do nothing: no connection is open."""
 
     async def _delete(self, keys: list[str]) -> None:
         import obstore
 
-        try:
+        with self._store_errors(keys[0]), suppress(FileNotFoundError):
             await obstore.delete_async(self._store, keys)
-        except FileNotFoundError:
-            return
-        except Exception as problem:
-            raise self._unavailable(problem, keys[0]) from problem
 
     def _path(self, key: str) -> str:
         return f"{self.prefix}/{key}" if self.prefix else key
@@ -131,7 +109,14 @@ class ObjectResults(PayloadStore):
             raise PayloadUnavailable(f"{url}/{key} is outside of the result store of this installation")
         return key
 
-    def _unavailable(self, problem: Exception, key: str) -> StoreUnavailable:
-        info = objects.to_error_info(problem, f"result store {self.place.scheme}://{self.place.bucket} ({key})")
-        known = info.kind in ("auth", "storage.quota", "storage.access")
-        return StoreUnavailable(info.message, kind=info.kind if known else "connection")
+    @contextmanager
+    def _store_errors(self, key: str) -> Iterator[None]:
+        """Raise an error of the driver as StoreUnavailable."""
+        try:
+            yield
+        except NoetlError:
+            raise
+        except Exception as problem:
+            info = objects.to_error_info(problem, f"result store {self.place.scheme}://{self.place.bucket} ({key})")
+            kind = info.kind if info.kind in ("auth", "storage.quota", "storage.access") else "connection"
+            raise StoreUnavailable(info.message, kind=kind) from problem

@@ -51,18 +51,17 @@ class Packing:
         self.content_type = content_type
         self.compression: str | None = None
         self.bytes = 0
-        self.stored_bytes = 0
         self.failure: BaseException | None = None  # of the producer, which a driver may wrap
         self._wanted = compression
         self._chunks = chunks
-        self._digest = hashlib.sha256()
+        self.digest = hashlib.sha256()
 
     async def blocks(self) -> AsyncIterator[bytes]:
         """The stored form, in blocks of about a megabyte."""
         first: bytes | None = None
         async for block in _blocks(self._produced()):
             self.bytes += len(block)
-            self._digest.update(block)
+            self.digest.update(block)
             if first is None and self._wanted == "auto":
                 first = block  # compress only if there is a second block
                 continue
@@ -83,20 +82,6 @@ class Packing:
         except Exception as failure:
             self.failure = failure
             raise
-
-    def meta(
-        self, *, ttl: str | None = None, rows: int | None = None, columns: Sequence[str] | None = None
-    ) -> ReferenceMeta:
-        """The metadata of the payload, after its last block."""
-        return ReferenceMeta(
-            content_type=self.content_type,
-            bytes=self.bytes,
-            sha256=self._digest.hexdigest(),
-            ttl=ttl,
-            rows=rows,
-            columns=tuple(columns) if columns is not None else None,
-            compression=self.compression,
-        )
 
     async def _packed(self, block: bytes) -> bytes:
         if self._wanted == "zstd":
@@ -137,10 +122,22 @@ class PayloadStore(ABC):
         """Store a payload; returns its reference after the payload is durable."""
         lifetime, now = seconds(ttl), self._clock()
         packing = Packing(chunks, content_type=content_type, compression=self.compression)
-        locator = await self._store_blocks(
-            storage_name(name), packing, now, None if lifetime is None else now + lifetime
+        expires = None if lifetime is None else now + lifetime
+        try:
+            locator = await self._store_blocks(storage_name(name), packing, now, expires)
+        except Exception as problem:
+            if packing.failure not in (None, problem):  # the producer of the payload failed, not the store
+                raise packing.failure from problem
+            raise
+        meta = ReferenceMeta(
+            content_type=content_type,
+            bytes=packing.bytes,
+            sha256=packing.digest.hexdigest(),
+            ttl=ttl,
+            rows=rows,
+            columns=tuple(columns) if columns is not None else None,
+            compression=packing.compression,
         )
-        meta = packing.meta(ttl=ttl, rows=rows, columns=columns)
         return Reference(type=self.type, locator=locator, meta=meta, auth_reference=self.auth_reference)
 
     def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
@@ -152,6 +149,9 @@ class PayloadStore(ABC):
 
         name = f"stored payload {key.rpartition('/')[2]}"
         return read_payload(reference.meta, stored, offset=offset, length=length, name=name)
+
+    async def close(self) -> None:  # noqa: B027 - not every store has something to close
+        """Close the store."""
 
     @abstractmethod
     async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:

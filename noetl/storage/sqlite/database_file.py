@@ -28,10 +28,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from noetl.errors import CorruptLog, NoetlError, StoreUnavailable
 from noetl.observability import metrics
+from noetl.storage.ports.sql import Dialect
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -46,22 +49,23 @@ PAGES_PER_JOB = 3  # estimated pages that a job writes beside its own bytes
 BUSY_SECONDS = 30.0
 
 
-class _PendingWrite:
+class _PendingWrite(Struct, eq=False):
     """A queued job and the future of its caller."""
 
-    __slots__ = ("failure", "future", "job", "loop", "result", "size")
-
-    def __init__(self, job: Job[Any], future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop, size: int) -> None:
-        self.job = job
-        self.future = future
-        self.loop = loop
-        self.size = size
-        self.result: Any = None
-        self.failure: BaseException | None = None
+    job: Job[Any]
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+    size: int
+    result: Any = None
+    failure: BaseException | None = None
 
 
 class SqliteFile:
-    """The file, its writer thread and its reader connections."""
+    """`ports.SqlDatabase` in a file: its writer thread and its reader connections."""
+
+    dialect: Dialect = "sqlite"
+    prefix = ""
+    like = "LIKE"
 
     def __init__(self, path: str, *, readers: int = 2, preallocate_wal: bool = False) -> None:
         self.path = os.path.abspath(path)
@@ -98,10 +102,11 @@ class SqliteFile:
                         self._connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as problem:
-                raise_store_error(problem, self.path)
+                raise store_error(problem, self.path) from problem
 
     def _run_migrations(self, name: str, scripts: Sequence[str]) -> None:
-        found = self._schema_version(name)
+        row = self._connection.execute("SELECT version FROM noetl_schema WHERE name = ?", (name,)).fetchone()
+        found = int(row[0]) if row else 0
         if found > len(scripts):
             raise StoreUnavailable(
                 f"{self.path}: the {name} tables have schema version {found}, but this version of NoETL supports "
@@ -139,6 +144,23 @@ class SqliteFile:
         if self._closed:
             raise StoreUnavailable(f"{self.path} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_now, query)
+
+    async def fetch(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows."""
+        return await self.read(lambda db: db.execute(query, _numbered(values)).fetchall())
+
+    async def row(self, query: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row; None if there is none."""
+        return await self.read(lambda db: db.execute(query, _numbered(values)).fetchone())
+
+    async def execute(self, statement: str, *values: Any) -> int:
+        """Execute a statement in the next group; return the number of changed rows after the commit."""
+        return await self.write(lambda db: db.execute(statement, _numbered(values)).rowcount, _size(values))
+
+    async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Execute a statement for each of several rows of values, in one transaction."""
+        size = sum(map(_size, rows))
+        await self.write(lambda db: db.executemany(statement, map(_numbered, rows)).rowcount, size)
 
     async def check(self) -> None:
         """Write and flush one row; raise the reason if the file cannot or must not be written."""
@@ -181,9 +203,7 @@ class SqliteFile:
             raise StoreUnavailable(f"{self.path} is a folder; --store takes the path of a file")
         try:
             with self._lock:
-                connection = sqlite3.connect(
-                    self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-                )
+                connection = _connect(self.path)
                 try:
                     self._prepare(connection)
                 except BaseException:
@@ -191,7 +211,7 @@ class SqliteFile:
                     raise
                 return connection
         except sqlite3.Error as problem:
-            raise_store_error(problem, self.path)
+            raise store_error(problem, self.path) from problem
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -218,10 +238,6 @@ class SqliteFile:
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute("COMMIT")
 
-    def _schema_version(self, name: str) -> int:
-        row = self._connection.execute("SELECT version FROM noetl_schema WHERE name = ?", (name,)).fetchone()
-        return int(row[0]) if row else 0
-
     def _close_now(self) -> None:
         self._writer.join()
         self._pool.shutdown(wait=True)
@@ -239,9 +255,7 @@ class SqliteFile:
             connection = getattr(self._local, "connection", None)
             if connection is None:
                 uri = "file:" + self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23") + "?mode=ro"
-                connection = sqlite3.connect(
-                    uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-                )
+                connection = _connect(uri)
                 self._local.connection = connection
                 self._reader_connections.append(connection)
             # All statements of a query read one snapshot.
@@ -251,7 +265,7 @@ class SqliteFile:
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as problem:
-            raise_store_error(problem, self.path)
+            raise store_error(problem, self.path) from problem
 
     # ── the writer ──────────────────────────────────────────────────────────────────────
 
@@ -326,9 +340,7 @@ class SqliteFile:
 
     def _reconnect(self) -> None:
         self._connection.close()
-        self._connection = sqlite3.connect(
-            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        self._connection = _connect(self.path)
         self._prepare(self._connection)
 
     def _wal_size(self) -> int:
@@ -356,6 +368,13 @@ class SqliteFile:
             # and the next checkpoint retries.
             pass
         self._wal_pages = 0
+
+
+def _connect(place: str) -> sqlite3.Connection:
+    """A connection without automatic transactions, for any thread; `place` is an absolute path or a `file:` URI."""
+    return sqlite3.connect(
+        place, uri=place.startswith("file:"), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
 
 
 class _FileLock:
@@ -392,6 +411,15 @@ class _FileLock:
             self._descriptor = None
 
 
+def _numbered(values: Sequence[Any]) -> dict[str, Any]:
+    """The values of the placeholders `$1`, `$2`, ... (SQLite reads these as the names 1, 2, ...)."""
+    return {str(number): value for number, value in enumerate(values, 1)}
+
+
+def _size(values: Sequence[Any]) -> int:
+    return sum(len(value) for value in values if isinstance(value, str | bytes))
+
+
 def _deliver(group: list[_PendingWrite], path: str) -> None:
     """Resolve the futures of a group, with one wake-up per event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_PendingWrite]] = {}
@@ -412,44 +440,36 @@ def _resolve_futures(group: list[_PendingWrite], path: str) -> None:
         if waiting.failure is None:
             waiting.future.set_result(waiting.result)
         else:
-            waiting.future.set_exception(_translated(waiting.failure, path))
+            failure = waiting.failure
+            if isinstance(failure, sqlite3.Error):
+                failure = store_error(failure, path)
+                failure.__cause__ = waiting.failure
+            waiting.future.set_exception(failure)
 
 
-def _translated(problem: BaseException, path: str) -> BaseException:
-    """An error of SQLite as a NoetlError; any other error unchanged."""
-    if isinstance(problem, sqlite3.Error):
-        try:
-            raise_store_error(problem, path)
-        except NoetlError as translated:
-            return translated
-    return problem
-
-
-def raise_store_error(problem: sqlite3.Error, path: str) -> NoReturn:
-    """Raise an error of SQLite as a NoetlError that names the remedy."""
+def store_error(problem: sqlite3.Error, path: str) -> NoetlError:
+    """An error of SQLite as a NoetlError that names the remedy."""
     text = str(problem)
     name = getattr(problem, "sqlite_errorname", "") or ""
     if "not a database" in text:
-        raise StoreUnavailable(f"{path} is not a NoETL database; move the file or choose another --store") from problem
+        return StoreUnavailable(f"{path} is not a NoETL database; move the file or choose another --store")
     if "malformed" in text or "decode" in text or name.startswith("SQLITE_CORRUPT"):
-        raise CorruptLog(f"{path} is damaged ({text}); restore it from a backup, or move the file") from problem
+        return CorruptLog(f"{path} is damaged ({text}); restore it from a backup, or move the file")
     if "full" in text or name == "SQLITE_FULL":
-        raise StoreUnavailable(
-            f"{path}: the disk is full; nothing acknowledged is lost, free disk space and retry"
-        ) from problem
+        return StoreUnavailable(f"{path}: the disk is full; nothing acknowledged is lost, free disk space and retry")
     if "readonly" in text or name.startswith("SQLITE_READONLY"):
-        raise StoreUnavailable(f"{path} is not writable; check its permissions, or choose another --store") from problem
+        return StoreUnavailable(f"{path} is not writable; check its permissions, or choose another --store")
     if "unable to open" in text:
         folder = os.path.dirname(path)
-        raise StoreUnavailable(
+        return StoreUnavailable(
             f"cannot open {path}; check that {folder} is writable, set NOETL_HOME or choose another --store"
-        ) from problem
+        )
     if "locked" in text or "busy" in text:
-        raise StoreUnavailable(
+        return StoreUnavailable(
             f"{path}: the database has been locked by another process{_lock_holders(path)} for more than "
             f"{BUSY_SECONDS:.0f} s; stop that process or choose another --store"
-        ) from problem
-    raise StoreUnavailable(f"{path}: {text}") from problem
+        )
+    return StoreUnavailable(f"{path}: {text}")
 
 
 def _lock_holders(path: str) -> str:

@@ -1,0 +1,146 @@
+"""What the event stores in SQLite and in Postgres share: the summaries of executions, and snapshots."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from typing import ClassVar
+
+from noetl.core.model.events import Recorded
+from noetl.core.model.ids import number_at
+from noetl.storage.events.event_rows import (
+    checksum,
+    decode_summary,
+    has_expired,
+    intact,
+    listed_summary,
+    number_of,
+    one_summary,
+)
+from noetl.storage.events.log_tail import LogTails, follow
+from noetl.storage.events.slot_counts import json_key_pattern
+from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
+from noetl.storage.ports.sql import SqlDatabase, like_pattern
+
+
+class SqlEventStore(EventStore):
+    """The base class of `ports.EventStore` in a database; a subclass appends to the logs, reads and deletes them."""
+
+    UNFINISHED: ClassVar[str]  # the condition of the partial index
+    CONTAINS: ClassVar[str]  # whether the bytes of `data` contain those of $1
+
+    def __init__(self, database: SqlDatabase, schema: Sequence[str]) -> None:
+        self.sql = database
+        self._executions, self._snapshots = f"{database.prefix}executions", f"{database.prefix}snapshots"
+        self._select = f"SELECT id, seq, status, path, data, crc FROM {self._executions}"
+        self._tails = LogTails(self.lengths)
+        database.migrate("events", schema)
+
+    @abstractmethod
+    async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
+        """The current lengths of the logs that exist."""
+
+    def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
+        """Stream events as they are appended, until the last one; NotFound if the execution does not exist."""
+        return follow(self, self._tails, execution_id, after)
+
+    async def summary(self, execution_id: str) -> ExecutionSummary | None:
+        """The projection of one execution."""
+        number = number_of(execution_id)
+        return None if number is None else one_summary(await self.sql.row(f"{self._select} WHERE id = $1", number))
+
+    async def by_key(self, key: str) -> ExecutionSummary | None:
+        """The execution with this idempotency key."""
+        return one_summary(await self.sql.row(f"{self._select} WHERE key = $1", key))
+
+    async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
+        """One page of executions, newest first; a damaged row is listed with its error."""
+        condition, values = self._condition(where)
+        query = f"SELECT id, seq, data, crc FROM {self._executions} {condition} ORDER BY id DESC LIMIT {where.limit:d}"
+        return [
+            decode_summary(data)
+            if intact(crc, number, seq, data)
+            else listed_summary(await self.sql.row(f"{self._select} WHERE id = $1", number))
+            for number, seq, data, crc in await self.sql.fetch(query, *values)
+        ]
+
+    async def unfinished(self) -> list[str]:
+        """Ids of unfinished executions, oldest first."""
+        rows = await self.sql.fetch(f"SELECT id FROM {self._executions} WHERE {self.UNFINISHED} ORDER BY id")
+        return [str(row[0]) for row in rows]
+
+    async def counts(self) -> dict[str, int]:
+        """The number of executions by status."""
+        rows = await self.sql.fetch(f"SELECT status, count(*) FROM {self._executions} GROUP BY status")
+        return dict(rows)
+
+    async def holders(self, key: str) -> list[ExecutionSummary]:
+        """The unfinished executions with slots of a key, oldest first."""
+        query = f"{self._select} WHERE {self.UNFINISHED} AND {self.CONTAINS} ORDER BY id"
+        found = [listed_summary(row) for row in await self.sql.fetch(query, json_key_pattern(key))]
+        return [summary for summary in found if key in (summary.held or ())]
+
+    async def expired(self, before: float, most: int = 1000) -> list[str]:
+        """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
+        found: list[str] = []
+        last = -1
+        while len(found) < most:
+            rows = await self.sql.fetch(
+                f"{self._select} AS e WHERE id < $1 AND id > $2 AND ended AND "
+                f"NOT EXISTS (SELECT 1 FROM {self._executions} AS caller WHERE caller.id = e.parent) "
+                "ORDER BY id LIMIT $3",
+                number_at(before),
+                last,
+                most,
+            )
+            found += [str(row[0]) for row in rows if has_expired(row, before)]
+            if len(rows) < most:
+                break
+            last = rows[-1][0]
+        return found[:most]
+
+    async def check(self) -> None:
+        """Write and flush something."""
+        await self.sql.check()
+
+    async def save_snapshot(self, execution_id: str, seq: int, data: bytes) -> None:
+        """Save a snapshot of the state; an older one never replaces a newer one."""
+        number = int(execution_id)
+        await self.sql.execute(
+            f"INSERT INTO {self._snapshots}(execution, seq, data, crc) VALUES ($1, $2, $3, $4) "
+            "ON CONFLICT (execution) DO UPDATE SET seq = excluded.seq, data = excluded.data, crc = excluded.crc "
+            f"WHERE excluded.seq > {self._snapshots}.seq",
+            number,
+            seq,
+            data,
+            checksum(number, seq, data),
+        )
+
+    async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
+        """The newest snapshot; None if there is none or it is damaged."""
+        number = number_of(execution_id)
+        if number is None:
+            return None
+        row = await self.sql.row(f"SELECT seq, data, crc FROM {self._snapshots} WHERE execution = $1", number)
+        return (row[0], row[1]) if row and intact(row[2], number, row[0], row[1]) else None
+
+    def _condition(self, where: ExecutionFilter) -> tuple[str, list[object]]:
+        clauses: list[str] = []
+        values: list[object] = []
+
+        def placeholder(value: object) -> str:
+            values.append(value)
+            return f"${len(values)}"
+
+        if where.status:
+            clauses.append(f"status IN ({', '.join(map(placeholder, where.status))})")
+        if where.path is not None:
+            clauses.append(f"path = {placeholder(where.path)}")
+        if where.parent is not None:
+            clauses.append(f"parent = {placeholder(number_of(where.parent))}")
+        if where.search:
+            like = f"{placeholder(like_pattern(where.search))} ESCAPE '\\'"
+            clauses.append(f"(path {self.sql.like} {like} OR CAST(id AS text) LIKE {like})")
+        if where.before is not None:
+            clauses.append(f"id < {placeholder(number_of(where.before) or 0)}")
+        return f"WHERE {' AND '.join(clauses)}" if clauses else "", values

@@ -1,0 +1,100 @@
+"""Schedules and webhooks in SQLite or Postgres, in the database of the catalog that they refer to."""
+
+from __future__ import annotations
+
+from noetl.errors import Conflict
+from noetl.storage.ports.sql import Schemas, SqlDatabase
+from noetl.storage.ports.triggers import StoredTrigger
+
+SCHEMAS: Schemas = {
+    "sqlite": (
+        """
+        CREATE TABLE triggers(
+          kind TEXT NOT NULL,
+          name TEXT NOT NULL,
+          data BLOB NOT NULL,
+          revision INTEGER NOT NULL,
+          wake REAL,
+          PRIMARY KEY(kind, name)
+        ) WITHOUT ROWID;
+        CREATE INDEX triggers_wake ON triggers(kind, wake) WHERE wake IS NOT NULL
+        """,
+    ),
+    "postgres": (
+        """
+        CREATE TABLE noetl_triggers(
+          kind text NOT NULL,
+          name text COLLATE "C" NOT NULL,
+          data bytea NOT NULL,
+          revision int8 NOT NULL,
+          wake float8,
+          PRIMARY KEY(kind, name)
+        );
+        CREATE INDEX noetl_triggers_wake ON noetl_triggers(kind, wake) WHERE wake IS NOT NULL
+        """,
+    ),
+}
+
+
+class SqlTriggerStore:
+    """`ports.TriggerStore` in a database that other stores share."""
+
+    def __init__(self, database: SqlDatabase) -> None:
+        self._database = database
+        self._table = f"{database.prefix}triggers"
+        database.migrate("triggers", SCHEMAS[database.dialect])
+
+    async def add(self, trigger: StoredTrigger) -> None:
+        """Add a trigger; Conflict if the name exists."""
+        added = await self._database.execute(
+            f"INSERT INTO {self._table}(kind, name, data, revision, wake) VALUES ($1, $2, $3, $4, $5) "
+            "ON CONFLICT (kind, name) DO NOTHING",
+            trigger.kind,
+            trigger.name,
+            trigger.data,
+            trigger.revision,
+            trigger.wake,
+        )
+        if not added:
+            raise Conflict(f"a {trigger.kind} named {trigger.name!r} already exists")
+
+    async def save(self, trigger: StoredTrigger) -> bool:
+        """Replace the previous revision; False if it is not the stored one."""
+        changed = await self._database.execute(
+            f"UPDATE {self._table} SET data = $1, revision = $2, wake = $3 "
+            "WHERE kind = $4 AND name = $5 AND revision = $6",
+            trigger.data,
+            trigger.revision,
+            trigger.wake,
+            trigger.kind,
+            trigger.name,
+            trigger.revision - 1,
+        )
+        return changed > 0
+
+    async def get(self, kind: str, name: str) -> StoredTrigger | None:
+        """The trigger of a name; None if it does not exist."""
+        found = await self._select("kind = $1 AND name = $2", kind, name)
+        return found[0] if found else None
+
+    async def due(self, kind: str, now: float, limit: int = 100) -> list[StoredTrigger]:
+        """Triggers whose `wake` has passed, the earliest first."""
+        return await self._select("kind = $1 AND wake <= $2 ORDER BY wake, name LIMIT $3", kind, now, limit)
+
+    async def next_wake(self, kind: str) -> float | None:
+        """The earliest `wake` of a kind."""
+        query = f"SELECT min(wake) FROM {self._table} WHERE kind = $1 AND wake IS NOT NULL"
+        found: float | None = (await self._database.row(query, kind))[0]
+        return found
+
+    async def remove(self, kind: str, name: str) -> bool:
+        """Delete a trigger; False if it does not exist."""
+        return await self._database.execute(f"DELETE FROM {self._table} WHERE kind = $1 AND name = $2", kind, name) > 0
+
+    async def _select(self, where: str, *values: object) -> list[StoredTrigger]:
+        query = f"SELECT kind, name, data, revision, wake FROM {self._table} WHERE {where}"
+        return [StoredTrigger(*row) for row in await self._database.fetch(query, *values)]
+
+    async def list(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[StoredTrigger]:
+        """One page of triggers, by name."""
+        return await self._select("kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after or "", limit)
