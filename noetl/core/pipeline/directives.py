@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from msgspec.structs import replace
+
+from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
 from noetl.core.pipeline.backoff import delay_before_next
 from noetl.core.pipeline.frame import Frame, Level
-from noetl.core.pipeline.policy import number
+from noetl.core.pipeline.policy import number, text
 from noetl.core.pipeline.program import CompiledRule
 
 Do = Literal["continue", "skip", "retry", "jump", "break", "fail"]
@@ -56,11 +58,17 @@ def do_break(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Out
 
 
 def do_fail(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
-    """End the pipeline with the task's error, or with one that names the rule."""
-    if outcome.error is not None:
-        return Move("fail", error=outcome.error)
+    """End the pipeline with the task's error, or with the rule's own `message` and `kind`."""
     where = frame.playbook.where(rule.path if rule else level.task.path)
-    return Move("fail", error=error_info("unknown", f'{where}: task "{level.task.name}" failed by this rule'))
+    problem = outcome.error or error_info("unknown", f'{where}: task "{level.task.name}" failed by this rule')
+    if rule is None or (rule.then.message is None and rule.then.kind is None):
+        return Move("fail", error=problem)
+    message = problem.message
+    if rule.then.message is not None:
+        message = text(frame, level, rule.then.message, "message", rule.path)
+    kind = rule.then.kind or problem.kind
+    retryable = ERROR_KINDS[kind] if rule.then.kind else problem.retryable
+    return Move("fail", error=replace(problem, kind=kind, message=message, retryable=retryable))
 
 
 def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:

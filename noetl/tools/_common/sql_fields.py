@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from noetl.core.model.tool import Field
+from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 INLINE_ROWS = 50_000
 INLINE_BYTES = 16 * 1024 * 1024
@@ -18,7 +19,12 @@ PARAMS = Field(
     "A list of mappings (or of lists) executes one statement once per item.",
     aliases=("parameters",),
 )
-SCRIPT = Field("mapping", "SQL from a file: `{uri, source?}` (relative to the playbook, http, object store).")
+SCRIPT = Field(
+    "mapping",
+    "SQL from a file: `{uri, source?}` (relative to the playbook, http, object store).",
+    members=SCRIPT_MEMBERS,
+)
+REQUIRES = (("command", "script"),)
 DATABASE_FILE = Field(
     "string",
     "The database file, relative to the playbook's directory. Omitted or `:memory:`: a private in-memory database.",

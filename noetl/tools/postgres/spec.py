@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import COMMAND, PARAMS, SCRIPT, SPEC_KEYS
+from noetl.tools._common.sql_fields import COMMAND, PARAMS, REQUIRES, SCRIPT, SPEC_KEYS
 
 EXACTLY_ONCE_TABLE = "noetl_exactly_once"
 NULLS: dict[str, Any] = {
@@ -67,6 +67,7 @@ SPEC = ToolSpec(
     },
     helpers={"pg": NULLS},
     extra="postgres",
+    requires=REQUIRES,
     example="- name: overdue\n  kind: postgres\n  auth: billing_db\n  command: |\n"
     "    SELECT id, amount FROM invoices WHERE due < %(day)s\n"
     '  params:\n    day: "{{ workload.day }}"\n',

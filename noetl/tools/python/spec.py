@@ -6,6 +6,7 @@ from typing import Any
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
+from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 MEMORY_MB = 4096
 MAX_OUTPUT = 256 * 1024 * 1024
@@ -20,7 +21,9 @@ SPEC = ToolSpec(
     fields={
         "code": Field("code", "The code. It is not rendered as a template; pass data in `input`.", raw=True),
         "script": Field(
-            "mapping", "Code from a file: `{uri, source?}` (relative to the playbook, http, object store)."
+            "mapping",
+            "Code from a file: `{uri, source?}` (relative to the playbook, http, object store).",
+            members=SCRIPT_MEMBERS,
         ),
         "module": Field("string", "A module to import instead of code, with `callable`; also `module:callable`."),
         "callable": Field("string", "The function of `module` to call with the inputs that its parameters name."),
@@ -38,6 +41,7 @@ SPEC = ToolSpec(
     },
     helpers={"py": NULLS},
     open_fields=True,
+    requires=(("code", "script", "module", "callable"),),
     example='- name: score\n  kind: python\n  input:\n    rating: "{{ workload.rating }}"\n  code: |\n'
     "    def main(rating):\n        return {'score': rating * 10}\n",
 )

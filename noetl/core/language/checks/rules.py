@@ -14,6 +14,8 @@ _FIELDS_OF = {
     "delay": ("retry", "jump"),
     "max_delay": ("retry",),
     "to": ("jump",),
+    "message": ("fail",),
+    "kind": ("fail",),
 }
 
 
@@ -36,11 +38,20 @@ def _check_task(context: AnalysisContext, task: TaskSyntax, rules: list[RuleSynt
             _check_skip(context, rule)
     _check_order(context, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
     complete = task.policy is None or task.policy.complete
-    if complete and task.kind != "noop" and not _handles_errors(rules):
+    if complete and task.kind != "noop" and not _fails_unmatched(context, task) and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
         message = "an error that no rule matches is silently ignored"
-        hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"
+        hint = "write `on_unmatched: fail` beside `rules`, or add a rule with `when: \"{{ output.status == 'error' }}\"`"
         context.reader.add("missing-else", where, message, hint)
+
+
+def _fails_unmatched(context: AnalysisContext, task: TaskSyntax) -> bool:
+    """Whether an error that no rule matches fails the task."""
+    if task.policy is not None and task.policy.on_unmatched is not None:
+        return task.policy.on_unmatched == "fail"
+    executor = context.document.executor
+    default = executor.defaults.get("on_unmatched") if executor is not None and executor.defaults is not None else None
+    return isinstance(default, Scalar) and default.value == "fail"
 
 
 def _check_fields(context: AnalysisContext, rule: RuleSyntax) -> None:

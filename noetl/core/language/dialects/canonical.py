@@ -48,12 +48,8 @@ REJECTED: dict[tuple[str, str], ReplacedKey] = {
         "put input with defaults under `workload`, and values that change under `set: {ctx.<name>: ...}`",
     ),
     ("step.policy", "rules"): _CONTROL,
-    ("step.policy", "do"): _CONTROL,
     ("loop.policy", "rules"): _CONTROL,
-    ("loop.policy", "do"): _CONTROL,
     ("executor.policy", "rules"): _CONTROL,
-    ("executor.policy", "do"): _CONTROL,
-    ("admit.then", "do"): _CONTROL,
 }
 
 

@@ -42,7 +42,7 @@ class RuleSyntax(Struct, eq=False):
     then: Mapping | None = None
     then_path: str = ""
     do: str | None = None
-    fields: dict[str, Node] = field(default_factory=dict)  # attempts, backoff, delay, max_delay, to
+    fields: dict[str, Node] = field(default_factory=dict)  # attempts, backoff, delay, max_delay, to, message, kind
     sets: list[SetSyntax] = field(default_factory=list)
 
 
@@ -53,6 +53,7 @@ class PolicySyntax(Struct, eq=False):
     path: str
     rules: list[RuleSyntax] = field(default_factory=list)
     complete: bool = True  # False when a rule of it could not be read
+    on_unmatched: str | None = None
 
 
 class Parameter(Struct, eq=False):
