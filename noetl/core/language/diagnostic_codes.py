@@ -134,7 +134,7 @@ _WARNINGS = {
     "bare-name": "A name without its scope",
     "unknown-name": "A name that is not defined",
     "never-set": "A value that is never set",
-    "not-run-yet": "A step that cannot have run when it is read",
+    "not-run-yet": "A step or task that cannot have run when it is read",
     "unset-on-path": "A value that is not set on every path",
     "workload-cycle": "Workload defaults that depend on each other",
     "workload-without-default": "Input that the request must provide",

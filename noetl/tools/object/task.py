@@ -24,6 +24,7 @@ from noetl.tools.object.spec import ACTION_ALIASES, ACTIONS, MAX_BYTES, NULLS
 
 LIST_LIMIT = 1000
 
+
 async def run(call: ToolCall) -> Outcome:
     """Perform one action."""
     task = _Task(call)

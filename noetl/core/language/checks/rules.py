@@ -41,7 +41,9 @@ def _check_task(context: AnalysisContext, task: TaskSyntax, rules: list[RuleSynt
     if complete and task.kind != "noop" and not _fails_unmatched(context, task) and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
         message = "an error that no rule matches is silently ignored"
-        hint = "write `on_unmatched: fail` beside `rules`, or add a rule with `when: \"{{ output.status == 'error' }}\"`"
+        hint = (
+            "write `on_unmatched: fail` beside `rules`, or add a rule with `when: \"{{ output.status == 'error' }}\"`"
+        )
         context.reader.add("missing-else", where, message, hint)
 
 

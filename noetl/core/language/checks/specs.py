@@ -25,7 +25,9 @@ def check(context: AnalysisContext) -> None:
     document = context.document
     if document.executor is not None:
         _check_level(context, document.executor.spec, "executor.spec", general, specs)
-        _check_level(context, document.executor.defaults, "", general | {"timeouts", "resources", "on_unmatched"}, specs)
+        _check_level(
+            context, document.executor.defaults, "", general | {"timeouts", "resources", "on_unmatched"}, specs
+        )
         _check_defaults(context, document.executor.defaults)
     for body in document.bodies():
         _check_level(context, body.spec, "step.spec", general, specs)

@@ -104,7 +104,9 @@ def _read_executor(reader: Reader, node: Node) -> ExecutorSyntax:
     fields = reader.shape(node, "executor")
     executor = ExecutorSyntax(node, "executor")
     executor.profile = (text_of(fields["profile"][1]) if "profile" in fields else None) or "auto"
-    executor.version = text_of(fields["version"][1]) if "version" in fields else None
+    if "version" in fields:
+        executor.version_node = fields["version"][1]
+        executor.version = text_of(executor.version_node)
     if "spec" not in fields or _is_empty(fields["spec"][1]):
         return executor
     spec = reader.shape(fields["spec"][1], "executor.spec")

@@ -305,7 +305,7 @@ def read_rule(reader: Reader, node: Node, path: str) -> RuleSyntax | None:
 
 def _directive_sets(reader: Reader, fields: Fields, path: str) -> list[SetSyntax]:
     sets: list[SetSyntax] = []
-    for word, scope in (("set_ctx", "ctx"), ("set_iter", "iter")):
+    for word, scope in (("set_ctx", "ctx"), ("set_iter", "iter"), ("set_step", "step")):
         if word in fields:
             sets += read_scoped(reader, fields[word][1], scope, path, word)
     if "set" in fields:

@@ -291,6 +291,7 @@ class ExecutorSyntax(Struct, eq=False):
     path: str
     profile: str = "auto"
     version: str | None = None
+    version_node: Node | None = None
     spec: Mapping | None = None
     entry_step: Scalar | None = None
     return_step: Scalar | None = None
