@@ -32,7 +32,8 @@ SPEC = ToolSpec(
     fields={
         "action": Field("string", "`put` (default if there is content to put), `get` (default otherwise), `list`, "
                         "`delete`, `head` or `exists`.", choices=ACTIONS,
-                        also=(*ACTION_ALIASES, *(f"object_{action}" for action in ACTIONS)), aliases=("operation", "op")),
+                        also=(*ACTION_ALIASES, *(f"object_{action}" for action in ACTIONS)),
+                        aliases=("operation", "op")),
         "uri": Field("string", "The address: `s3://bucket/key`, `gs://...`, `az://container/key`, or a path.",
                      aliases=("url", "path", "address")),
         "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, if the address does not contain it."),

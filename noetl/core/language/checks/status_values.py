@@ -31,7 +31,9 @@ _MEANT = {
 }
 
 _STRING = r"""(?:'[^'\\]*'|"[^"\\]*")"""
-_PATH = r"""(?P<path>[^\W\d]\w*(?:\.\w+|\[\s*['"][\w-]+['"]\s*\])*?)(?:\.|\[\s*['"])(?P<field>status|error\.kind|kind)(?:['"]\s*\])?"""
+_NAME = r"""[^\W\d]\w*(?:\.\w+|\[\s*['"][\w-]+['"]\s*\])*?"""
+_FIELD = r"""(?:\.|\[\s*['"])(?P<field>status|error\.kind|kind)(?:['"]\s*\])?"""
+_PATH = rf"(?P<path>{_NAME}){_FIELD}"
 _FILTERS = r"""(?:\s*\|\s*\w+(?:\([^()]*\))?)*"""
 _AFTER = re.compile(
     rf"""(?<![\w.]){_PATH}(?![\w.(\[]){_FILTERS}\)?\s*(?:==|!=|(?:not\s+)?in)\s*(?P<values>{_STRING}|[\[(][^\])]*[\])])"""
@@ -70,29 +72,31 @@ def comparisons(text: str) -> Iterator[Comparison]:
 
 def _check(context: AnalysisContext, site: TemplateSite, found: Comparison) -> None:
     path, value = found.path, found.value
-    name = ".".join(path)
-    if path[-2:] == ("error", "kind") and _is_outcome(context, site, path[:-2]):
-        if value not in ERROR_KINDS:
-            hint = f'did you mean "{_MEANT[value]}"?' if value in _MEANT else ""
-            hint = hint or did_you_mean(value, ERROR_KINDS, "error kinds: " + ", ".join(ERROR_KINDS))
+    if path[-2:] == ("error", "kind"):
+        if _is_outcome(context, site, path[:-2]) and value not in ERROR_KINDS:
+            hint = _hint(value, tuple(ERROR_KINDS), "error kinds: " + ", ".join(ERROR_KINDS))
             _report(context, site, found, f'there is no error kind "{value}"', hint)
     elif path[-1] != "status":
         return
     elif path[0] == "steps" and len(path) == 3 and site.visibility.server:
+        name = ".".join(path)
         message = f'`{name}` is a mapping (`done`, `ok`, `running`, `error`): it never equals "{value}"'
-        word = "ok" if _MEANT.get(value, value) == "ok" else "error"
-        hint = f"write `{name}.ok`" if word == "ok" else f"write `fail('{path[1]}')`"
+        hint = f"write `{name}.ok`" if _MEANT.get(value, value) == "ok" else f"write `fail('{path[1]}')`"
         _report(context, site, found, message, hint)
     elif path == ("event", "status"):
         if value not in _EVENT_STATUSES:
             _report(context, site, found, f'no event has the status "{value}"', "the status is success or error")
-    elif _is_outcome(context, site, path[:-1]) and (path[0] in _OUTPUTS or path[0] == "steps"):
-        if value not in STATUSES:
-            meant = _MEANT.get(value)
-            hint = f'did you mean "{meant}"?' if meant else did_you_mean(value, STATUSES, "the status is ok or error")
-            _report(context, site, found, f'no outcome has the status "{value}"', hint)
+    elif (path in _STATUS_OF_OUTPUT or path[0] == "steps") and value not in STATUSES:
+        hint = _hint(value, STATUSES, "the status is ok or error")
+        _report(context, site, found, f'no outcome has the status "{value}"', hint)
 
 
+def _hint(value: str, known: tuple[str, ...], otherwise: str) -> str:
+    meant = _MEANT.get(value)
+    return f'did you mean "{meant}"?' if meant in known else did_you_mean(value, known, otherwise)
+
+
+_STATUS_OF_OUTPUT = (("output", "status"), ("outcome", "status"))
 _OUTPUTS = frozenset({"output", "outcome"})
 
 

@@ -65,9 +65,9 @@ KEYS: dict[str, dict[str, str]] = {
         "max_in_flight": "write `spec: {mode: parallel, max_in_flight: ...}`",
         "until": "write `spec: {until: ...}`",
         "reduce": "write `spec: {policy: {reduce: ...}}`",
-        "cursor": "a loop over pages or batches is a cycle of tasks: a task that fetches one page, with the rules "
-        '`[{when: "{{ output.data.next }}", then: {do: jump, to: <the task>, set: {step.cursor: "{{ output.data.next }}"}}}]` '
-        'and `cursor: "{{ step.cursor | default(none) }}"` in its parameters',
+        "cursor": "a loop has a collection and no cursor; to read page by page, let one task repeat itself: pass "
+        '`cursor: "{{ step.cursor | default(none) }}"` to it, with the rule `{when: "{{ output.data.next }}", then: '
+        '{do: jump, to: <the task>, set: {step.cursor: "{{ output.data.next }}"}}}`',
     },
     "arc": {
         "to": "write `step`",

@@ -134,7 +134,7 @@ def _singular(key: str) -> str:
 def _check_variant(reader: Reader, node: Mapping, field: Field, what: str) -> None:
     if node.broken or {"type", "locator"} <= node.entries.keys():
         return  # a reference
-    known = sorted({kind for kind in field.variants})
+    known = sorted(field.variants)
     entry = node.entries.get("kind") or node.entries.get("type")
     if entry is None or is_missing(entry[1]):
         kind = next((each for key, each in field.implied_kinds.items() if key in node.entries), "")

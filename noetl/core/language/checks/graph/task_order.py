@@ -55,11 +55,11 @@ def _check_reachable(context: AnalysisContext, flow: _Flow) -> None:
     reached = flow.after(flow.pipeline.first) | {flow.pipeline.first}
     before: TaskSyntax | None = None
     for task in flow.body.tasks():
-        if flow.tasks[task.name] not in reached:
-            if before is None or flow.tasks[before.name] in reached:  # of several in a row, the first
-                message = f'the task "{task.name}" never runs: no path of the pipeline leads to it'
-                hint = "give the rule before it that leaves the pipeline a `when`, or remove the task"
-                context.reader.add("unreachable-task", task.name_node, message, hint)
+        follows_reached = before is None or flow.tasks[before.name] in reached
+        if flow.tasks[task.name] not in reached and follows_reached:  # of several in a row, the first
+            message = f'the task "{task.name}" never runs: no path of the pipeline leads to it'
+            hint = "give the rule before it that leaves the pipeline a `when`, or remove the task"
+            context.reader.add("unreachable-task", task.name_node, message, hint)
         before = task
 
 
