@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error
+from noetl.core.model.outcome import ERROR_KINDS, Outcome, error
 from noetl.core.model.playbook import Backoff
 from noetl.core.model.tool import Timeout, ToolCall, ToolFunction
-from noetl.core.pipeline.backoff import delay_before_next
+from noetl.core.pipeline.backoff import delay_before_next, is_retried
 from noetl.errors import NoetlError, RequestRefused
 from noetl.runtime.clock import Clock
 
@@ -85,17 +85,10 @@ async def call_tool(run: ToolFunction, call: ToolCall, clock: Clock) -> Outcome:
     while True:
         outcome = await _once(run, call)
         problem = outcome.error
-        if problem is None or number >= attempts or not _is_retried(problem, retry.get("on")):
+        if problem is None or number >= attempts or not is_retried(problem, retry.get("on")):
             return outcome if number == 1 else replace(outcome, meta={**outcome.meta, "tool_attempts": number})
         await clock.sleep(delay_before_next(backoff, delay, number, most))
         number += 1
-
-
-def _is_retried(problem: ErrorInfo, kinds: Any) -> bool:
-    """Whether `retry` repeats the call: errors that are retryable, or those of the kinds that `on` names."""
-    if kinds is None:
-        return problem.retryable
-    return problem.kind in ([kinds] if isinstance(kinds, str) else kinds)
 
 
 def _number(value: Any, default: float, what: str) -> float:

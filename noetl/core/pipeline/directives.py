@@ -17,10 +17,12 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
-from noetl.core.pipeline.backoff import delay_before_next
+from noetl.core.model.playbook import DEFAULT_ATTEMPTS, DEFAULT_MAX_DELAY
+from noetl.core.pipeline.backoff import delay_before_next, is_retried
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.policy import number, text
-from noetl.core.pipeline.program import CompiledRule
+from noetl.core.pipeline.program import PLAYBOOK, WORKBOOK, CompiledRule, CompiledTask
+from noetl.core.templates.template import compile_value
 
 Do = Literal["continue", "skip", "retry", "jump", "break", "fail"]
 
@@ -85,6 +87,24 @@ def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Out
         level.attempt,
         number(frame, level, then.max_delay, "max_delay", rule.path),
     )
+    return Move("retry", delay=delay)
+
+
+def retry_call(frame: Frame, level: Level, compiled: CompiledTask, outcome: Outcome) -> Move | None:
+    """The next attempt of a call of a playbook or block that has its own `retry`; other tools retry on the worker."""
+    if outcome.error is None or compiled.task.kind not in (PLAYBOOK, WORKBOOK) or "retry" not in compiled.task.spec:
+        return None
+    path = f"{compiled.task.path}/spec"
+    given = {name: compile_value(value) for name, value in compiled.task.spec["retry"].items()}
+
+    def field(name: str, default: float) -> float:
+        return number(frame, level, given[name], f"retry/{name}", path) if name in given else default
+
+    kinds = given["on"].evaluate(level.names, frame.nondeterminism) if "on" in given else None
+    if level.attempt >= field("attempts", DEFAULT_ATTEMPTS) or not is_retried(outcome.error, kinds):
+        return None
+    backoff = compiled.task.spec["retry"].get("backoff", "none")
+    delay = delay_before_next(backoff, field("delay", 0), level.attempt, field("max_delay", DEFAULT_MAX_DELAY))
     return Move("retry", delay=delay)
 
 
