@@ -37,7 +37,7 @@ def _check_task(context: AnalysisContext, task: TaskSyntax, rules: list[RuleSynt
         if rule.do == "skip":
             _check_skip(context, rule)
     _check_order(context, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
-    complete = task.policy is None or task.policy.complete
+    complete = (task.policy is None or task.policy.complete) and not any(_is_broken(rule.when) for rule in rules)
     if complete and task.kind != "noop" and not _fails_unmatched(context, task) and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
         message = "an error that no rule matches is silently ignored"
@@ -45,6 +45,11 @@ def _check_task(context: AnalysisContext, task: TaskSyntax, rules: list[RuleSynt
             "write `on_unmatched: fail` beside `rules`, or add a rule with `when: \"{{ output.status == 'error' }}\"`"
         )
         context.reader.add("missing-else", where, message, hint)
+
+
+def _is_broken(when: Node | None) -> bool:
+    """Whether a guard cannot be read; that is reported elsewhere."""
+    return isinstance(when, Scalar) and isinstance(when.value, str) and analyze_template(when.value).problem is not None
 
 
 def _fails_unmatched(context: AnalysisContext, task: TaskSyntax) -> bool:

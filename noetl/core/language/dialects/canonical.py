@@ -400,7 +400,7 @@ def _read_loop_spec(reader: Reader, loop: LoopSyntax, node: Node) -> None:
                 "old-spelling", policy[word][0], f"`{word}` belongs under `loop.spec`", f"write `loop.spec.{word}`"
             )
     mode = fields.get("mode") or policy.get("mode")
-    loop.mode = (text_of(mode[1]) if mode else None) or "sequential"
+    loop.mode = (text_of(mode[1]) if mode else None) or ("sequential" if "mode" not in node.entries else "")
     cap = fields.get("max_in_flight") or policy.get("max_in_flight")
     loop.max_in_flight = cap[1] if cap else None
     loop.until = fields["until"][1] if "until" in fields else None

@@ -49,6 +49,8 @@ def check_required(
             continue
         reported |= set(names)
         empty = next((given[name] for name in names if name in given), None)
+        if empty is not None and _has_wrong_type(declared, names, empty):
+            continue  # reported as such
         if empty is not None:
             message = f"`{empty.key.text}` of {owner} is {_empty_value(empty.value)}"
             reader.add("missing-parameter", empty.value, message, _advice(declared, names[0]))
@@ -56,6 +58,11 @@ def check_required(
             words = [f'"{name}"' for name in names if "[" not in name]
             joined = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
             reader.add("missing-parameter", where, f"{owner} requires {joined}", _advice(declared, names[0]))
+
+
+def _has_wrong_type(declared: ToolSpec | Members, names: tuple[str, ...], empty: Given) -> bool:
+    types = {declared.fields[name].type for name in names if name in declared.fields}
+    return isinstance(empty.value, Scalar) and empty.value.value is not None and types <= {"mapping", "list"}
 
 
 def _required_groups(declared: ToolSpec | Members, given: dict[str, Given]) -> Iterator[tuple[str, ...]]:
@@ -116,7 +123,7 @@ def check_value(reader: Reader, key: str, value: Node, field: Field, owner: str)
 def _check_inside(reader: Reader, key: str, value: Node, field: Field, owner: str) -> None:
     if field.members is not None and isinstance(value, Mapping):
         _check_members(reader, value, field.members, f"`{key}` of {owner}", value)
-    elif field.variants:
+    elif field.variants and not is_missing(value):
         several = isinstance(value, Sequence)
         for item in value.items if isinstance(value, Sequence) else [value]:
             what = f"{with_article(_singular(key))} of {owner}" if several else f"`{key}` of {owner}"

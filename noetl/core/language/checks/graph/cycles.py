@@ -201,11 +201,11 @@ def _check_self_call(context: AnalysisContext) -> None:
     while name in steps and name not in seen:
         step = steps[name]
         seen.add(name)
-        if step.loop is not None or step.admit_rules:
+        if step.admit_rules:
             return
         for item in step.items:
-            if isinstance(item, ConstructSyntax) or _may_skip(item):
-                continue  # its tasks are conditional
+            if step.loop is not None or isinstance(item, ConstructSyntax) or _may_skip(item):
+                continue  # its tasks are conditional: a collection may be empty
             path = item.parameters.get("path") if item.kind == "playbook" else None
             called = path.value.text.strip() if path is not None and isinstance(path.value, Scalar) else ""
             if called and (called in own or (file and called.removeprefix("./") == file)):
