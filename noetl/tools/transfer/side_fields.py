@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from noetl.core.model.tool import Field, Members
 from noetl.data.formats import FORMATS, OTHER_NAMES
-from noetl.tools._common.sql_fields import DATABASE_FILE
-from noetl.tools.http.spec import SPEC as HTTP
-from noetl.tools.postgres.spec import SPEC as POSTGRES
+from noetl.tools._common.http_fields import REQUEST_FIELDS
+from noetl.tools._common.sql_fields import DATABASE_FILE, POSTGRES_CONNECTION
 
 KINDS = {
     "postgres": "postgres", "postgresql": "postgres", "duckdb": "duckdb", "sqlite": "sqlite",
@@ -48,13 +47,8 @@ _QUERY = {
     "table": Field("string", "The table, instead of a query."),
     "params": Field("any", "Bind parameters of the query.", aliases=("parameters",)),
 }
-_POSTGRES = {
-    name: declared
-    for name, declared in POSTGRES.fields.items()
-    if name not in ("command", "script", "params", "auth", "stdin", "stdout")
-}
 _FILE = {"file": replace(DATABASE_FILE, aliases=(*DATABASE_FILE.aliases, "path"))}
-_HTTP = {name: declared for name, declared in HTTP.fields.items() if name != "auth"}
+_HTTP = {name: declared for name, declared in REQUEST_FIELDS.items() if name != "auth"}
 _OBJECT = {
     "uri": Field("string", "The address or path.", aliases=("path", "file", "key", "url")),
     "format": Field("string", "The format of the file.", choices=FORMATS, also=OTHER_NAMES),
@@ -90,7 +84,7 @@ def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, .
 
 _TABLE = {"table": Field("string", "The table.")}
 _SOURCES = {
-    "postgres": _source({**_QUERY, **_POSTGRES}, ("query", "table")),
+    "postgres": _source({**_QUERY, **POSTGRES_CONNECTION}, ("query", "table")),
     "duckdb": _source({**_QUERY, **_FILE}, ("query", "table")),
     "sqlite": _source({**_QUERY, **_FILE}, ("query", "table")),
     "http": _source(
@@ -106,7 +100,7 @@ _SOURCES = {
     "data": _source(_DATA, ("data", "ref")),
 }
 _TARGETS = {
-    "postgres": _target({**_TABLE, **_POSTGRES}, MODES, ("insert",), "table"),
+    "postgres": _target({**_TABLE, **POSTGRES_CONNECTION}, MODES, ("insert",), "table"),
     "duckdb": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
     "sqlite": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
     "http": _target({name: each for name, each in _HTTP.items() if name != "key"}, ("append",), ("insert",), "url"),
