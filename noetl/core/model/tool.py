@@ -38,6 +38,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     bind: bool = False  # executed as code, e.g. by a shell: values of its expressions stay data (`templates.binding`)
     late: tuple[str, ...] = ()  # names that the tool provides; templates that read them are deferred to it
     default: Any = None
+    or_input: bool = False  # under `input`, a value of another type is a value for the code
     least: float | None = None  # the smallest number
     members: Members | None = None  # what a mapping (or each mapping of a list) may contain
     variants: dict[str, Members] = field(default_factory=dict)  # the same, by the mapping's `kind`

@@ -24,12 +24,15 @@ SPEC = ToolSpec(
             "mapping",
             "Code from a file: `{uri, source?}` (relative to the playbook, http, object store).",
             members=SCRIPT_MEMBERS,
+            or_input=True,
         ),
         "module": Field("string", "A module to import instead of code, with `callable`; also `module:callable`."),
         "callable": Field("string", "The function of `module` to call with the inputs that its parameters name."),
         "libs": Field("any", "Imports: a mapping alias -> module, `{from, import}` entries, or a list."),
-        "args": Field("mapping", "Additional inputs (older name of `input`)."),
-        "env": Field("mapping", "Environment variables for the code. Only PATH, HOME and similar are inherited."),
+        "args": Field("mapping", "Additional inputs (older name of `input`).", or_input=True),
+        "env": Field(
+            "mapping", "Environment variables for the code. Only PATH, HOME and similar are inherited.", or_input=True
+        ),
     },
     spec_keys={
         "timeout": "`total`: seconds after which the process is killed.",

@@ -106,7 +106,7 @@ def check_value(reader: Reader, key: str, value: Node, field: Field, owner: str)
     if isinstance(value, Mapping) and value.broken:
         return
     expected = _TYPE_NAMES.get(field.type)
-    if expected is not None and not _has_type(value, field.type):
+    if expected is not None and not has_type(value, field):
         message = f"`{key}` of {owner} must be {expected}, not {describe_node(value)}"
         reader.add("parameter-type", value, message, field.doc)
     elif field.choices and isinstance(value, Scalar) and not is_missing(value):
@@ -185,7 +185,9 @@ _TYPE_NAMES = {
 }
 
 
-def _has_type(value: Node, type: str) -> bool:
+def has_type(value: Node, field: Field) -> bool:
+    """Whether a literal has the type of the field."""
+    type = field.type
     if type == "mapping":
         return isinstance(value, Mapping)
     if type == "list":

@@ -15,7 +15,7 @@ from noetl.core.language.source.node_reader import Fields, Reader
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, data_of, mapping_node
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.misplaced_keys import place_of
-from noetl.core.language.syntax.parameter_values import Given, check_required, check_value, field_names
+from noetl.core.language.syntax.parameter_values import Given, check_required, check_value, field_names, has_type
 from noetl.core.language.syntax.tree import Parameter, TaskSyntax
 from noetl.core.model.tool import ToolSpec
 
@@ -83,7 +83,7 @@ class _Binder:
             hint = f"remove one of them; the one on line {key_node.line} is used"
             self.reader.add("parameter-twice", key_node, f"{again}: the parameter `{name}` is given twice", hint)
         field = self.spec.fields.get(name)
-        if field is not None:
+        if field is not None and (beside or not field.or_input or has_type(value, field)):
             check_value(self.reader, key, value, field, self.spec.kind)
         raw, late = (field.raw, field.late) if field is not None else (False, ())
         self.task.parameters[name] = Parameter(key_node, value, f"{self.task.path}/input/{name}", raw, late)
