@@ -98,7 +98,8 @@ class _Binder:
         if not beside and (spec.open_fields or self._reads_input(key)):
             return True
         known = "valid parameters: " + ", ".join(sorted(spec.fields)) if spec.fields else "it has no parameters"
-        hint = did_you_mean(key, self.names, "pass values under `input`" if spec.open_fields else known)
+        words = {*self.names, *(SHAPES["task"].keys if beside else ())}
+        hint = did_you_mean(key, words, "pass values under `input`" if spec.open_fields else known)
         message = f'{spec.kind} has no parameter "{key}"' + (": it is ignored" if spec.open_fields else "")
         self.reader.add("unknown-parameter", key_node, message, hint)
         return not spec.open_fields
