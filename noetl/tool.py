@@ -21,7 +21,7 @@ from noetl.connections.auth import BadAuth
 from noetl.connections.auth import fields_of as auth_fields
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info, ok
 from noetl.core.model.reference import Reference, ReferenceMeta
-from noetl.core.model.tool import Field, FieldType, Host, Timeout, ToolCall, ToolFunction, ToolSpec
+from noetl.core.model.tool import Field, FieldType, Host, Members, Timeout, ToolCall, ToolFunction, ToolSpec
 from noetl.data.values import jsonable
 from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable
 
@@ -33,6 +33,7 @@ __all__ = [
     "FieldType",
     "Host",
     "NoetlError",
+    "Members",
     "Outcome",
     "PayloadUnavailable",
     "Reference",

@@ -34,7 +34,7 @@ _BY_ENDING = {
     "txt": "text", "md": "text", "sql": "text", "html": "text", "xml": "text", "yaml": "text", "yml": "text",
     "log": "text",
 }  # fmt: skip
-_ALIASES = {
+ALIASES = {
     "ndjson": "jsonl",
     "json_lines": "jsonl",
     "jsonlines": "jsonl",
@@ -43,6 +43,7 @@ _ALIASES = {
     "txt": "text",
 }
 FORMATS = tuple(CONTENT_TYPES)
+OTHER_NAMES = (*ALIASES, "auto")  # accepted beside FORMATS
 
 
 def format_of(
@@ -50,7 +51,7 @@ def format_of(
 ) -> str:
     """The given format, else that of a content type, else that of a file's extension."""
     if given not in (None, "", "auto"):
-        named = _ALIASES.get(str(given).lower(), str(given).lower())
+        named = ALIASES.get(str(given).lower(), str(given).lower())
         if named not in CONTENT_TYPES:
             raise ValueError(f"format {given!r} is not one of {', '.join(FORMATS)}")
         return named

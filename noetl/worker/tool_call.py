@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error
 from noetl.core.model.playbook import Backoff
 from noetl.core.model.tool import Timeout, ToolCall, ToolFunction
-from noetl.core.pipeline.backoff import delay_before_next
+from noetl.core.pipeline.backoff import delay_before_next, is_retried
 from noetl.errors import NoetlError, RequestRefused
 from noetl.runtime.clock import Clock
 
 MAX_RETRIES = 100
 GRACE = 0.1  # seconds that a tool has to report its own timeout
-_NOT_RETRIED = frozenset({"template", "schema", "cancelled", "limit", "ambiguous"})
 _BACKOFFS: dict[str, Backoff] = {"none": "none", "fixed": "none", "linear": "linear", "exponential": "exponential"}
 
 _log = logging.getLogger("noetl.work")
@@ -86,7 +85,7 @@ async def call_tool(run: ToolFunction, call: ToolCall, clock: Clock) -> Outcome:
     while True:
         outcome = await _once(run, call)
         problem = outcome.error
-        if problem is None or problem.kind in _NOT_RETRIED or number >= attempts:
+        if problem is None or number >= attempts or not is_retried(problem, retry.get("on")):
             return outcome if number == 1 else replace(outcome, meta={**outcome.meta, "tool_attempts": number})
         await clock.sleep(delay_before_next(backoff, delay, number, most))
         number += 1

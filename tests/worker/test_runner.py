@@ -235,6 +235,28 @@ def test_a_tools_own_retry_happens_inside_one_attempt():
     assert events[-1].output.data == 3 and events[-1].output.meta["tool_attempts"] == 3 and len(done(events)) == 1
 
 
+@pytest.mark.parametrize(
+    ("retry", "kind", "calls"),
+    [
+        ("3", "timeout", 3),
+        ("3", "python", 1),  # not retryable
+        ("{attempts: 3, on: [python]}", "python", 3),
+        ("{attempts: 3, on: python}", "python", 3),
+        ("{attempts: 3, on: [rate_limit]}", "timeout", 1),
+    ],
+)
+def test_retry_repeats_errors_that_are_retryable_or_named(retry, kind, calls):
+    made = []
+
+    async def act(call):
+        made.append(call)
+        return error(kind, "no")
+
+    bench = Bench(f"workflow: [{{step: s, tool: [{{name: a, kind: act, retry: {retry}}}]}}]", act=act)
+    assert bench.run()[-1].output.error.kind == kind
+    assert len(made) == calls
+
+
 def test_an_invalid_spec_is_an_error_with_its_location():
     async def act(call):
         return ok(1)

@@ -373,7 +373,7 @@ def _failure_of(failure: Exception, request: Request, check: _AddressCheck) -> H
         return HttpFailure(
             "client_error",
             f"{place}: the network policy of this installation does not allow the address "
-            f"{', '.join(sorted(set(check.denied)))}",
+            f"{', '.join(sorted(set(check.denied)))}; the setting NOETL_PRIVATE_NETWORKS allows private networks",
             retryable=False,
             denied=sorted(set(check.denied)),
         )

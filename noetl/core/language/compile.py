@@ -62,6 +62,8 @@ def _compile_text(
         root, is_v2025_11 = translation.root, translation.is_v2025_11
         for problem in translation.problems:
             findings.add(*problem)
+        for note in translation.notes:
+            findings.add("unused-field", note.node, note.message, "remove it")
     if root is not None:
         reader = _reader(findings, specs)
         document = canonical.read_document(reader, root)

@@ -297,12 +297,16 @@ class Lowering:
         spec = self.effective_spec(task, kind, layers)
         effect = spec.pop("effect", "at_least_once")
         policy = task.policy
+        unmatched = spec.pop("on_unmatched", None)
+        if policy is not None and policy.on_unmatched is not None:
+            unmatched = policy.on_unmatched
         return Task(
             name=task.name,
             kind=kind,
             input=input,
             assignments=self.assignments(task.sets),
             rules=None if policy is None else tuple(self.rule(rule) for rule in policy.rules),
+            on_unmatched="fail" if policy is not None and unmatched == "fail" else "continue",
             spec=spec,
             raw=tuple(name for name, parameter in task.parameters.items() if parameter.raw),
             effect=effect if effect in ("at_least_once", "at_most_once") else "at_least_once",
@@ -342,6 +346,8 @@ class Lowering:
                 found.setdefault(new, found.pop(old))
         if found.get("backoff") == "fixed":
             found["backoff"] = "none"
+        if isinstance(found.get("on"), str):
+            found["on"] = [found["on"]]
         return found
 
     def rule(self, rule: RuleSyntax) -> Rule:
@@ -358,6 +364,8 @@ class Lowering:
             if "max_delay" in fields
             else DEFAULT_MAX_DELAY,
             to=to.text if isinstance(to, Scalar) else None,
+            message=self.value(fields.get("message"), f"{path}/message"),
+            kind=data_of(fields.get("kind")),
             assignments=self.assignments(rule.sets),
         )
         when = None if rule.is_else else self.value(rule.when, f"{rule.path}/when")

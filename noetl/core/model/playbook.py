@@ -63,6 +63,8 @@ class Directive(Struct, frozen=True, omit_defaults=True):
     max_delay: Value = DEFAULT_MAX_DELAY
     to: str | None = None
     assignments: tuple[Assignment, ...] = ()
+    message: Value = None  # fail: the message of the error
+    kind: str | None = None  # fail: the kind of the error
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
@@ -86,6 +88,7 @@ class Task(Struct, frozen=True, omit_defaults=True):
     `rules` None means the default policy (ok continues, error fails); an empty tuple means a
     policy that matches nothing (continue). `spec` is the effective spec: kind defaults,
     executor, step, loop and task merged, without `policy`.
+    `on_unmatched` is the directive for an error that no rule matches.
     `raw` names the input fields that are never rendered (python's `code`).
     `effect` at_most_once: after a lost worker the task fails as `ambiguous`.
     A `generated` task (a noop of choose, while or until) is transparent: its rules read the `output` of the
@@ -97,6 +100,7 @@ class Task(Struct, frozen=True, omit_defaults=True):
     input: dict[str, Value] = field(default_factory=dict)
     assignments: tuple[Assignment, ...] = ()
     rules: tuple[Rule, ...] | None = None
+    on_unmatched: Literal["continue", "fail"] = "continue"
     spec: dict[str, Value] = field(default_factory=dict)
     raw: tuple[str, ...] = ()
     effect: Literal["at_least_once", "at_most_once"] = "at_least_once"

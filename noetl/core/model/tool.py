@@ -33,10 +33,29 @@ class Field(Struct, frozen=True, omit_defaults=True):
     required: bool = False
     aliases: tuple[str, ...] = ()  # other accepted names of this field
     choices: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # other accepted spellings of the choices
     raw: bool = False  # never rendered as a template (code)
     bind: bool = False  # executed as code, e.g. by a shell: values of its expressions stay data (`templates.binding`)
     late: tuple[str, ...] = ()  # names that the tool provides; templates that read them are deferred to it
     default: Any = None
+    or_input: bool = False  # under `input`, a value of another type is a value for the code
+    least: float | None = None  # the smallest number
+    members: Members | None = None  # what a mapping (or each mapping of a list) may contain
+    variants: dict[str, Members] = field(default_factory=dict)  # the same, by the mapping's `kind`
+    implied_kinds: dict[str, str] = field(default_factory=dict)  # key -> the kind that it implies ("": none)
+
+
+class Members(Struct, frozen=True, omit_defaults=True):
+    """The members of a mapping: its fields, and which of them are required.
+
+    `requires` has groups of fields of which one must be given (`targets[].data`: every item of `targets` has `data`).
+    `required_by` has the fields that a value of another field requires (`{"mode": {"upsert": ("key",)}}`; the value ""
+    is that of a missing field, and `a|b` is one of two fields).
+    """
+
+    fields: dict[str, Field] = field(default_factory=dict)
+    requires: tuple[tuple[str, ...], ...] = ()
+    required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
@@ -61,6 +80,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
     suspends: bool = False
     extra: str | None = None  # the pip extra of a plug-in that installs its driver; informative
     example: str = ""
+    requires: tuple[tuple[str, ...], ...] = ()  # as in `Members`
+    required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @cached_property
     def spellings(self) -> dict[str, str]:

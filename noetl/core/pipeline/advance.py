@@ -21,7 +21,7 @@ from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.model.tool import with_helpers
 from noetl.core.pipeline.actions import Action, Finished, KnownOutcome, Wait
 from noetl.core.pipeline.calls import end_pipeline
-from noetl.core.pipeline.directives import DIRECTIVES, Move
+from noetl.core.pipeline.directives import DIRECTIVES, Move, retry_call
 from noetl.core.pipeline.error_locations import MISSING_DATA, info_of
 from noetl.core.pipeline.frame import Frame, Level, TaskResult, enter, position_of, show
 from noetl.core.pipeline.policy import default_directive, matching_rule
@@ -89,6 +89,17 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
         outcome = with_helpers(compiled.tool, outcome)
         recorded = None if recorded is None else with_helpers(compiled.tool, recorded)
     recorded = outcome if recorded is None else recorded
+    try:
+        again = retry_call(frame, level, compiled, outcome)
+    except MISSING_DATA:
+        raise
+    except TemplateError as problem:
+        again = Move("fail", error=info_of(problem))
+    if again is not None:
+        written: Patch = {"ctx": dict(frame.call_patch)} if frame.call_patch else {}
+        frame.call_patch = {}
+        result = TaskResult(compiled.task.name, outcome, recorded, frame.shared)
+        return _record_outcome(frame, level, compiled, result, again, None, written)
     if compiled.without_policy and not frame.call_patch:
         result = TaskResult(compiled.task.name, outcome, recorded, frame.shared)
         move = DIRECTIVES[default_directive(compiled, outcome)](frame, level, None, outcome)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.playbook import Backoff
 
 # Far beyond any max_delay; bounds 2**n for huge attempt counts.
 _LARGEST_EXPONENT = 64
+
+
+def is_retried(problem: ErrorInfo, kinds: Any) -> bool:
+    """Whether `retry` repeats a call: errors that are retryable, or those of the kinds that `on` names."""
+    if kinds is None:
+        return problem.retryable
+    return problem.kind in ([kinds] if isinstance(kinds, str) else kinds)
 
 
 def delay_before_next(backoff: Backoff, delay: float, finished: int, max_delay: float) -> float:

@@ -14,11 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
-from noetl.core.pipeline.backoff import delay_before_next
+from msgspec.structs import replace
+
+from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
+from noetl.core.model.playbook import DEFAULT_ATTEMPTS, DEFAULT_MAX_DELAY
+from noetl.core.pipeline.backoff import delay_before_next, is_retried
 from noetl.core.pipeline.frame import Frame, Level
-from noetl.core.pipeline.policy import number
-from noetl.core.pipeline.program import CompiledRule
+from noetl.core.pipeline.policy import number, text
+from noetl.core.pipeline.program import PLAYBOOK, WORKBOOK, CompiledRule, CompiledTask
+from noetl.core.templates.template import compile_value
 
 Do = Literal["continue", "skip", "retry", "jump", "break", "fail"]
 
@@ -56,11 +60,17 @@ def do_break(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Out
 
 
 def do_fail(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
-    """End the pipeline with the task's error, or with one that names the rule."""
-    if outcome.error is not None:
-        return Move("fail", error=outcome.error)
+    """End the pipeline with the task's error, or with the rule's own `message` and `kind`."""
     where = frame.playbook.where(rule.path if rule else level.task.path)
-    return Move("fail", error=error_info("unknown", f'{where}: task "{level.task.name}" failed by this rule'))
+    problem = outcome.error or error_info("unknown", f'{where}: task "{level.task.name}" failed by this rule')
+    if rule is None or (rule.then.message is None and rule.then.kind is None):
+        return Move("fail", error=problem)
+    message = problem.message
+    if rule.then.message is not None:
+        message = text(frame, level, rule.then.message, "message", rule.path)
+    kind = rule.then.kind or problem.kind
+    retryable = ERROR_KINDS[kind] if rule.then.kind else problem.retryable
+    return Move("fail", error=replace(problem, kind=kind, message=message, retryable=retryable))
 
 
 def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
@@ -77,6 +87,24 @@ def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Out
         level.attempt,
         number(frame, level, then.max_delay, "max_delay", rule.path),
     )
+    return Move("retry", delay=delay)
+
+
+def retry_call(frame: Frame, level: Level, compiled: CompiledTask, outcome: Outcome) -> Move | None:
+    """The next attempt of a call of a playbook or block that has its own `retry`; other tools retry on the worker."""
+    if outcome.error is None or compiled.task.kind not in (PLAYBOOK, WORKBOOK) or "retry" not in compiled.task.spec:
+        return None
+    path = f"{compiled.task.path}/spec"
+    given = {name: compile_value(value) for name, value in compiled.task.spec["retry"].items()}
+
+    def field(name: str, default: float) -> float:
+        return number(frame, level, given[name], f"retry/{name}", path) if name in given else default
+
+    kinds = given["on"].evaluate(level.names, frame.nondeterminism) if "on" in given else None
+    if level.attempt >= field("attempts", DEFAULT_ATTEMPTS) or not is_retried(outcome.error, kinds):
+        return None
+    backoff = compiled.task.spec["retry"].get("backoff", "none")
+    delay = delay_before_next(backoff, field("delay", 0), level.attempt, field("max_delay", DEFAULT_MAX_DELAY))
     return Move("retry", delay=delay)
 
 

@@ -29,8 +29,9 @@ def matching_rule(frame: Frame, level: Level, compiled: CompiledTask) -> Compile
 
 
 def default_directive(compiled: CompiledTask, outcome: Outcome) -> str:
-    """The directive when no rule matches: without a policy an error fails, with one the pipeline continues."""
-    return "fail" if outcome.status == "error" and compiled.rules is None else "continue"
+    """The directive when no rule matches: an error fails without a policy, or if the policy says so."""
+    fails = compiled.rules is None or compiled.task.on_unmatched == "fail"
+    return "fail" if outcome.status == "error" and fails else "continue"
 
 
 def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> float:
@@ -51,6 +52,16 @@ def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) ->
             f"{where}: `{what}` must be a number of at least 0, not {found!r}", where=where, kind="schema"
         ) from None
     return float(found)
+
+
+def text(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> str:
+    """The value of a text field of a directive, which may be a template."""
+    try:
+        return str(value.evaluate(level.names, frame.nondeterminism))
+    except MISSING_DATA:
+        raise
+    except TemplateError as problem:
+        raise located(frame.playbook, problem, f"{path}/then/{what}", path) from None
 
 
 def _holds(frame: Frame, level: Level, rule: CompiledRule, when: Compiled) -> bool:

@@ -63,6 +63,8 @@ class CompiledDirective(Struct, frozen=True):
     max_delay: Compiled
     to: str | None
     assignments: tuple[CompiledAssignment, ...]
+    message: Compiled | None
+    kind: str | None
 
 
 class CompiledRule(Struct, frozen=True):
@@ -278,8 +280,8 @@ def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, re
     for rule in rules or ():
         after |= set(rule.when.names) if rule.when else set()
         after |= {name for assignment in rule.then.assignments for name in assignment.value.names}
-        for number_ in (rule.then.attempts, rule.then.delay, rule.then.max_delay):
-            after |= set(number_.names)
+        for value in (rule.then.attempts, rule.then.delay, rule.then.max_delay, rule.then.message):
+            after |= set(value.names) if value is not None else set()
     skips = tuple(rule for rule in rules or () if rule.then.do == "skip")
     roots_before = {name.partition(".")[0] for name in before}
     roots_after = {name.partition(".")[0] for name in after}
@@ -369,6 +371,8 @@ def _directive(then: Directive) -> CompiledDirective:
         max_delay=compile_value(then.max_delay),
         to=then.to,
         assignments=_assignments(then.assignments),
+        message=None if then.message is None else compile_value(then.message),
+        kind=then.kind,
     )
 
 
@@ -412,8 +416,8 @@ def _names_of_tasks(tasks: Iterable[Task]) -> frozenset[str]:
             found |= set(compile_value(assignment.value).names)
         for rule in task.rules or ():
             found |= set(compile_value(rule.when).names) if rule.when is not None else set()
-            for number in (rule.then.attempts, rule.then.delay, rule.then.max_delay):
-                found |= set(compile_value(number).names)
+            for value in (rule.then.attempts, rule.then.delay, rule.then.max_delay, rule.then.message):
+                found |= set(compile_value(value).names)
             for assignment in rule.then.assignments:
                 found |= set(compile_value(assignment.value).names)
     return frozenset(found)

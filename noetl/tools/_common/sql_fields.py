@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from noetl.core.model.tool import Field
+from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 INLINE_ROWS = 50_000
 INLINE_BYTES = 16 * 1024 * 1024
@@ -18,12 +19,26 @@ PARAMS = Field(
     "A list of mappings (or of lists) executes one statement once per item.",
     aliases=("parameters",),
 )
-SCRIPT = Field("mapping", "SQL from a file: `{uri, source?}` (relative to the playbook, http, object store).")
+SCRIPT = Field(
+    "mapping",
+    "SQL from a file: `{uri, source?}` (relative to the playbook, http, object store).",
+    members=SCRIPT_MEMBERS,
+)
+REQUIRES = (("command", "script"),)
 DATABASE_FILE = Field(
     "string",
     "The database file, relative to the playbook's directory. Omitted or `:memory:`: a private in-memory database.",
     aliases=("database", "db_path", "db_file"),
 )
+POSTGRES_CONNECTION = {
+    "dsn": Field("string", "The connection as a DSN or URL.", aliases=("url", "connection_string")),
+    "host": Field("string", "Host name, if `auth` does not contain it.", aliases=("db_host",)),
+    "port": Field("any", "Port (5432).", aliases=("db_port",)),
+    "user": Field("string", "Role to connect as.", aliases=("db_user", "username")),
+    "password": Field("string", "Password of the role.", aliases=("db_password",)),
+    "database": Field("string", "Database to connect to.", aliases=("db_name", "dbname")),
+    "sslmode": Field("string", "As in libpq: `disable`, `require`, `verify-full`, ...", aliases=("db_sslmode",)),
+}
 SPEC_KEYS = {
     "transaction": "`false`: every statement commits separately. Default: one transaction per task.",
     "inline_rows": f"Largest result returned in `output.data`, in rows ({INLINE_ROWS}); "

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, SCRIPT, SPEC_KEYS
+from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, REQUIRES, SCRIPT, SPEC_KEYS
 
 NULLS: dict[str, Any] = {"exception_type": None}
 
@@ -40,6 +40,7 @@ SPEC = ToolSpec(
         **SPEC_KEYS,
     },
     helpers={"duckdb": NULLS},
+    requires=REQUIRES,
     example="- name: totals\n  kind: duckdb\n  file: shop.duckdb\n"
     '  tables:\n    orders: "{{ fetch.orders }}"\n'
     "  command: |\n    CREATE OR REPLACE TABLE totals AS SELECT city, sum(amount) AS sum FROM orders GROUP BY city;\n"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import ToolCall, ToolSpec, named_input
+from noetl.tools._common.http_fields import REQUEST_FIELDS
 
 NULLS: dict[str, Any] = {
     "status": None,
@@ -25,44 +26,7 @@ SPEC = ToolSpec(
     doc="Sends an HTTP request. `output.data` is the response body, decoded by content type (JSON, text, forms; binary "
     "as a base64 string). `output.http` has status, headers, url, elapsed_ms, request_id and retry_after. A status "
     "other than 2xx is an error; its body is in `output.data`.",
-    fields={
-        "url": Field("string", "The URL; http or https.", required=True, aliases=("endpoint", "uri")),
-        "method": Field("string", "The HTTP method. Default: GET, or POST if there is a body."),
-        "params": Field(
-            "any", "Query parameters: a mapping (lists are repeated, nulls are omitted).", aliases=("query",)
-        ),
-        "headers": Field("mapping", "Request headers."),
-        "json": Field("any", "Body, sent as JSON."),
-        "form": Field("any", "Body, sent as a URL-encoded form."),
-        "multipart": Field(
-            "mapping",
-            "Body, sent as multipart/form-data; a field that is a mapping is a file: "
-            "`{filename, content|base64|path, content_type}`.",
-            aliases=("files",),
-        ),
-        "body": Field(
-            "any", "Body: a string is sent as is, a mapping or list as JSON (or according to the Content-Type header)."
-        ),
-        "data": Field("any", "`{query, body}`, or the body itself."),
-        "payload": Field("any", "The body (older name)."),
-        "body_base64": Field("string", "Body: bytes, as a base64 string."),
-        "body_file": Field("string", "Body: a file, streamed."),
-        "body_ref": Field("any", "Body: a stored payload (`output.ref` of another task), streamed."),
-        "auth": Field(
-            "any",
-            "The name of a keychain entry or credential, or `{type: basic|bearer|api_key|oauth2|headers, ...}`.",
-            aliases=("credential",),
-        ),
-        "follow_redirects": Field("boolean", "`false`: do not follow redirects.", aliases=("allow_redirects",)),
-        "proxy": Field("string", "URL of an HTTP proxy."),
-        "verify": Field(
-            "boolean", "`false`: do not verify the TLS certificate.", aliases=("verify_ssl",), default=True
-        ),
-        "ca": Field("string", "CA certificates to trust instead of the system's: a file or PEM text."),
-        "cert": Field("string", "Client certificate: a file or PEM text (can include the key)."),
-        "key": Field("string", "Key of the client certificate: a file or PEM text."),
-        "key_password": Field("string", "Password of the key."),
-    },
+    fields=REQUEST_FIELDS,
     defaults={"timeout": {"connect": 10, "read": 60}},
     spec_keys={
         "timeout": "Seconds: `total`, or `{connect, read, total}`; `read` limits the time between two reads.",

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.data.formats import FORMATS, OTHER_NAMES
 
 REQUEST_TIMEOUT = 10.0
 NULLS: dict[str, Any] = {"stream": None, "seq": None, "revision": None, "duplicate": None}
@@ -17,6 +18,17 @@ ACTIONS = (
     "object_get", "object_put", "object_delete", "object_list", "object_info",
 )  # fmt: skip
 
+ACTION_ALIASES = {"kv_keys": "kv_list", "js_get_msg": "js_get", "js_stream_info": "js_info"}
+# The fields that an action requires; `name|key` is one of them.
+_REQUIRED = {
+    **dict.fromkeys(("publish", "request", "js_publish"), ("subject",)),
+    **dict.fromkeys(("js_get", "js_info"), ("stream",)),
+    "js_fetch": ("stream", "consumer"),
+    **dict.fromkeys(("kv_get", "kv_put", "kv_delete", "kv_purge"), ("bucket", "key")),
+    **dict.fromkeys(("kv_list", "object_list"), ("bucket",)),
+    **dict.fromkeys(("object_get", "object_put", "object_delete", "object_info"), ("bucket", "name|key")),
+}
+
 SPEC = ToolSpec(
     kind="nats",
     doc="Publishes messages to NATS, sends requests, reads and writes key-value and object buckets of JetStream, and "
@@ -24,7 +36,8 @@ SPEC = ToolSpec(
     "is valid JSON, otherwise as text. A message published to JetStream carries the task's idempotency key, so a "
     "repeated attempt within the stream's duplicate window is stored once.",
     fields={
-        "action": Field("string", "The operation.", required=True, choices=ACTIONS, aliases=("operation", "op")),
+        "action": Field("string", "The operation.", required=True, choices=ACTIONS, also=tuple(ACTION_ALIASES),
+                        aliases=("operation", "op")),
         "subject": Field("string", "Subject of the message."),
         "data": Field("any", "The message, value or object.", aliases=("value", "payload", "message")),
         "headers": Field("mapping", "Headers of the message."),
@@ -43,7 +56,7 @@ SPEC = ToolSpec(
         "ack": Field("boolean", "For `js_fetch`: acknowledge the messages.", default=True),
         "file": Field("string", "A local file to upload as an object, or to download an object to."),
         "ref": Field("any", "The reference of a stored result to put as an object."),
-        "format": Field("string", "Format of an object: `json`, `jsonl`, `csv`, `parquet`, `arrow`, `text`, `bytes`."),
+        "format": Field("string", "Format of an object.", choices=FORMATS, also=OTHER_NAMES),
         "auth": Field("any", "The connection: a credential's name, a `nats://` URL, or a mapping of fields.",
                       aliases=("credential",)),
         "url": Field("string", "Server URL, if `auth` does not contain it.", aliases=("nats_url", "servers")),
@@ -53,6 +66,7 @@ SPEC = ToolSpec(
         "inline_bytes": "Largest object returned in `output.data` (16 MiB); a larger one is streamed to `output.ref`.",
     },
     helpers={"nats": NULLS},
+    required_by={"action": _REQUIRED},
     example="- name: announce\n  kind: nats\n  action: js_publish\n  auth: bus\n  subject: orders.created\n"
     '  data: "{{ create.order }}"\n',
 )  # fmt: skip

@@ -19,7 +19,7 @@ from noetl.data.content import INLINE_BYTES, encoded, kept_or_stored, message_by
 from noetl.errors import SecretUnavailable
 from noetl.tools._common.payload_task import explain, upload_blocks
 from noetl.tools._common.sql_task import flag
-from noetl.tools.nats.spec import ACTIONS, NULLS, REQUEST_TIMEOUT
+from noetl.tools.nats.spec import ACTION_ALIASES, ACTIONS, NULLS, REQUEST_TIMEOUT
 
 
 async def run(call: ToolCall) -> Outcome:
@@ -61,10 +61,8 @@ class _Task:
 
     async def run(self) -> Outcome:
         """Connect and perform the operation."""
-        action = (
-            str(self.fields.get("action") or "").lower().replace("kv_keys", "kv_list").replace("js_get_msg", "js_get")
-        )
-        action = action.replace("js_stream_info", "js_info")
+        action = str(self.fields.get("action") or "").lower()
+        action = ACTION_ALIASES.get(action, action)
         if action not in ACTIONS:
             raise ValueError(f"action {action or '(none)'!r} is not one of {', '.join(ACTIONS)}")
         self.name = f"nats {action}"

@@ -8,8 +8,17 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.data.formats import FORMATS, OTHER_NAMES
 
 ACTIONS = ("put", "get", "list", "delete", "head", "exists")
+ACTION_ALIASES = {
+    "read": "get",
+    "write": "put",
+    "upload": "put",
+    "download": "get",
+    "info": "head",
+    "keys": "list",
+}
 MAX_BYTES = 64 * 1024 * 1024
 NULLS: dict[str, Any] = {"uri": None, "size": None, "etag": None, "last_modified": None, "content_type": None}
 
@@ -22,7 +31,9 @@ SPEC = ToolSpec(
     "streamed to `output.ref`.",
     fields={
         "action": Field("string", "`put` (default if there is content to put), `get` (default otherwise), `list`, "
-                        "`delete`, `head` or `exists`.", choices=ACTIONS, aliases=("operation", "op")),
+                        "`delete`, `head` or `exists`.", choices=ACTIONS,
+                        also=(*ACTION_ALIASES, *(f"object_{action}" for action in ACTIONS)),
+                        aliases=("operation", "op")),
         "uri": Field("string", "The address: `s3://bucket/key`, `gs://...`, `az://container/key`, or a path.",
                      aliases=("url", "path", "address")),
         "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, if the address does not contain it."),
@@ -34,8 +45,8 @@ SPEC = ToolSpec(
         "data": Field("any", "The content to put.", aliases=("body", "content", "value", "rows")),
         "file": Field("string", "A local file to upload, or to download to."),
         "ref": Field("any", "The reference of a stored result to put."),
-        "format": Field("string", "`json`, `jsonl`, `csv`, `parquet`, `arrow`, `text` or `bytes`. Default: by the "
-                        "extension of the key. `bytes` are base64 strings in playbooks."),
+        "format": Field("string", "The format of the content. Default: by the extension of the key. `bytes` are base64 "
+                        "strings in playbooks.", choices=FORMATS, also=OTHER_NAMES),
         "content_type": Field("string", "Content type of the object."),
         "create": Field("boolean", "`true`: put only if the object does not exist.", aliases=("create_only",)),
         "select": Field("any", "Part of the content to get: a dotted path, or a list of columns.",
@@ -51,6 +62,13 @@ SPEC = ToolSpec(
         "max_bytes": "Maximum size of the part that `select` and `limit` return (64 MiB).",
     },
     helpers={"object": NULLS},
+    required_by={
+        "action": {
+            **dict.fromkeys(("", "put", "get", "head", "exists"), ("uri|key",)),
+            "list": ("uri|key|prefix|bucket|auth",),
+            "delete": ("uri|key|keys",),
+        }
+    },
     example="- name: archive\n  kind: object\n  action: put\n  auth: archive_bucket\n"
     '  uri: "s3://archive/{{ execution_id }}/orders.parquet"\n  data: "{{ fetch.orders }}"\n',
 )  # fmt: skip

@@ -20,17 +20,9 @@ from noetl.data.payload_reader import read_part
 from noetl.errors import SecretUnavailable
 from noetl.tools._common.payload_task import explain, read_count, read_part_fields, upload_blocks
 from noetl.tools._common.sql_task import flag
-from noetl.tools.object.spec import ACTIONS, MAX_BYTES, NULLS
+from noetl.tools.object.spec import ACTION_ALIASES, ACTIONS, MAX_BYTES, NULLS
 
 LIST_LIMIT = 1000
-_ACTION_ALIASES = {
-    "read": "get",
-    "write": "put",
-    "upload": "put",
-    "download": "get",
-    "info": "head",
-    "keys": "list",
-}
 
 
 async def run(call: ToolCall) -> Outcome:
@@ -78,7 +70,7 @@ class _Task:
         action = str(self.fields.get("action") or "").lower().removeprefix("object_")
         if not action:
             return "put" if self._has_content() else "get"
-        action = _ACTION_ALIASES.get(action, action)
+        action = ACTION_ALIASES.get(action, action)
         if action not in ACTIONS:
             raise ValueError(f"action {action!r} is not one of {', '.join(ACTIONS)}")
         return action

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import COMMAND, PARAMS, SCRIPT, SPEC_KEYS
+from noetl.tools._common.sql_fields import COMMAND, PARAMS, POSTGRES_CONNECTION, REQUIRES, SCRIPT, SPEC_KEYS
 
 EXACTLY_ONCE_TABLE = "noetl_exactly_once"
 NULLS: dict[str, Any] = {
@@ -44,13 +44,7 @@ SPEC = ToolSpec(
             "The connection: a keychain or credential name, a DSN, or a mapping (`{credential: name}`, or its fields).",
             aliases=("credential",),
         ),
-        "dsn": Field("string", "The connection as a DSN or URL.", aliases=("url", "connection_string")),
-        "host": Field("string", "Host name, if `auth` does not contain it.", aliases=("db_host",)),
-        "port": Field("any", "Port (5432).", aliases=("db_port",)),
-        "user": Field("string", "Role to connect as.", aliases=("db_user", "username")),
-        "password": Field("string", "Password of the role.", aliases=("db_password",)),
-        "database": Field("string", "Database to connect to.", aliases=("db_name", "dbname")),
-        "sslmode": Field("string", "As in libpq: `disable`, `require`, `verify-full`, ...", aliases=("db_sslmode",)),
+        **POSTGRES_CONNECTION,
         "stdin": Field("any", "Input of `COPY ... FROM STDIN`: a string, a list of rows, `{file}` or `{ref}`."),
         "stdout": Field(
             "mapping",
@@ -66,6 +60,7 @@ SPEC = ToolSpec(
         **SPEC_KEYS,
     },
     helpers={"pg": NULLS},
+    requires=REQUIRES,
     example="- name: overdue\n  kind: postgres\n  auth: billing_db\n  command: |\n"
     "    SELECT id, amount FROM invoices WHERE due < %(day)s\n"
     '  params:\n    day: "{{ workload.day }}"\n',

@@ -6,6 +6,7 @@ from typing import Any
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
+from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 MEMORY_MB = 4096
 MAX_OUTPUT = 256 * 1024 * 1024
@@ -20,13 +21,18 @@ SPEC = ToolSpec(
     fields={
         "code": Field("code", "The code. It is not rendered as a template; pass data in `input`.", raw=True),
         "script": Field(
-            "mapping", "Code from a file: `{uri, source?}` (relative to the playbook, http, object store)."
+            "mapping",
+            "Code from a file: `{uri, source?}` (relative to the playbook, http, object store).",
+            members=SCRIPT_MEMBERS,
+            or_input=True,
         ),
         "module": Field("string", "A module to import instead of code, with `callable`; also `module:callable`."),
         "callable": Field("string", "The function of `module` to call with the inputs that its parameters name."),
         "libs": Field("any", "Imports: a mapping alias -> module, `{from, import}` entries, or a list."),
-        "args": Field("mapping", "Additional inputs (older name of `input`)."),
-        "env": Field("mapping", "Environment variables for the code. Only PATH, HOME and similar are inherited."),
+        "args": Field("mapping", "Additional inputs (older name of `input`).", or_input=True),
+        "env": Field(
+            "mapping", "Environment variables for the code. Only PATH, HOME and similar are inherited.", or_input=True
+        ),
     },
     spec_keys={
         "timeout": "`total`: seconds after which the process is killed.",
@@ -38,6 +44,7 @@ SPEC = ToolSpec(
     },
     helpers={"py": NULLS},
     open_fields=True,
+    requires=(("code", "script", "module", "callable"),),
     example='- name: score\n  kind: python\n  input:\n    rating: "{{ workload.rating }}"\n  code: |\n'
     "    def main(rating):\n        return {'score': rating * 10}\n",
 )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.data.formats import FORMATS, OTHER_NAMES
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -24,8 +25,8 @@ SPEC = ToolSpec(
         "select": Field("any", "A dotted path (`data.items`), or a list of columns.", aliases=("columns",)),
         "limit": Field("any", "Maximum number of rows, list elements, lines or bytes."),
         "offset": Field("any", "Number of rows, list elements, lines or bytes to skip."),
-        "format": Field("string", "Format of the payload, if its content type does not imply it: `json`, `jsonl`, "
-                        "`csv`, `parquet`, `arrow`, `text`, `bytes`."),
+        "format": Field("string", "Format of the payload, if its content type does not imply it.", choices=FORMATS,
+                        also=OTHER_NAMES),
         "verify": Field("boolean", "`false`: do not read a large payload to its end to verify its checksum.",
                         default=True),
         "action": Field("string", "`get` (default), or `put`: store `data` and return its reference.",
@@ -39,6 +40,8 @@ SPEC = ToolSpec(
         "max_bytes": f"Maximum size of the part that is fetched ({MAX_BYTES}).",
         "timeout": "`total` seconds.",
     },
+    requires=(("ref", "uri", "data"),),
+    required_by={"action": {"put": ("data",)}},
     example='- name: records\n  kind: resolve\n  ref: "{{ ctx.records_ref }}"\n  select: [id, email]\n  limit: 100\n',
 )  # fmt: skip
 

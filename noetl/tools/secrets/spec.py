@@ -26,6 +26,7 @@ SPEC = ToolSpec(
         "provider": Field("string", "Not supported: declare a keychain entry of `kind: secret_manager` instead."),
     },
     helpers={},
+    requires=(("name", "names"),),
     example='- name: token\n  kind: secrets\n  secret: "{{ workload.tenant }}_token"\n',
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 SPEC = ToolSpec(
     kind="shell",
@@ -34,6 +35,7 @@ SPEC = ToolSpec(
             "a `#!` line selects the interpreter.",
             aliases=("code",),
             bind=True,
+            members=SCRIPT_MEMBERS,
         ),
         "arguments": Field("list", "Positional arguments: `$1`, `$2`, ..."),
         "env": Field("mapping", "Environment variables. Only PATH, HOME, locale and similar variables are inherited."),
@@ -52,6 +54,7 @@ SPEC = ToolSpec(
     helpers={"sh": {"returncode": None, "signal": None}},
     aliases=("script", "bash"),
     open_fields=True,
+    requires=(("command", "commands", "script"),),
     example='- name: pack\n  kind: shell\n  cmd: tar czf "{{ input.file }}" data\n'
     '  input:\n    file: "{{ workload.name }}.tgz"\n',
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, SCRIPT, SPEC_KEYS
+from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, REQUIRES, SCRIPT, SPEC_KEYS
 
 BUSY_TIMEOUT = 5.0
 NULLS: dict[str, Any] = {"code": None}
@@ -32,6 +32,7 @@ SPEC = ToolSpec(
         "result_format": "Format of a streamed result: `jsonl` (default; columns have no fixed type) or `csv`.",
     },
     helpers={"sqlite": NULLS},
+    requires=REQUIRES,
     example="- name: open_orders\n  kind: sqlite\n  file: shop.db\n"
     "  command: SELECT id FROM orders WHERE status = :status\n"
     "  params: {status: open}\n",

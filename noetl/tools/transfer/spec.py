@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.tools.transfer.side_fields import CHUNK, IMPLIED_KINDS, SOURCES, TARGETS
 
 SPEC = ToolSpec(
     kind="transfer",
@@ -19,6 +20,8 @@ SPEC = ToolSpec(
             "`{kind: postgres|duckdb|sqlite, query|table, params}`, `{kind: http, url, pages}`, "
             "`{kind: object|file|s3, path, format}`, or a reference; each with its own `auth`.",
             late=("page",),
+            variants=SOURCES,
+            implied_kinds=IMPLIED_KINDS,
         ),
         "data": Field("any", "Rows, instead of a source: a list of mappings, or a reference."),
         "targets": Field(
@@ -28,17 +31,20 @@ SPEC = ToolSpec(
             "over `row`. `data`: written once to this target instead of the source's rows (a row or rows; for `http` "
             "and objects any content). Templates can read `chunk`: `index size total first last data`.",
             required=True,
-            aliases=("target", "sink", "sinks"),
+            aliases=("target",),
             late=("chunk", "row"),
+            variants=TARGETS,
+            implied_kinds=IMPLIED_KINDS,
         ),
         "chunk": Field("any", "`{size, path}`: rows per chunk (default 1000 to 40960, depending on the kinds), and "
-                       "the path of the rows in a JSON document."),
+                       "the path of the rows in a JSON document.", members=CHUNK),
     },
     spec_keys={"timeout": "`connect` and `total` seconds."},
+    requires=(("source", "data", "targets[].data"),),
     example="- name: replicate\n  kind: transfer\n  source: {kind: postgres, auth: shop_db, table: orders}\n"
     "  targets:\n"
     "    - {kind: duckdb, file: shop.duckdb, table: orders, mode: replace}\n"
-    '    - {kind: s3, auth: archive, path: "s3://archive/orders/{{ chunk.index }}.parquet", on_error: warn}\n'
+    '    - {kind: s3, auth: archive, path: "s3://archive/orders/{{ chunk.index }}.parquet", on_error: continue}\n'
     "  chunk: {size: 100000}\n",
 )  # fmt: skip
 

@@ -9,19 +9,13 @@ from typing import Any, NamedTuple
 from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.tools._common.sql_task import BadInput, flag
+from noetl.tools.transfer.side_fields import IMPLIED_KINDS, KINDS, ON_ERROR, OTHER_ON_ERROR
 
 DATABASES = ("postgres", "duckdb", "sqlite")
 MODES = ("append", "insert", "replace", "upsert")
 HTTP_ROWS = 1000  # chunk size for web hooks
 SMALL_ROWS = 10_000  # chunk size for sources that yield Python objects
 BULK_ROWS = 40_960
-_KINDS = {
-    "postgres": "postgres", "postgresql": "postgres", "duckdb": "duckdb", "sqlite": "sqlite",
-    "http": "http", "https": "http", "api": "http", "webhook": "http",
-    "object": "object", "s3": "object", "gcs": "object", "gs": "object", "azure": "object", "file": "object",
-    "object_store": "object", "parquet": "object", "csv": "object", "json": "object",
-    "data": "data", "ref": "data", "reference": "data",
-}  # fmt: skip
 _PROVIDERS = {"s3": "s3", "gcs": "gcs", "gs": "gcs", "azure": "azure", "file": "file"}
 # Keys of sources and targets; an unknown key that is similar to one of these is reported as a typo.
 _KEYS = frozenset({
@@ -164,8 +158,8 @@ def _target(number: int, target: Any) -> TargetPlan:
     if mapping is not None and not isinstance(mapping, Mapping):
         raise BadInput(f"{what}: `mapping` must map target columns to source columns or to templates over `row`")
     on_error = str(fields.pop("on_error", None) or "fail").lower()
-    if on_error not in ("fail", "warn", "continue", "ignore"):
-        raise BadInput(f"{what}: on_error {on_error!r} is not one of fail, warn")
+    if on_error not in (*ON_ERROR, *OTHER_ON_ERROR):
+        raise BadInput(f"{what}: on_error {on_error!r} is not one of {', '.join(ON_ERROR)}")
     create_table = flag(fields.pop("create", None), True)
     static = StaticData(fields.pop("data")) if "data" in fields else None
     if static is not None and is_deferred(static.data):
@@ -210,7 +204,7 @@ _ALIASES = {  # kind -> (key, its aliases)
 def _normalize(kind: Any, what: str, fields: dict[str, Any]) -> str:
     """The kind without aliases; renames aliased keys in `fields`."""
     name = str(kind or "").lower()
-    normalized = _KINDS.get(name)
+    normalized = KINDS.get(name)
     if normalized is None:
         choices = "postgres, duckdb, sqlite, http, object (s3, gcs, azure, file)"
         raise BadInput(f"{what}: kind {kind!r} is not one of {choices}")
@@ -231,13 +225,7 @@ def _normalize(kind: Any, what: str, fields: dict[str, Any]) -> str:
 
 def _infer_kind(fields: Mapping[str, Any]) -> str | None:
     """The kind that the keys imply, if `kind` is not set."""
-    if fields.get("url") or fields.get("endpoint"):
-        return "http"
-    if fields.get("ref") or fields.get("data"):
-        return "data"
-    if fields.get("uri") or (fields.get("path") and not fields.get("table")):
-        return "object"
-    return None
+    return next((kind or None for key, kind in IMPLIED_KINDS.items() if fields.get(key)), None)
 
 
 def _plain_strings(value: Any) -> Any:

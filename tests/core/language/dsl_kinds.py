@@ -68,6 +68,7 @@ SPECS = _specs(
             "payload": Field("mapping", "Its workload."),
             "version": Field("any", "Which one."),
             "return_step": Field("string", "Whose output."),
+            "entry_step": Field("string", "Where it starts."),
             "wait": Field("boolean", "Wait for it."),
         },
         open_fields=True,

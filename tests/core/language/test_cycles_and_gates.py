@@ -11,6 +11,10 @@ HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: 
 NOOP = "tool: {kind: noop}"
 
 
+def diagnostics(steps: str, rest: str = ""):
+    return compile_playbook(f"{HEAD}{rest}workflow:\n{steps}", file="f", specs=SPECS).diagnostics
+
+
 def reported(steps: str, rest: str = "") -> list[tuple[str, int]]:
     result = compile_playbook(f"{HEAD}{rest}workflow:\n{steps}", file="f", specs=SPECS)
     assert result.playbook is not None, result.diagnostics
@@ -152,9 +156,23 @@ def test_a_gate_that_waits_for_a_value_set_only_after_it_is_reported():
     assert reported(requested.replace("{{ ctx.go | default(false) }}", "{{ ctx.go is defined }}") + behind) == [
         ("closed-gate", 7)
     ]
-    # A signal may set what no step sets (or what a step only takes back).
-    assert reported(requested + step("b")) == []
-    assert reported(requested + step("b", more=f"{NOOP}, set: {{ctx.go: false}}")) == []
+
+
+@pytest.mark.parametrize("guard", ["ctx.go | default(false)", "ctx.go is defined", "ctx.go == 'yes'", "ctx.go"])
+def test_a_gate_that_only_a_signal_could_open_is_reported(guard):
+    asked = step("start", "a") + step("a", "b", more=gate(guard))
+    found = [one for one in diagnostics(asked + step("b")) if one.code == "closed-gate"]
+    assert [one.line for one in found] == [7]
+    assert "only a signal could open it" in found[0].message
+    assert "parked tokens do not keep an execution alive" in found[0].hint
+    # A value that a step only takes back opens nothing either; one that a step sets does.
+    setter = step("start", "a") + step("a", "b", more=gate("ctx.go | default(false)"))
+    assert reported(setter + step("b", more=f"{NOOP}, set: {{ctx.go: false}}")) == [("closed-gate", 7)]
+
+
+def test_a_gate_with_another_way_to_open_is_not_reported():
+    asked = step("start", "a") + step("a", "b", more=gate("ctx.go | default(false) or done('start')"))
+    assert reported(asked + step("b")) == []
 
 
 def test_a_value_that_another_branch_sets_opens_the_gate():

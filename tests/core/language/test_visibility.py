@@ -111,7 +111,8 @@ workflow:
         ("workload.x", "workload-without-default", "add `x:` under `workload`, or write `workload.x | default(...)`"),
         ("workload.nested.b", "workload-without-default", "add `b:` under `workload`, or write `workload.nested.b | default(...)`"),
         ("workload.ulr", "workload-without-default", 'did you mean "url"?'),
-        ("env.HOME", "env-read", "declare a keychain entry of `kind: env` and read `keychain.<name>`"),
+        ("env.HOME", "env-read", "declare it: `keychain: [{name: home, kind: env, var: HOME}]`, "
+         "and read `keychain.home` in the task that needs it"),
         ("keychain.k", "unknown-keychain", "declare it under `keychain`"),
         ("steps.frist.x", "unknown-step", 'did you mean "first"?'),
         ("steps['a-b'].x", "unknown-step", "valid here: first, one, second, two"),

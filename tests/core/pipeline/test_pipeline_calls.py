@@ -64,6 +64,20 @@ def test_a_failing_block_is_an_outcome_for_the_calling_tasks_policy():
     ]  # fmt: skip
 
 
+def test_retry_beside_a_call_repeats_it_for_errors_that_are_retryable():
+    retried = call(input={"block": "double", "x": 1}, spec={"retry": {"attempts": 3, "delay": 2, "backoff": "linear"}})
+    slow, wrong = error("timeout", "slow"), error("schema", "wrong")
+    run = drive(retried, blocks=[DOUBLE], tools={"call/calc": [slow, slow, ok(7)]})
+    assert run.status == "done" and run.output.data == 7 and run.waits == [2.0, 4.0]
+    run = drive(retried, blocks=[DOUBLE], tools={"call/calc": [slow, slow, slow, ok(7)]})
+    assert run.status == "failed" and run.output.error.message == "slow"
+    run = drive(retried, blocks=[DOUBLE], tools={"call/calc": [wrong, ok(7)]})
+    assert run.status == "failed" and run.output.error.message == "wrong"
+    named = call(input={"block": "double", "x": 1}, spec={"retry": {"attempts": 2, "on": ["schema"]}})
+    run = drive(named, blocks=[DOUBLE], tools={"call/calc": [wrong, ok(7)]})
+    assert run.status == "done" and run.output.data == 7
+
+
 def test_visits_are_local_to_templates_of_a_block_and_unique_in_events():
     made = block("b", task("t", input={"v": "{{ _visit }}"}))
     run = drive(call("c1", input={"block": "b"}, rules=[rule("{{ _visit < 2 }}", "jump", to="c1")]), blocks=[made])

@@ -29,6 +29,28 @@ def test_a_policy_that_does_not_mention_an_outcome_continues():
     assert run.ran == ["a", "b"] and run.status == "done"
 
 
+def test_on_unmatched_fail_fails_an_error_that_no_rule_matches_and_no_good_outcome():
+    unmatched = [rule("{{ output.http.status == 404 }}", "continue")]
+    run = drive(task("a", "http", rules=unmatched, on_unmatched="fail"), task("b"), tools={"a": FAILED})
+    assert run.ran == ["a"] and run.status == "failed" and run.output.error.kind == "server_error"
+    run = drive(task("a", "http", rules=[], on_unmatched="fail"), task("b"), tools={"a": FAILED})
+    assert run.ran == ["a"] and run.status == "failed"
+    run = drive(task("a", "http", rules=unmatched, on_unmatched="fail"), task("b"), tools={"a": ok(1)})
+    assert run.ran == ["a", "b"] and run.status == "done"
+
+
+def test_fail_takes_a_message_and_a_kind():
+    rules = [rule("{{ output.data == 0 }}", "fail", message="got {{ output.data }} rows", kind="schema")]
+    run = drive(task("a", rules=rules), tools={"a": ok(0)})
+    assert (run.output.error.kind, run.output.error.message) == ("schema", "got 0 rows")
+    assert run.output.error.retryable is False
+    # Without a kind, or without a message, the rest of the task's own error remains.
+    run = drive(task("a", "http", rules=[rule(None, "fail", message="upstream")]), tools={"a": FAILED})
+    assert (run.output.error.kind, run.output.error.message) == ("server_error", "upstream")
+    run = drive(task("a", "http", rules=[rule(None, "fail", kind="timeout")]), tools={"a": FAILED})
+    assert (run.output.error.kind, run.output.error.message) == ("timeout", "HTTP 500")
+
+
 def test_the_first_matching_rule_applies():
     rules = [rule("{{ false }}", "fail"), rule("{{ output.status == 'ok' }}", "break"), rule(None, "fail")]
     run = drive(task("a", rules=rules), task("b"))

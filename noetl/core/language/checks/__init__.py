@@ -10,25 +10,31 @@ from collections.abc import Callable
 
 from noetl.core.language.checks import (
     arcs,
-    cycles,
+    code_syntax,
     deprecated_names,
-    gates,
     guards,
     loop_rules,
     references,
-    results_not_ready,
     rules,
+    runtime_version,
     specs,
+    status_values,
     targets,
     template_syntax,
-    timeouts,
     unknown_names,
-    unreachable,
-    unset_reads,
-    unused,
     workload,
 )
 from noetl.core.language.checks.analysis import AnalysisContext
+from noetl.core.language.checks.graph import (
+    cycles,
+    gates,
+    results_not_ready,
+    task_order,
+    timeouts,
+    unreachable,
+    unset_reads,
+    unused,
+)
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.syntax.tree import DocumentSyntax
 
@@ -38,12 +44,15 @@ CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     loop_rules.check,
     arcs.check,
     specs.check,
+    code_syntax.check,
+    runtime_version.check,
     workload.check,
     template_syntax.check,
     guards.check,
     unknown_names.check,
     deprecated_names.check,
     references.check,
+    status_values.check,
 )
 # Checks of the whole graph are valid only when all of its parts could be read.
 GRAPH_CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
@@ -52,6 +61,7 @@ GRAPH_CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     gates.check,
     unset_reads.check,
     results_not_ready.check,
+    task_order.check,
     unused.check,
     timeouts.check,
 )

@@ -25,7 +25,7 @@ def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
     if loop.until is not None and loop.mode == "parallel":
         message = "`until` requires a sequential loop: parallel iterations have no order"
         context.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or remove `until`")
-    if loop.max_in_flight is not None and loop.mode != "parallel":
+    if loop.max_in_flight is not None and loop.mode == "sequential":
         message = "`max_in_flight` has no effect: this loop is sequential"
         context.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or remove it")
     for text, (key, value) in loop.reduce.entries.items() if loop.reduce else ():

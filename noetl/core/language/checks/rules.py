@@ -14,6 +14,8 @@ _FIELDS_OF = {
     "delay": ("retry", "jump"),
     "max_delay": ("retry",),
     "to": ("jump",),
+    "message": ("fail",),
+    "kind": ("fail",),
 }
 
 
@@ -35,12 +37,28 @@ def _check_task(context: AnalysisContext, task: TaskSyntax, rules: list[RuleSynt
         if rule.do == "skip":
             _check_skip(context, rule)
     _check_order(context, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
-    complete = task.policy is None or task.policy.complete
-    if complete and task.kind != "noop" and not _handles_errors(rules):
+    complete = (task.policy is None or task.policy.complete) and not any(_is_broken(rule.when) for rule in rules)
+    if complete and task.kind != "noop" and not _fails_unmatched(context, task) and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node
         message = "an error that no rule matches is silently ignored"
-        hint = "add `- else: {then: {do: fail}}`, or a rule for `output.status == 'error'`"
+        hint = (
+            "write `on_unmatched: fail` beside `rules`, or add a rule with `when: \"{{ output.status == 'error' }}\"`"
+        )
         context.reader.add("missing-else", where, message, hint)
+
+
+def _is_broken(when: Node | None) -> bool:
+    """Whether a guard cannot be read; that is reported elsewhere."""
+    return isinstance(when, Scalar) and isinstance(when.value, str) and analyze_template(when.value).problem is not None
+
+
+def _fails_unmatched(context: AnalysisContext, task: TaskSyntax) -> bool:
+    """Whether an error that no rule matches fails the task."""
+    if task.policy is not None and task.policy.on_unmatched is not None:
+        return task.policy.on_unmatched == "fail"
+    executor = context.document.executor
+    default = executor.defaults.get("on_unmatched") if executor is not None and executor.defaults is not None else None
+    return isinstance(default, Scalar) and default.value == "fail"
 
 
 def _check_fields(context: AnalysisContext, rule: RuleSyntax) -> None:

@@ -8,8 +8,8 @@ from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import describe_node, is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
-from noetl.core.language.syntax.grammar import SHAPES
-from noetl.core.language.syntax.parameters import field_names
+from noetl.core.language.syntax.grammar import ON_UNMATCHED, SHAPES
+from noetl.core.language.syntax.parameter_values import field_names
 from noetl.core.language.syntax.tree import TaskSyntax
 from noetl.core.model.tool import ToolSpec
 
@@ -25,7 +25,10 @@ def check(context: AnalysisContext) -> None:
     document = context.document
     if document.executor is not None:
         _check_level(context, document.executor.spec, "executor.spec", general, specs)
-        _check_level(context, document.executor.defaults, "", general | {"timeouts", "resources"}, specs)
+        _check_level(
+            context, document.executor.defaults, "", general | {"timeouts", "resources", "on_unmatched"}, specs
+        )
+        _check_defaults(context, document.executor.defaults)
     for body in document.bodies():
         _check_level(context, body.spec, "step.spec", general, specs)
         for level in body.loops():
@@ -43,8 +46,17 @@ def _check_level(
             _check_timeout(context, value)
         elif key in specs or key in context.reader.specs:
             _check_kind_map(context, context.reader.specs[key], value)
-        elif key not in own | general and key != "set" and (shape, key) not in context.reader.rejected:
+        elif key not in own | general and key not in ("set", "do") and (shape, key) not in context.reader.rejected:
             _report(context, key_node, key, own | general | set(specs), "here")
+            context.reader.report_directives(value)
+
+
+def _check_defaults(context: AnalysisContext, node: Mapping | None) -> None:
+    for key, (key_node, value) in node.entries.items() if node else ():
+        if key == "on_unmatched" and isinstance(value, Scalar):
+            context.reader.check_choice(value, key, ON_UNMATCHED)
+        elif key == "do":
+            context.reader.report_control(key_node)
 
 
 def _check_kind_map(context: AnalysisContext, spec: ToolSpec, node: Node) -> None:

@@ -62,6 +62,8 @@ def _check_calls(body: BodySyntax, blocks: list[str], reader: Reader) -> None:
         called = task.parameters.get("block") if task.kind == "workbook" else None
         if called is None or not isinstance(called.value, Scalar) or is_template(called.value):
             continue
+        if called.value.value is None or not called.value.text.strip():
+            continue  # reported as a missing parameter
         if called.value.text not in blocks:
             message = f'unknown workbook block "{called.value.text}"'
             reader.add(

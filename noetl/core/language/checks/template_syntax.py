@@ -10,6 +10,7 @@ from noetl.core.language.flow.template_analysis import Call, Problem
 from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.flow.visibility import SCOPE_NAMES, STATUS_HELPERS
 from noetl.core.language.source.nodes import Scalar
+from noetl.core.language.syntax.foreign_idioms import FUNCTIONS as OTHER_FUNCTIONS
 from noetl.core.language.syntax.foreign_idioms import clarify_message, suggest_fix
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import FUNCTIONS
@@ -91,7 +92,9 @@ def _check_call(context: AnalysisContext, site: TemplateSite, call: Call) -> Non
         known = [*FUNCTIONS, *(STATUS_HELPERS if site.visibility.helpers else ())]
         message = f'unknown function "{call.name}"'
         filter = _AS_FILTERS.get(call.name, call.name)
-        if filter in FILTERS:
+        if call.name in OTHER_FUNCTIONS:
+            hint = OTHER_FUNCTIONS[call.name]
+        elif filter in FILTERS:
             hint = f"`{filter}` is a filter: write `value | {filter}`"
         else:
             hint = did_you_mean(call.name, known, "functions: " + ", ".join(sorted(known)))

@@ -18,12 +18,22 @@ from noetl.core.language.syntax.grammar import ITERATION_NAMES
 
 def check(context: AnalysisContext) -> None:
     """Check every name that a template reads."""
+    bare: _BareNames = {}
     for site in context.sites.templates:
         for read in site.template.reads:
-            _check_read(context, site, read)
+            _check_read(context, site, read, bare)
+    for (name, qualified), ((site, read), count) in bare.items():
+        rest = "".join(f".{key}" for key in read.path[1:] if key.isidentifier())
+        times = f" ({count} times)" if count > 1 else ""
+        hint = f"write `{qualified}{rest if count == 1 else ''}`"
+        context.report_read("bare-name", site, read, f'"{name}" is used without its scope{times}', hint)
 
 
-def _check_read(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
+# (a name without its scope, the qualified name) -> where it is first read, and how often
+_BareNames = dict[tuple[str, str], tuple[tuple[TemplateSite, Read], int]]
+
+
+def _check_read(context: AnalysisContext, site: TemplateSite, read: Read, bare: _BareNames) -> None:
     name = read.path[0]
     if name == "keychain":
         _check_keychain(context, site, read)
@@ -34,7 +44,7 @@ def _check_read(context: AnalysisContext, site: TemplateSite, read: Read) -> Non
         message = f"`{name}` does not exist in {site.visibility.title}"
         context.report_read("name-not-visible", site, read, message, AVAILABILITY_HINTS.get(name, ""))
     else:
-        _check_bare(context, site, read)
+        _check_bare(context, site, read, bare)
 
 
 # --- secrets ------------------------------------------------------------------------------------
@@ -182,23 +192,27 @@ _FIELDS = {
 # --- names without a scope ----------------------------------------------------------------------
 
 
-def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
+def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read, bare: _BareNames) -> None:
     name = read.path[0]
     visibility = site.visibility
     known = context.body(site.body) if site.body is not None else None
     if known is not None and site.depth and name in known.iterators[: site.depth]:
         up = site.depth - 1 - known.iterators.index(name)
-        _report_bare(context, site, read, "iter." + "parent." * up + name)
+        _count_bare(bare, site, read, "iter." + "parent." * up + name)
     elif (known is not None and visibility.tasks and name in known.tasks) or (
         visibility.results and name in context.steps
     ):
         return
     elif name in context.ctx_keys and "ctx" in visibility.scopes:
-        _report_bare(context, site, read, f"ctx.{name}")
+        _count_bare(bare, site, read, f"ctx.{name}")
     elif name in context.workload_keys:
-        _report_bare(context, site, read, f"workload.{name}")
+        _count_bare(bare, site, read, f"workload.{name}")
     elif name == "env":
-        hint = "declare a keychain entry of `kind: env` and read `keychain.<name>`"
+        if read.guarded and len(read.path) > 1:
+            return  # `env` is an empty scope, so its default is used
+        variable = read.path[1] if len(read.path) > 1 else "NAME"
+        entry = f"{{name: {variable.lower()}, kind: env, var: {variable}}}"
+        hint = f"declare it: `keychain: [{entry}]`, and read `keychain.{variable.lower()}` in the task that needs it"
         context.report_read("env-read", site, read, "templates cannot read the process environment", hint)
     elif read.guarded or name in _CHECKED_ELSEWHERE or (is_block(site.body) and name in context.iterators):
         return
@@ -207,7 +221,12 @@ def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read) -> Non
     else:
         candidates = set(context.steps) | context.ctx_keys | context.workload_keys | visibility.scopes
         candidates |= known.tasks if known is not None and visibility.tasks else set()
-        hint = NAMES.get(name, "") or did_you_mean(name, candidates, " ").strip()
+        declared = known.input_keys if known is not None else frozenset()
+        if site.task is not None:
+            fields = site.task.tool.fields if site.task.tool is not None else {}
+            declared |= site.task.parameters.keys() - fields.keys()
+        hint = f"write `input.{name}`" if name in declared else ""
+        hint = hint or NAMES.get(name, "") or did_you_mean(name, candidates, " ").strip()
         hint = hint or f"for a request parameter write `workload.{name}`, with a default under `workload`"
         context.report_read("unknown-name", site, read, f'"{name}" is not defined', hint)
 
@@ -215,7 +234,6 @@ def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read) -> Non
 _CHECKED_ELSEWHERE = frozenset({"context"})
 
 
-def _report_bare(context: AnalysisContext, site: TemplateSite, read: Read, qualified: str) -> None:
-    rest = "".join(f".{key}" for key in read.path[1:] if key.isidentifier())
-    message = f'"{read.path[0]}" is used without its scope'
-    context.report_read("bare-name", site, read, message, f"write `{qualified}{rest}`")
+def _count_bare(bare: _BareNames, site: TemplateSite, read: Read, qualified: str) -> None:
+    first, count = bare.get((read.path[0], qualified), ((site, read), 0))
+    bare[read.path[0], qualified] = first, count + 1

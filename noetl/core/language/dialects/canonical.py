@@ -48,12 +48,8 @@ REJECTED: dict[tuple[str, str], ReplacedKey] = {
         "put input with defaults under `workload`, and values that change under `set: {ctx.<name>: ...}`",
     ),
     ("step.policy", "rules"): _CONTROL,
-    ("step.policy", "do"): _CONTROL,
     ("loop.policy", "rules"): _CONTROL,
-    ("loop.policy", "do"): _CONTROL,
     ("executor.policy", "rules"): _CONTROL,
-    ("executor.policy", "do"): _CONTROL,
-    ("admit.then", "do"): _CONTROL,
 }
 
 
@@ -108,7 +104,9 @@ def _read_executor(reader: Reader, node: Node) -> ExecutorSyntax:
     fields = reader.shape(node, "executor")
     executor = ExecutorSyntax(node, "executor")
     executor.profile = (text_of(fields["profile"][1]) if "profile" in fields else None) or "auto"
-    executor.version = text_of(fields["version"][1]) if "version" in fields else None
+    if "version" in fields:
+        executor.version_node = fields["version"][1]
+        executor.version = text_of(executor.version_node)
     if "spec" not in fields or _is_empty(fields["spec"][1]):
         return executor
     spec = reader.shape(fields["spec"][1], "executor.spec")
@@ -402,7 +400,7 @@ def _read_loop_spec(reader: Reader, loop: LoopSyntax, node: Node) -> None:
                 "old-spelling", policy[word][0], f"`{word}` belongs under `loop.spec`", f"write `loop.spec.{word}`"
             )
     mode = fields.get("mode") or policy.get("mode")
-    loop.mode = (text_of(mode[1]) if mode else None) or "sequential"
+    loop.mode = (text_of(mode[1]) if mode else None) or ("sequential" if "mode" not in node.entries else "")
     cap = fields.get("max_in_flight") or policy.get("max_in_flight")
     loop.max_in_flight = cap[1] if cap else None
     loop.until = fields["until"][1] if "until" in fields else None

@@ -20,6 +20,9 @@ KEYS: dict[tuple[str, str], ReplacedKey] = {
     ("directive", "set_iter"): ReplacedKey(
         "v10-set-iter", "`set_iter` is v10 syntax", "write `set: {iter.<name>: ...}`"
     ),
+    ("directive", "set_step"): ReplacedKey(
+        "v10-set-iter", "`set_step` is v10 syntax", "write `set: {step.<name>: ...}`"
+    ),
     ("task", "label"): ReplacedKey(
         "v10-labelled-task", "a task under its label is v10 syntax", "write `- name: ...` beside `kind`"
     ),

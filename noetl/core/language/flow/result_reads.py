@@ -190,7 +190,7 @@ def _task_values(tasks: Iterable[Task]) -> Iterator[Any]:
         yield from _assigned_values(task.assignments)
         for rule in task.rules or ():
             yield rule.when
-            yield (rule.then.attempts, rule.then.delay, rule.then.max_delay)
+            yield (rule.then.attempts, rule.then.delay, rule.then.max_delay, rule.then.message)
             yield from _assigned_values(rule.then.assignments)
 
 

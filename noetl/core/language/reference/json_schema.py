@@ -48,8 +48,10 @@ def _shape(shape: Shape) -> Schema:
         "type": "object",
         "description": shape.doc,
         "properties": {key: _described(known, _value(known, shape.name)) for key, known in shape.keys.items()},
-        "additionalProperties": shape.open,
+        "additionalProperties": shape.open or shape.lenient,
     }
+    if shape.lenient:  # control flow belongs to a task's rules
+        schema["properties"].update({key: False for key in ("do", "rules") if key not in shape.keys})
     required = [key for key, known in shape.keys.items() if known.required]
     if required:
         schema["required"] = required

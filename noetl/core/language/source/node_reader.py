@@ -13,7 +13,7 @@ from typing import NamedTuple
 from noetl.core.language.diagnostics import Findings, did_you_mean
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.foreign_idioms import KEYS
-from noetl.core.language.syntax.grammar import SHAPES, TYPE_NAMES, Key, Shape
+from noetl.core.language.syntax.grammar import DIRECTIVES, SHAPES, TYPE_NAMES, Key, Shape
 from noetl.core.model.tool import ToolSpec
 from noetl.core.templates.template import is_template as is_templated
 
@@ -78,13 +78,19 @@ class Reader:
                     self.report_rejected(name, key, key_node)
                     if replaced.canonical_key and replaced.canonical_key not in mapping.entries:
                         fields[replaced.canonical_key] = (key_node, value)
+                elif key == "do" and shape.name not in _FREE:
+                    self.report_control(key_node)
                 elif shape.open:
                     fields[key] = (key_node, value)
+                elif shape.lenient:
+                    self._report_unknown_option(key_node, key, value, shape)
                 else:
                     self._report_unknown(key_node, key, shape)
                 continue
             if known.state != "canonical":
                 self._report_state(name, key, known, key_node)
+                if known.state == "reserved" and key != "compensation":  # whose tasks have rules of their own
+                    self.report_directives(value)
             if self.check_type(value, known, key):
                 fields[key] = (key_node, value)
         for key, known in shape.keys.items():
@@ -113,6 +119,30 @@ class Reader:
             self.report_deprecated(shape, key, node)
         elif known.state == "reserved":
             self.add("reserved-word", node, f"`{key}` is reserved: it is accepted and ignored", "remove it")
+
+    def report_control(self, key_node: Node) -> None:
+        """Report a `do` that is not in a task's rules."""
+        message = "`do` is valid only under a task's `spec.policy.rules`"
+        hint = "write a rule of the task: `spec: {policy: {rules: [{when: ..., then: {do: ...}}]}}`"
+        self.add("control-outside-task", key_node, message, hint)
+
+    def report_directives(self, node: Node) -> None:
+        """Report every `do` inside a part that has no rules."""
+        if isinstance(node, Mapping):
+            for key, (key_node, value) in node.entries.items():
+                if key == "do" and text_of(value) in DIRECTIVES:
+                    self.report_control(key_node)
+                self.report_directives(value)
+        elif isinstance(node, Sequence):
+            for item in node.items:
+                self.report_directives(item)
+
+    def _report_unknown_option(self, node: Scalar, key: str, value: Node, shape: Shape) -> None:
+        """Report an unknown key of a spec or policy, which has no effect."""
+        valid = [name for name, known in shape.keys.items() if known.state in ("canonical", "accepted")]
+        hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, valid, "valid here: " + ", ".join(valid))
+        self.add("unknown-spec-key", node, f'{with_article(shape.noun)} has no key "{key}": it has no effect', hint)
+        self.report_directives(value)
 
     def _report_unknown(self, node: Scalar, key: str, shape: Shape) -> None:
         valid = [name for name, known in shape.keys.items() if known.state in ("canonical", "accepted")]
@@ -154,6 +184,9 @@ class Reader:
             return self._number(node, known, key)
         if known.choices and not is_template(node):
             return self.check_choice(node, key, known.choices)
+        if known.required and not node.text.strip():
+            self.add("wrong-value", node, f"`{key}` is empty", known.doc)
+            return False
         return True
 
     def check_choice(self, node: Scalar, key: str, choices: tuple[str, ...]) -> bool:
@@ -251,6 +284,7 @@ class Reader:
         return text
 
 
+_FREE = frozenset(["metadata", "keychain"])  # shapes whose other keys are data
 _READ_INSIDE = frozenset(["any", "list", "shapes", "texts", "mapping", "shape", "tasks", "set", "blocks", "else"])
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 DASHED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")

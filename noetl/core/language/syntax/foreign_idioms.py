@@ -65,6 +65,9 @@ KEYS: dict[str, dict[str, str]] = {
         "max_in_flight": "write `spec: {mode: parallel, max_in_flight: ...}`",
         "until": "write `spec: {until: ...}`",
         "reduce": "write `spec: {policy: {reduce: ...}}`",
+        "cursor": "a loop has a collection and no cursor; to read page by page, let one task repeat itself: pass "
+        '`cursor: "{{ step.cursor | default(none) }}"` to it, with the rule `{when: "{{ output.data.next }}", then: '
+        '{do: jump, to: <the task>, set: {step.cursor: "{{ output.data.next }}"}}}`',
     },
     "arc": {
         "to": "write `step`",
@@ -120,6 +123,25 @@ NAMES = {
     "loop": "write `iter.index`, `iter.first`, `iter.last`, `iter.count`",
     "index": "write `iter.index`",
     "execution": "write `execution_id`",
+}
+
+# Functions that templates do not have, and their equivalents.
+_TOKEN = (
+    "tokens come from the keychain: declare an entry of `kind: oauth2`, `bearer` or `secret_manager` "
+    "and write `auth: <entry>`, or read `keychain.<entry>`"
+)
+FUNCTIONS = {
+    "token": _TOKEN,
+    "get_token": _TOKEN,
+    "access_token": _TOKEN,
+    "google_id_token": f"{_TOKEN} (oauth2: `audience`)",
+    "google_access_token": _TOKEN,
+    "secret": _TOKEN,
+    "get_secret": _TOKEN,
+    "env": "declare a keychain entry of `kind: env` and read `keychain.<name>`",
+    "getenv": "declare a keychain entry of `kind: env` and read `keychain.<name>`",
+    "now_utc": "write `now()`",
+    "uuid4": "write `uuid()`",
 }
 
 # Patterns as text: they are compiled only when a hint is needed.

@@ -15,6 +15,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from noetl.core.model.outcome import ERROR_KINDS
+
 Type = Literal[
     "any",  # any data, templates inside
     "text",  # a scalar, read as text
@@ -68,7 +70,11 @@ class Key(Struct, frozen=True):
 
 
 class Shape(Struct, frozen=True):
-    """A mapping with named keys. An `open` shape allows other keys (the parameters of a tool)."""
+    """A mapping with named keys.
+
+    An `open` shape allows other keys (the parameters of a tool); in a `lenient` one other keys are a warning (specs and
+    policies).
+    """
 
     name: str
     title: str
@@ -76,12 +82,14 @@ class Shape(Struct, frozen=True):
     keys: Mapping[str, Key]
     open: bool = False
     noun: str = ""
+    lenient: bool = False
 
 
 SCOPES = ("ctx", "step", "iter")
 READ_ONLY_SCOPES = ("workload", "input", "output", "keychain", "event", "args", "steps", "execution_id")
 DIRECTIVES = ("continue", "skip", "retry", "jump", "break", "fail")
 BACKOFFS = ("none", "linear", "exponential")
+ON_UNMATCHED = ("continue", "fail")
 REDUCERS = ("sum", "min", "max", "count", "append", "extend", "merge", "any", "all", "last")
 ITERATION_NAMES = ("index", "count", "first", "last", "parent")
 EXTENSIONS = ("legacy",)
@@ -89,8 +97,10 @@ EXTENSIONS = ("legacy",)
 SHAPES: dict[str, Shape] = {}
 
 
-def _shape(name: str, title: str, doc: str, keys: dict[str, Key], *, open: bool = False, noun: str = "") -> None:
-    SHAPES[name] = Shape(name, title, doc, keys, open, noun or title.lower())
+def _shape(
+    name: str, title: str, doc: str, keys: dict[str, Key], *, open: bool = False, noun: str = "", lenient: bool = False
+) -> None:
+    SHAPES[name] = Shape(name, title, doc, keys, open, noun or title.lower(), lenient)
 
 
 _shape(
@@ -170,7 +180,7 @@ _shape(
         "results": Key("mapping", "Hints about result storage.", state="reserved"),
         "mode": Key("text", "", state="reserved"),
     },
-    open=True,
+    lenient=True,
 )
 _shape(
     "limits",
@@ -239,6 +249,7 @@ _shape(
         "quotas": Key("any", "", state="reserved"),
         "compensation": Key("any", "", state="reserved"),
     },
+    lenient=True,
 )
 _shape(
     "admit",
@@ -347,6 +358,7 @@ _shape(
         "backpressure": Key("any", "", state="reserved"),
         "partitioning": Key("any", "", state="reserved"),
     },
+    lenient=True,
 )
 _shape(
     "task",
@@ -362,7 +374,9 @@ _shape(
         "set": Key("set", "Assignments after the task, whatever its outcome."),
         "spec": Key("shape", "Modifiers and policy of the task.", shape="task.spec"),
         "args": Key("any", "", state="v10", instead="input"),
-        "retry": Key("any", "The tool's own retries; policy rules see only the last outcome.", shape="retry"),
+        "retry": Key(
+            "any", "`N`, or a mapping: retries inside one execution; rules see only the last outcome.", shape="retry"
+        ),
     },
     open=True,
 )
@@ -378,8 +392,9 @@ _shape(
         "max_delay": Key("number", "Longest delay in seconds.", least=0),
         "initial_delay": Key("number", "", least=0, state="accepted", instead="delay"),
         "backoff_seconds": Key("number", "", least=0, state="accepted", instead="delay"),
+        "on": Key("texts", "Error kinds that are retried; default: those that are retryable.", choices=(*ERROR_KINDS,)),
     },
-    open=True,
+    lenient=True,
     noun="retry block",
 )
 _shape(
@@ -404,12 +419,15 @@ _shape(
     "What happens after the task: the first rule that matches decides.",
     {
         "rules": Key("list", "The rules.", required=True, shape="task.rule"),
+        "on_unmatched": Key(
+            "text", "What an error that no rule matches does (continue); a good outcome goes on.", choices=ON_UNMATCHED
+        ),
         "mode": Key("text", "", state="reserved"),
-        "on_unmatched": Key("text", "", state="reserved"),
         "before": Key("any", "", state="reserved"),
         "after": Key("any", "", state="reserved"),
         "finally": Key("any", "", state="reserved"),
     },
+    lenient=True,
 )
 _shape(
     "task.rule",
@@ -432,6 +450,8 @@ _shape(
         "delay": Key("number", "retry, jump: seconds before the next execution.", least=0),
         "max_delay": Key("number", "retry: longest delay in seconds (300).", least=0),
         "to": Key("text", "jump: the task to continue with."),
+        "message": Key("text", "fail: the message of the error, a template; default: the task's error."),
+        "kind": Key("text", "fail: the kind of the error; default: that of the task's error.", choices=(*ERROR_KINDS,)),
         "set": Key("set", "Assignments."),
         "set_ctx": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}"),
         "set_iter": Key("mapping", "", state="v10", instead="set: {iter.<key>: ...}"),
@@ -467,6 +487,7 @@ _shape(
         "on_no_match": Key("any", "", state="reserved"),
     },
     noun="router's spec",
+    lenient=True,
 )
 _shape(
     "arc",

@@ -8,12 +8,16 @@ value of that field, unless required fields of the kind occur only inside it. Ca
 
 from __future__ import annotations
 
-from noetl.core.language.diagnostics import closest, did_you_mean
-from noetl.core.language.source.node_reader import Fields, Reader, describe_node, is_template, shorten
-from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node
+import re
+
+from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.source.node_reader import Fields, Reader
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, data_of, mapping_node
 from noetl.core.language.syntax.grammar import SHAPES
+from noetl.core.language.syntax.misplaced_keys import place_of
+from noetl.core.language.syntax.parameter_values import Given, check_required, check_value, field_names, has_type
 from noetl.core.language.syntax.tree import Parameter, TaskSyntax
-from noetl.core.model.tool import Field, ToolSpec
+from noetl.core.model.tool import ToolSpec
 
 _NO_SPEC = ToolSpec(kind="", open_fields=True)
 
@@ -21,13 +25,6 @@ _NO_SPEC = ToolSpec(kind="", open_fields=True)
 def bind_parameters(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     """Add the parameters to a task, and report those that its kind does not accept."""
     _Binder(reader, task).bind_all(fields)
-
-
-def field_names(spec: ToolSpec) -> dict[str, str]:
-    """Every accepted spelling of a kind's fields -> the field."""
-    names = {alias: field for field, known in spec.fields.items() for alias in known.aliases}
-    names.update({field: field for field in spec.fields})
-    return names
 
 
 class _Binder:
@@ -86,26 +83,37 @@ class _Binder:
             hint = f"remove one of them; the one on line {key_node.line} is used"
             self.reader.add("parameter-twice", key_node, f"{again}: the parameter `{name}` is given twice", hint)
         field = self.spec.fields.get(name)
-        if field is not None:
-            _check_value(self.reader, key, value, field, self.spec)
+        if field is not None and (beside or not field.or_input or has_type(value, field)):
+            check_value(self.reader, key, value, field, self.spec.kind)
         raw, late = (field.raw, field.late) if field is not None else (False, ())
         self.task.parameters[name] = Parameter(key_node, value, f"{self.task.path}/input/{name}", raw, late)
 
     def _accepts(self, key: str, key_node: Scalar, beside: bool) -> bool:
         """Whether a parameter that the kind does not declare is passed to the tool."""
         spec = self.spec
-        if beside and self.task.tool is not None and self.reader.report_rejected("task", key, key_node):
+        if self.task.tool is None:
+            return not (beside and self._report_misplaced(key, key_node))
+        if beside and (self.reader.report_rejected("task", key, key_node) or self._report_misplaced(key, key_node)):
             return False
-        if spec.open_fields:
-            near = closest(key, self.names) if beside and len(key) > 3 else None
-            if near is None or near in self.task.parameters:
-                return True
-            hint = f'did you mean "{near}"? Values for the code belong under `input`'
-        else:
-            known = "valid parameters: " + ", ".join(sorted(spec.fields)) if spec.fields else "it has no parameters"
-            hint = did_you_mean(key, self.names, known)
-        self.reader.add("unknown-parameter", key_node, f'{spec.kind} has no parameter "{key}"', hint)
-        return True
+        if not beside and (spec.open_fields or self._reads_input(key)):
+            return True
+        known = "valid parameters: " + ", ".join(sorted(spec.fields)) if spec.fields else "it has no parameters"
+        words = {*self.names, *(SHAPES["task"].keys if beside else ())}
+        hint = did_you_mean(key, words, "pass values under `input`" if spec.open_fields else known)
+        message = f'{spec.kind} has no parameter "{key}"' + (": it is ignored" if spec.open_fields else "")
+        self.reader.add("unknown-parameter", key_node, message, hint)
+        return not spec.open_fields
+
+    def _report_misplaced(self, key: str, key_node: Scalar) -> bool:
+        """Report a word that has its meaning at another place."""
+        place = place_of(key, self.spec)
+        if place:
+            self.reader.add("misplaced-key", key_node, f"`{key}` is not valid beside `kind`", place)
+        return bool(place)
+
+    def _reads_input(self, key: str) -> bool:
+        """Whether a template of the task reads the value as `input.<key>`."""
+        return re.search(rf"\b(?:input|args)\.{re.escape(key)}\b", repr(data_of(self.task.node))) is not None
 
     def _check_required(self, fields: Fields) -> None:
         task, spec = self.task, self.spec
@@ -113,14 +121,12 @@ class _Binder:
             return
         if any(("task", key) in self.reader.rejected and key not in spec.fields for key in fields):
             return  # replaced keys are reported, and the parameters that they replace are not missing
+        given = {name: Given(parameter.key, parameter.value) for name, parameter in task.parameters.items()}
         spec_node = fields["spec"][1] if "spec" in fields else None
-        inside = spec_node.entries if isinstance(spec_node, Mapping) else {}
-        for name, known in spec.fields.items():
-            if not known.required or name in task.parameters or not inside.keys().isdisjoint({name, *known.aliases}):
-                continue
-            hint = f"`{name}`: {known.doc}" if known.doc else f"add `{name}: ...`"
-            where = task.kind_node or task.node
-            self.reader.add("missing-parameter", where, f'{spec.kind} requires "{name}"', hint)
+        for key, entry in spec_node.entries.items() if isinstance(spec_node, Mapping) else ():
+            if key in self.names:
+                given.setdefault(self.names[key], Given(*entry))  # reported as a parameter under `spec`
+        check_required(self.reader, spec, given, spec.kind, task.kind_node or task.node)
 
 
 def _merge_payload(outer: Node, inner: Mapping) -> Node:
@@ -128,46 +134,3 @@ def _merge_payload(outer: Node, inner: Mapping) -> Node:
     if not isinstance(outer, Mapping):
         return inner
     return mapping_node({**outer.entries, **inner.entries}, inner)
-
-
-def _check_value(reader: Reader, key: str, value: Node, field: Field, spec: ToolSpec) -> None:
-    """Report a literal with a type or value that the field does not accept; templates are checked at run time."""
-    if is_template(value) or (isinstance(value, Scalar) and value.value is None):
-        return
-    if isinstance(value, Mapping) and value.broken:
-        return
-    expected = _TYPE_NAMES.get(field.type)
-    if expected is not None and not _has_type(value, field.type):
-        reader.add(
-            "parameter-type", value, f"`{key}` of {spec.kind} must be {expected}, not {describe_node(value)}", field.doc
-        )
-    elif field.choices and isinstance(value, Scalar) and value.text.lower() not in [c.lower() for c in field.choices]:
-        hint = did_you_mean(value.text, field.choices, "write one of: " + ", ".join(field.choices))
-        reader.add("parameter-type", value, f'`{key}` of {spec.kind} cannot be "{shorten(value.text)}"', hint)
-
-
-_TYPE_NAMES = {
-    "string": "text",
-    "code": "code",
-    "number": "a number",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "mapping": "a mapping",
-    "list": "a list",
-}
-
-
-def _has_type(value: Node, type: str) -> bool:
-    if type == "mapping":
-        return isinstance(value, Mapping)
-    if type == "list":
-        return isinstance(value, Sequence)
-    if not isinstance(value, Scalar):
-        return False
-    if type == "boolean":
-        return isinstance(value.value, bool)
-    if type == "integer":
-        return isinstance(value.value, int) and not isinstance(value.value, bool)
-    if type == "number":
-        return isinstance(value.value, int | float) and not isinstance(value.value, bool)
-    return True  # any scalar can be read as text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Fields, Reader, describe_node, is_template, shorten, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
-from noetl.core.language.syntax.grammar import SHAPES
+from noetl.core.language.syntax.grammar import SHAPES, Key
 from noetl.core.language.syntax.parameters import bind_parameters
 from noetl.core.language.syntax.set_blocks import read_scoped, read_set
 from noetl.core.language.syntax.tree import (
@@ -148,9 +148,14 @@ def _name_block(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
 
 
 def _read_retry(reader: Reader, node: Node) -> Node | None:
-    if isinstance(node, Scalar) and isinstance(node.value, int) and not isinstance(node.value, bool):
-        return node
-    return node if reader.shape(node, "retry") else None
+    if isinstance(node, Scalar):
+        whole = Key("count", "Number of executions, the first one included.", least=1)
+        return node if reader.check_type(node, whole, "retry") else None
+    fields = reader.shape(node, "retry")
+    for each in reader.texts(fields["on"][1], "`on`") if "on" in fields else ():
+        if not is_template(each):
+            reader.check_choice(each, "on", SHAPES["retry"].keys["on"].choices)
+    return node if fields else None
 
 
 def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | None:
@@ -205,12 +210,13 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
             "policy-shape", node if not isinstance(node, Sequence) else key, message, "write `policy: {rules: [...]}`"
         )
         return None
-    if "rules" not in node.entries:
+    if "rules" not in node.entries and "on_unmatched" not in node.entries:
         reader.add("policy-shape", key, "a task's policy requires `rules`", "write `policy: {rules: [...]}`")
         if "do" in node.entries or "then" in node.entries or "when" in node.entries:
             return None
     fields = reader.shape(node, "task.policy", reported=("rules",))
     policy = PolicySyntax(node, path)
+    policy.on_unmatched = text_of(fields["on_unmatched"][1]) if "on_unmatched" in fields else None
     if "rules" in fields:
         for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
             rule = read_rule(reader, item, f"{path}/rules/{number}")
@@ -289,7 +295,9 @@ def read_rule(reader: Reader, node: Node, path: str) -> RuleSyntax | None:
     do = fields.get("do")
     rule.do = text_of(do[1]) if do else None
     rule.fields = {
-        key: value for key, (_, value) in fields.items() if key in ("attempts", "backoff", "delay", "max_delay", "to")
+        key: value
+        for key, (_, value) in fields.items()
+        if key in ("attempts", "backoff", "delay", "max_delay", "to", "message", "kind")
     }
     rule.sets = _directive_sets(reader, fields, rule.then_path)
     return rule
@@ -297,7 +305,7 @@ def read_rule(reader: Reader, node: Node, path: str) -> RuleSyntax | None:
 
 def _directive_sets(reader: Reader, fields: Fields, path: str) -> list[SetSyntax]:
     sets: list[SetSyntax] = []
-    for word, scope in (("set_ctx", "ctx"), ("set_iter", "iter")):
+    for word, scope in (("set_ctx", "ctx"), ("set_iter", "iter"), ("set_step", "step")):
         if word in fields:
             sets += read_scoped(reader, fields[word][1], scope, path, word)
     if "set" in fields:

@@ -42,7 +42,7 @@ class RuleSyntax(Struct, eq=False):
     then: Mapping | None = None
     then_path: str = ""
     do: str | None = None
-    fields: dict[str, Node] = field(default_factory=dict)  # attempts, backoff, delay, max_delay, to
+    fields: dict[str, Node] = field(default_factory=dict)  # attempts, backoff, delay, max_delay, to, message, kind
     sets: list[SetSyntax] = field(default_factory=list)
 
 
@@ -53,6 +53,7 @@ class PolicySyntax(Struct, eq=False):
     path: str
     rules: list[RuleSyntax] = field(default_factory=list)
     complete: bool = True  # False when a rule of it could not be read
+    on_unmatched: str | None = None
 
 
 class Parameter(Struct, eq=False):
@@ -140,7 +141,7 @@ class LoopSyntax(Struct, eq=False):
     iterator: str | None = None
     spec: Mapping | None = None
     spec_path: str = ""
-    mode: str = "sequential"
+    mode: str = "sequential"  # empty if it could not be read
     max_in_flight: Node | None = None
     until: Node | None = None
     exec: str | None = None
@@ -290,6 +291,7 @@ class ExecutorSyntax(Struct, eq=False):
     path: str
     profile: str = "auto"
     version: str | None = None
+    version_node: Node | None = None
     spec: Mapping | None = None
     entry_step: Scalar | None = None
     return_step: Scalar | None = None

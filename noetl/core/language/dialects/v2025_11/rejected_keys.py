@@ -17,7 +17,10 @@ def _removed(code: str, message: str, instead: str, means: str = "") -> Replaced
 
 
 _RESULT = 'read the step by its name (`{{ fetch.id }}`), or `set: {ctx.<name>: "{{ output.data }}"}`'
-_SINK = "store the data with a separate task (`kind: postgres`, `duckdb`, `object`, `http`), or with `kind: transfer`"
+_SINK = (
+    "store the data with a task of `kind: transfer` (`data: ...`, `targets: [{kind, table|path|url, mode}]`), "
+    "or of `kind: postgres`, `duckdb`, `object`, `http`"
+)
 
 # (shape of the grammar, key) -> its diagnostic. `<field>` is any parameter of the tool.
 REJECTED: dict[tuple[str, str], ReplacedKey] = {
@@ -74,6 +77,7 @@ REJECTED: dict[tuple[str, str], ReplacedKey] = {
     ),
     ("task", "result"): _replaced("legacy-result", "a task has no `result`", _RESULT),
     ("task", "sink"): _replaced("legacy-sink", "a task has no `sink`", _SINK),
+    ("task", "sinks"): _replaced("legacy-sink", "a task has no `sinks`", _SINK),
     ("task", "save"): _replaced("legacy-sink", "a task has no `save`", _SINK),
     ("task", "chunk"): _replaced(
         "legacy-chunk", "a task has no `chunk`", "write `kind: transfer` with `chunk: {size: ...}`"

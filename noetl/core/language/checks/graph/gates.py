@@ -3,8 +3,8 @@
 The check computes what can happen as a fixed point. It starts at the entry step. A step can run when a step that can
 run leads to it and its gate can open with the facts found so far: the steps that can run, and the keys that they set.
 A gate that is still closed at the fixed point waits for its own step, for something that happens only after it, for a
-gate that waits for this one, or for branches of which only one is taken. A value of `ctx` that no step sets may be set
-by a signal, so a gate may wait for it.
+gate that waits for this one, or for branches of which only one is taken. A gate that waits for a value of `ctx` that no
+step sets is reported too: only a signal could open it, and a parked token does not keep the execution alive.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from noetl.core.language.checks.analysis import AnalysisContext
-from noetl.core.language.flow.guard_conditions import alternatives, always_false, conjuncts, expression
+from noetl.core.language.flow.guard_conditions import alternatives, always_false, always_true, conjuncts, expression
 from noetl.core.language.flow.reachability import Reachability
 from noetl.core.language.source.nodes import Node, Scalar
 from noetl.core.language.syntax.tree import AdmitRuleSyntax, StepSyntax
@@ -28,6 +28,7 @@ _NOTHING = r"""(?:\(\s*(?:false|False|none|None|''|""|0)?\s*\))?"""
 _MORE = r"""(?:\s*==\s*(?:'[^']+'|"[^"]+"|[1-9]\d*|true|True)|\s*>\s*\d+|\s*>=\s*[1-9]\d*)?"""
 _TRUE = re.compile(rf"ctx\.(\w+)(?:\.\w+)*\s*\|\s*(?:default|d){_NOTHING}{_MORE}")
 _DEFINED = re.compile(r"ctx\.(\w+)(?:\.\w+)*\s+is\s+defined")
+_READ = re.compile(rf"ctx\.(\w+)(?:\.\w+)*{_MORE}")
 
 
 def check(context: AnalysisContext) -> None:
@@ -39,6 +40,8 @@ def check(context: AnalysisContext) -> None:
     for step in gated:
         if step.name in proof.arrived and step.name not in proof.ran:
             _report(context, step, proof)
+        elif step.name in proof.arrived:
+            _check_signals(context, step, proof)
 
 
 class GateProof:
@@ -87,7 +90,7 @@ class GateProof:
         choice: list[Fact] = []
         for part in parts:
             one, every, some = _ONE.fullmatch(part), _ALL.fullmatch(part), _ANY.fullmatch(part)
-            true_value, defined = _TRUE.fullmatch(part), _DEFINED.fullmatch(part)
+            true_value, defined = _TRUE.fullmatch(part) or _READ.fullmatch(part), _DEFINED.fullmatch(part)
             if one is not None:
                 found.add(("ran", one.group(2)))
             elif every is not None:
@@ -100,7 +103,7 @@ class GateProof:
                     if true_value is not None
                     else ("set", defined.group(1) if defined else "")
                 )
-                found |= {fact} & self.settable
+                found.add(fact)
             elif not choice and len(several := alternatives(part)) > 1:
                 matches = [_ONE.fullmatch(each) for each in several]
                 choice = [("ran", each.group(2)) for each in matches if each is not None] if all(matches) else []
@@ -109,7 +112,14 @@ class GateProof:
     def _can_open(self, step: StepSyntax) -> bool:
         if not step.admit_rules:
             return True
-        return any(required <= self.facts and self._can_all_run(required) for required in self.requirements(step))
+        return any(
+            required - self.only_by_signal(required) <= self.facts and self._can_all_run(required)
+            for required in self.requirements(step)
+        )
+
+    def only_by_signal(self, required: set[Fact]) -> set[Fact]:
+        """The values that no step sets: a signal may set them."""
+        return {fact for fact in required if fact[0] != "ran" and fact not in self.settable}
 
     def _can_all_run(self, required: set[Fact]) -> bool:
         """Whether all the steps that must have run can run in one execution."""
@@ -146,6 +156,25 @@ def _report(context: AnalysisContext, step: StepSyntax, proof: GateProof) -> Non
     context.reader.add(
         "closed-gate", where, message, "require only what can happen before the token arrives at the gate"
     )
+
+
+def _check_signals(context: AnalysisContext, step: StepSyntax, proof: GateProof) -> None:
+    """Report a gate that only a signal could open."""
+    rules = [rule for rule in step.admit_rules if not _denies(rule)]
+    waits = [proof.only_by_signal(required) for required in proof.requirements(step)]
+    if not waits or not all(waits) or any(rule.when is None and always_true(rule.allow) for rule in rules):
+        return
+    name = min(fact[1] for fact in waits[0])
+    never = "no step sets to a value that opens it" if ("set", name) in proof.settable else "no step sets"
+    message = f'the gate of "{step.name}" waits for `ctx.{name}`, which {never}: only a signal could open it'
+    discards = step.admit is not None and step.admit.on_deny == "discard"
+    if discards:
+        hint = "a denied token is dropped at once (`on_deny: discard`)"
+    else:
+        hint = "a gate does not wait: parked tokens do not keep an execution alive"
+    instead = "use a task of `kind: wait`" if "wait" in context.reader.specs else "set it in a step that runs before"
+    where: Node = rules[0].when if rules[0].when is not None else rules[0].node
+    context.reader.add("closed-gate", where, message, f"{hint}; {instead}")
 
 
 def _denies(rule: AdmitRuleSyntax) -> bool:

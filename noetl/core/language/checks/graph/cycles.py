@@ -16,7 +16,7 @@ from noetl.core.language.flow.reachability import components
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.node_reader import is_template
 from noetl.core.language.source.nodes import Scalar
-from noetl.core.language.syntax.tree import ArcSyntax, BodySyntax, RuleSyntax, StepSyntax, TaskSyntax
+from noetl.core.language.syntax.tree import ArcSyntax, BodySyntax, ConstructSyntax, RuleSyntax, StepSyntax, TaskSyntax
 
 # Fields of `output` that describe the error itself.
 _ERROR_FIELDS = frozenset({"status", "error", "http", "pg", "py"})
@@ -29,6 +29,7 @@ def check(context: AnalysisContext) -> None:
             _check_pipeline(context, body)
     if not context.has_dynamic_steps:  # steps created at run time may leave the cycle
         _check_graph(context)
+        _check_self_call(context)
     _check_calls(context)
 
 
@@ -185,6 +186,43 @@ def _back_arc(steps: list[StepSyntax], inside: set[str]) -> ArcSyntax | None:
             if arc.target in earlier and arc.target in inside:
                 return arc
     return None
+
+
+# --- a playbook that calls itself ---
+
+
+def _check_self_call(context: AnalysisContext) -> None:
+    """Report a call of this playbook that every execution reaches."""
+    own = {context.document.catalog_path, context.document.name}
+    file = context.reader.findings.file.replace("\\", "/").rpartition("/")[2]
+    steps = {step.name: step for step in context.document.steps}
+    name: str | None = context.entry
+    seen: set[str] = set()
+    while name in steps and name not in seen:
+        step = steps[name]
+        seen.add(name)
+        if step.admit_rules:
+            return
+        for item in step.items:
+            if step.loop is not None or isinstance(item, ConstructSyntax) or _may_skip(item):
+                continue  # its tasks are conditional: a collection may be empty
+            path = item.parameters.get("path") if item.kind == "playbook" else None
+            called = path.value.text.strip() if path is not None and isinstance(path.value, Scalar) else ""
+            if called and (called in own or (file and called.removeprefix("./") == file)):
+                message = f'endless recursion: every execution calls this playbook ("{called}") again'
+                hint = "put the call under `choose`, or guard the arc that leads to it"
+                context.reader.add("endless-cycle", path.value if path is not None else item.node, message, hint)
+                return
+            if any(rule.do in ("break", "jump", "fail") for rule in item.rules):
+                break
+        name = _always_next(step)
+
+
+def _always_next(step: StepSyntax) -> str | None:
+    """The step that always follows, if there is one."""
+    open_arcs = [arc for arc in step.arcs if not always_false(arc.when)]
+    first = open_arcs[0] if open_arcs else None
+    return first.target if first is not None and always_true(first.when) else None
 
 
 # --- blocks -------------------------------------------------------------------------------------

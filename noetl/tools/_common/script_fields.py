@@ -1,0 +1,13 @@
+"""The members of `script:`, shared by the kinds that load code from a file; cheap to import."""
+
+from __future__ import annotations
+
+from noetl.core.model.tool import Field, Members
+
+SCRIPT_MEMBERS = Members(
+    fields={
+        "uri": Field("string", "The file, URL or object with the code.", required=True),
+        "source": Field("any", "Where it is: `{type: file|http|inline|gcs|s3, ...}`."),
+        "auth": Field("any", "The credential for the source.", aliases=("credential",)),
+    }
+)

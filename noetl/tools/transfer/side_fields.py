@@ -1,0 +1,110 @@
+"""The fields of the sides of a transfer, by kind; the validator reports what a side does not have. Cheap to import."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from noetl.core.model.tool import Field, Members
+from noetl.data.formats import FORMATS, OTHER_NAMES
+from noetl.tools._common.http_fields import REQUEST_FIELDS
+from noetl.tools._common.sql_fields import DATABASE_FILE, POSTGRES_CONNECTION
+
+KINDS = {
+    "postgres": "postgres", "postgresql": "postgres", "duckdb": "duckdb", "sqlite": "sqlite",
+    "http": "http", "https": "http", "api": "http", "webhook": "http",
+    "object": "object", "s3": "object", "gcs": "object", "gs": "object", "azure": "object", "file": "object",
+    "object_store": "object", "parquet": "object", "csv": "object", "json": "object",
+    "data": "data", "ref": "data", "reference": "data",
+}  # fmt: skip
+# The kind that a key implies if `kind` is not given, in this order.
+IMPLIED_KINDS = {
+    "url": "http", "endpoint": "http", "ref": "data", "data": "data", "uri": "object", "table": "", "path": "object",
+}  # fmt: skip
+MODES = ("append", "replace", "upsert")
+ON_ERROR = ("fail", "continue")
+OTHER_ON_ERROR = ("warn", "ignore")  # older spellings of `continue`
+
+CHUNK = Members(
+    fields={
+        "size": Field("integer", "Rows per chunk.", least=1),
+        "path": Field("string", "The path of the rows in a JSON document."),
+    }
+)
+_SIDE = {
+    "kind": Field("string", "The kind of this side.", aliases=("type",)),
+    "name": Field("string", "A name, for the reader."),
+    "desc": Field("string", "What it is for."),
+    "auth": Field("any", "The credential.", aliases=("credential",)),
+    "spec": Field("mapping", "Settings of the connection."),
+}
+_SOURCE = {
+    **_SIDE,
+    "types": Field("mapping", "Column -> type, where the rows do not determine it."),
+    "chunk": Field("any", "`{size, path}`, as beside `source`.", members=CHUNK),
+}
+_QUERY = {
+    "query": Field("string", "The query.", aliases=("sql", "command", "statement")),
+    "table": Field("string", "The table, instead of a query."),
+    "params": Field("any", "Bind parameters of the query.", aliases=("parameters",)),
+}
+_FILE = {"file": replace(DATABASE_FILE, aliases=(*DATABASE_FILE.aliases, "path"))}
+_HTTP = {name: declared for name, declared in REQUEST_FIELDS.items() if name != "auth"}
+_OBJECT = {
+    "uri": Field("string", "The address or path.", aliases=("path", "file", "key", "url")),
+    "format": Field("string", "The format of the file.", choices=FORMATS, also=OTHER_NAMES),
+    "provider": Field("string", "`s3`, `gcs`, `azure` or `file`."),
+    "bucket": Field("string", "The bucket or container.", aliases=("container",)),
+    "content_type": Field("string", "Content type of the object."),
+}
+_DATA = {"data": Field("any", "The rows."), "ref": Field("any", "A reference.")}
+
+
+def _source(fields: dict[str, Field], *requires: tuple[str, ...]) -> Members:
+    return Members(fields={**_SOURCE, **fields}, requires=requires)
+
+
+def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, ...], location: str) -> Members:
+    known = {
+        **_SIDE,
+        **fields,
+        "mode": Field("string", "What happens to rows that are already there.", choices=modes, also=also),
+        "key": Field("any", "The column (or columns) that identify a row.", aliases=("keys",)),
+        "mapping": Field("mapping", "Target column -> source column, or a template over `row`."),
+        "on_error": Field("string", "What an error of this target means.", choices=ON_ERROR, also=OTHER_ON_ERROR),
+        "create": Field("boolean", "Create a missing table."),
+        "data": Field("any", "Written once to this target, instead of the source's rows."),
+    }
+    if location == "uri":
+        known["uri"] = replace(fields["uri"], required=True)
+        known.pop("key")
+        return Members(fields=known)
+    known[location] = replace(known[location], required=True)
+    return Members(fields=known, required_by={"mode": {"upsert": ("key",)}})
+
+
+_TABLE = {"table": Field("string", "The table.")}
+_SOURCES = {
+    "postgres": _source({**_QUERY, **POSTGRES_CONNECTION}, ("query", "table")),
+    "duckdb": _source({**_QUERY, **_FILE}, ("query", "table")),
+    "sqlite": _source({**_QUERY, **_FILE}, ("query", "table")),
+    "http": _source(
+        {
+            **_HTTP,
+            "pages": Field("any", "How further pages are requested."),
+            "rows_path": Field("string", "The path of the rows in the response.", aliases=("path",)),
+            "retry": Field("any", "Retries of a request."),
+        },
+        ("url",),
+    ),
+    "object": _source({**_OBJECT, "rows_path": Field("string", "The path of the rows in a JSON file.")}, ("uri",)),
+    "data": _source(_DATA, ("data", "ref")),
+}
+_TARGETS = {
+    "postgres": _target({**_TABLE, **POSTGRES_CONNECTION}, MODES, ("insert",), "table"),
+    "duckdb": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
+    "sqlite": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
+    "http": _target({name: each for name, each in _HTTP.items() if name != "key"}, ("append",), ("insert",), "url"),
+    "object": _target(_OBJECT, ("replace",), (), "uri"),
+}
+SOURCES = {name: _SOURCES[kind] for name, kind in KINDS.items()}
+TARGETS = {name: _TARGETS[kind] for name, kind in KINDS.items() if kind in _TARGETS}
