@@ -45,7 +45,12 @@ def _masked(masker: Masker, value: Any) -> Any:
             extracts=masker.mask_data(value.extracts),
         )
     if isinstance(value, ErrorInfo):
-        return replace(value, message=masker.mask(value.message), details=masker.mask_data(value.details))
+        return replace(
+            value,
+            message=masker.mask(value.message),
+            details=masker.mask_data(value.details),
+            secondary=_masked(masker, value.secondary),
+        )
     if isinstance(value, Position):
         return replace(
             value,

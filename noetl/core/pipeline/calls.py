@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.playbook import MAX_CALL_DEPTH, Block
-from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located, with_unset
 from noetl.core.pipeline.frame import BlockLoop, Frame, Level, block_iteration, enter, show
 from noetl.core.pipeline.scopes import show_output
 from noetl.core.pipeline.task_assignments import assign, restore, snapshot
@@ -108,8 +108,11 @@ def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
         show_output(frame.shared, level, outcome)
         before = snapshot(frame, level)
         patch: dict[str, dict[str, Any]] = {}
+        unset: dict[str, TemplateError] = {}
         try:
-            assign(frame, level, level.program.assignments, patch, {} if outcome.status == "error" else None)
+            assign(frame, level, level.program.assignments, patch, unset if outcome.status == "error" else None)
+            if outcome.error is not None:
+                outcome = replace(outcome, error=with_unset(outcome.error, unset))
         except MISSING_DATA:
             restore(frame, level, before)
             raise

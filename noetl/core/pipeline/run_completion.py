@@ -9,9 +9,9 @@ import msgspec
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.pipeline.actions import Finished
 from noetl.core.pipeline.calls import outcome_of, recorded_of
-from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located, with_unset
 from noetl.core.pipeline.frame import Frame, Level
-from noetl.core.pipeline.scopes import show_output
+from noetl.core.pipeline.scopes import show_output, show_own_result
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
 from noetl.core.templates.template import holds
 from noetl.errors import TemplateError
@@ -28,7 +28,11 @@ def finish(frame: Frame, level: Level) -> Finished:
         if frame.looping:
             stop = not failed and level.program.until is not None and _until_holds(frame, level, outcome)
         elif level.program.assignments:
-            _apply_step_set(frame, level, outcome, patch, failed=failed)
+            unset = _apply_step_set(frame, level, outcome, patch, failed=failed)
+            if unset and outcome.error is not None:
+                incomplete = with_unset(outcome.error, unset)
+                outcome = msgspec.structs.replace(outcome, error=incomplete)
+                recorded = msgspec.structs.replace(recorded, error=incomplete)
     except MISSING_DATA:
         raise
     except TemplateError as problem:
@@ -59,16 +63,23 @@ def finish(frame: Frame, level: Level) -> Finished:
     )
 
 
-def _apply_step_set(frame: Frame, level: Level, outcome: Outcome, patch: Patch, *, failed: bool) -> None:
-    """Apply the step's own `set`, which reads the step's output and no `iter`."""
+def _apply_step_set(
+    frame: Frame, level: Level, outcome: Outcome, patch: Patch, *, failed: bool
+) -> dict[str, TemplateError]:
+    """Apply the step's own `set`, which reads the step's output and no `iter`.
+
+    Returns the targets that were left unset because the step failed and their values could not be evaluated."""
     before = snapshot(frame, level)
     level.names.pop("iter", None)
     show_output(frame.shared, level, outcome)
+    show_own_result(frame.shared, level, outcome)
+    unset: dict[str, TemplateError] = {}
     try:
-        assign(frame, level, level.program.assignments, patch, {} if failed else None)
+        assign(frame, level, level.program.assignments, patch, unset if failed else None)
     except TemplateError:
         restore(frame, level, before)
         raise
+    return unset
 
 
 def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:

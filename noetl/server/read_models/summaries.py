@@ -36,6 +36,7 @@ from noetl.core.model.events import (
     WorkflowSynthesized,
 )
 from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.templates.views import error_fields
 from noetl.storage.ports.events import ExecutionSummary
 
 # ── the list of executions ──────────────────────────────────────────────────────────────
@@ -346,11 +347,4 @@ def output_document(output: Outcome | None, error: ErrorInfo | None = None) -> d
 
 def error_document(error: ErrorInfo | None) -> dict[str, Any] | None:
     """An error with all its fields."""
-    if error is None:
-        return None
-    return {
-        "kind": error.kind,
-        "message": error.message,
-        "retryable": error.retryable,
-        "details": error.details,
-    }
+    return None if error is None else error_fields(error)

@@ -1,6 +1,7 @@
 """Runs the author's Python code in a warm process (`process_pool.py`, `child/`).
 
-The code reads every input as a global (and all of them as `input`, `input_data`, `args`), and all scopes as `context`.
+The code reads every input of its task, and below them those of its step or block, as a global (and all of them as
+`input`, `input_data`, `args`), and all scopes as `context`.
 Its output is the variable `result`, the return value of `main(...)`, or a top-level `return`.
 """
 
@@ -98,6 +99,9 @@ async def _build_request(call: ToolCall) -> dict[str, Any] | Outcome:
         return _failure("schema", "nothing to run: set `code`, `script: {uri}`, or `module` and `callable`")
     if args:
         inputs = {**inputs, **args}
+    around = call.scopes.get("input")
+    if around:
+        inputs = {**around, **inputs}
     try:
         limits = _read_limits(call.spec.get("limits"))
         max_bytes = int(call.spec.get("max_output_bytes") or MAX_OUTPUT)

@@ -46,6 +46,7 @@ class ServerNames(Mapping[str, Any]):
         "ctx",
         "env",
         "outcome",
+        "own",
         "path",
         "scope",
         "state",
@@ -63,6 +64,7 @@ class ServerNames(Mapping[str, Any]):
         self.boundary: str | None = None
         self.token: Token | None = None
         self.outcome: Outcome | None = None
+        self.own: ResultView | None = None  # of the step whose `set` or arcs are evaluated: the run that has ended
         self.scope: dict[str, Any] = {}
         self.path: IterationPath = ()
 
@@ -76,10 +78,14 @@ class ServerNames(Mapping[str, Any]):
             return value
         if name == "ctx":
             return self.ctx
+        if name == "steps":
+            return StepsView(self.state, self.env, self.own)
         read = _SHARED.get(name)
         if read is not None:
             return read(self.state, self.env)
         state = self.state
+        if self.own is not None and name == self.own.name:
+            return self.own
         if name in state.net.steps:
             return result_of(state, self.env, name)
         if name in self.ctx:
@@ -145,6 +151,7 @@ def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome
     names.scope = run.position.step if run is not None and run.position is not None else step_run.scope
     names.step_run = step_run
     names.outcome = outcome
+    names.own = _own_result(names, step_run)
     return names
 
 
@@ -154,7 +161,17 @@ def at_arcs(state: State, env: EvaluationContext, step_run: StepRun, boundary: s
     names.step_run = step_run
     names.boundary = boundary
     names.outcome = step_run.outcome
+    names.own = _own_result(names, step_run)
     return names
+
+
+def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
+    """The result of the run that has just completed, which its step's name means in its own `set` and arcs."""
+    outcome = names.outcome
+    if outcome is None:
+        return None
+    results = step_run.results or None
+    return ResultView(outcome, name=step_run.step.name, results=results, resolve=names.env.resolver(outcome))
 
 
 def _input(names: ServerNames) -> Any:
@@ -307,19 +324,19 @@ def _loop_status(state: State, name: str, outcome: Outcome | None) -> dict[str, 
 class StepView(View):
     """`steps.<name>`: the status of a step, and its result."""
 
-    __slots__ = ("_env", "_name", "_state")
+    __slots__ = ("_env", "_name", "_own", "_state")
 
-    def __init__(self, state: State, env: EvaluationContext, name: str) -> None:
+    def __init__(self, state: State, env: EvaluationContext, name: str, own: ResultView | None) -> None:
         self._state = state
         self._env = env
         self._name = name
+        self._own = own
 
     def field(self, key: Any) -> Any:
         """`steps.fetch.status`, or a field of the result."""
         if key == "status":
             return status_of(self._state, self._name)
-        found = result_of(self._state, self._env, self._name)
-        return found.field(key)
+        return self._result().field(key)
 
     def fields(self) -> list[str]:
         """Names of the fields."""
@@ -327,25 +344,30 @@ class StepView(View):
 
     def value(self) -> Any:
         """The result as a whole."""
-        found = result_of(self._state, self._env, self._name)
+        found = self._result()
         if isinstance(found, Missing):
             found.fail()
         return found.value()
+
+    def _result(self) -> Any:
+        return result_of(self._state, self._env, self._name) if self._own is None else self._own
 
 
 class StepsView(View):
     """`steps`: every step by its name, dashes included."""
 
-    __slots__ = ("_env", "_state")
+    __slots__ = ("_env", "_own", "_state")
 
-    def __init__(self, state: State, env: EvaluationContext) -> None:
+    def __init__(self, state: State, env: EvaluationContext, own: ResultView | None = None) -> None:
         self._state = state
         self._env = env
+        self._own = own
 
     def field(self, key: Any) -> Any:
         """One step."""
         if key in self._state.net.steps:
-            return StepView(self._state, self._env, key)
+            own = self._own if self._own is not None and self._own.name == key else None
+            return StepView(self._state, self._env, key, own)
         raise TemplateError(f'"steps.{key}": there is no step "{key}"')
 
     def fields(self) -> list[str]:

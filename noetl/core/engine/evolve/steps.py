@@ -16,6 +16,7 @@ from noetl.core.model.events import (
     StepStarted,
     TokenParked,
 )
+from noetl.core.model.outcome import with_secondary
 
 
 def record_of(state: State, name: str) -> StepRecord:
@@ -215,7 +216,9 @@ def _routed(state: State, event: NextEvaluated, at: float) -> None:
             taken = True
             add_token(state, arc.token, arc.target, arc.args, event.step, event.boundary)
     if event.error is not None:
-        state.ending = Ending("failed", event.error, event.step, step_run.outcome)
+        own = step_run.outcome.error if step_run.failed and step_run.outcome else None
+        error = event.error if own is None else with_secondary(own, event.error)
+        state.ending = Ending("failed", error, event.step, step_run.outcome)
         if step_run.phase == "ended":
             remove_step_run(state, step_run)
         return

@@ -37,7 +37,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
-from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, with_secondary
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
 from noetl.core.templates.views import extract
 
@@ -337,13 +337,14 @@ def fail_step(state: State, env: EvaluationContext, step_run: StepRun, outcome: 
     compiled = state.net.compiled(step_run.step.name)
     writes: dict[str, Any] = {}
     if compiled.assignments:
-        unset: list[str] = []
+        unset: dict[str, ErrorInfo] = {}
         names = at_step_set(state, env, step_run, outcome)
         writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path, unset)
         if unset and outcome.error is not None:
             # The original error is reported; targets that `set` could not evaluate are a detail of it.
-            error = msgspec.structs.replace(outcome.error, details={**outcome.error.details, "unset": unset})
-            outcome = msgspec.structs.replace(outcome, error=error)
+            details = {**outcome.error.details, "unset": list(unset)}
+            error = msgspec.structs.replace(outcome.error, details=details)
+            outcome = msgspec.structs.replace(outcome, error=with_secondary(error, next(iter(unset.values()))))
     return StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=outcome, patch=writes, by_server=True)
 
 

@@ -1,0 +1,274 @@
+"""Rules of the language at run time: own results in cycles, inputs of code, secondary errors, events, limits of loops."""
+
+import textwrap
+
+import pytest
+
+CYCLE = """
+workload: {pages: 3}
+workflow:
+  - step: start
+    set: {ctx.page: 1, ctx.seen: []}
+    next: {arcs: [{step: fetch}]}
+  - step: fetch
+    tool:
+      kind: python
+      input: {page: "{{ ctx.page }}", pages: "{{ workload.pages }}"}
+      code: "result = {'page': page, 'more': page < pages}"
+    set:
+      ctx.page: "{{ fetch.page + 1 }}"
+      ctx.seen: "{{ ctx.seen + [fetch.page] }}"
+    next:
+      arcs:
+        - {step: fetch, when: "{{ fetch.more }}", set: {ctx.last: "{{ fetch.page }}"}}
+        - {step: end, when: "{{ not fetch.more }}", set: {ctx.last: "{{ fetch.page }}"}}
+  - step: end
+    tool: {kind: noop}
+"""
+
+
+def test_the_name_of_a_step_in_its_own_set_is_the_run_that_completed(play):
+    ran = play(CYCLE)
+    assert ran.status == "success", ran.error
+    assert ran.ctx == {"page": 4, "seen": [1, 2, 3], "last": 3}
+    assert ran.order("step.scheduled") == ["start", "fetch", "fetch", "fetch", "end"]
+
+
+def test_the_name_of_a_failed_step_in_its_own_set_is_the_run_that_failed(play):
+    ran = play("""
+    workflow:
+      - step: start
+        set: {ctx.n: 1}
+        next: {arcs: [{step: work}]}
+      - step: work
+        tool:
+          kind: python
+          input: {n: "{{ ctx.n }}"}
+          code: |
+            if n == 2:
+                raise ValueError("two")
+            result = {"n": n}
+        set: {ctx.n: 2, ctx.status: "{{ work.status }}", ctx.kind: "{{ work.error.kind | default('none') }}"}
+        next:
+          arcs:
+            - {step: work, when: "{{ event.name == 'step.done' }}"}
+            - {step: end, when: "{{ event.name == 'step.failed' and work.error.kind == 'python' }}"}
+      - step: end
+        tool: {kind: noop}
+    """)
+    assert (ran.status, ran.ctx) == ("success", {"n": 2, "status": "error", "kind": "python"})
+
+
+def test_the_name_of_a_loop_step_in_its_own_set_is_the_run_that_completed(play):
+    ran = play("""
+    workflow:
+      - step: start
+        set: {ctx.base: 0}
+        next: {arcs: [{step: many}]}
+      - step: many
+        loop: {in: "{{ [1, 2] }}", iterator: n}
+        tool: {kind: python, input: {n: "{{ iter.n + ctx.base }}"}, code: "result = n"}
+        set: {ctx.base: "{{ many.results | sum }}", ctx.done: "{{ many.stats.succeeded }}"}
+        next:
+          arcs:
+            - {step: many, when: "{{ (many.results | sum) < 9 }}"}
+    """)
+    assert ran.status == "success", ran.error
+    assert ran.ctx == {"base": 9, "done": 2}
+    assert ran.order("step.scheduled") == ["start", "many", "many"]
+
+
+def test_the_name_of_a_step_in_its_own_tasks_is_its_previous_run(play):
+    ran = play("""
+    workflow:
+      - step: count
+        tool:
+          - name: add
+            kind: python
+            input: {before: "{{ count.n | default(0) }}"}
+            code: "result = {'n': before + 1}"
+        next: {arcs: [{step: count, when: "{{ count.n < 3 }}"}]}
+    """)
+    assert (ran.status, ran.data) == ("success", {"n": 3})
+
+
+# ── python ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_code_reads_the_input_of_its_step_below_its_own(play):
+    ran = play("""
+    workflow:
+      - step: start
+        input: {a: 1, b: 2}
+        tool:
+          - name: script
+            kind: python
+            input: {b: 20}
+            code: "result = [a, b, input['a'], input_data['b'], context['a'], args['a']]"
+          - name: function
+            kind: python
+            code: |
+              def main(a, b, c=3):
+                  return [a, b, c]
+    """)
+    assert ran.status == "success", ran.error
+    assert ran.of("task.done", task="script")[0].outcome.data == [1, 20, 1, 20, 1, 1]
+    assert ran.data == [1, 2, 3]
+
+
+def test_code_of_a_looping_step_reads_the_input_of_its_step(play):
+    ran = play("""
+    workflow:
+      - step: start
+        loop: {in: "{{ [1, 2] }}", iterator: n}
+        input: {ten: "{{ iter.n * 10 }}"}
+        tool: {kind: python, code: "result = ten"}
+    """)
+    assert ran.data == [10, 20], ran.error
+
+
+def test_code_of_a_block_reads_the_input_of_its_block_only(play):
+    ran = play("""
+    workbook:
+      - name: add
+        input: {x: 1, y: 2}
+        tool: {kind: python, code: "result = [x, y, 'outer' in dir()]"}
+    workflow:
+      - step: start
+        input: {outer: 5}
+        tool: {kind: workbook, block: add, input: {x: 40}}
+    """)
+    assert ran.data == [40, 2, False], ran.error
+
+
+def test_an_input_that_is_null_is_a_parameter(play):
+    ran = play("""
+    workload: {nothing: null}
+    workflow:
+      - step: start
+        tool:
+          kind: python
+          input: {a: "{{ workload.nothing }}", b: null}
+          code: |
+            def main(a, b):
+                return [a, b]
+    """)
+    assert (ran.status, ran.data) == ("success", [None, None]), ran.error
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def main(context):\n    return read(context)",
+        "async def main(context):\n    return read(context)",
+        "result = read(context)",
+        "return read(context)",
+    ],
+)
+def test_context_has_all_keys_also_those_that_no_template_reads(play, code):
+    text = """
+    workload: {limit: 7, both: workload}
+    workflow:
+      - step: start
+        set: {ctx.region: eu, ctx.both: ctx}
+        next: {arcs: [{step: first}]}
+      - step: first
+        tool: {kind: python, code: "result = {'id': 1}"}
+        next: {arcs: [{step: second}]}
+      - step: second
+        input: {a: 1}
+        loop: {in: "{{ [5] }}", iterator: n}
+        tool:
+          - name: before
+            kind: python
+            code: "result = 'before'"
+          - name: script
+            kind: python
+            code: |
+              def read(context):
+                  return [context["limit"], context.workload.limit, context["region"], context["ctx"]["region"],
+                          context["first"]["id"], context["before"], context["n"], context["a"], context["both"],
+                          context.get("missing", "none")]
+    """
+    ran = play(textwrap.dedent(text) + textwrap.indent(code, " " * 10))
+    assert ran.data == [[7, 7, "eu", "eu", 1, "before", 5, 1, "ctx", "none"]], ran.error
+
+
+# ── errors after errors ─────────────────────────────────────────────────────────────────
+
+FAILING = """
+workflow:
+  - step: start
+    {loop}
+    tool: {{kind: python, code: "raise ValueError('first')"}}
+    {set}
+    next:
+      arcs:
+        - {{step: end, when: "{{{{ {when} }}}}"}}
+  - step: end
+    tool: {{kind: noop}}
+"""
+
+
+@pytest.mark.parametrize("loop", ["", 'loop: {in: "{{ [1] }}", iterator: n}'])
+def test_a_guard_that_cannot_be_evaluated_does_not_hide_the_error_of_the_step(play, loop):
+    ran = play(FAILING.format(loop=loop, set="", when="output.data.id > 3"))
+    assert (ran.status, ran.error["kind"]) == ("failed", "python")
+    assert "first" in ran.error["message"]
+    assert ran.error["secondary"]["kind"] == "template"
+    assert ":" in ran.error["secondary"]["message"]
+    (finished,) = ran.of("workflow.finished")
+    assert finished.error.kind == "python"
+    assert finished.error.secondary.kind == "template"
+
+
+@pytest.mark.parametrize("loop", ["", 'loop: {in: "{{ [1] }}", iterator: n}'])
+def test_a_set_that_cannot_be_evaluated_does_not_hide_the_error_of_the_step(play, loop):
+    ran = play(FAILING.format(loop=loop, set='set: {ctx.id: "{{ output.data.id + 1 }}", ctx.ok: 1}', when="false"))
+    assert (ran.status, ran.error["kind"], ran.ctx) == ("failed", "python", {"ok": 1})
+    (failed,) = ran.of("step.failed")
+    assert failed.output.error.secondary.kind == "template"
+    assert "output.data" in failed.output.error.secondary.message
+    assert ran.error["secondary"]["kind"] == "template"
+
+
+def test_the_set_of_an_arc_that_cannot_be_evaluated_does_not_hide_the_error_of_the_step(play):
+    ran = play("""
+    workflow:
+      - step: start
+        tool: {kind: python, code: "raise ValueError('first')"}
+        next: {arcs: [{step: end, when: true, set: {ctx.id: "{{ output.data.id + 1 }}"}}]}
+      - step: end
+        tool: {kind: noop}
+    """)
+    assert (ran.status, ran.error["kind"]) == ("failed", "python")
+    assert ran.error["secondary"]["kind"] == "template"
+
+
+@pytest.mark.parametrize("where", ["when", "set"])
+def test_a_rule_that_cannot_be_evaluated_does_not_hide_the_error_of_the_task(play, where):
+    when = "output.data.id > 3" if where == "when" else "true"
+    sets = ", set: {ctx.id: '{{ output.data.id + 1 }}'}" if where == "set" else ""
+    ran = play(f"""
+    workflow:
+      - step: start
+        tool:
+          kind: python
+          code: "raise ValueError('first')"
+          spec: {{policy: {{rules: [{{when: "{{{{ {when} }}}}", then: {{do: continue{sets}}}}}]}}}}
+    """)
+    assert (ran.status, ran.error["kind"]) == ("failed", "python")
+    assert ran.error["secondary"]["kind"] == "template"
+
+
+def test_a_guard_that_cannot_be_evaluated_after_a_good_step_is_the_error(play):
+    ran = play("""
+    workflow:
+      - step: start
+        tool: {kind: noop}
+        next: {arcs: [{step: end, when: "{{ output.data.id > 3 }}"}]}
+      - step: end
+        tool: {kind: noop}
+    """)
+    assert (ran.status, ran.error["kind"]) == ("failed", "template")
+    assert "secondary" not in ran.error or ran.error["secondary"] is None
