@@ -272,3 +272,30 @@ def test_a_guard_that_cannot_be_evaluated_after_a_good_step_is_the_error(play):
     """)
     assert (ran.status, ran.error["kind"]) == ("failed", "template")
     assert "secondary" not in ran.error or ran.error["secondary"] is None
+
+
+# ── layers of spec ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("step", "loop", "task"), [(3, 7, None), (7, 3, None), (9, 9, 4), (None, 5, None)])
+def test_the_bound_of_task_runs_is_that_of_the_innermost_layer(play, step, loop, task):
+    def spec(value):
+        return f"spec: {{max_task_runs: {value}}}" if value else ""
+
+    rules = "policy: {rules: [{when: true, then: {do: jump, to: again}}]}"
+    most = f"max_task_runs: {task}, " if task else ""
+    ran = play(f"""
+    executor: {{spec: {{max_task_runs: 20}}}}
+    workflow:
+      - step: start
+        {spec(step)}
+        loop:
+          in: "{{{{ [1] }}}}"
+          iterator: n
+          {spec(loop)}
+        tool: [{{name: again, kind: noop, spec: {{{most}{rules}}}}}]
+    """)
+    limit = task or loop or step
+    assert (ran.status, ran.error["kind"]) == ("failed", "pipeline.runaway")
+    assert len(ran.of("task.started")) == limit
+    assert f" {limit} task runs" in ran.error["message"]

@@ -105,7 +105,7 @@ def test_objects_have_their_bucket_in_the_source_or_in_the_uri():
     assert _address("s3://b/a.py", "s3", {}) == "s3://b/a.py"
     with pytest.raises(ScriptUnavailable, match="bucket"):
         _address("a.py", "s3", {})
-    with pytest.raises(ScriptUnavailable, match="`ftp`.*file, http, inline"):
+    with pytest.raises(ScriptUnavailable, match=r"`ftp`.*file, http, inline"):
         _address("a.py", "ftp", {})
     with pytest.raises(ScriptUnavailable, match="uri"):
         _address("", "file", {})

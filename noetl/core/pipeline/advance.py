@@ -60,7 +60,7 @@ def next_action(frame: Frame) -> Action:
         compiled = level.compiled
         if compiled.skips and skip(frame, level, compiled):
             continue
-        if level.task_runs >= level.program.owner.max_task_runs:
+        if level.task_runs >= compiled.max_task_runs:
             fail_level(frame, level, runaway(frame, level))
             continue
         action = start(frame, level, compiled)

@@ -115,7 +115,7 @@ def fail_level(frame: Frame, level: Level, problem: ErrorInfo) -> None:
 
 def runaway(frame: Frame, level: Level) -> ErrorInfo:
     """The error of a pipeline that exceeds its limit of task runs."""
-    limit = level.program.owner.max_task_runs
+    limit = level.compiled.max_task_runs
     message = (
         f"{frame.playbook.where(level.program.owner.path)}: the pipeline exceeded the limit of {limit:,} task "
         "runs; to allow more, raise `spec.max_task_runs`"

@@ -65,6 +65,7 @@ def _address(uri: str, kind: str, source: Mapping[str, Any]) -> str:
     if kind in _BUCKETS and "://" not in uri:
         bucket = source.get("bucket")
         if not bucket:
-            raise ScriptUnavailable("schema", f"script {uri}: a source of type `{kind}` requires `bucket`, or a full URI")
+            message = f"script {uri}: a source of type `{kind}` requires `bucket`, or a full URI"
+            raise ScriptUnavailable("schema", message)
         return f"{_BUCKETS[kind]}://{bucket}/{uri.lstrip('/')}"
     return uri

@@ -296,9 +296,6 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
     body.spec, body.spec_path = node, f"{body.path}/spec"
     if "set" in node.entries:
         reader.add("set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `step`")
-    if "max_task_runs" in fields:
-        runs = fields["max_task_runs"][1]
-        body.max_task_runs = runs.value if isinstance(runs, Scalar) else None
     if "pool" in fields and isinstance(body, StepSyntax):
         body.pool = text_of(fields["pool"][1])
     if "policy" not in fields or _is_empty(fields["policy"][1]):

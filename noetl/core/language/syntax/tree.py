@@ -224,7 +224,6 @@ class BodySyntax(Struct, eq=False):
     failure: str = "fail_fast"
     timeout_s: Node | None = None
     deadline_s: Node | None = None
-    max_task_runs: int | None = None
 
     @property
     def arcs(self) -> list[ArcSyntax]:
