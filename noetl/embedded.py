@@ -199,7 +199,7 @@ async def open_local(
         )
         closing.append(secrets.close)
         orchestrator = build_orchestrator(
-            Stores(events, playbooks, results, MemoryRunQueue(), open_triggers(events)),
+            Stores(events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events)),
             specs,
             keychain=secrets,
             files=find_file,

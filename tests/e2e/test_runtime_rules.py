@@ -299,3 +299,118 @@ def test_the_bound_of_task_runs_is_that_of_the_innermost_layer(play, step, loop,
     assert (ran.status, ran.error["kind"]) == ("failed", "pipeline.runaway")
     assert len(ran.of("task.started")) == limit
     assert f" {limit} task runs" in ran.error["message"]
+
+
+# ── placement ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("profile", ["local", "distributed", "auto"])
+def test_an_embedded_engine_runs_everything_whatever_pool_is_named(play, profile):
+    ran = play(
+        f"""
+    executor: {{profile: {profile}, spec: {{pool: elsewhere, placement: {{labels: {{gpu: "true"}}}}}}}}
+    workflow:
+      - step: start
+        spec: {{pool: gpu, placement: {{labels: {{gpu: "true"}}}}}}
+        tool: {{kind: noop, spec: {{pool: other}}}}
+        next: {{arcs: [{{step: many}}]}}
+      - step: many
+        spec: {{pool: gpu}}
+        loop: {{in: "{{{{ [1, 2, 3] }}}}", iterator: n, spec: {{mode: parallel}}}}
+        tool: {{kind: python, input: {{n: "{{{{ iter.n }}}}"}}, code: "result = n"}}
+        next: {{arcs: [{{step: end}}]}}
+      - step: end
+        tool: {{kind: noop}}
+    """,
+        timeout=10,
+    )
+    assert ran.status == "success"
+    assert ran.of("loop.done")[0].succeeded == 3
+
+
+# ── why ─────────────────────────────────────────────────────────────────────────────────
+
+BRANCHES = """
+workflow:
+  - step: start
+    tool: {kind: noop}
+    next: {spec: {mode: inclusive}, arcs: [{step: slow}, {step: broken}, {step: other}]}
+  - step: slow
+    tool: {kind: shell, command: sleep 30}
+  - step: broken
+    tool: {kind: python, code: "raise ValueError('the cause')"}
+  - step: other
+    tool: {kind: shell, command: sleep 30}
+"""
+
+
+def because(stage, ran):
+    return stage.do(stage.orchestrator.explain(ran.result.execution_id)).because
+
+
+def test_why_names_the_branch_that_failed_and_not_a_cancelled_one(stage):
+    ran = stage.play(BRANCHES)
+    assert ran.error["kind"] == "python"
+    reasons = because(stage, ran)
+    assert reasons[0].startswith("step broken failed") and "the cause" in reasons[0]
+    assert not any("slow" in reason or "cancelled" in reason for reason in reasons)
+    (finding,) = stage.do(stage.orchestrator.why(ran.result.execution_id))
+    assert finding.step == "broken" and "the cause" in finding.text
+
+
+def test_why_names_the_iteration_that_failed(stage):
+    ran = stage.play("""
+    workflow:
+      - step: start
+        loop: {in: "{{ [0, 1, 2, 3] }}", iterator: n, spec: {mode: parallel}}
+        tool:
+          - name: warm
+            kind: python
+            code: "raise KeyError('handled')"
+            spec: {policy: {rules: [{when: true, then: {do: continue}}]}}
+          - name: work
+            kind: shell
+            command: "if [ {{ iter.n }} = 2 ]; then exit 7; else sleep 30; fi"
+    """)
+    reasons = because(stage, ran)
+    assert reasons[0].startswith("step start failed")
+    assert any("task work of start/2" in reason and "7" in reason for reason in reasons), reasons
+    assert not any("handled" in reason for reason in reasons)
+
+
+def test_why_names_the_step_of_the_child_that_failed(stage):
+    stage.register(
+        BRANCHES.replace("workflow:", "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: below}\nworkflow:", 1)
+    )
+    ran = stage.play("""
+    workflow:
+      - step: start
+        tool: {kind: noop}
+        next: {spec: {mode: inclusive}, arcs: [{step: slow}, {step: call}]}
+      - step: slow
+        tool: {kind: shell, command: sleep 30}
+      - step: call
+        tool: {kind: playbook, path: below}
+    """)
+    reasons = because(stage, ran)
+    assert reasons[0].startswith("step call failed") and "the cause" in reasons[0]
+    assert any("step broken failed" in reason and "child execution" in reason for reason in reasons), reasons
+
+
+def test_why_says_that_a_guard_failed_after_the_step_did(stage):
+    ran = stage.play(FAILING.format(loop="", set="", when="output.data.id > 3"))
+    reasons = because(stage, ran)
+    assert reasons[0].startswith("step start failed") and "first" in reasons[0]
+    assert reasons[1].startswith("an arc of step start could not be evaluated")
+
+
+def test_why_names_a_failure_that_was_not_handled_after_one_that_was(stage):
+    ran = stage.play("""
+    workflow:
+      - step: start
+        tool: {kind: python, code: "raise ValueError('handled')"}
+        next: {arcs: [{step: next, when: "{{ event.name == 'step.failed' }}"}]}
+      - step: next
+        tool: {kind: python, code: "raise ValueError('not handled')"}
+    """)
+    assert because(stage, ran)[0].startswith("step next failed")
