@@ -4,6 +4,8 @@ import textwrap
 
 import pytest
 
+from noetl.core.model.events import envelope
+
 CYCLE = """
 workload: {pages: 3}
 workflow:
@@ -414,3 +416,90 @@ def test_why_names_a_failure_that_was_not_handled_after_one_that_was(stage):
         tool: {kind: python, code: "raise ValueError('not handled')"}
     """)
     assert because(stage, ran)[0].startswith("step next failed")
+
+
+# ── events ──────────────────────────────────────────────────────────────────────────────
+
+FIELDS = (
+    "event_id execution_id seq timestamp source name version entity_type entity_id status step step_run_id "
+    "iteration_id iteration_index task_run_id task_label attempt parent_event_id"
+).split()
+
+
+@pytest.mark.parametrize("loop", ["", 'loop: {in: "{{ [1, 2] }}", iterator: n}'])
+@pytest.mark.parametrize("fails", [False, True])
+def test_guards_read_every_field_of_the_envelope_of_their_event(play, loop, fails):
+    same = " and ".join(f"event.{field} == ctx.{field}" for field in FIELDS)
+    sets = ", ".join(f'ctx.{field}: "{{{{ event.{field} }}}}"' for field in FIELDS)
+    code = "raise ValueError('no')" if fails else "result = {'n': 5}"
+    ran = play(f"""
+    workflow:
+      - step: start
+        {loop}
+        tool: {{kind: python, code: "{code}"}}
+        next: {{arcs: [{{step: gated, when: "{{{{ event.seq > 0 }}}}", set: {{{sets}}}}}]}}
+      - step: gated
+        spec:
+          policy:
+            admit: {{rules: [{{when: "{{{{ {same} and event.payload.step == 'start' }}}}", then: {{allow: true}}}}]}}
+        tool: {{kind: noop}}
+    """)
+    assert (ran.status, "gated" in ran.steps) == ("success", True), ran.error
+    assert ran.steps["gated"].status == "success"
+    (token,) = [body for body in ran.of("next.evaluated") if body.step == "start" and any(a.token for a in body.arcs)]
+    name = token.boundary
+    logged = next(envelope(each) for each in ran.events if each.body.NAME == name and each.body.step == "start")
+    assert ran.ctx == {field: logged[field] for field in FIELDS}
+
+
+def test_the_gate_of_the_entry_step_reads_the_start_of_the_workflow(play):
+    ran = play("""
+    workflow:
+      - step: start
+        spec:
+          policy:
+            admit:
+              rules:
+                - when: "{{ event.name == 'workflow.started' and event.seq == 3 and event.entity_type == 'workflow'
+                    and event.entity_id == execution_id and event.payload.entry == 'start' and event.step is none }}"
+                  then: {allow: true}
+        tool: {kind: noop}
+    """)
+    assert ran.order("step.scheduled") == ["start"]
+
+
+def test_a_gate_reads_the_event_of_its_own_token_when_the_step_has_run_again(play):
+    ran = play("""
+    workflow:
+      - step: start
+        set: {ctx.n: 0}
+        next: {arcs: [{step: work}]}
+      - step: work
+        tool: {kind: python, input: {n: "{{ ctx.n }}"}, code: "result = {'n': n}"}
+        set: {ctx.n: "{{ ctx.n + 1 }}"}
+        next:
+          spec: {mode: inclusive}
+          arcs:
+            - {step: work, when: "{{ output.data.n < 2 }}"}
+            - {step: gated, when: "{{ output.data.n == 0 }}"}
+      - step: gated
+        spec:
+          policy:
+            admit:
+              join: each
+              rules: [{when: "{{ ctx.n == 3 and event.output.data.n == 0 }}", then: {allow: true}}]
+        tool: {kind: noop}
+    """)
+    assert "gated" in ran.order("step.scheduled")
+
+
+def test_a_loop_step_is_started_once(play):
+    ran = play("""
+    workflow:
+      - step: start
+        loop: {in: "{{ [1, 2] }}", iterator: n, loop: {in: "{{ [1, 2] }}", iterator: m}}
+        tool: {kind: noop}
+    """)
+    (started,) = ran.of("step.started")
+    assert (started.step, started.by_server) == ("start", True)
+    assert ran.names.index("step.scheduled") < ran.names.index("step.started") < ran.names.index("loop.started")

@@ -87,7 +87,7 @@ def fold(playbook: Playbook, recorded: Iterable[Recorded], state: State | None =
             raise CorruptLog(
                 f"execution {state.execution_id}: event {each.execution_id}-{each.seq} cannot follow seq {state.seq}"
             )
-        evolve(state, each.body, each.at)
+        evolve(state, each.body, each.at, each.parent_seq)
     if state is None:
         raise CorruptLog("a log without events has no state; use begin(playbook, execution_id) for an empty one")
     for loop in open_loops(state):
@@ -221,6 +221,7 @@ class _Advance(Struct, eq=False, gc=False):
                 self._cancel_leased_runs(event)
             state.seq = seq = state.seq + 1
             state.at = at
+            state._cause = parent
             applier(state, event, at)
             recorded.append(Recorded(execution_id, seq, at, event, parent))
             if has_handler:

@@ -379,6 +379,8 @@ def _ack(report: Report, answer: ReplyFuture) -> ReportAck:
 
 
 def _started(leases: Leases, body: StepStarted | IterationStarted) -> None:
+    if isinstance(body, StepStarted) and body.by_server:
+        return  # a loop, or a step without tasks: no worker has a lease
     metrics.CLAIMED.add()
     leases.grant(_run_of(body), body.epoch, body.worker)
 

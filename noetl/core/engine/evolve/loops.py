@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.engine.evolve.steps import lease, mark_started, release_lease
+from noetl.core.engine.evolve.steps import boundary_event, lease, mark_started, release_lease
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import checksum
@@ -185,4 +185,5 @@ def _loop_done(state: State, event: LoopDone, at: float) -> None:
     loop.out_of_order = {}
     if not path:
         step_run.phase = "looped"
+        step_run.event = boundary_event(state, event, step_run.id, event.output)
         step_run.outcome = event.output

@@ -34,6 +34,7 @@ from noetl.core.model.events import (
     OutputsStored,
     StepDone,
     StepFailed,
+    StepStarted,
 )
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
@@ -49,7 +50,8 @@ _json = msgspec.json.Encoder().encode
 def begin_loop(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """Start the loop of a scheduled step: evaluate its collection."""
     try:
-        return [_loop_started(state, env, step_run, ())]
+        loop = _loop_started(state, env, step_run, ())
+        return [StepStarted(step=step_run.step.name, step_run_id=step_run.id, worker="server", by_server=True), loop]
     except Failure as failure:
         return [fail_step(state, env, step_run, Outcome("error", error=failure.error))]
 
