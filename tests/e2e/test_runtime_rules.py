@@ -503,3 +503,75 @@ def test_a_loop_step_is_started_once(play):
     (started,) = ran.of("step.started")
     assert (started.step, started.by_server) == ("start", True)
     assert ran.names.index("step.scheduled") < ran.names.index("step.started") < ran.names.index("loop.started")
+
+
+# ── loops ───────────────────────────────────────────────────────────────────────────────
+
+WRITES = """
+workflow:
+  - step: start
+    spec: {{policy: {{failure: {{mode: best_effort}}}}}}
+    loop: {{in: "{{{{ [0, 1, 2, 3] }}}}", iterator: n, spec: {{mode: {mode}, policy: {{reduce: {reduce}}}}}}}
+    tool:
+      - name: wait
+        kind: python
+        input: {{n: "{{{{ iter.n }}}}"}}
+        code: "import time; time.sleep({delay}); result = n"
+        set: {{{set}}}
+    set: {{ctx.seen: "{{{{ step }}}}"}}
+"""
+DELAYS = ["0.02 * n", "0.02 * (4 - n)"]
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_step_writes_of_parallel_iterations_that_differ_are_a_conflict(play, delay):
+    ran = play(WRITES.format(mode="parallel", reduce="{}", delay=delay, set='step.x: "{{ iter.n }}"'))
+    (done,) = ran.of("loop.done")
+    assert (done.succeeded, done.failed) == (1, 3)
+    assert {body.output.error.kind for body in ran.of("loop.iteration.failed")} == {"ctx.conflict"}
+    assert all("step.x" in body.output.error.message for body in ran.of("loop.iteration.failed"))
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_step_writes_of_parallel_iterations_that_are_equal_or_apart_are_kept(play, delay):
+    sets = 'step.same: 1, step.all: "{{ {} }}"'
+    ran = play(WRITES.format(mode="parallel", reduce="{}", delay=delay, set=sets))
+    assert (ran.of("loop.done")[0].succeeded, ran.ctx["seen"]) == (4, {"same": 1, "all": {}})
+    ran = play("""
+    workflow:
+      - step: start
+        loop: {in: "{{ ['a', 'b'] }}", iterator: n, spec: {mode: parallel}}
+        tool:
+          - {name: a, kind: noop, set: {step.by.a: 1}, spec: {policy: {rules: [{when: "{{ iter.n == 'b' }}", then: {do: skip}}]}}}
+          - {name: b, kind: noop, set: {step.by.b: 2}, spec: {policy: {rules: [{when: "{{ iter.n == 'a' }}", then: {do: skip}}]}}}
+        set: {ctx.seen: "{{ step.by }}"}
+    """)
+    assert ran.ctx == {"seen": {"a": 1, "b": 2}}
+
+
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+@pytest.mark.parametrize("delay", DELAYS)
+def test_step_writes_are_reduced_in_index_order(play, mode, delay):
+    reduce = "{step.total: sum, step.seen.all: append, ctx.total: sum}"
+    sets = 'step.total: "{{ iter.n }}", step.seen.all: "{{ iter.n }}", step.seen.other: 5, ctx.total: "{{ iter.n }}"'
+    ran = play(WRITES.format(mode=mode, reduce=reduce, delay=delay, set=sets))
+    assert ran.of("loop.done")[0].failed == 0, ran.of("loop.iteration.failed")
+    assert ran.ctx == {"seen": {"total": 6, "seen": {"all": [0, 1, 2, 3], "other": 5}}, "total": 6}
+
+
+def test_a_later_iteration_of_a_sequential_loop_replaces_step_writes(play):
+    ran = play(WRITES.format(mode="sequential", reduce="{}", delay="0", set='step.x: "{{ iter.n }}"'))
+    assert ran.ctx["seen"] == {"x": 3}
+
+
+def test_the_step_scope_of_a_called_block_is_not_shared_by_iterations(play):
+    ran = play("""
+    workbook:
+      - name: own
+        tool: {kind: noop, set: {step.x: "{{ input.n }}"}}
+    workflow:
+      - step: start
+        loop: {in: "{{ [0, 1, 2] }}", iterator: n, spec: {mode: parallel}}
+        tool: {kind: workbook, block: own, input: {n: "{{ iter.n }}"}}
+    """)
+    assert ran.of("loop.done")[0].succeeded == 3

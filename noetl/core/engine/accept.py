@@ -294,9 +294,9 @@ def _repeated(state: State, report: Report) -> Reply | None:
 def _accept_writes(state: State, run: Run, event: TaskDone, record: Record) -> ErrorInfo | None:
     """Record a task that wrote into scopes; return the conflict that it caused, if any."""
     writes: dict[str, Any] = event.patch.get("ctx") or {}
-    problem = _conflict(state, run, writes) if writes and run.path else None
+    problem = _conflict(state, run, reduce.shared_writes(event)) if run.path else None
     if problem is not None:
-        patch = {scope: values for scope, values in event.patch.items() if scope != "ctx"}
+        patch = {scope: values for scope, values in event.patch.items() if scope not in ("ctx", "step")}
         record([msgspec.structs.replace(event, patch=patch)], run.seq)
         return problem
     record([event], run.seq)
@@ -322,7 +322,7 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
         if key in compiled.reduce:
             why = reduce.mismatch(compiled.reduce[key], value)
             if why is not None:
-                return error_info("schema", f"ctx.{key}: {why}")
+                return error_info("schema", f"{reduce.target_of(key)}: {why}")
     if compiled.parallel_from is None or compiled.parallel_to is None:
         return None
     known = run.step_run.loops[run.path[: compiled.parallel_from]].writes
@@ -337,7 +337,7 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
                 index = ".".join(map(str, writer))
                 return error_info(
                     "ctx.conflict",
-                    f"ctx.{key} was written with another value by iteration {index} of this parallel loop; "
+                    f"{reduce.target_of(key)} was written with another value by iteration {index} of this parallel loop; "
                     "write iter.* instead, or declare a reducer (loop.spec.policy.reduce)",
                     details={"key": key, "iteration": index},
                 )

@@ -38,6 +38,7 @@ from noetl.core.model.playbook import (
     DEFAULT_MAX_DELAY,
     DEFAULT_MAX_IDLE_TASK_RUNS,
     DEFAULT_MAX_TASK_RUNS,
+    STEP_KEY,
     Admission,
     AdmitRule,
     Arc,
@@ -233,7 +234,7 @@ class Lowering:
         """A loop and the loops inside it."""
         if loop is None:
             return None
-        reduce = {key.removeprefix("ctx."): name for key, name in data_of(loop.reduce).items()} if loop.reduce else {}
+        reduce = {_reduced_key(key): name for key, name in data_of(loop.reduce).items()} if loop.reduce else {}
         return Loop(
             collection=self.value(loop.collection, f"{loop.path}/in"),
             iterator=loop.iterator or "item",
@@ -447,6 +448,12 @@ def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     if isinstance(inner.get("timeout"), dict) and timeout is not None and not isinstance(timeout, dict):
         outer = {**outer, "timeout": {"total": timeout}}
     return deep_merge(outer, inner)
+
+
+def _reduced_key(target: str) -> str:
+    """The key of a reducer: a path below ctx, or `step:` and a path below step."""
+    scope, _, path = target.partition(".")
+    return f"{STEP_KEY}{path}" if scope == "step" else target.removeprefix("ctx.")
 
 
 def _max_task_runs(layers: tuple[_Layer, ...], tasks: tuple[Task, ...]) -> int:

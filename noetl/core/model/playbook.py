@@ -35,6 +35,7 @@ DEFAULT_MAX_STEP_RUNS = 1_000_000
 MAX_CALL_DEPTH = 32
 
 ALL = "*"
+STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
 
 
 class Location(Struct, frozen=True, array_like=True):
@@ -131,7 +132,7 @@ class Loop(Struct, frozen=True, omit_defaults=True):
     max_in_flight: Value = None
     until: Value = None
     exec: Literal["local", "distributed"] = "distributed"
-    reduce: dict[str, Reducer] = field(default_factory=dict)  # "total" or "a.b" below ctx -> reducer
+    reduce: dict[str, Reducer] = field(default_factory=dict)  # "total" or "a.b" below ctx, "step:total" -> reducer
     inner: Loop | None = None
     path: str = ""
 

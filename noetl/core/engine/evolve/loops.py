@@ -21,7 +21,9 @@ from noetl.core.model.events import (
     OutputsStored,
 )
 from noetl.core.model.ids import iteration_id
+from noetl.core.model.merge import deep_merge, put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.playbook import STEP_KEY
 
 _json = msgspec.json.Encoder().encode
 
@@ -76,7 +78,7 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         del step_run.open[run_id]
         contributions = run.contributions
     if event.step_patch:
-        step_run.scope = {**step_run.scope, **event.step_patch}
+        _write_scope(state, step_run, event.step_patch)
     inner = step_run.loops.pop(path, None)
     if run is None and inner is None:
         loop.begun += 1  # its inner loop could not start
@@ -100,6 +102,26 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         loop.failed += 1
         _list_failure(loop, index, event.output.error)
     _finish(state, loop, index, status, data, parts, checksum(event))
+
+
+def _write_scope(state: State, step_run: StepRun, patch: dict[str, Any]) -> None:
+    """Write an iteration's changes of `step`: in parallel loops beside those of the others, else over them."""
+    compiled = state.net.compiled(step_run.step.name)
+    scope = step_run.scope
+    for key in compiled.reduce:
+        if key.startswith(STEP_KEY):
+            patch = _without(patch, key.removeprefix(STEP_KEY).split("."))
+    step_run.scope = {**scope, **patch} if compiled.parallel_from is None else deep_merge(scope, patch)
+
+
+def _without(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """The values without the one at a path: it is reduced when the loop is done."""
+    head, *rest = path
+    if head not in values or (rest and not isinstance(values[head], dict)):
+        return values
+    if rest:
+        return {**values, head: _without(values[head], rest)}
+    return {key: value for key, value in values.items() if key != head}
 
 
 def _list_failure(loop: Loop, index: int, error: ErrorInfo | None) -> None:
@@ -186,4 +208,7 @@ def _loop_done(state: State, event: LoopDone, at: float) -> None:
     if not path:
         step_run.phase = "looped"
         step_run.event = boundary_event(state, event, step_run.id, event.output)
+        for key, value in loop.parts.items():
+            if key.startswith(STEP_KEY):
+                step_run.scope = put_path(step_run.scope, tuple(key.removeprefix(STEP_KEY).split(".")), value)
         step_run.outcome = event.output

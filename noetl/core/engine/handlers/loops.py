@@ -39,6 +39,7 @@ from noetl.core.model.events import (
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, with_secondary
+from noetl.core.model.playbook import STEP_KEY
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
 from noetl.core.templates.views import extract
 
@@ -257,7 +258,7 @@ def loop_done(state: State, event: LoopDone, env: EvaluationContext) -> list[Eve
         return []
     step_run = state.runs[event.step_run_id]
     loop = step_run.loops[()]
-    if loop.parts:
+    if any(not key.startswith(STEP_KEY) for key in loop.parts):
         try:
             patch = _reduced(state, env, loop)
         except Failure as failure:
@@ -271,6 +272,8 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
     compiled = state.net.compiled(loop.step_run.step.name)
     patch: dict[str, Any] = {}
     for dotted, value in loop.parts.items():
+        if dotted.startswith(STEP_KEY):
+            continue  # `loop.done` has written it to the scope of the step
         reducer = compiled.reduce[dotted]
         target = tuple(dotted.split("."))
         before = _value_at(state.ctx, target)
