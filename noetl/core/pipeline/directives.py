@@ -5,7 +5,7 @@ Attempts. `attempts: N` means N executions in total, including the first one. Th
 worker uses up the attempt that it had started. After the last attempt `retry` becomes `fail`, with
 the error of the last execution.
 
-With `retry`, `delay` is the base of the `backoff`; with `jump` and `continue` it is a fixed pause
+With `retry`, `delay` is the base of the `backoff`, and an HTTP server's `Retry-After` is honoured; with `jump` and `continue` it is a fixed pause
 before the next task (a polling loop).
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
-from noetl.core.pipeline.backoff import delay_before_next
+from noetl.core.pipeline.backoff import delay_before_next, with_retry_after
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.policy import number
 from noetl.core.pipeline.program import CompiledRule
@@ -71,13 +71,9 @@ def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Out
     attempts = int(number(frame, level, then.attempts, "attempts", rule.path))
     if level.attempt >= attempts:
         return _exhausted(frame, level, rule, outcome, attempts)
-    delay = delay_before_next(
-        then.backoff,
-        number(frame, level, then.delay, "delay", rule.path),
-        level.attempt,
-        number(frame, level, then.max_delay, "max_delay", rule.path),
-    )
-    return Move("retry", delay=delay)
+    most = number(frame, level, then.max_delay, "max_delay", rule.path)
+    delay = delay_before_next(then.backoff, number(frame, level, then.delay, "delay", rule.path), level.attempt, most)
+    return Move("retry", delay=with_retry_after(delay, outcome, most))
 
 
 def _exhausted(frame: Frame, level: Level, rule: CompiledRule, outcome: Outcome, attempts: int) -> Move:
