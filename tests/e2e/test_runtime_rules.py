@@ -575,3 +575,126 @@ def test_the_step_scope_of_a_called_block_is_not_shared_by_iterations(play):
         tool: {kind: workbook, block: own, input: {n: "{{ iter.n }}"}}
     """)
     assert ran.of("loop.done")[0].succeeded == 3
+
+
+TOLERANT = """
+workflow:
+  - step: start
+    spec: {{policy: {{failure: {{mode: best_effort{most}}}}}}}
+    loop: {{in: "{{{{ range(20) | list }}}}", iterator: n, spec: {{mode: {mode}}}}}
+    tool:
+      kind: python
+      input: {{n: "{{{{ iter.n }}}}"}}
+      code: |
+        if n % 4 == 1:
+            raise ValueError(f"bad {{n}}")
+        result = n
+    next: {{arcs: [{{step: end, when: "{{{{ event.name == 'step.failed' }}}}", set: {{ctx.failed: "{{{{ output.loop.failed }}}}"}}}}]}}
+  - step: end
+    tool: {{kind: noop}}
+"""
+
+
+@pytest.mark.parametrize("mode", ["sequential", "parallel"])
+@pytest.mark.parametrize(
+    ("most", "fails"), [("", False), (", max_failed: 5", False), (", max_failed: 4", True), (', max_failed: "25%"', False),
+                        (', max_failed: "24.9%"', True), (", max_failed: 0", True)],
+)  # fmt: skip
+def test_a_best_effort_loop_fails_when_more_iterations_fail_than_may(play, mode, most, fails):
+    ran = play(TOLERANT.format(mode=mode, most=most))
+    assert ran.status == "success"
+    assert ("end" in ran.order("step.scheduled")) is fails
+    assert bool(ran.of("step.failed")) is fails
+    if fails and "0" not in most:
+        error = ran.of("step.failed")[0].output.error
+        assert (error.kind, ran.ctx["failed"]) == ("python", 5)
+        assert "5 of 20 iterations failed, at most 4 may" in error.message and "bad" in error.message
+
+
+def test_the_failures_of_a_loop_have_index_item_and_error(play):
+    ran = play(TOLERANT.format(mode="parallel", most=""))
+    counts = ran.of("loop.done")[0].output.helpers["loop"]
+    assert [(each["index"], each["item"]) for each in counts["failures"]] == [(n, n) for n in (1, 5, 9, 13, 17)]
+    assert {each["error"]["kind"] for each in counts["failures"]} == {"python"}
+    assert "bad 5" in counts["failures"][1]["error"]["message"]
+    assert "failures_omitted" not in counts
+
+
+@pytest.mark.parametrize("size", [130, 20_000])  # inline, and stored by reference
+def test_failures_beyond_a_hundred_are_counted(play, size):
+    ran = play(f"""
+    workflow:
+      - step: start
+        spec: {{policy: {{failure: {{mode: best_effort}}}}}}
+        loop: {{in: "{{{{ range({size}) | list }}}}", iterator: n, spec: {{mode: parallel}}}}
+        tool: {{kind: noop, set: {{iter.x: "{{{{ 1 // 0 if iter.n % {size // 130} == 0 else 1 }}}}"}}}}
+    """)
+    counts = ran.of("loop.done")[0].output.helpers["loop"]
+    listed = counts["failures"]
+    assert len(listed) == 100 and counts["failures_omitted"] == counts["failed"] - 100
+    assert all(each["item"] == each["index"] for each in listed)
+
+
+def test_nested_loops_count_the_failures_of_the_step(play):
+    text = """
+    workflow:
+      - step: start
+        spec: {policy: {failure: {mode: best_effort, max_failed: MOST}}}
+        loop:
+          in: "{{ [0, 1, 2] }}"
+          iterator: a
+          loop: {in: "{{ [10, 20] }}", iterator: b, spec: {mode: parallel}}
+        tool:
+          kind: python
+          input: {a: "{{ iter.parent.a }}", b: "{{ iter.b }}"}
+          code: |
+            if a and b == 20:
+                raise ValueError("no")
+            result = a + b
+    """
+    ran = play(text.replace("MOST", "2"))
+    assert (ran.status, ran.data) == ("success", [[10, 20], [11, None], [12, None]])
+    failures = ran.of("loop.done", path=())[0].output.helpers["loop"]["failures"]
+    assert [(each["index"], each["item"]) for each in failures] == [(1, 1), (2, 2)]
+    assert play(text.replace("MOST", "1")).status == "failed"
+
+
+@pytest.mark.parametrize(("most", "status"), [(1, "failed"), (2, "success")])
+def test_a_looping_block_fails_when_more_iterations_fail_than_may(play, most, status):
+    ran = play(f"""
+    workbook:
+      - name: each
+        spec: {{policy: {{failure: {{mode: best_effort, max_failed: {most}}}}}}}
+        loop: {{in: "{{{{ [1, 2, 3] }}}}", iterator: n}}
+        tool: {{kind: python, input: {{n: "{{{{ iter.n }}}}"}}, code: "result = 6 // (n - 2) if n < 3 else 1 // 0"}}
+    workflow:
+      - step: start
+        tool: {{kind: workbook, block: each}}
+    """)
+    assert ran.status == status, ran.error
+    if status == "success":
+        assert [each["item"] for each in ran.result.output["loop"]["failures"]] == [2, 3]
+    else:
+        assert "2 of 3 iterations failed" in ran.error["message"]
+
+
+def test_the_outermost_reducer_of_a_key_counts_and_starts_at_the_value_in_ctx(play):
+    ran = play("""
+    workflow:
+      - step: start
+        set: {ctx.total: 100, ctx.ids: [0]}
+        next: {arcs: [{step: many}]}
+      - step: many
+        loop:
+          in: "{{ [1, 2] }}"
+          iterator: a
+          spec: {mode: parallel, policy: {reduce: {ctx.total: sum, ctx.ids: append}}}
+          loop:
+            in: "{{ [10, 20] }}"
+            iterator: b
+            spec: {mode: parallel, policy: {reduce: {ctx.total: max}}}
+        tool:
+          kind: noop
+          set: {ctx.total: "{{ iter.parent.a * iter.b }}", ctx.ids: "{{ iter.b + iter.parent.a }}", ctx.same: 1}
+    """)
+    assert ran.ctx == {"total": 190, "ids": [0, 11, 21, 12, 22], "same": 1}

@@ -34,7 +34,7 @@ from noetl.core.engine.commands import (
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.handlers.assignments import ctx_patch
-from noetl.core.engine.handlers.loops import fail_step
+from noetl.core.engine.handlers.loops import fail_step, loop_counts
 from noetl.core.engine.handlers.start import evaluate_request
 from noetl.core.engine.identity import checksum, checksum_of, checksums_seen, key_of
 from noetl.core.engine.lease_rules import claim, claim_rejection, end_run, lose_lease, reserved_for_other, step_of
@@ -143,10 +143,7 @@ def _timer(state: State, command: FireTimer, env: EvaluationContext, record: Rec
         else:
             why = f"the step exceeded its timeout of {step_run.timeout_s:g} s"
         loop = step_run.loops.get(())
-        helpers = {}
-        if loop is not None:
-            counts = {"total": loop.count, "succeeded": loop.succeeded, "failed": loop.failed}
-            helpers["loop"] = {**counts, "skipped": loop.count - loop.succeeded - loop.failed}
+        helpers = {} if loop is None else {"loop": loop_counts(loop)}
         outcome = Outcome("error", error=error_info("timeout", why), helpers=helpers)
         record([fail_step(state, env, step_run, outcome)], step_run.seq)
     return _ACCEPTED
@@ -337,8 +334,8 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
                 index = ".".join(map(str, writer))
                 return error_info(
                     "ctx.conflict",
-                    f"{reduce.target_of(key)} was written with another value by iteration {index} of this parallel loop; "
-                    "write iter.* instead, or declare a reducer (loop.spec.policy.reduce)",
+                    f"{reduce.target_of(key)} was written with another value by iteration {index} of this parallel "
+                    "loop; write iter.* instead, or declare a reducer (loop.spec.policy.reduce)",
                     details={"key": key, "iteration": index},
                 )
     return None

@@ -95,6 +95,7 @@ class _Loop(Struct, array_like=True):
     writes: dict[str, tuple[Any, IterationPath]]
     parts: dict[str, Any]
     out_of_order_parts: dict[int, dict[str, Any]]
+    failed_items: dict[int, Any] = {}
 
 
 class _StepRun(Struct, array_like=True):

@@ -96,8 +96,9 @@ class Loop:
 
     __slots__ = (
         "_announced", "ahead", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
-        "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts", "parts", "path", "seq",
-        "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail", "target", "window", "writes",
+        "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts",
+        "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail",
+        "target", "window", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -137,6 +138,7 @@ class Loop:
         self.tail = bytearray()
         self.out_of_order: dict[int, bytes] = {}  # outputs that finished out of order
         self.failures: list[tuple[int, ErrorInfo]] = []
+        self.failed_items: dict[int, Any] = {}  # of `failures`, where the collection is stored
         self.writes: dict[str, tuple[Any, IterationPath]] = {}  # ctx path -> value and first writer
         self.parts: dict[str, Any] = {}  # reduction of all indices below `order`
         self.out_of_order_parts: dict[int, dict[str, Any]] = {}

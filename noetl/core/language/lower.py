@@ -175,6 +175,7 @@ class Lowering:
             assignments=self.assignments(step.sets),
             router=self.router(step.router),
             failure=cast(Any, step.failure),
+            max_failed=step.max_failed,
             timeout_s=self.value(step.timeout_s, f"{step.path}/spec/policy/lifecycle/timeout_s"),
             deadline_s=self.value(step.deadline_s, f"{step.path}/spec/policy/lifecycle/deadline_s"),
             max_task_runs=_max_task_runs(layers, tasks),
@@ -203,6 +204,7 @@ class Lowering:
             tasks=tasks,
             assignments=self.assignments(block.sets),
             failure=cast(Any, block.failure),
+            max_failed=block.max_failed,
             max_task_runs=_max_task_runs(layers, tasks),
             path=self.record_place(block.path, block.node),
         )

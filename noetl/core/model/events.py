@@ -346,6 +346,7 @@ class IterationFailed(Event, frozen=True, omit_defaults=True):
     output: Outcome
     step_patch: dict[str, Any] = field(default_factory=dict)
     by_server: bool = False
+    item: Any = None  # a small element of a collection that is stored by reference
 
 
 class OutputsStored(Event, frozen=True, omit_defaults=True):

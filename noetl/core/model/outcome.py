@@ -71,6 +71,12 @@ class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):
     extracts: dict[str, Any] = field(default_factory=dict)
 
 
+def listed_failure(index: int, item: Any, problem: ErrorInfo) -> dict[str, Any]:
+    """A failed iteration in `output.loop.failures`."""
+    error = {"kind": problem.kind, "message": problem.message, "retryable": problem.retryable}
+    return {"index": index, "item": item, "error": error, "kind": problem.kind, "message": problem.message}
+
+
 def with_secondary(first: ErrorInfo, second: ErrorInfo) -> ErrorInfo:
     """The first error with another one that followed from it recorded beside it."""
     known = first.secondary

@@ -171,6 +171,7 @@ class Block(Struct, frozen=True, omit_defaults=True):
     tasks: tuple[Task, ...] = ()
     assignments: tuple[Assignment, ...] = ()
     failure: FailureMode = "fail_fast"
+    max_failed: int | str | None = None
     max_task_runs: int = DEFAULT_MAX_TASK_RUNS
     path: str = ""
 
@@ -193,6 +194,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
     assignments: tuple[Assignment, ...] = ()
     router: Router = Router()
     failure: FailureMode = "fail_fast"
+    max_failed: int | str | None = None  # of best_effort: a number of iterations, or a share of them (`5%`)
     timeout_s: Value = None
     deadline_s: Value = None
     max_task_runs: int = DEFAULT_MAX_TASK_RUNS
@@ -203,6 +205,14 @@ class Step(Struct, frozen=True, omit_defaults=True):
     reads: tuple[str, ...] = ()
     pool: str | None = None
     path: str = ""
+
+
+def most_failures(body: Step | Block, count: int) -> int | None:
+    """How many iterations of `count` may fail; None: any number."""
+    if body.failure == "fail_fast":
+        return 0
+    most = body.max_failed
+    return int(count * float(most.rstrip("% ")) / 100) if isinstance(most, str) else most
 
 
 class KeychainEntry(Struct, frozen=True, omit_defaults=True):

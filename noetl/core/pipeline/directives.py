@@ -5,8 +5,8 @@ Attempts. `attempts: N` means N executions in total, including the first one. Th
 worker uses up the attempt that it had started. After the last attempt `retry` becomes `fail`, with
 the error of the last execution.
 
-With `retry`, `delay` is the base of the `backoff`, and an HTTP server's `Retry-After` is honoured; with `jump` and `continue` it is a fixed pause
-before the next task (a polling loop).
+With `retry`, `delay` is the base of the `backoff`, and an HTTP server's `Retry-After` is honoured; with `jump`
+and `continue` it is a fixed pause before the next task (a polling loop).
 """
 
 from __future__ import annotations

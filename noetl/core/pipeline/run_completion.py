@@ -16,6 +16,10 @@ from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapsho
 from noetl.core.templates.template import holds
 from noetl.errors import TemplateError
 
+MAX_ITEM = 512  # bytes of an element that a failure lists
+
+_encode = msgspec.json.Encoder().encode
+
 
 def finish(frame: Frame, level: Level) -> Finished:
     """Finish a run whose own pipeline (of the step or the iteration) has ended."""
@@ -60,7 +64,17 @@ def finish(frame: Frame, level: Level) -> Finished:
         stop=stop,
         skipped=frame.looping and not failed and not level.ran and bool(level.program.tasks),
         looping=frame.looping,
+        item=_stored_item(frame, level) if failed and frame.looping else None,
     )
+
+
+def _stored_item(frame: Frame, level: Level) -> Any:
+    """The element of a failed iteration, if it is small and its collection is stored: the server has only the index."""
+    items = frame.order.items
+    if not items or items[-1].collection is None:
+        return None
+    value = level.iter_base.get(items[-1].name)
+    return value if len(_encode(value)) <= MAX_ITEM else None
 
 
 def _apply_step_set(

@@ -101,6 +101,8 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         status, data, parts = FAILED, b"null", None
         loop.failed += 1
         _list_failure(loop, index, event.output.error)
+        if event.item is not None and len(loop.failed_items) < MAX_FAILURES:
+            loop.failed_items[index] = event.item
     _finish(state, loop, index, status, data, parts, checksum(event))
 
 

@@ -38,8 +38,8 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
-from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, with_secondary
-from noetl.core.model.playbook import STEP_KEY
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, listed_failure, with_secondary
+from noetl.core.model.playbook import STEP_KEY, most_failures
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
 from noetl.core.templates.views import extract
 
@@ -142,8 +142,11 @@ def iteration_ended(state: State, event: IterationDone | IterationFailed, env: E
     loop = step_run.loops.get(event.path[:-1]) if step_run else None
     if step_run is None or loop is None:
         return []
-    if type(event) is IterationFailed and step_run.step.failure == "fail_fast":
+    most = most_failures(step_run.step, loop.count)
+    if most == 0 and type(event) is IterationFailed:
         return _fail_loop(state, env, loop, event)
+    if most is not None and not loop.path and loop.failed > most and loop.failures:
+        return [_too_many_failures(state, env, loop, most)]
     if loop.complete:
         return _end_loop(state, env, loop)
     if len(loop.chunks) >= MAX_CHUNKS:
@@ -169,8 +172,21 @@ def _fail_loop(state: State, env: EvaluationContext, loop: Loop, event: Iteratio
     error = ErrorInfo(
         cause.kind, f"iteration {index}: {cause.message}", cause.retryable, {**cause.details, "iteration": index}
     )
-    outcome = Outcome("error", error=error, helpers={"loop": _counts(loop)})
+    outcome = Outcome("error", error=error, helpers={"loop": loop_counts(loop)})
     return [fail_step(state, env, step_run, outcome)]
+
+
+def _too_many_failures(state: State, env: EvaluationContext, loop: Loop, most: int) -> StepFailed:
+    """The failure of a loop that tolerates some failed iterations, but not so many."""
+    index, cause = loop.failures[0]
+    message = f"{loop.failed} of {loop.count} iterations failed, at most {most} may (failure.max_failed); "
+    error = ErrorInfo(
+        cause.kind,
+        f"{message}iteration {index}: {cause.message}",
+        cause.retryable,
+        {**cause.details, "iteration": index, "failed": loop.failed, "max_failed": most},
+    )
+    return fail_step(state, env, loop.step_run, Outcome("error", error=error, helpers={"loop": loop_counts(loop)}))
 
 
 def _iteration_failed(step_run: StepRun, path: IterationPath, error: ErrorInfo) -> IterationFailed:
@@ -183,7 +199,8 @@ def _iteration_failed(step_run: StepRun, path: IterationPath, error: ErrorInfo) 
     )
 
 
-def _counts(loop: Loop) -> dict[str, Any]:
+def loop_counts(loop: Loop) -> dict[str, Any]:
+    """`output.loop`: the counts of a loop, and its first failures."""
     counts: dict[str, Any] = {
         "total": loop.count,
         "succeeded": loop.succeeded,
@@ -192,16 +209,18 @@ def _counts(loop: Loop) -> dict[str, Any]:
     }
     if loop.failures:
         counts["failures"] = [
-            {"index": index, "kind": error.kind, "message": error.message}
+            listed_failure(index, loop.items[index] if loop.items is not None else loop.failed_items.get(index), error)
             for index, error in sorted(loop.failures, key=lambda failure: failure[0])
         ]
+    if loop.failed > len(loop.failures):
+        counts["failures_omitted"] = loop.failed - len(loop.failures)
     return counts
 
 
 def _end_loop(state: State, env: EvaluationContext, loop: Loop) -> list[Event]:
     """End a loop whose iterations have all finished."""
     step_run = loop.step_run
-    counts = _counts(loop)
+    counts = loop_counts(loop)
     try:
         outcome = _collected(state, env, loop, counts)
         stop = bool(loop.path) and _outer_until(state, env, loop, outcome)

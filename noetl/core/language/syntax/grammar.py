@@ -288,7 +288,8 @@ _shape(
             "text",
             "Stop at the first failure, or continue and list the failures.",
             choices=("fail_fast", "best_effort"),
-        )
+        ),
+        "max_failed": Key("any", "best_effort: more failed iterations than this fail the step: a number, or `5%`."),
     },
     noun="failure block",
 )
