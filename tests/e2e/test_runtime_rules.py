@@ -448,7 +448,7 @@ def test_guards_read_every_field_of_the_envelope_of_their_event(play, loop, fail
     assert ran.steps["gated"].status == "success"
     (token,) = [body for body in ran.of("next.evaluated") if body.step == "start" and any(a.token for a in body.arcs)]
     name = token.boundary
-    logged = next(envelope(each) for each in ran.events if each.body.NAME == name and each.body.step == "start")
+    logged = next(envelope(each) for each in ran.events if name == each.body.NAME and each.body.step == "start")
     assert ran.ctx == {field: logged[field] for field in FIELDS}
 
 

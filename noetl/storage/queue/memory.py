@@ -99,9 +99,12 @@ class MemoryRunQueue:
             self._parked[limit] = {run.execution_id: {run.run_id: run, **others}, **parked}
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
-        """Dequeue up to `claim.slots` runs, fair between executions."""
+        """Dequeue up to `claim.slots` runs, and at most the worker's share of them, fair between executions."""
         executions = self._pools.get(claim.pool)
-        return self._turns(executions, claim.slots) if executions else []
+        if not executions:
+            return []
+        slots = claim.slots if claim.workers == 1 else min(claim.slots, -(-self.waiting(claim.pool) // claim.workers))
+        return self._turns(executions, slots)
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait; the returned function ends it."""
