@@ -698,3 +698,53 @@ def test_the_outermost_reducer_of_a_key_counts_and_starts_at_the_value_in_ctx(pl
           set: {ctx.total: "{{ iter.parent.a * iter.b }}", ctx.ids: "{{ iter.b + iter.parent.a }}", ctx.same: 1}
     """)
     assert ran.ctx == {"total": 190, "ids": [0, 11, 21, 12, 22], "same": 1}
+
+
+# ── time limits ─────────────────────────────────────────────────────────────────────────
+
+WAITING = """
+workflow:
+  - step: start
+    tool: {{kind: noop}}
+    next: {{spec: {{mode: inclusive}}, arcs: [{{step: slow}}, {{step: late}}]}}
+  - step: slow
+    tool: {{kind: shell, command: sleep {sleep}}}
+    next: {{arcs: [{{step: {after}}}]}}
+  - step: late
+    spec: {{policy: {{lifecycle: {{deadline_s: 0.3}}{gate}}}}}
+    tool: {{kind: noop}}
+    next: {{arcs: [{{step: end, when: "{{{{ event.name == 'step.failed' and output.error.kind == 'timeout' }}}}"}}, {{step: other}}]}}
+  - step: end
+    tool: {{kind: noop}}
+  - step: other
+    tool: {{kind: noop}}
+"""
+GATE = ", admit: {rules: [{when: '{{ ctx.open | default(false) }}', then: {allow: true}}]}"
+
+
+@pytest.mark.parametrize(("after", "gate"), [("late", ""), ("other", GATE)], ids=["join", "gate"])
+def test_the_deadline_of_a_step_holds_while_its_token_waits(play, after, gate):
+    ran = play(WAITING.format(sleep=1.5, after=after, gate=gate), timeout=20)
+    (failed,) = ran.of("step.failed")
+    assert (failed.step, failed.output.error.kind) == ("late", "timeout")
+    names = [(each.body.NAME, getattr(each.body, "step", None)) for each in ran.events]
+    assert names.index(("step.failed", "late")) < names.index(("step.done", "slow"))
+    assert "end" in ran.order("step.scheduled") and ran.status == "success"
+
+
+def test_a_token_that_enters_before_the_deadline_is_not_timed_out(play):
+    ran = play(WAITING.format(sleep=0.02, after="late", gate="").replace("deadline_s: 0.3", "deadline_s: 20"))
+    assert not ran.of("step.failed") and ran.status == "success"
+
+
+@pytest.mark.parametrize("limit", ["timeout_s: 0.3", "deadline_s: 0.3"])
+@pytest.mark.parametrize("loop", ["", 'loop: {in: "{{ [1, 2] }}", iterator: n}'])
+def test_a_step_that_takes_too_long_fails_with_kind_timeout(play, limit, loop):
+    ran = play(f"""
+    workflow:
+      - step: start
+        spec: {{policy: {{lifecycle: {{{limit}}}}}}}
+        {loop}
+        tool: {{kind: shell, command: sleep 30}}
+    """)
+    assert (ran.status, ran.error["kind"]) == ("failed", "timeout")

@@ -33,6 +33,7 @@ from noetl.core.engine.commands import (
 )
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers import reduce
+from noetl.core.engine.handlers.admission import time_out_tokens
 from noetl.core.engine.handlers.assignments import ctx_patch
 from noetl.core.engine.handlers.loops import fail_step, loop_counts
 from noetl.core.engine.handlers.start import evaluate_request
@@ -127,6 +128,8 @@ def _signal(state: State, command: SendSignal, env: EvaluationContext, record: R
 
 
 def _timer(state: State, command: FireTimer, env: EvaluationContext, record: Record) -> Reply:
+    for events, cause in time_out_tokens(state, env.at):
+        record(events, cause)
     due = [run_id for run_id, at in state.due.items() if at <= env.at]
     for run_id in due:
         child = state.children.get(run_id)

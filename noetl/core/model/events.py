@@ -185,6 +185,7 @@ class TokenParked(Event, frozen=True, omit_defaults=True):
     reason: Literal["admission", "join", "paused"] = "admission"
     args: dict[str, Any] = field(default_factory=dict)
     origin: str | None = None  # the step it came from
+    deadline_at: float | None = None  # of the step: it fails if the token still waits then
 
 
 class StepScheduled(Event, frozen=True, omit_defaults=True):

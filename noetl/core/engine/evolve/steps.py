@@ -66,6 +66,8 @@ def _consume(state: State, step: str, tokens: tuple[str, ...]) -> list[Token]:
     for token in taken:
         if token.reason is None:
             state.unexamined -= 1
+        elif state.due:
+            state.due.pop(token.id, None)
     return taken
 
 
@@ -76,6 +78,8 @@ def _parked(state: State, event: TokenParked, at: float) -> None:
             if token.reason is None:
                 state.unexamined -= 1
             token.reason = event.reason
+    if event.deadline_at is not None:
+        state.due[event.token] = event.deadline_at
 
 
 @applies(StepSkipped)
