@@ -420,10 +420,7 @@ def test_why_names_a_failure_that_was_not_handled_after_one_that_was(stage):
 
 # ── events ──────────────────────────────────────────────────────────────────────────────
 
-FIELDS = (
-    "event_id execution_id seq timestamp source name version entity_type entity_id status step step_run_id "
-    "iteration_id iteration_index task_run_id task_label attempt parent_event_id"
-).split()
+FIELDS = ["event_id", "execution_id", "seq", "timestamp", "source", "name", "version", "entity_type", "entity_id", "status", "step", "step_run_id", "iteration_id", "iteration_index", "task_run_id", "task_label", "attempt", "parent_event_id"]
 
 
 @pytest.mark.parametrize("loop", ["", 'loop: {in: "{{ [1, 2] }}", iterator: n}'])

@@ -101,8 +101,9 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         status, data, parts = FAILED, b"null", None
         loop.failed += 1
         _list_failure(loop, index, event.output.error)
-        if event.item is not None and len(loop.failed_items) < MAX_FAILURES:
-            loop.failed_items[index] = event.item
+        item = event.item if isinstance(event, IterationFailed) else None
+        if item is not None and len(loop.failed_items) < MAX_FAILURES:
+            loop.failed_items[index] = item
     _finish(state, loop, index, status, data, parts, checksum(event))
 
 
