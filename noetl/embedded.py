@@ -202,7 +202,7 @@ async def open_local(
         secrets = keychain or InstallationKeychain(InstalledCredentials(settings.home, database=database))
         closing.push_async_callback(secrets.close)
         orchestrator = build_orchestrator(
-            Stores(events, playbooks, results, MemoryRunQueue(), open_triggers(events)),
+            Stores(events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events)),
             specs,
             keychain=secrets,
             files=find_file,

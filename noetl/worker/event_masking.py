@@ -15,7 +15,7 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.runtime.masking import Masker
 
-_DATA_FIELDS = ("outcome", "output", "patch", "step_patch", "nondeterminism", "position", "results", "payload")
+_DATA_FIELDS = ("outcome", "output", "patch", "step_patch", "nondeterminism", "position", "results", "payload", "item")
 
 
 def mask_event(masker: Masker, event: Event) -> Event:
@@ -45,7 +45,12 @@ def _masked(masker: Masker, value: Any) -> Any:
             extracts=masker.mask_data(value.extracts),
         )
     if isinstance(value, ErrorInfo):
-        return replace(value, message=masker.mask(value.message), details=masker.mask_data(value.details))
+        return replace(
+            value,
+            message=masker.mask(value.message),
+            details=masker.mask_data(value.details),
+            secondary=_masked(masker, value.secondary),
+        )
     if isinstance(value, Position):
         return replace(
             value,

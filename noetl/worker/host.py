@@ -130,17 +130,20 @@ class TaskHost(Struct, eq=False):
         return self._services.policy.allows(address)
 
     async def fetch_source(self, uri: str, *, source: Mapping[str, Any] | None = None) -> bytes:
-        """The bytes of `script: {uri}`: a file relative to the playbook, HTTP, or an object store."""
+        """The bytes of `script: {uri}`: a file (relative to the playbook, then to the working folder), HTTP, or an
+        object store."""
         scheme = urlsplit(uri).scheme.lower()
         kind = str((source or {}).get("type") or (source or {}).get("kind") or "").lower()
         if scheme in ("http", "https") or kind in ("http", "https"):
             return await self._fetch_http(uri, source or {})
-        if scheme in ("", "file") or (len(scheme) == 1 and os.sep == "\\"):
+        if scheme in ("", "file") or kind == "file" or (len(scheme) == 1 and os.sep == "\\"):
             return self._read_file(uri.removeprefix("file://"))
         return await self._fetch_object(uri, source or {})
 
     def _read_file(self, path: str) -> bytes:
         found = Path(self.resolve_path(path))
+        if not found.exists() and Path(path).exists():
+            found = Path(path)  # relative to the working folder
         if found.stat().st_size > MAX_SOURCE:
             raise StoreUnavailable(f"{path} is larger than {MAX_SOURCE:,} bytes", kind="storage.quota")
         return found.read_bytes()

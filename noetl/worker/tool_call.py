@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error
 from noetl.core.model.playbook import Backoff
 from noetl.core.model.tool import Timeout, ToolCall, ToolFunction
-from noetl.core.pipeline.backoff import delay_before_next, is_retried
+from noetl.core.pipeline.backoff import delay_before_next, is_retried, with_retry_after
 from noetl.errors import NoetlError, RequestRefused
 from noetl.runtime.clock import Clock
 
@@ -87,7 +87,7 @@ async def call_tool(run: ToolFunction, call: ToolCall, clock: Clock) -> Outcome:
         problem = outcome.error
         if problem is None or number >= attempts or not is_retried(problem, retry.get("on")):
             return outcome if number == 1 else replace(outcome, meta={**outcome.meta, "tool_attempts": number})
-        await clock.sleep(delay_before_next(backoff, delay, number, most))
+        await clock.sleep(with_retry_after(delay_before_next(backoff, delay, number, most), outcome, most))
         number += 1
 
 

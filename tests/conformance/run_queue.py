@@ -49,6 +49,18 @@ class RunQueueSuite:
         """Run a test's scenario; override to close what `open_queue` opened."""
         await scenario()
 
+    def test_several_workers_take_their_share_of_what_waits(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(runs("1", 9))
+            counts = [len(await queue.take(Claim(worker, 100, workers=2))) for worker in ("a", "b", "a", "b", "a")]
+            assert counts == [5, 2, 1, 1, 0]
+            await queue.put(runs("2", 9))
+            assert len(await queue.take(Claim("a", 3, workers=2))) == 3
+            assert len(await queue.take(Claim("a", 100))) == 6
+
+        asyncio.run(self.closing(scenario))
+
     def test_a_large_execution_does_not_delay_a_small_one(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()

@@ -11,6 +11,7 @@ import pytest
 from noetl.core.language.compile import compile_playbook
 from noetl.core.language.rewrite.migrate.v2025_11_to_canonical import migrate
 from noetl.embedded import open_local
+from noetl.errors import InvalidPlaybook
 from noetl.tools import registry as tools
 from tests.e2e.api import serving
 from tests.e2e.cases import FOLDER, expectation
@@ -49,3 +50,26 @@ def test_without_the_extension_it_is_rejected_with_a_hint(file: Path):
     assert found.playbook is None
     assert any("noetl migrate" in one.hint for one in found.diagnostics)
     assert compile_playbook(text, file=file.name, specs=tools.specs(), legacy=True).playbook is not None
+
+
+def test_the_input_under_spec_of_a_tool_is_lifted(play):
+    ran = play(
+        """
+        workload: {k: 3}
+        workflow:
+          - step: start
+            tool:
+              kind: python
+              spec:
+                input: {x: "{{ workload.k }}", y: 2}
+                code: |
+                  result = x + y
+        """,
+        legacy=True,
+    )
+    assert (ran.status, ran.data) == ("success", 5), ran.error
+
+
+def test_bind_to_the_scope_of_a_step_is_refused(play):
+    with pytest.raises(InvalidPlaybook, match=r"`step\.x` is reserved"):
+        play("workflow: [{step: start, bind: {step.x: 1}, tool: {kind: noop}}]", legacy=True)

@@ -33,8 +33,9 @@ from noetl.core.engine.commands import (
 )
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers import reduce
+from noetl.core.engine.handlers.admission import time_out_tokens
 from noetl.core.engine.handlers.assignments import ctx_patch
-from noetl.core.engine.handlers.loops import fail_step
+from noetl.core.engine.handlers.loops import fail_step, loop_counts
 from noetl.core.engine.handlers.start import evaluate_request
 from noetl.core.engine.identity import checksum, checksum_of, checksums_seen, key_of
 from noetl.core.engine.lease_rules import claim, claim_rejection, end_run, lose_lease, reserved_for_other, step_of
@@ -127,6 +128,8 @@ def _signal(state: State, command: SendSignal, env: EvaluationContext, record: R
 
 
 def _timer(state: State, command: FireTimer, env: EvaluationContext, record: Record) -> Reply:
+    for events, cause in time_out_tokens(state, env.at):
+        record(events, cause)
     due = [run_id for run_id, at in state.due.items() if at <= env.at]
     for run_id in due:
         child = state.children.get(run_id)
@@ -143,10 +146,7 @@ def _timer(state: State, command: FireTimer, env: EvaluationContext, record: Rec
         else:
             why = f"the step exceeded its timeout of {step_run.timeout_s:g} s"
         loop = step_run.loops.get(())
-        helpers = {}
-        if loop is not None:
-            counts = {"total": loop.count, "succeeded": loop.succeeded, "failed": loop.failed}
-            helpers["loop"] = {**counts, "skipped": loop.count - loop.succeeded - loop.failed}
+        helpers = {} if loop is None else {"loop": loop_counts(loop)}
         outcome = Outcome("error", error=error_info("timeout", why), helpers=helpers)
         record([fail_step(state, env, step_run, outcome)], step_run.seq)
     return _ACCEPTED
@@ -294,9 +294,9 @@ def _repeated(state: State, report: Report) -> Reply | None:
 def _accept_writes(state: State, run: Run, event: TaskDone, record: Record) -> ErrorInfo | None:
     """Record a task that wrote into scopes; return the conflict that it caused, if any."""
     writes: dict[str, Any] = event.patch.get("ctx") or {}
-    problem = _conflict(state, run, writes) if writes and run.path else None
+    problem = _conflict(state, run, reduce.shared_writes(event)) if run.path else None
     if problem is not None:
-        patch = {scope: values for scope, values in event.patch.items() if scope != "ctx"}
+        patch = {scope: values for scope, values in event.patch.items() if scope not in ("ctx", "step")}
         record([msgspec.structs.replace(event, patch=patch)], run.seq)
         return problem
     record([event], run.seq)
@@ -322,7 +322,7 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
         if key in compiled.reduce:
             why = reduce.mismatch(compiled.reduce[key], value)
             if why is not None:
-                return error_info("schema", f"ctx.{key}: {why}")
+                return error_info("schema", f"{reduce.target_of(key)}: {why}")
     if compiled.parallel_from is None or compiled.parallel_to is None:
         return None
     known = run.step_run.loops[run.path[: compiled.parallel_from]].writes
@@ -337,8 +337,8 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
                 index = ".".join(map(str, writer))
                 return error_info(
                     "ctx.conflict",
-                    f"ctx.{key} was written with another value by iteration {index} of this parallel loop; "
-                    "write iter.* instead, or declare a reducer (loop.spec.policy.reduce)",
+                    f"{reduce.target_of(key)} was written with another value by iteration {index} of this parallel "
+                    "loop; write iter.* instead, or declare a reducer (loop.spec.policy.reduce)",
                     details={"key": key, "iteration": index},
                 )
     return None

@@ -28,7 +28,7 @@ from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, SetTimer
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext
 from noetl.core.engine.evolve import APPLIERS, Applier, evolve
-from noetl.core.engine.lease_rules import claim, claimable, is_innermost, open_loops
+from noetl.core.engine.lease_rules import claim, claimable, is_innermost, is_local, open_loops, step_run_of
 from noetl.core.engine.outstanding import (
     answer_parent,
     effect_for,
@@ -87,7 +87,7 @@ def fold(playbook: Playbook, recorded: Iterable[Recorded], state: State | None =
             raise CorruptLog(
                 f"execution {state.execution_id}: event {each.execution_id}-{each.seq} cannot follow seq {state.seq}"
             )
-        evolve(state, each.body, each.at)
+        evolve(state, each.body, each.at, each.parent_seq)
     if state is None:
         raise CorruptLog("a log without events has no state; use begin(playbook, execution_id) for an empty one")
     for loop in open_loops(state):
@@ -198,7 +198,11 @@ class _Advance(Struct, eq=False, gc=False):
         taken: list[str] = []
         if not state.paused and state.ending is None and state.finished is None:
             check = None if self.env.capacity is None else CapacityCheck(state, self.env.capacity, waited=False)
-            taken = list(islice(claimable(state, command.pool, command.worker, check), command.slots))
+            ready = claimable(state, command.pool, command.worker, check)
+            taken = list(islice(ready, command.slots * command.workers))
+            if command.workers > 1 and not (taken and is_local(state, step_run_of(state, taken[0]))):
+                taken = taken[: -(-len(taken) // command.workers)]
+            taken = taken[: command.slots]
             for run_id in taken:
                 events, cause = claim(state, command.worker, run_id)
                 self._record(events, cause)
@@ -221,6 +225,7 @@ class _Advance(Struct, eq=False, gc=False):
                 self._cancel_leased_runs(event)
             state.seq = seq = state.seq + 1
             state.at = at
+            state._cause = parent
             applier(state, event, at)
             recorded.append(Recorded(execution_id, seq, at, event, parent))
             if has_handler:

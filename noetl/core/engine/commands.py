@@ -41,11 +41,13 @@ class ClaimAnyRun(Command, frozen=True):
     """A worker has free slots: lease it up to `slots` queued runs of this execution.
 
     Sent after a report, one append ends a step, starts the next one and leases it.
-    Only steps of `pool` count (None: steps that name no pool)."""
+    Only steps of `pool` count (None: steps that name no pool). With several live `workers` in the pool, the worker
+    gets at most its share of the runs that are ready, at least one."""
 
     worker: str
     slots: int = 1
     pool: str | None = None
+    workers: int = 1
 
 
 class ReportRun(Command, frozen=True):

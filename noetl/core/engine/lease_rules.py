@@ -75,13 +75,18 @@ def claim_rejection(state: State, run_id: str) -> str | None:
 
 def step_of(state: State, run_id: str) -> str:
     """The step of a claimable run."""
+    return step_run_of(state, run_id).step.name
+
+
+def step_run_of(state: State, run_id: str) -> StepRun:
+    """The step run of a claimable run."""
     run = state.open.get(run_id)
     if run is not None:
-        return run.step_run.step.name
+        return run.step_run
     found = state.loop_of(run_id)
     if found is None:
         raise LookupError(run_id)
-    return found[0].step_run.step.name
+    return found[0].step_run
 
 
 def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:

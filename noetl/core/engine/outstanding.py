@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from noetl.core.engine.effects import (
     AnswerParent,
     AwaitChild,
@@ -86,9 +88,11 @@ def answer_parent(state: State) -> Iterator[Effect]:
     parent = state.request.parent if state.request else None
     if parent is not None and state.finished is not None:
         outcome = state.output
-        if outcome is None or (state.finished != "success" and outcome.status == "ok"):
+        if state.finished != "success":
             error = state.error or error_info("unknown", f"the child execution ended with status {state.finished}")
-            outcome = Outcome("error", error=error)
+            outcome = structs.replace(outcome or Outcome("error"), status="error", error=error)
+        elif outcome is None:
+            outcome = Outcome("ok")
         yield AnswerParent(parent, state.execution_id, outcome)
 
 

@@ -14,7 +14,18 @@ import msgspec
 from msgspec import Struct
 
 from noetl.core.engine.identity import checksum_of, checksums_seen
-from noetl.core.engine.state import Child, Ending, Loop, Run, RunStatus, State, StepRecord, StepRun, Token
+from noetl.core.engine.state import (
+    BoundaryEvent,
+    Child,
+    Ending,
+    Loop,
+    Run,
+    RunStatus,
+    State,
+    StepRecord,
+    StepRun,
+    Token,
+)
 from noetl.core.model.events import ChildRequested, ExecutionRequested, FinalStatus
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import ErrorInfo, Outcome
@@ -34,6 +45,7 @@ class _Token(Struct, array_like=True):
     boundary: str | None
     seq: int
     reason: str | None
+    event: BoundaryEvent | None = None
 
 
 class _Run(Struct, array_like=True):
@@ -83,6 +95,7 @@ class _Loop(Struct, array_like=True):
     writes: dict[str, tuple[Any, IterationPath]]
     parts: dict[str, Any]
     out_of_order_parts: dict[int, dict[str, Any]]
+    failed_items: dict[int, Any] = {}
 
 
 class _StepRun(Struct, array_like=True):
@@ -108,6 +121,7 @@ class _StepRun(Struct, array_like=True):
     scope: dict[str, Any]
     fired: tuple[int, ...]
     synthesized: bool
+    event: BoundaryEvent | None = None
 
 
 class _Record(Struct, array_like=True):
@@ -334,6 +348,7 @@ def _into(target: Any, stored: Struct) -> Any:
 def _token(stored: _Token) -> Token:
     token = Token(stored.id, stored.step, stored.args, stored.origin, stored.boundary, stored.seq)
     token.reason = stored.reason
+    token.event = stored.event
     return token
 
 

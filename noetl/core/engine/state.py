@@ -44,6 +44,18 @@ MAX_SEEN = 1024  # reported events of one lease that repetitions are compared wi
 # `gc=False` where an object cannot be part of a reference cycle: the collector does not track it.
 
 
+class BoundaryEvent(Struct, gc=False, array_like=True):
+    """The event that created a token, as the guards after it read it: the parts of its envelope."""
+
+    name: str
+    seq: int
+    at: float
+    by_server: bool = True
+    parent_seq: int | None = None
+    step_run_id: str | None = None
+    outcome: Outcome | None = None
+
+
 class Token(Struct, eq=False, gc=False):
     """A token of the net: it waits before a step until the step consumes it."""
 
@@ -54,6 +66,7 @@ class Token(Struct, eq=False, gc=False):
     boundary: str | None
     seq: int  # of the event that created it
     reason: str | None = None  # why it is parked; None: not examined yet
+    event: BoundaryEvent | None = None  # None in older snapshots
 
 
 class Run(Struct, eq=False, gc=False):
@@ -83,8 +96,9 @@ class Loop:
 
     __slots__ = (
         "_announced", "ahead", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
-        "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts", "parts", "path", "seq",
-        "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail", "target", "window", "writes",
+        "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts",
+        "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail",
+        "target", "window", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +138,7 @@ class Loop:
         self.tail = bytearray()
         self.out_of_order: dict[int, bytes] = {}  # outputs that finished out of order
         self.failures: list[tuple[int, ErrorInfo]] = []
+        self.failed_items: dict[int, Any] = {}  # of `failures`, where the collection is stored
         self.writes: dict[str, tuple[Any, IterationPath]] = {}  # ctx path -> value and first writer
         self.parts: dict[str, Any] = {}  # reduction of all indices below `order`
         self.out_of_order_parts: dict[int, dict[str, Any]] = {}
@@ -184,6 +199,7 @@ class StepRun(Struct, eq=False):
     scope: dict[str, Any] = {}  # `step.*` of a loop step
     fired: tuple[int, ...] = ()  # indices of the arcs taken at loop.done
     synthesized: bool = False
+    event: BoundaryEvent | None = None  # its latest boundary event
     _context: RunContext | None = None
 
     @property
@@ -241,7 +257,7 @@ class State:
     """One execution, folded from its log."""
 
     __slots__ = (
-        "_mask", "at", "begun", "bucket", "bucket_at", "children", "ctx", "due", "ending", "entry", "error",
+        "_cause", "_mask", "at", "begun", "bucket", "bucket_at", "children", "ctx", "due", "ending", "entry", "error",
         "execution_id", "finished", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
         "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "started",
         "started_at", "step_runs", "steps", "synthesized", "tokens", "unexamined", "waiting", "workload",
@@ -253,6 +269,7 @@ class State:
         self.net: Net = net_of(playbook)  # the steps and arcs, synthesized ones included
         self.seq = 0
         self.at = 0.0
+        self._cause: int | None = None  # seq of the cause of the event that is being applied
         self.request: ExecutionRequested | None = None
         self.started_at = 0.0
         self.workload: dict[str, Any] = {}

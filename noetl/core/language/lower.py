@@ -38,6 +38,7 @@ from noetl.core.model.playbook import (
     DEFAULT_MAX_DELAY,
     DEFAULT_MAX_IDLE_TASK_RUNS,
     DEFAULT_MAX_TASK_RUNS,
+    STEP_KEY,
     Admission,
     AdmitRule,
     Arc,
@@ -62,9 +63,9 @@ from noetl.core.model.tool import ToolSpec
 # Keys of a spec that apply to the node itself and are not defaults for its tasks.
 _NOT_DEFAULTS = {
     "executor": frozenset({"policy", "entry_step", "return_step", "extensions"}),
-    "step": frozenset({"policy", "pool", "max_task_runs"}),
+    "step": frozenset({"policy", "pool"}),
     "loop": frozenset({"policy", "mode", "max_in_flight", "until"}),
-    "task": frozenset({"policy", "effect", "retry", "max_task_runs"}),
+    "task": frozenset({"policy", "effect", "retry"}),
 }
 
 
@@ -174,9 +175,10 @@ class Lowering:
             assignments=self.assignments(step.sets),
             router=self.router(step.router),
             failure=cast(Any, step.failure),
+            max_failed=step.max_failed,
             timeout_s=self.value(step.timeout_s, f"{step.path}/spec/policy/lifecycle/timeout_s"),
             deadline_s=self.value(step.deadline_s, f"{step.path}/spec/policy/lifecycle/deadline_s"),
-            max_task_runs=self.max_task_runs(step, layers, tasks),
+            max_task_runs=_max_task_runs(layers, tasks),
             synthesize=None
             if synthesis is None
             else Synthesis(
@@ -202,7 +204,8 @@ class Lowering:
             tasks=tasks,
             assignments=self.assignments(block.sets),
             failure=cast(Any, block.failure),
-            max_task_runs=self.max_task_runs(block, layers, tasks),
+            max_failed=block.max_failed,
+            max_task_runs=_max_task_runs(layers, tasks),
             path=self.record_place(block.path, block.node),
         )
 
@@ -214,19 +217,6 @@ class Lowering:
         levels = body.loops()
         layers += [self.layer(level.spec, "loop", level.spec_path) for level in levels if level.spec is not None]
         return tuple(layers)
-
-    def max_task_runs(self, body: BodySyntax, layers: tuple[_Layer, ...], tasks: tuple[Task, ...]) -> int:
-        """The bound of one pipeline run: the body's own, else the nearest default around it."""
-        if body.max_task_runs is not None:
-            return body.max_task_runs
-        own = [task.spec.get("max_task_runs") for task in body.tasks() if task.spec is not None]
-        stated = [node.value for node in own if isinstance(node, Scalar)]
-        if stated:
-            return int(max(stated))
-        for layer in reversed(layers):
-            if isinstance(layer.data.get("max_task_runs"), int):
-                return int(layer.data["max_task_runs"])
-        return DEFAULT_MAX_IDLE_TASK_RUNS if _jumps_unconditionally(tasks) else DEFAULT_MAX_TASK_RUNS
 
     def admission(self, admit: AdmitSyntax | None) -> Admission:
         """The gate before a step."""
@@ -246,7 +236,7 @@ class Lowering:
         """A loop and the loops inside it."""
         if loop is None:
             return None
-        reduce = {key.removeprefix("ctx."): name for key, name in data_of(loop.reduce).items()} if loop.reduce else {}
+        reduce = {_reduced_key(key): name for key, name in data_of(loop.reduce).items()} if loop.reduce else {}
         return Loop(
             collection=self.value(loop.collection, f"{loop.path}/in"),
             iterator=loop.iterator or "item",
@@ -468,6 +458,20 @@ def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     if isinstance(inner.get("timeout"), dict) and timeout is not None and not isinstance(timeout, dict):
         outer = {**outer, "timeout": {"total": timeout}}
     return deep_merge(outer, inner)
+
+
+def _reduced_key(target: str) -> str:
+    """The key of a reducer: a path below ctx, or `step:` and a path below step."""
+    scope, _, path = target.partition(".")
+    return f"{STEP_KEY}{path}" if scope == "step" else target.removeprefix("ctx.")
+
+
+def _max_task_runs(layers: tuple[_Layer, ...], tasks: tuple[Task, ...]) -> int:
+    """The bound of one pipeline run, for tasks whose own spec states none: that of the nearest layer."""
+    for layer in reversed(layers):
+        if isinstance(layer.data.get("max_task_runs"), int):
+            return int(layer.data["max_task_runs"])
+    return DEFAULT_MAX_IDLE_TASK_RUNS if _jumps_unconditionally(tasks) else DEFAULT_MAX_TASK_RUNS
 
 
 def _jumps_unconditionally(tasks: Iterable[Task]) -> bool:

@@ -185,6 +185,7 @@ class TokenParked(Event, frozen=True, omit_defaults=True):
     reason: Literal["admission", "join", "paused"] = "admission"
     args: dict[str, Any] = field(default_factory=dict)
     origin: str | None = None  # the step it came from
+    deadline_at: float | None = None  # of the step: it fails if the token still waits then
 
 
 class StepScheduled(Event, frozen=True, omit_defaults=True):
@@ -346,6 +347,7 @@ class IterationFailed(Event, frozen=True, omit_defaults=True):
     output: Outcome
     step_patch: dict[str, Any] = field(default_factory=dict)
     by_server: bool = False
+    item: Any = None  # a small element of a collection that is stored by reference
 
 
 class OutputsStored(Event, frozen=True, omit_defaults=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from noetl.core.model.reference import Reference
 
@@ -47,12 +47,15 @@ ERROR_KINDS: dict[str, bool] = {
 
 
 class ErrorInfo(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An error: a kind of the closed list and a message."""
+    """An error: a kind of the closed list and a message.
+
+    `secondary` is the error of a guard or `set` that could not be evaluated after this one."""
 
     kind: str
     message: str
     retryable: bool = False
     details: dict[str, Any] = field(default_factory=dict)
+    secondary: ErrorInfo | None = None
 
 
 class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -66,6 +69,18 @@ class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):
     helpers: dict[str, dict[str, Any]] = field(default_factory=dict)
     # Parts of `data` that server-side templates read, stored beside a `ref` (dotted path -> value).
     extracts: dict[str, Any] = field(default_factory=dict)
+
+
+def listed_failure(index: int, item: Any, problem: ErrorInfo) -> dict[str, Any]:
+    """A failed iteration in `output.loop.failures`."""
+    error = {"kind": problem.kind, "message": problem.message, "retryable": problem.retryable}
+    return {"index": index, "item": item, "error": error, "kind": problem.kind, "message": problem.message}
+
+
+def with_secondary(first: ErrorInfo, second: ErrorInfo) -> ErrorInfo:
+    """The first error with another one that followed from it recorded beside it."""
+    known = first.secondary
+    return structs.replace(first, secondary=second if known is None else with_secondary(known, second))
 
 
 def ok(data: Any = None, *, meta: dict[str, Any] | None = None, **helpers: dict[str, Any]) -> Outcome:

@@ -35,6 +35,7 @@ DEFAULT_MAX_STEP_RUNS = 1_000_000
 MAX_CALL_DEPTH = 32
 
 ALL = "*"
+STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
 
 
 class Location(Struct, frozen=True, array_like=True):
@@ -135,7 +136,7 @@ class Loop(Struct, frozen=True, omit_defaults=True):
     max_in_flight: Value = None
     until: Value = None
     exec: Literal["local", "distributed"] = "distributed"
-    reduce: dict[str, Reducer] = field(default_factory=dict)  # "total" or "a.b" below ctx -> reducer
+    reduce: dict[str, Reducer] = field(default_factory=dict)  # "total" or "a.b" below ctx, "step:total" -> reducer
     inner: Loop | None = None
     path: str = ""
 
@@ -174,6 +175,7 @@ class Block(Struct, frozen=True, omit_defaults=True):
     tasks: tuple[Task, ...] = ()
     assignments: tuple[Assignment, ...] = ()
     failure: FailureMode = "fail_fast"
+    max_failed: int | str | None = None
     max_task_runs: int = DEFAULT_MAX_TASK_RUNS
     path: str = ""
 
@@ -196,6 +198,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
     assignments: tuple[Assignment, ...] = ()
     router: Router = Router()
     failure: FailureMode = "fail_fast"
+    max_failed: int | str | None = None  # of best_effort: a number of iterations, or a share of them (`5%`)
     timeout_s: Value = None
     deadline_s: Value = None
     max_task_runs: int = DEFAULT_MAX_TASK_RUNS
@@ -206,6 +209,14 @@ class Step(Struct, frozen=True, omit_defaults=True):
     reads: tuple[str, ...] = ()
     pool: str | None = None
     path: str = ""
+
+
+def most_failures(body: Step | Block, count: int) -> int | None:
+    """How many iterations of `count` may fail; None: any number."""
+    if body.failure == "fail_fast":
+        return 0
+    most = body.max_failed
+    return int(count * float(most.rstrip("% ")) / 100) if isinstance(most, str) else most
 
 
 class KeychainEntry(Struct, frozen=True, omit_defaults=True):

@@ -106,3 +106,4 @@ class Claim(Struct, frozen=True, omit_defaults=True, gc=False):
     slots: int
     pool: str = "default"
     labels: tuple[str, ...] = ()
+    workers: int = 1  # live workers of the pool, which share what is ready; the server sets it

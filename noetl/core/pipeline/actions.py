@@ -73,6 +73,7 @@ class Finished(Struct, frozen=True, gc=False):
     stop: bool = False
     skipped: bool = False
     looping: bool = False
+    item: Any = None  # of a failed iteration, if the server does not have it
 
     def event(self, output: Outcome, results: dict[str, Outcome]) -> Event:
         """The terminal event, with the packed output."""
@@ -93,6 +94,7 @@ class Finished(Struct, frozen=True, gc=False):
                 path=self.path,
                 output=output,
                 step_patch=self.step_patch,
+                item=self.item,
             )
         terminal = StepDone if self.status == "done" else StepFailed
         return terminal(

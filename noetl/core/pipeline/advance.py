@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.events import Event, TaskDone
-from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, with_secondary
 from noetl.core.model.tool import with_helpers
 from noetl.core.pipeline.actions import Action, Finished, KnownOutcome, Wait
 from noetl.core.pipeline.calls import end_pipeline
 from noetl.core.pipeline.directives import DIRECTIVES, Move, retry_call
-from noetl.core.pipeline.error_locations import MISSING_DATA, info_of
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, with_unset
 from noetl.core.pipeline.frame import Frame, Level, TaskResult, enter, position_of, show
 from noetl.core.pipeline.policy import default_directive, matching_rule
 from noetl.core.pipeline.program import CompiledRule, CompiledTask
@@ -60,7 +60,7 @@ def next_action(frame: Frame) -> Action:
         compiled = level.compiled
         if compiled.skips and skip(frame, level, compiled):
             continue
-        if level.task_runs >= level.program.owner.max_task_runs:
+        if level.task_runs >= compiled.max_task_runs:
             fail_level(frame, level, runaway(frame, level))
             continue
         action = start(frame, level, compiled)
@@ -107,7 +107,7 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
     before = snapshot(frame, level)
     patch: Patch = {"ctx": dict(frame.call_patch)} if frame.call_patch else {}
     rule = None
-    unset: dict[str, str] | None = {} if outcome.status == "error" else None
+    unset: dict[str, TemplateError] | None = {} if outcome.status == "error" else None
     names, task = level.names, compiled.task
     result = TaskResult(task.name, outcome, recorded, frame.shared)
     shadowed = _HIDDEN
@@ -132,11 +132,11 @@ def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = Non
     except TemplateError as problem:
         restore(frame, level, before)
         patch = {"ctx": dict(frame.call_patch)} if frame.call_patch else {}
-        move = Move("fail", error=info_of(problem))
+        second = info_of(problem)
+        move = Move("fail", error=second if outcome.error is None else with_secondary(outcome.error, second))
     frame.call_patch = {}
     if unset and move.error is not None:
-        detailed = msgspec.structs.replace(move.error, details={**move.error.details, "unset": unset})
-        move = move._replace(error=detailed)
+        move = move._replace(error=with_unset(move.error, unset))
     if move.do == "retry":
         _hide_result(level, task.name, shadowed)
     return _record_outcome(frame, level, compiled, result, move, rule, patch)

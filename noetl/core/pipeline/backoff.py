@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from noetl.core.model.outcome import ErrorInfo
+from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Backoff
 
 # Far beyond any max_delay; bounds 2**n for huge attempt counts.
@@ -29,3 +29,12 @@ def delay_before_next(backoff: Backoff, delay: float, finished: int, max_delay: 
     else:
         wanted = delay
     return max(0.0, min(wanted, max_delay))
+
+
+def with_retry_after(delay: float, outcome: Outcome, max_delay: float) -> float:
+    """The delay, at least as long as a server that is overloaded (429, 503) asked for, up to `max_delay`."""
+    answer = outcome.helpers.get("http", {})
+    asked = answer.get("retry_after")
+    if outcome.error is None or not asked or answer.get("status") not in (429, 503):
+        return delay
+    return min(max(delay, float(asked)), max_delay)

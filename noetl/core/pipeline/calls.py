@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from noetl.core.model.outcome import Outcome, error, ok
-from noetl.core.model.playbook import MAX_CALL_DEPTH, Block
-from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
+from noetl.core.model.outcome import Outcome, error, listed_failure, ok
+from noetl.core.model.playbook import MAX_CALL_DEPTH, Block, most_failures
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located, with_unset
 from noetl.core.pipeline.frame import BlockLoop, Frame, Level, block_iteration, enter, show
 from noetl.core.pipeline.scopes import show_output
 from noetl.core.pipeline.task_assignments import assign, restore, snapshot
@@ -108,8 +108,11 @@ def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
         show_output(frame.shared, level, outcome)
         before = snapshot(frame, level)
         patch: dict[str, dict[str, Any]] = {}
+        unset: dict[str, TemplateError] = {}
         try:
-            assign(frame, level, level.program.assignments, patch, {} if outcome.status == "error" else None)
+            assign(frame, level, level.program.assignments, patch, unset if outcome.status == "error" else None)
+            if outcome.error is not None:
+                outcome = replace(outcome, error=with_unset(outcome.error, unset))
         except MISSING_DATA:
             restore(frame, level, before)
             raise
@@ -172,9 +175,12 @@ def _ascend(frame: Frame, level: Level, outcome: Outcome) -> Outcome | None:
         loop.outputs.append(outcome)
         if len(level.loops) == len(level.program.loops) and level.program.tasks and not level.ran:
             loop.skipped += 1
-        if outcome.status == "error" and level.ended == "failed" and not best_effort:
-            level.loops.clear()
-            break
+        if outcome.status == "error" and level.ended == "failed":
+            excess = _too_many_failures(level, loop) if best_effort else outcome
+            if excess is not None:
+                level.loops.clear()
+                outcome = excess
+                break
         stop = _until_holds(frame, level, outcome)
         loop.index += 1
         if loop.index < len(loop.items) and not stop:
@@ -193,6 +199,22 @@ def _ascend(frame: Frame, level: Level, outcome: Outcome) -> Outcome | None:
             show(frame, level)
     level.iter = level.iter_base = frame.levels[frame.levels.index(level) - 1].iter
     return outcome
+
+
+def _too_many_failures(level: Level, loop: BlockLoop) -> Outcome | None:
+    """The outcome of a block's loop of which more iterations failed than may."""
+    most = most_failures(level.program.owner, len(loop.items))
+    failed = [(index, each.error) for index, each in enumerate(loop.outputs) if each.error is not None]
+    if most is None or len(failed) <= most or len(level.loops) > 1:
+        return None
+    index, cause = failed[0]
+    message = f"{len(failed)} of {len(loop.items)} iterations failed, at most {most} may (failure.max_failed); "
+    return replace(
+        _collected(loop),
+        status="error",
+        data=None,
+        error=replace(cause, message=f"{message}iteration {index}: {cause.message}"),
+    )
 
 
 def _restart(frame: Frame, level: Level) -> None:
@@ -241,7 +263,7 @@ def _items(value: Any) -> list[Any]:
 def _collected(loop: BlockLoop) -> Outcome:
     """The outcome of a loop: the data of the iterations in order, and the same counts as for a step's loop."""
     failures = [
-        {"index": index, "kind": each.error.kind, "message": each.error.message}
+        listed_failure(index, loop.items[index], each.error)
         for index, each in enumerate(loop.outputs)
         if each.status == "error" and each.error is not None
     ]
@@ -253,6 +275,8 @@ def _collected(loop: BlockLoop) -> Outcome:
     }
     if failures:
         counts["failures"] = failures[:MAX_FAILURES_LISTED]
+    if len(failures) > MAX_FAILURES_LISTED:
+        counts["failures_omitted"] = len(failures) - MAX_FAILURES_LISTED
     return ok([_element(each) for each in loop.outputs], loop=counts)
 
 

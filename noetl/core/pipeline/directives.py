@@ -5,8 +5,8 @@ Attempts. `attempts: N` means N executions in total, including the first one. Th
 worker uses up the attempt that it had started. After the last attempt `retry` becomes `fail`, with
 the error of the last execution.
 
-With `retry`, `delay` is the base of the `backoff`; with `jump` and `continue` it is a fixed pause
-before the next task (a polling loop).
+With `retry`, `delay` is the base of the `backoff`, and an HTTP server's `Retry-After` is honoured; with `jump`
+and `continue` it is a fixed pause before the next task (a polling loop).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
 from noetl.core.model.playbook import DEFAULT_ATTEMPTS, DEFAULT_MAX_DELAY
-from noetl.core.pipeline.backoff import delay_before_next, is_retried
+from noetl.core.pipeline.backoff import delay_before_next, is_retried, with_retry_after
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.policy import number, text
 from noetl.core.pipeline.program import PLAYBOOK, WORKBOOK, CompiledRule, CompiledTask
@@ -81,13 +81,9 @@ def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Out
     attempts = int(number(frame, level, then.attempts, "attempts", rule.path))
     if level.attempt >= attempts:
         return _exhausted(frame, level, rule, outcome, attempts)
-    delay = delay_before_next(
-        then.backoff,
-        number(frame, level, then.delay, "delay", rule.path),
-        level.attempt,
-        number(frame, level, then.max_delay, "max_delay", rule.path),
-    )
-    return Move("retry", delay=delay)
+    most = number(frame, level, then.max_delay, "max_delay", rule.path)
+    delay = delay_before_next(then.backoff, number(frame, level, then.delay, "delay", rule.path), level.attempt, most)
+    return Move("retry", delay=with_retry_after(delay, outcome, most))
 
 
 def retry_call(frame: Frame, level: Level, compiled: CompiledTask, outcome: Outcome) -> Move | None:
@@ -104,8 +100,9 @@ def retry_call(frame: Frame, level: Level, compiled: CompiledTask, outcome: Outc
     if level.attempt >= field("attempts", DEFAULT_ATTEMPTS) or not is_retried(outcome.error, kinds):
         return None
     backoff = compiled.task.spec["retry"].get("backoff", "none")
-    delay = delay_before_next(backoff, field("delay", 0), level.attempt, field("max_delay", DEFAULT_MAX_DELAY))
-    return Move("retry", delay=delay)
+    most = field("max_delay", DEFAULT_MAX_DELAY)
+    delay = delay_before_next(backoff, field("delay", 0), level.attempt, most)
+    return Move("retry", delay=with_retry_after(delay, outcome, most))
 
 
 def _exhausted(frame: Frame, level: Level, rule: CompiledRule, outcome: Outcome, attempts: int) -> Move:

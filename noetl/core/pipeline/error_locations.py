@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, error_info
+from msgspec.structs import replace
+
+from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, error_info, with_secondary
 from noetl.core.model.playbook import Playbook
 from noetl.core.pipeline.scopes import NeedsSecret
 from noetl.core.templates.views import NeedsPayload
@@ -44,3 +47,12 @@ def info_of(problem: TemplateError) -> ErrorInfo:
         text = problem.text
         details["template"] = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
     return error_info(kind, problem.message, details=details)
+
+
+def with_unset(error: ErrorInfo, unset: Mapping[str, TemplateError]) -> ErrorInfo:
+    """An error with the targets of `set` that could not be evaluated after it; the first one is its `secondary`."""
+    if not unset:
+        return error
+    messages = {target: problem.message for target, problem in unset.items()}
+    detailed = replace(error, details={**error.details, "unset": {**error.details.get("unset", {}), **messages}})
+    return with_secondary(detailed, info_of(next(iter(unset.values()))))

@@ -76,6 +76,7 @@ class Level:
         "last",
         "loops",
         "names",
+        "own",
         "prefix",
         "prepared",
         "previous",
@@ -114,6 +115,7 @@ class Level:
         self.failing: TaskResult | None = None  # of the task that failed the pipeline; None for other errors
         self.loops: list[BlockLoop] = []
         self.names: dict[str, Any] = {}
+        self.own: ResultView | None = None  # the result of the whole step, once its own `set` is evaluated
         self.fallbacks: set[str] = set()
         self.iterators: dict[str, Any] = {}
         self.task_input: dict[str, Any] | None = None  # rendered input of the current task

@@ -98,6 +98,7 @@ class CompiledTask(Struct, frozen=True):
     assignments: tuple[CompiledAssignment, ...]
     tool: ToolSpec | None
     suspends: bool
+    max_task_runs: int  # of the pipeline, counted before this task starts
     reads_previous: bool  # its templates read `_prev` or the previous `output`, or it may be skipped
     stored: bool  # a template reads this task's `output.ref`, so its output must be stored
     without_policy: bool  # no `set` and no rules: nothing is evaluated after its tool
@@ -188,7 +189,7 @@ class Programs(Struct):
         reads = _names_of_tasks(owner.tasks)
         stored = bool(_locators(reads, _OUTPUT_NAMES | {"_prev"}))
         tasks = tuple(
-            _task(task, number, self.specs.get(task.kind), all_stored=stored, reads=reads)
+            _task(task, number, self.specs.get(task.kind), owner.max_task_runs, all_stored=stored, reads=reads)
             for number, task in enumerate(owner.tasks)
         )
         assignments = _assignments(owner.assignments)
@@ -266,7 +267,9 @@ def _texts(node: Any) -> Iterable[str]:
             yield from _texts(getattr(node, name))
 
 
-def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, reads: frozenset[str]) -> CompiledTask:
+def _task(
+    task: Task, index: int, spec: ToolSpec | None, most_runs: int, *, all_stored: bool, reads: frozenset[str]
+) -> CompiledTask:
     given = named_input(spec, task.input) if spec else task.input
     bound = tuple(name for name, field in spec.fields.items() if field.bind) if spec else ()
     late = {name: frozenset(field.late) for name, field in spec.fields.items() if field.late} if spec else {}
@@ -296,6 +299,7 @@ def _task(task: Task, index: int, spec: ToolSpec | None, *, all_stored: bool, re
         rules=None if rules is None else tuple(rule for rule in rules if rule.then.do != "skip"),
         assignments=assignments,
         tool=spec,
+        max_task_runs=most if isinstance(most := task.spec.get("max_task_runs"), int) else most_runs,
         suspends=bool(spec and spec.suspends) or task.kind == PLAYBOOK,
         reads_previous=bool(skips)
         or task.generated is not None  # it is transparent: the next task reads the output of the previous one

@@ -9,12 +9,16 @@ import msgspec
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.pipeline.actions import Finished
 from noetl.core.pipeline.calls import outcome_of, recorded_of
-from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
+from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located, with_unset
 from noetl.core.pipeline.frame import Frame, Level
-from noetl.core.pipeline.scopes import show_output
+from noetl.core.pipeline.scopes import show_output, show_own_result
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
 from noetl.core.templates.template import holds
 from noetl.errors import TemplateError
+
+MAX_ITEM = 512  # bytes of an element that a failure lists
+
+_encode = msgspec.json.Encoder().encode
 
 
 def finish(frame: Frame, level: Level) -> Finished:
@@ -28,7 +32,11 @@ def finish(frame: Frame, level: Level) -> Finished:
         if frame.looping:
             stop = not failed and level.program.until is not None and _until_holds(frame, level, outcome)
         elif level.program.assignments:
-            _apply_step_set(frame, level, outcome, patch, failed=failed)
+            unset = _apply_step_set(frame, level, outcome, patch, failed=failed)
+            if unset and outcome.error is not None:
+                incomplete = with_unset(outcome.error, unset)
+                outcome = msgspec.structs.replace(outcome, error=incomplete)
+                recorded = msgspec.structs.replace(recorded, error=incomplete)
     except MISSING_DATA:
         raise
     except TemplateError as problem:
@@ -56,19 +64,36 @@ def finish(frame: Frame, level: Level) -> Finished:
         stop=stop,
         skipped=frame.looping and not failed and not level.ran and bool(level.program.tasks),
         looping=frame.looping,
+        item=_stored_item(frame, level) if failed and frame.looping else None,
     )
 
 
-def _apply_step_set(frame: Frame, level: Level, outcome: Outcome, patch: Patch, *, failed: bool) -> None:
-    """Apply the step's own `set`, which reads the step's output and no `iter`."""
+def _stored_item(frame: Frame, level: Level) -> Any:
+    """The element of a failed iteration, if it is small and its collection is stored: the server has only the index."""
+    items = frame.order.items
+    if not items or items[-1].collection is None:
+        return None
+    value = level.iter_base.get(items[-1].name)
+    return value if len(_encode(value)) <= MAX_ITEM else None
+
+
+def _apply_step_set(
+    frame: Frame, level: Level, outcome: Outcome, patch: Patch, *, failed: bool
+) -> dict[str, TemplateError]:
+    """Apply the step's own `set`, which reads the step's output and no `iter`.
+
+    Returns the targets that were left unset because the step failed and their values could not be evaluated."""
     before = snapshot(frame, level)
     level.names.pop("iter", None)
     show_output(frame.shared, level, outcome)
+    show_own_result(frame.shared, level, outcome)
+    unset: dict[str, TemplateError] = {}
     try:
-        assign(frame, level, level.program.assignments, patch, {} if failed else None)
+        assign(frame, level, level.program.assignments, patch, unset if failed else None)
     except TemplateError:
         restore(frame, level, before)
         raise
+    return unset
 
 
 def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
@@ -104,7 +129,7 @@ def fail_level(frame: Frame, level: Level, problem: ErrorInfo) -> None:
 
 def runaway(frame: Frame, level: Level) -> ErrorInfo:
     """The error of a pipeline that exceeds its limit of task runs."""
-    limit = level.program.owner.max_task_runs
+    limit = level.compiled.max_task_runs
     message = (
         f"{frame.playbook.where(level.program.owner.path)}: the pipeline exceeded the limit of {limit:,} task "
         "runs; to allow more, raise `spec.max_task_runs`"

@@ -142,6 +142,8 @@ class Steps(Mapping[str, Any]):
         result = self._level.results.get(name)
         if result is not None:
             return result.view
+        if self._level.own is not None and name == self._level.program.owner.name:
+            return self._level.own
         view = self._shared.results.get(name)
         if view is not None:
             return view
@@ -283,6 +285,15 @@ def show_output(shared: SharedScope, level: Level, outcome: Outcome | None) -> N
         names["output"] = OutputView(outcome, results=results, resolve=shared.resolve)
     if "outcome" in program.bare:
         names["outcome"] = OutputView(outcome, name="outcome", results=results, resolve=shared.resolve)
+
+
+def show_own_result(shared: SharedScope, level: Level, outcome: Outcome) -> None:
+    """Set the name of the step to the run that has just completed, as its own `set` reads it."""
+    name, program = level.program.owner.name, level.program
+    results = level.task_outcomes() if program.composite else None
+    level.own = ResultView(outcome, name=name, results=results, resolve=shared.resolve)
+    if name in program.bare and name not in RESERVED and name not in level.iterators and name not in level.results:
+        level.names[name] = level.own
 
 
 _NO_OUTPUT = Missing("output", "no task has run before this one")

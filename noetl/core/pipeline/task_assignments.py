@@ -34,7 +34,7 @@ def assign(
     level: Level,
     assignments: tuple[CompiledAssignment, ...],
     patch: Patch,
-    unset: dict[str, str] | None = None,
+    unset: dict[str, TemplateError] | None = None,
 ) -> None:
     """Evaluate and apply assignments; their writes are added to `patch` (scope -> dotted path -> value).
 
@@ -48,7 +48,7 @@ def assign(
         except TemplateError as problem:
             if unset is None:
                 raise
-            unset[f"{assignment.scope}.{'.'.join(assignment.keys)}"] = problem.message
+            unset[f"{assignment.scope}.{'.'.join(assignment.keys)}"] = problem
             continue
         patch.setdefault(assignment.scope, {})[".".join(assignment.keys)] = value
         _write(frame, level, assignment, value)

@@ -366,7 +366,8 @@ class _Results(View):
 
 def error_fields(error: ErrorInfo) -> dict[str, Any]:
     """`output.error` as templates see it."""
-    return {"kind": error.kind, "message": error.message, "retryable": error.retryable, "details": error.details}
+    fields = {"kind": error.kind, "message": error.message, "retryable": error.retryable, "details": error.details}
+    return fields if error.secondary is None else {**fields, "secondary": error_fields(error.secondary)}
 
 
 def extract(outcome: Outcome, paths: Iterable[str]) -> dict[str, Any]:

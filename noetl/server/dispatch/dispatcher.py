@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from noetl.core.engine.commands import ClaimAnyRun, Reply
 from noetl.core.engine.concurrency_keys import DEFAULT_POOL
@@ -19,6 +19,8 @@ from noetl.server.orchestrator.execution_actor import SlotOffer
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 
 LeaseRuns = Callable[[Claim, Sequence[QueuedRun]], Awaitable[list[RunOrder]]]
+LIVE_SECONDS = 30.0  # without a claim or a heartbeat until a worker no longer counts
+
 ReturnOrders = Callable[[Claim, Sequence[RunOrder]], None]
 
 
@@ -68,10 +70,12 @@ class Dispatcher:
         self._return_orders = return_orders
         self._polls: dict[_PendingPoll, None] = {}
         self.pools: dict[str, str] = {}  # worker -> pool of its last claim
+        self._live: dict[str, dict[str, float]] = {}  # pool -> worker -> when it was last seen
 
     async def claim(self, claim: Claim, wait: float) -> list[RunOrder]:
         """Runs for this worker; waits up to `wait` seconds for the first one."""
         self.pools[claim.worker] = claim.pool
+        self.seen(claim.worker)
         if wait <= 0:
             return await self.claim_now(claim)
         poll = _PendingPoll(claim)
@@ -102,7 +106,7 @@ class Dispatcher:
 
     async def claim_now(self, claim: Claim) -> list[RunOrder]:
         """Runs that are in the queue now."""
-        while taken := await self._queue.take(claim):
+        while taken := await self._queue.take(self.shared(claim)):
             orders = await self._lease_runs(claim, taken)
             if orders:
                 return orders
@@ -110,20 +114,48 @@ class Dispatcher:
 
     def dismiss(self, worker: str) -> None:
         """Close the polls of a worker that missed its heartbeats; if it is alive, it claims again."""
+        self._live.get(self.pool_of(worker), {}).pop(worker, None)
         for poll in [each for each in self._polls if each.claim.worker == worker]:
             self._polls.pop(poll, None)
             poll.dismissed = True
             poll.wake()
 
     def slot_offers(self) -> list[SlotOffer]:
-        """The free slots of all open polls, offered to one decision."""
-        return [self._offer(poll) for poll in self._polls if not poll.offered] if self._polls else []
+        """The free slots of all open polls, offered to one decision; each worker is offered its share of the rest."""
+        offers: list[SlotOffer] = []
+        left: dict[str, int] = {}  # pool -> workers without an offer
+        for poll in self._polls if self._polls else ():
+            if not poll.offered:
+                pool = poll.claim.pool
+                left[pool] = max(1, left[pool] - 1 if pool in left else self.live_workers(pool))
+                offers.append(self._offer(poll, left[pool]))
+        return offers
+
+    def seen(self, worker: str) -> None:
+        """Record that a worker is alive."""
+        pool = self.pools.get(worker)
+        if pool is not None:
+            self._live.setdefault(pool, {})[worker] = asyncio.get_running_loop().time()
+
+    def live_workers(self, pool: str) -> int:
+        """The number of workers of a pool that are alive, at least one."""
+        live = self._live.get(pool)
+        if live is None or len(live) < 2:
+            return 1
+        oldest = asyncio.get_running_loop().time() - LIVE_SECONDS
+        for worker in [each for each, seen in live.items() if seen < oldest]:
+            del live[worker]
+        return max(1, len(live))
+
+    def shared(self, claim: Claim) -> Claim:
+        """The claim with the number of workers that share what is ready."""
+        return structs.replace(claim, workers=self.live_workers(claim.pool))
 
     def pool_of(self, worker: str) -> str:
         """The pool of a worker's last claim."""
         return self.pools.get(worker, DEFAULT_POOL)
 
-    def _offer(self, poll: _PendingPoll) -> SlotOffer:
+    def _offer(self, poll: _PendingPoll, workers: int) -> SlotOffer:
         poll.offered = True
         claim = poll.claim
 
@@ -137,7 +169,7 @@ class Dispatcher:
                     poll.woken = True
             poll.release()
 
-        command = ClaimAnyRun(worker=claim.worker, slots=claim.slots, pool=pool_name(claim.pool))
+        command = ClaimAnyRun(claim.worker, claim.slots, pool_name(claim.pool), workers)
         return SlotOffer(command, accept, poll.release)
 
 

@@ -73,6 +73,7 @@ class WorkerService:
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Extend all leases of a worker; the reply lists runs it has lost and runs it did not report."""
         self.leases.extend(worker, runs)
+        self._dispatcher.seen(worker)
         doubtful = runs
         if self.heartbeats is not None:
             # Other servers may have granted or revoked a lease: check the log, not only this table.
@@ -102,7 +103,7 @@ class WorkerService:
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Store a worker's events; acknowledged when they are durable, with the next runs for `free` slots."""
-        claim = Claim(worker, free, self._dispatcher.pool_of(worker))
+        claim = self._dispatcher.shared(Claim(worker, free, self._dispatcher.pool_of(worker)))
         taken = await self.queue.take(_queue_share(claim)) if free > 0 else []
         reported, ids = self._send_reports(worker, reports)
         claimed_any = self._claim_any(claim, ids, free - len(taken))
@@ -205,7 +206,7 @@ class WorkerService:
             share = -(-slots // left)
             if share > 0:
                 slots -= share
-                command = ClaimAnyRun(worker=claim.worker, slots=share, pool=pool_name(claim.pool))
+                command = ClaimAnyRun(claim.worker, share, pool_name(claim.pool), claim.workers)
                 replies.append(self.executions.send(execution_id, command))
         return replies
 
@@ -345,7 +346,7 @@ def _queue_share(claim: Claim) -> Claim:
     """The share of freed slots for the queue: at least one, so that it never starves.
 
     The others stay with their executions, which start the next step in the append that ends the last one."""
-    return Claim(claim.worker, -(-claim.slots // QUEUE_SHARE), claim.pool, claim.labels)
+    return structs.replace(claim, slots=-(-claim.slots // QUEUE_SHARE))
 
 
 def _ack(report: Report, answer: ReplyFuture) -> ReportAck:
@@ -356,6 +357,8 @@ def _ack(report: Report, answer: ReplyFuture) -> ReportAck:
 
 
 def _started(leases: Leases, body: ev.StepStarted | ev.IterationStarted) -> None:
+    if isinstance(body, ev.StepStarted) and body.by_server:
+        return  # a loop, or a step without tasks: no worker has a lease
     metrics.CLAIMED.add()
     leases.grant(_run_of(body), body.epoch, body.worker)
 

@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from noetl.core.engine.commands import CancelExecution, Command, PauseExecution, ResumeExecution, SendSignal
 from noetl.core.engine.state import State
 from noetl.core.engine.views.waiting import Finding, waiting_reasons
@@ -186,13 +188,22 @@ class Orchestrator:
         return [each.text for each in await self.why(row.execution_id) if each.subject == "limit"]
 
     async def explain(self, execution_id: str) -> Explanation:
-        """A summary sentence, its reasons, and the path of the tokens."""
-        from noetl.server.read_models.explain import explain
+        """A summary sentence, its reasons, and the path of the tokens; those of the child that made it fail too."""
+        from noetl.server.read_models.explain import explain, failed_child
 
         state = await self.state(execution_id)
         log = await self.events(execution_id)
         reached = await self.limits.reached(state) if self.limits else None
-        return explain(state, log, self.actors.clock.now(), reached)
+        explanation = explain(state, log, self.actors.clock.now(), reached)
+        child = failed_child(log) if state.finished == "failed" else None
+        if child is None:
+            return explanation
+        try:
+            below = await self.explain(child)
+        except NotFound:  # its log has been deleted
+            return explanation
+        reasons = (f"child execution {child}: {reason}" for reason in (below.summary, *below.because))
+        return structs.replace(explanation, because=(*explanation.because, *reasons))
 
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""

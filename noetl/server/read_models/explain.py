@@ -75,30 +75,74 @@ def _failure(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:
         if isinstance(event.body, ev.RequestEvaluated) and event.body.error:
             yield f"the request could not be evaluated: {_error(event.body.error)}"
             return
-    routing = [event.body for event in log if isinstance(event.body, ev.NextEvaluated) and event.body.error]
-    if routing:
-        yield f"an arc of step {routing[-1].step} could not be evaluated: {_error(routing[-1].error)}"
+    cause = _cause(log)
+    if cause is None:
+        if state.error:
+            yield _error(state.error)
         return
-    failed = [event.body for event in log if isinstance(event.body, ev.StepFailed)]
-    if failed:
-        last = failed[-1]
-        yield f"step {last.step} failed, and none of its arcs handles a failure: {_error(last.output.error)}"
-        yield from _failed_task(state, log, last)
-    elif state.error:
-        yield _error(state.error)
+    step, failed, routing = cause
+    if failed is not None:
+        handled = "" if routing else ", and none of its arcs handles a failure"
+        yield f"step {step} failed{handled}: {_error(failed.output.error)}"
+    if routing is not None:
+        yield f"an arc of step {step} could not be evaluated: {_error(routing)}"
+    if failed is not None:
+        yield from _failed_task(state, log, failed)
+
+
+def _cause(log: Sequence[ev.Recorded]) -> tuple[str, ev.StepFailed | None, ErrorInfo | None] | None:
+    """What failed first and was not handled: the step, its failure, and the error of its arcs.
+
+    The steps that were cancelled because of it have failed too, but after it."""
+    failures: dict[str, ev.StepFailed] = {}
+    routed: set[str] = set()
+    for event in log:
+        body = event.body
+        if isinstance(body, ev.StepFailed):
+            failures[body.step_run_id] = body
+            if body.fatal:
+                return body.step, body, None
+        elif isinstance(body, ev.NextEvaluated):
+            if any(arc.token for arc in body.arcs):
+                routed.add(body.step_run_id)
+            elif body.error is not None or (body.boundary == "step.failed" and body.step_run_id not in routed):
+                return body.step, failures.get(body.step_run_id), body.error
+    return None
 
 
 def _failed_task(state: State, log: Sequence[ev.Recorded], failed: ev.StepFailed) -> Iterator[str]:
-    """The task attempt that caused the failure of a step."""
-    for event in reversed(log):
-        body = event.body
-        if isinstance(body, ev.TaskDone) and body.step_run_id == failed.step_run_id and body.outcome.error:
-            where = iteration_id(body.step, body.path)
+    """The task attempt that caused the failure of a step; of a loop, that of the iteration that failed first."""
+    run = failed.step_run_id
+    bodies = [event.body for event in log if getattr(event.body, "step_run_id", None) == run]
+    iteration = next((body for body in bodies if isinstance(body, ev.IterationFailed)), None)
+    path = iteration.path if iteration else ()
+    where = iteration_id(failed.step, path)
+    for body in reversed(bodies):
+        if isinstance(body, ev.TaskDone) and body.path[: len(path)] == path and body.outcome.error:
             location = _location_of(state, body.step, body.task)
             attempt = f", attempt {body.attempt}" if body.attempt > 1 else ""
             yield f"task {body.task} of {where}{attempt} ({location}) ended with {_error(body.outcome.error)}"
             yield _verdict(body)
             return
+    if iteration is not None:
+        yield f"iteration {where} failed: {_error(iteration.output.error)}"
+
+
+def failed_child(log: Sequence[ev.Recorded]) -> str | None:
+    """The child execution whose failure caused that of this execution."""
+    _, failed, _ = _cause(log) or ("", None, None)
+    if failed is None:
+        return None
+    children = [
+        event.body
+        for event in log
+        if isinstance(event.body, ev.ChildFinished)
+        and event.body.step_run_id == failed.step_run_id
+        and event.body.outcome.error
+        and failed.output.error
+        and event.body.outcome.error.message in failed.output.error.message
+    ]
+    return children[0].child or None if children else None
 
 
 def _verdict(body: ev.TaskDone) -> str:

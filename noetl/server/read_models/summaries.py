@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.templates.views import error_fields
 from noetl.storage.ports.events import ExecutionSummary
 
 # ── the list of executions ──────────────────────────────────────────────────────────────
@@ -280,4 +281,4 @@ def output_document(output: Outcome | None, error: ErrorInfo | None = None) -> d
 
 def error_document(error: ErrorInfo | None) -> dict[str, Any] | None:
     """An error with all its fields."""
-    return msgspec.structs.asdict(error) if error is not None else None
+    return None if error is None else error_fields(error)

@@ -58,7 +58,8 @@ class RunQueue(Protocol):
         """Every limit with waiting runs."""
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
-        """Dequeue up to `claim.slots` runs of the claim's pool, fair between executions."""
+        """Dequeue up to `claim.slots` runs of the claim's pool, fair between executions; of several workers each gets
+        at most its share of the runs that wait, at least one."""
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait, and when the queue closes; the returned function ends it."""

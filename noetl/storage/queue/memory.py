@@ -11,6 +11,7 @@ from itertools import islice
 
 import msgspec
 
+from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model.work import Claim
 from noetl.storage.ports.queue import LimitDepth, PoolDepth, QueuedRun
 
@@ -18,9 +19,10 @@ Executions = dict[str, dict[str, QueuedRun]]  # execution -> run id -> run
 
 
 class MemoryRunQueue:
-    """`ports.RunQueue` for one process."""
+    """`ports.RunQueue` for one process; with `one_pool` its workers take the runs of all pools."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_pool: bool = False) -> None:
+        self._one_pool = one_pool
         self._pools: dict[str, Executions] = {}
         self._parked: dict[str, Executions] = {}  # by the key whose limit is reached
         self._limit_of: dict[str, str] = {}  # run id of a parked run -> key
@@ -31,6 +33,8 @@ class MemoryRunQueue:
         """Enqueue runs."""
         pools = set()
         for run in runs:
+            if self._one_pool and run.pool != DEFAULT_POOL:
+                run = msgspec.structs.replace(run, pool=DEFAULT_POOL)
             if self._limit_of and run.run_id in self._limit_of:
                 continue
             waiting = self._pools.get(run.pool, {}).get(run.execution_id)
@@ -95,9 +99,15 @@ class MemoryRunQueue:
             self._parked[limit] = {run.execution_id: {run.run_id: run, **others}, **parked}
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
-        """Dequeue up to `claim.slots` runs, fair between executions."""
+        """Dequeue up to `claim.slots` runs, and at most the worker's share of them, fair between executions."""
         executions = self._pools.get(claim.pool)
-        return self._turns(executions, claim.slots) if executions else []
+        if not executions:
+            return []
+        slots = claim.slots
+        if claim.workers > 1:
+            waiting = sum(len(runs) for runs in executions.values())
+            slots = min(slots, -(-waiting // claim.workers))
+        return self._turns(executions, slots)
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait; the returned function ends it."""

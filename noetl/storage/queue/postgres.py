@@ -60,7 +60,11 @@ _PUT = f"""
 _TAKE = """
     DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
       SELECT run_id FROM noetl_queue WHERE pool = $1 AND NOT parked
-      ORDER BY turn, run_id LIMIT $2 FOR UPDATE SKIP LOCKED
+      ORDER BY turn, run_id LIMIT CASE WHEN $3::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
+        SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM (
+          SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked LIMIT $2::int8 * $3::int8
+        ) AS ready
+      )) END FOR UPDATE SKIP LOCKED
     )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8
 """
 # The runs that wait for a limit have turns of their own; a run that is parked again gets its former turn.
@@ -146,7 +150,7 @@ class PostgresRunQueue:
         if self._closed or claim.slots <= 0 or now - self._empty_since.get(claim.pool, float("-inf")) < POLL_SECONDS:
             return []
         self._empty_since[claim.pool] = now  # before the query: a notification meanwhile resets it
-        query = asyncio.ensure_future(self._database.fetch(_TAKE, claim.pool, claim.slots))
+        query = asyncio.ensure_future(self._database.fetch(_TAKE, claim.pool, claim.slots, claim.workers))
         try:
             rows = await asyncio.shield(query)
         except asyncio.CancelledError:

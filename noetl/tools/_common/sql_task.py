@@ -21,6 +21,7 @@ from noetl.core.model.tool import Host, ToolCall
 from noetl.core.templates.views import KEYS
 from noetl.data import formats, table_files
 from noetl.data.sql import Dialect, split, steers_transaction, takes_sets
+from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools._common.sql_fields import COMMAND, INLINE_BYTES, INLINE_ROWS
 
 EXTRACT_BYTES = 4096  # largest result of one statement that an event includes with its rows
@@ -44,7 +45,10 @@ async def read_statements(call: ToolCall, dialect: Dialect) -> list[Statement]:
     command = next((fields[name] for name in ("command", *COMMAND.aliases) if fields.get(name) is not None), None)
     script = fields.get("script")
     if command is None and isinstance(script, Mapping):
-        command = await _read_script(call, script)
+        try:
+            command = await read_script(call, script)
+        except ScriptUnavailable as failure:
+            raise BadInput(str(failure)) from None
     task_params = fields.get("params", fields.get("parameters"))
     items = list(command) if isinstance(command, list | tuple) else [command]
     statements: list[Statement] = []
@@ -59,19 +63,6 @@ async def read_statements(call: ToolCall, dialect: Dialect) -> list[Statement]:
     if not statements:
         raise BadInput("`command` contains no statement, only white space or comments")
     return statements
-
-
-async def _read_script(call: ToolCall, script: Mapping[str, Any]) -> str:
-    uri = script.get("uri")
-    if not uri:
-        raise BadInput("script requires `uri`: the file, URL or object with the SQL")
-    try:
-        source = await call.host.fetch_source(str(uri), source=script.get("source"))
-        return source.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise BadInput(f"script {uri} is not valid UTF-8") from None
-    except OSError as failure:
-        raise BadInput(f"cannot read script {uri}: {failure.strerror or failure}") from None
 
 
 def needs_transaction(statements: Sequence[Statement], spec: Mapping[str, Any]) -> bool:

@@ -15,14 +15,16 @@ NULLS: dict[str, Any] = {"exception_type": None, "line": None}
 
 SPEC = ToolSpec(
     kind="python",
-    doc="Runs Python code in a warm process. Every input is a global variable of the code. The output is "
+    doc="Runs Python code in a warm process. Every input of the task, and below them those of its step or block, is a "
+    "global variable of the code; `context` has all scopes. The output is "
     "the variable `result`, the return value of `main(...)` (called with the inputs that its parameters name), or a "
     "top-level `return`. Printed lines are written to the log.",
     fields={
         "code": Field("code", "The code. It is not rendered as a template; pass data in `input`.", raw=True),
         "script": Field(
             "mapping",
-            "Code from a file: `{uri, source?}` (relative to the playbook, http, object store).",
+            "Code from elsewhere: `{uri, source: {type: file|http|inline|gcs|s3}}`; files relative to the playbook, "
+            "then to the working folder.",
             members=SCRIPT_MEMBERS,
             or_input=True,
         ),

@@ -1,6 +1,7 @@
 """Runs the author's Python code in a warm process (`process_pool.py`, `child/`).
 
-The code reads every input as a global (and all of them as `input`, `input_data`, `args`), and all scopes as `context`.
+The code reads every input of its task, and below them those of its step or block, as a global (and all of them as
+`input`, `input_data`, `args`), and all scopes as `context`.
 Its output is the variable `result`, the return value of `main(...)`, or a top-level `return`.
 """
 
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.runtime.resources import per_loop
+from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools.python.process_pool import IsolationUnavailable, ProcessEnded, PythonPool
 from noetl.tools.python.spec import MAX_LOG, MAX_OUTPUT, MEMORY_MB, NULLS
 
@@ -78,16 +80,10 @@ async def _build_request(call: ToolCall) -> dict[str, Any] | Outcome:
     args = inputs.pop("args") if isinstance(inputs.get("args"), Mapping) else None
     function = None
     if code is None and isinstance(inputs.get("script"), Mapping):
-        script = inputs.pop("script")
-        if not script.get("uri"):
-            return _failure("schema", "script requires `uri`: the file, URL or object with the code")
         try:
-            source = await call.host.fetch_source(str(script["uri"]), source=script.get("source"))
-            code = source.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            return _failure("parse", f"script {script['uri']} is not valid UTF-8")
-        except OSError as failure:
-            return _failure("not_found", f"cannot read script {script['uri']}: {failure.strerror or failure}")
+            code = await read_script(call, inputs.pop("script"))
+        except ScriptUnavailable as failure:
+            return _failure(failure.kind, str(failure))
     elif code is None and inputs.get("module"):
         module, _, name = str(inputs.pop("module")).partition(":")
         name = str(inputs.pop("callable", None) or name or "main")
@@ -98,6 +94,9 @@ async def _build_request(call: ToolCall) -> dict[str, Any] | Outcome:
         return _failure("schema", "nothing to run: set `code`, `script: {uri}`, or `module` and `callable`")
     if args:
         inputs = {**inputs, **args}
+    around = call.scopes.get("input")
+    if around:
+        inputs = {**around, **inputs}
     try:
         limits = _read_limits(call.spec.get("limits"))
         max_bytes = int(call.spec.get("max_output_bytes") or MAX_OUTPUT)
@@ -259,7 +258,7 @@ def _code_location(call: ToolCall) -> tuple[str, int]:
     """The file that contains the code, and the line on which the code starts."""
     script = call.input.get("script")
     if isinstance(script, Mapping) and call.input.get("code") is None:
-        return str(script["uri"]), 1
+        return str(script.get("uri") or "script"), 1
     if call.code_line is None:
         return "code", 1
     return call.where.rsplit(":", 2)[0] or "code", call.code_line

@@ -18,6 +18,7 @@ from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.core.templates.binding import Bound, bound_parts, bound_text
 from noetl.errors import NoetlError
+from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools.shell.child_process import Completed, OutputOptions, base_environment, run_program
 from noetl.tools.shell.nested_shell import code_argument
 from noetl.tools.shell.spec import SPEC
@@ -120,17 +121,10 @@ async def _script_argv(
 ) -> list[str]:
     """The command line for a script, which is written to a temporary file for the duration of the call."""
     if isinstance(value, Mapping):
-        if not value.get("uri"):
-            raise InvalidTask("schema", "script requires `uri`: the file, URL or object with the script")
-        uri = bound_text(str(value["uri"]))
         try:
-            parts: list[str | Bound] = [
-                (await call.host.fetch_source(uri, source=value.get("source"))).decode("utf-8-sig")
-            ]
-        except UnicodeDecodeError as wrong:
-            raise InvalidTask("parse", f"script {uri} is not valid UTF-8") from wrong
-        except OSError as failure:
-            raise InvalidTask("not_found", f"cannot read script {uri}: {failure.strerror or failure}") from failure
+            parts: list[str | Bound] = [await read_script(call, _plain(value))]
+        except ScriptUnavailable as failure:
+            raise InvalidTask(failure.kind, str(failure)) from failure
     elif isinstance(value, str):
         parts = bound_parts(value)
     else:
@@ -144,6 +138,13 @@ async def _script_argv(
     text, variables = _bound(parts, next(iter(names & POSIX), interpreter[0]))
     env.update(variables)
     return [*interpreter, files.enter_context(_temporary_file(text)), *arguments]
+
+
+def _plain(value: Any) -> Any:
+    """A value of `script` with its bound templates as text: none of it is part of a command."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return bound_text(value) if isinstance(value, str) else value
 
 
 def _bound(parts: list[str | Bound], shell: str) -> tuple[str, dict[str, str]]:

@@ -89,7 +89,7 @@ def watched(harness: Harness) -> Iterator[None]:
     def watching(applier: Callable[..., None]) -> Callable[..., None]:
         def apply(state: Any, event: Event, at: float) -> None:
             applier(state, event, at)
-            machine.evolve(harness.shadow, decode_body(event.NAME, event.VERSION, encode_body(event)), at)
+            machine.evolve(harness.shadow, decode_body(event.NAME, event.VERSION, encode_body(event)), at, state._cause)
             live, folded = encode_state(state), encode_state(harness.shadow)
             assert live == folded, f"live and folded state differ after {event}"
             assert encode_state(decode_state(state.playbook, live)) == live, f"a snapshot loses something after {event}"

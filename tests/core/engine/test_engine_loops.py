@@ -172,7 +172,9 @@ def test_best_effort_continues_and_lists_the_failures():
     (done,) = harness.of(LoopDone)
     assert (done.total, done.succeeded, done.failed) == (5, 4, 1)
     assert done.output.data == [10, None, 30, 40, 50]
-    assert done.output.helpers["loop"]["failures"] == [{"index": 1, "kind": "server_error", "message": "it broke"}]
+    (failure,) = done.output.helpers["loop"]["failures"]
+    assert (failure["index"], failure["kind"], failure["message"]) == (1, "server_error", "it broke")
+    assert failure["error"] == {"kind": "server_error", "message": "it broke", "retryable": True}
     assert harness.status == "success"
     assert harness.scheduled == ["start", "after"]
 
@@ -452,7 +454,7 @@ def test_an_inner_failure_under_best_effort_is_counted_by_the_loop_around_it():
     assert harness.data == [[1, None], [], [3]]
     counts = harness.state.output.helpers["loop"]
     assert (counts["total"], counts["succeeded"], counts["failed"]) == (3, 2, 1)
-    assert counts["failures"] == [{"index": 0, "kind": "server_error", "message": "it broke"}]
+    assert [(each["index"], each["item"], each["kind"]) for each in counts["failures"]] == [(0, [1, 2], "server_error")]
 
 
 def test_the_server_evaluates_until_of_an_outer_loop():

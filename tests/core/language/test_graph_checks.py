@@ -252,7 +252,9 @@ def test_a_loop_iterates_over_data_and_not_over_a_reference(over, codes):
         ("spec: {mode: sequential}", '{kind: noop, set: {ctx.n: "{{ iter.i }}"}}', False),
         ("spec: {mode: parallel}", "{kind: noop, set: {ctx.n: 1}}", False),  # equal values are no conflict
         ("spec: {mode: parallel}", '{kind: noop, set: {ctx.n: "{{ workload.x }}"}}', False),
-        ("spec: {mode: parallel}", '{kind: noop, set: {iter.n: "{{ iter.i }}", step.m: "{{ iter.i }}"}}', False),
+        ("spec: {mode: parallel}", '{kind: noop, set: {iter.n: "{{ iter.i }}"}}', False),
+        ("spec: {mode: parallel}", '{kind: noop, set: {step.m: "{{ iter.i }}"}}', True),
+        ("spec: {mode: parallel, policy: {reduce: {step.m: sum}}}", '{kind: noop, set: {step.m: "{{ iter.i }}"}}', False),
         ("spec: {mode: parallel, policy: {reduce: {ctx.n: sum}}}", '{kind: noop, set: {ctx.n: "{{ iter.i }}"}}', False),
         ("spec: {mode: parallel, policy: {reduce: {ctx.n: sum}}}", '{kind: noop, set: {ctx.m: "{{ iter.i }}"}}', True),
         ("spec: {mode: parallel}", "{kind: workbook, block: b}", True),

@@ -157,7 +157,7 @@ def test_the_nearest_max_task_runs_bounds_a_pipeline():
     text += "  - { step: b, spec: { max_task_runs: 5 }, tool: { kind: noop }, next: { arcs: [{ step: c }] } }\n  - { step: c, tool: { kind: noop, spec: { max_task_runs: 3 } } }\n"
     playbook, codes = lowered(text)
     assert codes == []
-    assert [step.max_task_runs for step in playbook.steps] == [7, 5, 3]
+    assert [step.tasks[0].spec["max_task_runs"] for step in playbook.steps] == [7, 5, 3]
 
 
 def test_a_pipeline_of_unconditional_jumps_has_a_lower_limit():

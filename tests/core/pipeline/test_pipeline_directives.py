@@ -88,8 +88,9 @@ def test_numbers_of_a_directive_may_be_templates():
 def test_an_invalid_number_fails_the_pipeline_with_its_location():
     retry = rule("{{ output.status == 'error' }}", "retry", attempts="many")
     run = drive(task("a", rules=[retry]), tools={"a": FAILED})
-    assert run.status == "failed" and run.output.error.kind == "schema"
-    assert "p.yaml" in run.output.error.message and "attempts" in run.output.error.message
+    assert run.status == "failed" and run.output.error.kind == FAILED.error.kind
+    second = run.output.error.secondary
+    assert second.kind == "schema" and "p.yaml" in second.message and "attempts" in second.message
 
 
 def test_retrying_a_success_until_it_satisfies_is_bounded_too():

@@ -132,7 +132,9 @@ def test_nondeterministic_values_are_recorded_with_their_task():
 def test_after_an_error_a_set_without_data_is_skipped_and_does_not_hide_the_error():
     failing = task("a", assignments=sets(ctx_id="{{ output.data.id }}", ctx_s="{{ output.status }}"))
     run = drive(failing, tools={"a": error("auth", "no")}, assignments=sets(ctx_x="{{ output.data.x }}", ctx_e=1))
-    assert run.output.error.kind == "auth" and list(run.output.error.details["unset"]) == ["ctx.id"]
+    assert run.output.error.kind == "auth" and list(run.output.error.details["unset"]) == ["ctx.id", "ctx.x"]
+    assert "output.data" in run.output.error.secondary.message
+    assert "output.data.x" in run.output.error.secondary.secondary.message
     assert run.done[0].patch == {"ctx": {"s": "error"}} and run.finished.patch == {"e": 1}
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from noetl.core.engine.evaluation.context import EvaluationContext
-from noetl.core.engine.state import Loop, State, StepRecord, StepRun, Token
-from noetl.core.model.ids import IterationPath
+from noetl.core.engine.state import BoundaryEvent, Loop, State, StepRecord, StepRun, Token
+from noetl.core.model.events import Event, LoopDone, StepDone, StepFailed, WorkflowStarted, instant
+from noetl.core.model.ids import IterationPath, event_id
 from noetl.core.model.outcome import Outcome
 from noetl.core.templates.status_helpers import STATUS_FUNCTIONS, status_functions
 from noetl.core.templates.views import Missing, OutputView, ResultView, View
@@ -42,10 +43,10 @@ class ServerNames(Mapping[str, Any]):
     __slots__ = (
         "_factories",
         "_values",
-        "boundary",
         "ctx",
         "env",
         "outcome",
+        "own",
         "path",
         "scope",
         "state",
@@ -60,9 +61,9 @@ class ServerNames(Mapping[str, Any]):
         self._factories = factories
         self._values = values
         self.step_run: StepRun | None = None
-        self.boundary: str | None = None
         self.token: Token | None = None
         self.outcome: Outcome | None = None
+        self.own: ResultView | None = None  # of the step whose `set` or arcs are evaluated: the run that has ended
         self.scope: dict[str, Any] = {}
         self.path: IterationPath = ()
 
@@ -76,10 +77,14 @@ class ServerNames(Mapping[str, Any]):
             return value
         if name == "ctx":
             return self.ctx
+        if name == "steps":
+            return StepsView(self.state, self.env, self.own)
         read = _SHARED.get(name)
         if read is not None:
             return read(self.state, self.env)
         state = self.state
+        if self.own is not None and name == self.own.name:
+            return self.own
         if name in state.net.steps:
             return result_of(state, self.env, name)
         if name in self.ctx:
@@ -145,16 +150,26 @@ def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome
     names.scope = run.position.step if run is not None and run.position is not None else step_run.scope
     names.step_run = step_run
     names.outcome = outcome
+    names.own = _own_result(names, step_run)
     return names
 
 
-def at_arcs(state: State, env: EvaluationContext, step_run: StepRun, boundary: str) -> ServerNames:
+def at_arcs(state: State, env: EvaluationContext, step_run: StepRun) -> ServerNames:
     """Names of arcs: the boundary event and the step's output."""
     names = ServerNames(state, env, _ARCS, {"args": step_run.args})
     names.step_run = step_run
-    names.boundary = boundary
     names.outcome = step_run.outcome
+    names.own = _own_result(names, step_run)
     return names
+
+
+def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
+    """The result of the run that has just completed, which its step's name means in its own `set` and arcs."""
+    outcome = names.outcome
+    if outcome is None:
+        return None
+    results = step_run.results or None
+    return ResultView(outcome, name=step_run.step.name, results=results, resolve=names.env.resolver(outcome))
 
 
 def _input(names: ServerNames) -> Any:
@@ -180,16 +195,19 @@ def _result(names: ServerNames) -> Any:
 
 def _arc_event(names: ServerNames) -> Any:
     step_run = names.step_run
-    step = step_run.step.name if step_run is not None else ""
-    return _event(names.state, names.env, names.boundary or "", step, names.outcome)
+    if step_run is None or step_run.event is None:
+        return {}
+    return _event(names.state, names.env, step_run.event, step_run.step.name)
 
 
 def _gate_event(names: ServerNames) -> Any:
     token, state = names.token, names.state
-    if token is None or token.boundary is None or token.origin is None:
-        return {"name": EventName("workflow.started"), "step": None, "status": "success", "payload": {}}
-    record = state.steps.get(token.origin)
-    return _event(state, names.env, token.boundary, token.origin, record.outcome if record else None)
+    event = token.event if token is not None else None
+    if token is not None and event is None:  # of an older snapshot
+        record = state.steps.get(token.origin or "")
+        name = token.boundary or WorkflowStarted.NAME
+        event = BoundaryEvent(name, token.seq, state.at, outcome=record.outcome if record else None)
+    return {} if event is None else _event(state, names.env, event, token.origin if token else None)
 
 
 def _outer_iteration(names: ServerNames) -> Any:
@@ -205,22 +223,44 @@ _STEP_SET: Factories = {
 _ARCS: Factories = {"input": _input, "event": _arc_event, "output": _output, "outcome": _output, "result": _result}
 
 
-def _event(state: State, env: EvaluationContext, boundary: str, step: str, outcome: Outcome | None) -> dict[str, Any]:
-    failed = boundary == "step.failed"
+def _event(state: State, env: EvaluationContext, boundary: BoundaryEvent, step: str | None) -> dict[str, Any]:
+    """The envelope of a boundary event, with its `output`, `result` and `error` also beside the payload."""
+    body = _BOUNDARIES[boundary.name]
+    parent = boundary.parent_seq
     event: dict[str, Any] = {
-        "name": EventName(boundary),
-        "step": step,
-        "status": "error" if failed else "success",
+        "event_id": event_id(state.execution_id, boundary.seq),
         "execution_id": state.execution_id,
-        "payload": {},
+        "seq": boundary.seq,
+        "timestamp": instant(boundary.at),
+        "source": "server" if boundary.by_server else body.SOURCE,
+        "name": EventName(boundary.name),
+        "version": body.VERSION,
+        "entity_type": body.ENTITY,
+        "entity_id": boundary.step_run_id or state.execution_id,
+        "status": body.STATUS,
+        "step": step,
+        "step_run_id": boundary.step_run_id,
+        "iteration_id": None,
+        "iteration_index": None,
+        "task_run_id": None,
+        "task_label": None,
+        "attempt": None,
+        "parent_event_id": event_id(state.execution_id, parent) if parent else None,
+        "payload": {"entry": state.entry} if step is None else {"step": step},
     }
+    outcome = boundary.outcome
     if outcome is not None:
         output = OutputView(outcome, name="event.output", resolve=env.resolver(outcome))
         event["output"] = output
         event["result"] = ResultView(outcome, name="event.result", resolve=env.resolver(outcome))
-        event["payload"] = {"output": output, "result": event["result"]}
+        event["payload"] |= {"output": output, "result": event["result"]}
         event["error"] = output.field("error")
+        if body is LoopDone:
+            event["payload"] |= outcome.helpers.get("loop", {})
     return event
+
+
+_BOUNDARIES: dict[str, type[Event]] = {each.NAME: each for each in (StepDone, StepFailed, LoopDone, WorkflowStarted)}
 
 
 def iteration_scope(env: EvaluationContext, step_run: StepRun, path: IterationPath) -> dict[str, Any]:
@@ -307,19 +347,19 @@ def _loop_status(state: State, name: str, outcome: Outcome | None) -> dict[str, 
 class StepView(View):
     """`steps.<name>`: the status of a step, and its result."""
 
-    __slots__ = ("_env", "_name", "_state")
+    __slots__ = ("_env", "_name", "_own", "_state")
 
-    def __init__(self, state: State, env: EvaluationContext, name: str) -> None:
+    def __init__(self, state: State, env: EvaluationContext, name: str, own: ResultView | None) -> None:
         self._state = state
         self._env = env
         self._name = name
+        self._own = own
 
     def field(self, key: Any) -> Any:
         """`steps.fetch.status`, or a field of the result."""
         if key == "status":
             return status_of(self._state, self._name)
-        found = result_of(self._state, self._env, self._name)
-        return found.field(key)
+        return self._result().field(key)
 
     def fields(self) -> list[str]:
         """Names of the fields."""
@@ -327,25 +367,30 @@ class StepView(View):
 
     def value(self) -> Any:
         """The result as a whole."""
-        found = result_of(self._state, self._env, self._name)
+        found = self._result()
         if isinstance(found, Missing):
             found.fail()
         return found.value()
+
+    def _result(self) -> Any:
+        return result_of(self._state, self._env, self._name) if self._own is None else self._own
 
 
 class StepsView(View):
     """`steps`: every step by its name, dashes included."""
 
-    __slots__ = ("_env", "_state")
+    __slots__ = ("_env", "_own", "_state")
 
-    def __init__(self, state: State, env: EvaluationContext) -> None:
+    def __init__(self, state: State, env: EvaluationContext, own: ResultView | None = None) -> None:
         self._state = state
         self._env = env
+        self._own = own
 
     def field(self, key: Any) -> Any:
         """One step."""
         if key in self._state.net.steps:
-            return StepView(self._state, self._env, key)
+            own = self._own if self._own is not None and self._own.name == key else None
+            return StepView(self._state, self._env, key, own)
         raise TemplateError(f'"steps.{key}": there is no step "{key}"')
 
     def fields(self) -> list[str]:

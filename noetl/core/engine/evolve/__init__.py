@@ -17,11 +17,12 @@ from noetl.errors import CorruptLog
 __all__ = ["APPLIERS", "Applier", "evolve", "execution", "loops", "runs", "steps"]
 
 
-def evolve(state: State, event: Event, at: float) -> None:
-    """Apply one event with timestamp `at`."""
+def evolve(state: State, event: Event, at: float, cause: int | None = None) -> None:
+    """Apply one event with timestamp `at`; `cause` is the seq of the event that caused it."""
     applier = APPLIERS.get(type(event))
     if applier is None:
         raise CorruptLog(f"execution {state.execution_id}: no applier for {type(event).__name__}")
     state.seq += 1
     state.at = at
+    state._cause = cause
     applier(state, event, at)

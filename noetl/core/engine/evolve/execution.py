@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noetl.core.engine.evolve.steps import add_token, record_of, remove_step_run
+from noetl.core.engine.evolve.steps import add_token, boundary_event, record_of, remove_step_run
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.state import Ending, State
 from noetl.core.model.events import (
@@ -50,7 +50,8 @@ def _started(state: State, event: WorkflowStarted, at: float) -> None:
     state.started = True
     state.entry = event.entry
     rerun = state.request.rerun if state.request else None
-    add_token(state, f"t{state.tokens + 1}", event.entry, rerun.args if rerun else {}, None, None)
+    begun = boundary_event(state, event, None, None)
+    add_token(state, f"t{state.tokens + 1}", event.entry, rerun.args if rerun else {}, None, begun)
 
 
 @applies(ExecutionPaused)
@@ -92,7 +93,7 @@ def _synthesized(state: State, event: WorkflowSynthesized, at: float) -> None:
     state.net = state.net.extended(state.synthesized)
     state._mask = None
     if event.entry is not None:
-        add_token(state, f"t{state.tokens + 1}", event.entry, {}, event.step, "step.done")
+        add_token(state, f"t{state.tokens + 1}", event.entry, {}, event.step, state.runs[event.step_run_id].event)
 
 
 @applies(WorkflowFinished)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.engine.evolve.steps import lease, mark_started, release_lease
+from noetl.core.engine.evolve.steps import boundary_event, lease, mark_started, release_lease
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import checksum
@@ -21,7 +21,9 @@ from noetl.core.model.events import (
     OutputsStored,
 )
 from noetl.core.model.ids import iteration_id
+from noetl.core.model.merge import deep_merge, put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.playbook import STEP_KEY
 
 _json = msgspec.json.Encoder().encode
 
@@ -76,7 +78,7 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         del step_run.open[run_id]
         contributions = run.contributions
     if event.step_patch:
-        step_run.scope = {**step_run.scope, **event.step_patch}
+        _write_scope(state, step_run, event.step_patch)
     inner = step_run.loops.pop(path, None)
     if run is None and inner is None:
         loop.begun += 1  # its inner loop could not start
@@ -99,7 +101,30 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         status, data, parts = FAILED, b"null", None
         loop.failed += 1
         _list_failure(loop, index, event.output.error)
+        item = event.item if isinstance(event, IterationFailed) else None
+        if item is not None and len(loop.failed_items) < MAX_FAILURES:
+            loop.failed_items[index] = item
     _finish(state, loop, index, status, data, parts, checksum(event))
+
+
+def _write_scope(state: State, step_run: StepRun, patch: dict[str, Any]) -> None:
+    """Write an iteration's changes of `step`: in parallel loops beside those of the others, else over them."""
+    compiled = state.net.compiled(step_run.step.name)
+    scope = step_run.scope
+    for key in compiled.reduce:
+        if key.startswith(STEP_KEY):
+            patch = _without(patch, key.removeprefix(STEP_KEY).split("."))
+    step_run.scope = {**scope, **patch} if compiled.parallel_from is None else deep_merge(scope, patch)
+
+
+def _without(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """The values without the one at a path: it is reduced when the loop is done."""
+    head, *rest = path
+    if head not in values or (rest and not isinstance(values[head], dict)):
+        return values
+    if rest:
+        return {**values, head: _without(values[head], rest)}
+    return {key: value for key, value in values.items() if key != head}
 
 
 def _list_failure(loop: Loop, index: int, error: ErrorInfo | None) -> None:
@@ -185,4 +210,8 @@ def _loop_done(state: State, event: LoopDone, at: float) -> None:
     loop.out_of_order = {}
     if not path:
         step_run.phase = "looped"
+        step_run.event = boundary_event(state, event, step_run.id, event.output)
+        for key, value in loop.parts.items():
+            if key.startswith(STEP_KEY):
+                step_run.scope = put_path(step_run.scope, tuple(key.removeprefix(STEP_KEY).split(".")), value)
         step_run.outcome = event.output

@@ -6,6 +6,7 @@ from typing import Any
 
 from noetl.core.engine.evolve.steps import release_lease
 from noetl.core.engine.evolve.table import applies
+from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import compact_reports
 from noetl.core.engine.state import Child, Run, State
 from noetl.core.model.events import (
@@ -59,7 +60,7 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
     run.waits = event.delay > 0
     if not path or not event.patch:
         return
-    patch = event.patch.get("ctx")
+    patch = reduce.shared_writes(event)
     if patch:
         reducers = state.net.compiled(event.step).reduce
         mine = {key: value for key, value in patch.items() if key in reducers}

@@ -6,8 +6,9 @@ from typing import Any
 
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers.runaway import bucket_level
-from noetl.core.engine.state import Ending, Run, State, StepRecord, StepRun, Token
+from noetl.core.engine.state import BoundaryEvent, Ending, Run, State, StepRecord, StepRun, Token
 from noetl.core.model.events import (
+    Event,
     NextEvaluated,
     StepDone,
     StepFailed,
@@ -16,6 +17,7 @@ from noetl.core.model.events import (
     StepStarted,
     TokenParked,
 )
+from noetl.core.model.outcome import Outcome, with_secondary
 
 
 def record_of(state: State, name: str) -> StepRecord:
@@ -26,13 +28,19 @@ def record_of(state: State, name: str) -> StepRecord:
     return record
 
 
+def boundary_event(state: State, event: Event, step_run_id: str | None, outcome: Outcome | None) -> BoundaryEvent:
+    """The event that is being applied, as the guards after it read it."""
+    by_server = getattr(event, "by_server", False) or event.SOURCE == "server"
+    return BoundaryEvent(event.NAME, state.seq, state.at, by_server, state._cause, step_run_id, outcome)
+
+
 def add_token(
-    state: State, token: str, step: str, args: dict[str, Any], origin: str | None, boundary: str | None
+    state: State, token: str, step: str, args: dict[str, Any], origin: str | None, event: BoundaryEvent | None
 ) -> None:
-    """Create a token that waits before a step."""
+    """Create a token that waits before a step; `event` is the boundary event that it comes from."""
     state.tokens += 1
     state.unexamined += 1
-    created = Token(token, step, args, origin, boundary, state.seq)
+    created = Token(token, step, args, origin, event.name if event and origin else None, state.seq, None, event)
     group = state.waiting.get(step)
     if group is None:
         state.waiting[step] = [created]
@@ -58,6 +66,8 @@ def _consume(state: State, step: str, tokens: tuple[str, ...]) -> list[Token]:
     for token in taken:
         if token.reason is None:
             state.unexamined -= 1
+        elif state.due:
+            state.due.pop(token.id, None)
     return taken
 
 
@@ -68,6 +78,8 @@ def _parked(state: State, event: TokenParked, at: float) -> None:
             if token.reason is None:
                 state.unexamined -= 1
             token.reason = event.reason
+    if event.deadline_at is not None:
+        state.due[event.token] = event.deadline_at
 
 
 @applies(StepSkipped)
@@ -191,6 +203,7 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
         if state.queued:
             state.queued.pop(step_run.id, None)
     step_run.phase = "ended"
+    step_run.event = boundary_event(state, event, step_run.id, event.output)
     step_run.outcome = record.outcome = event.output
     step_run.failed = record.failed = type(event) is StepFailed
     step_run.results = record.results = event.results
@@ -213,9 +226,11 @@ def _routed(state: State, event: NextEvaluated, at: float) -> None:
     for arc in event.arcs:
         if arc.token is not None:
             taken = True
-            add_token(state, arc.token, arc.target, arc.args, event.step, event.boundary)
+            add_token(state, arc.token, arc.target, arc.args, event.step, step_run.event)
     if event.error is not None:
-        state.ending = Ending("failed", event.error, event.step, step_run.outcome)
+        own = step_run.outcome.error if step_run.failed and step_run.outcome else None
+        error = event.error if own is None else with_secondary(own, event.error)
+        state.ending = Ending("failed", error, event.step, step_run.outcome)
         if step_run.phase == "ended":
             remove_step_run(state, step_run)
         return

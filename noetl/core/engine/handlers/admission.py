@@ -86,7 +86,7 @@ def _examine_group(state: State, env: EvaluationContext, step: CompiledStep, gro
                 events += _examine(state, env, step, [token], _count_scheduled(events))
         return events
     if _others_can_reach(state, name):
-        return [_parked(token, "join") for token in group if token.reason != "join"]
+        return _wait(state, env, step, group, "join")
     return _examine(state, env, step, group, 0)
 
 
@@ -144,7 +144,7 @@ def _examine(state: State, env: EvaluationContext, step: CompiledStep, group: li
         if not admitted:
             if step.step.admission.on_deny == "discard":
                 return [_skipped(token, "the gate is closed") for token in group]
-            return [_parked(token, "admission") for token in group if token.reason != "admission"]
+            return _wait(state, env, step, group, "admission")
     return list(_scheduled(state, env, step, group, args, before))
 
 
@@ -170,9 +170,7 @@ def _scheduled(
     try:
         if step.timeout_s is not None:
             timeout = _seconds(env, step.timeout_s, names, f"{step.step.path}/spec/policy/lifecycle/timeout_s")
-        if step.deadline_s is not None:
-            seconds = _seconds(env, step.deadline_s, names, f"{step.step.path}/spec/policy/lifecycle/deadline_s")
-            deadline = state.started_at + seconds
+        deadline = _deadline(state, env, step, names)
         if step.input is not None and step.step.loop is None:
             values, defer = _input(state, env, step.input, names, step)
     except Failure as failure:
@@ -241,8 +239,43 @@ def _next_run_id(state: State, step: str, before: int) -> str:
     return step_run_id(state.execution_id, step, (record.number if record else 0) + 1 + before)
 
 
-def _parked(token: Token, reason: Reason) -> Event:
-    return TokenParked(step=token.step, token=token.id, reason=reason, args=token.args, origin=token.origin)
+def _parked(token: Token, reason: Reason, deadline: float | None = None) -> Event:
+    return TokenParked(token.step, token.id, reason, token.args, token.origin, deadline)
+
+
+def _wait(state: State, env: EvaluationContext, step: CompiledStep, group: list[Token], reason: Reason) -> list[Event]:
+    """Park the tokens of a group; the deadline of their step applies while they wait."""
+    events: list[Event] = []
+    for token in group:
+        if token.reason != reason:
+            try:
+                deadline = _deadline(state, env, step, at_input(state, env, token.args))
+            except Failure:
+                deadline = None  # the step fails with this error when the token enters it
+            events.append(_parked(token, reason, deadline))
+    return events
+
+
+def _deadline(state: State, env: EvaluationContext, step: CompiledStep, names: ServerNames) -> float | None:
+    """When the step fails, unless it has ended: counted from the start of the execution."""
+    if step.deadline_s is None:
+        return None
+    path = f"{step.step.path}/spec/policy/lifecycle/deadline_s"
+    return state.started_at + _seconds(env, step.deadline_s, names, path)
+
+
+def time_out_tokens(state: State, at: float) -> Iterator[tuple[list[Event], int]]:
+    """The failures of steps whose deadline has passed while tokens waited before them, each with its cause."""
+    for name, group in list(state.waiting.items()):
+        late = [token for token in group if state.due.get(token.id, at + 1) <= at]
+        if late:
+            args = late[0].args
+            for token in late[1:]:
+                args = deep_merge(args, token.args)
+            what = "other branches" if late[0].reason == "join" else "its gate"
+            error = error_info("timeout", f"the deadline of the step has passed while it waited for {what}")
+            step = state.net.compiled(name)
+            yield list(_failed_before_start(state, step, late, args, 0, error)), late[-1].seq
 
 
 def _skipped(token: Token, reason: str) -> Event:

@@ -16,6 +16,7 @@ from noetl.core.engine.evaluation.compiled_net import CompiledAssignment
 from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames
 from noetl.core.model.merge import put_path
+from noetl.core.model.outcome import ErrorInfo
 from noetl.core.templates.lookup import is_reference
 
 MAX_CTX_VALUE = 1024 * 1024
@@ -28,7 +29,7 @@ def evaluate_sets(
     assignments: Iterable[CompiledAssignment],
     names: ServerNames,
     path: str,
-    unset: list[str] | None = None,
+    unset: dict[str, ErrorInfo] | None = None,
 ) -> dict[str, Any]:
     """The ctx writes of a `set` (dotted path -> value), visible in `names` to later evaluations.
 
@@ -39,10 +40,10 @@ def evaluate_sets(
             continue
         try:
             value = evaluate_set(env, assignment, names, assignment.path or path)
-        except Failure:
+        except Failure as failure:
             if unset is None:
                 raise
-            unset.append(f"ctx.{'.'.join(assignment.target)}")
+            unset[f"ctx.{'.'.join(assignment.target)}"] = failure.error
             continue
         writes[".".join(assignment.target)] = value
         names.ctx = put_path(names.ctx, assignment.target, value)

@@ -34,10 +34,12 @@ from noetl.core.model.events import (
     OutputsStored,
     StepDone,
     StepFailed,
+    StepStarted,
 )
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
-from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, listed_failure, with_secondary
+from noetl.core.model.playbook import STEP_KEY, most_failures
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
 from noetl.core.templates.views import extract
 
@@ -49,7 +51,8 @@ _json = msgspec.json.Encoder().encode
 def begin_loop(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """Start the loop of a scheduled step: evaluate its collection."""
     try:
-        return [_loop_started(state, env, step_run, ())]
+        loop = _loop_started(state, env, step_run, ())
+        return [StepStarted(step=step_run.step.name, step_run_id=step_run.id, worker="server", by_server=True), loop]
     except Failure as failure:
         return [fail_step(state, env, step_run, Outcome("error", error=failure.error))]
 
@@ -139,8 +142,11 @@ def iteration_ended(state: State, event: IterationDone | IterationFailed, env: E
     loop = step_run.loops.get(event.path[:-1]) if step_run else None
     if step_run is None or loop is None:
         return []
-    if type(event) is IterationFailed and step_run.step.failure == "fail_fast":
+    most = most_failures(step_run.step, loop.count)
+    if most == 0 and type(event) is IterationFailed:
         return _fail_loop(state, env, loop, event)
+    if most is not None and not loop.path and loop.failed > most and loop.failures:
+        return [_too_many_failures(state, env, loop, most)]
     if loop.complete:
         return _end_loop(state, env, loop)
     if len(loop.chunks) >= MAX_CHUNKS:
@@ -166,8 +172,21 @@ def _fail_loop(state: State, env: EvaluationContext, loop: Loop, event: Iteratio
     error = ErrorInfo(
         cause.kind, f"iteration {index}: {cause.message}", cause.retryable, {**cause.details, "iteration": index}
     )
-    outcome = Outcome("error", error=error, helpers={"loop": _counts(loop)})
+    outcome = Outcome("error", error=error, helpers={"loop": loop_counts(loop)})
     return [fail_step(state, env, step_run, outcome)]
+
+
+def _too_many_failures(state: State, env: EvaluationContext, loop: Loop, most: int) -> StepFailed:
+    """The failure of a loop that tolerates some failed iterations, but not so many."""
+    index, cause = loop.failures[0]
+    message = f"{loop.failed} of {loop.count} iterations failed, at most {most} may (failure.max_failed); "
+    error = ErrorInfo(
+        cause.kind,
+        f"{message}iteration {index}: {cause.message}",
+        cause.retryable,
+        {**cause.details, "iteration": index, "failed": loop.failed, "max_failed": most},
+    )
+    return fail_step(state, env, loop.step_run, Outcome("error", error=error, helpers={"loop": loop_counts(loop)}))
 
 
 def _iteration_failed(step_run: StepRun, path: IterationPath, error: ErrorInfo) -> IterationFailed:
@@ -180,7 +199,8 @@ def _iteration_failed(step_run: StepRun, path: IterationPath, error: ErrorInfo) 
     )
 
 
-def _counts(loop: Loop) -> dict[str, Any]:
+def loop_counts(loop: Loop) -> dict[str, Any]:
+    """`output.loop`: the counts of a loop, and its first failures."""
     counts: dict[str, Any] = {
         "total": loop.count,
         "succeeded": loop.succeeded,
@@ -189,16 +209,18 @@ def _counts(loop: Loop) -> dict[str, Any]:
     }
     if loop.failures:
         counts["failures"] = [
-            {"index": index, "kind": error.kind, "message": error.message}
+            listed_failure(index, loop.items[index] if loop.items is not None else loop.failed_items.get(index), error)
             for index, error in sorted(loop.failures, key=lambda failure: failure[0])
         ]
+    if loop.failed > len(loop.failures):
+        counts["failures_omitted"] = loop.failed - len(loop.failures)
     return counts
 
 
 def _end_loop(state: State, env: EvaluationContext, loop: Loop) -> list[Event]:
     """End a loop whose iterations have all finished."""
     step_run = loop.step_run
-    counts = _counts(loop)
+    counts = loop_counts(loop)
     try:
         outcome = _collected(state, env, loop, counts)
         stop = bool(loop.path) and _outer_until(state, env, loop, outcome)
@@ -255,7 +277,7 @@ def loop_done(state: State, event: LoopDone, env: EvaluationContext) -> list[Eve
         return []
     step_run = state.runs[event.step_run_id]
     loop = step_run.loops[()]
-    if loop.parts:
+    if any(not key.startswith(STEP_KEY) for key in loop.parts):
         try:
             patch = _reduced(state, env, loop)
         except Failure as failure:
@@ -269,6 +291,8 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
     compiled = state.net.compiled(loop.step_run.step.name)
     patch: dict[str, Any] = {}
     for dotted, value in loop.parts.items():
+        if dotted.startswith(STEP_KEY):
+            continue  # `loop.done` has written it to the scope of the step
         reducer = compiled.reduce[dotted]
         target = tuple(dotted.split("."))
         before = _value_at(state.ctx, target)
@@ -337,13 +361,14 @@ def fail_step(state: State, env: EvaluationContext, step_run: StepRun, outcome: 
     compiled = state.net.compiled(step_run.step.name)
     writes: dict[str, Any] = {}
     if compiled.assignments:
-        unset: list[str] = []
+        unset: dict[str, ErrorInfo] = {}
         names = at_step_set(state, env, step_run, outcome)
         writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path, unset)
         if unset and outcome.error is not None:
             # The original error is reported; targets that `set` could not evaluate are a detail of it.
-            error = msgspec.structs.replace(outcome.error, details={**outcome.error.details, "unset": unset})
-            outcome = msgspec.structs.replace(outcome, error=error)
+            details = {**outcome.error.details, "unset": list(unset)}
+            error = msgspec.structs.replace(outcome.error, details=details)
+            outcome = msgspec.structs.replace(outcome, error=with_secondary(error, next(iter(unset.values()))))
     return StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=outcome, patch=writes, by_server=True)
 
 

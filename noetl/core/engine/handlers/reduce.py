@@ -1,4 +1,4 @@
-"""Reducers: how the ctx writes of a loop's iterations become one value, in index order.
+"""Reducers: how the writes of a loop's iterations to `ctx` and `step` become one value, in index order.
 
 Every reducer is associative, so the parts of adjacent index ranges can be joined as they complete:
 nothing is stored per iteration. An iteration contributes the last value that it wrote; a failed
@@ -13,8 +13,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from noetl.core.model.events import TaskDone
 from noetl.core.model.merge import deep_merge
-from noetl.core.model.playbook import Reducer
+from noetl.core.model.playbook import STEP_KEY, Reducer
+
+
+def shared_writes(event: TaskDone) -> dict[str, Any]:
+    """What a task of an iteration wrote to the scopes that iterations share: path below ctx, or `step:` path -> value.
+
+    The `step` of a called block is its own, and is not shared."""
+    writes = event.patch.get("ctx") or {}
+    own = event.patch.get("step")
+    if not own or "/" in event.task:
+        return writes
+    return {**writes, **{f"{STEP_KEY}{path}": value for path, value in own.items()}}
+
+
+def target_of(key: str) -> str:
+    """A key of `shared_writes` as the author writes it."""
+    return f"step.{key.removeprefix(STEP_KEY)}" if key.startswith(STEP_KEY) else f"ctx.{key}"
 
 
 def mismatch(reducer: Reducer, value: Any) -> str | None:

@@ -34,7 +34,7 @@ def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str
         return [NextEvaluated(name, step_run.id, boundary, (choice,))]
     if not step.arcs:
         return [NextEvaluated(name, step_run.id, boundary)]
-    names = at_arcs(state, env, step_run, boundary)
+    names = at_arcs(state, env, step_run)
     try:
         evaluated, taken = _choose(env, step, step_run, boundary, names)
         writes, args = _sets(state, env, step_run, taken, names)

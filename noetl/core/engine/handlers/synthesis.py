@@ -25,7 +25,7 @@ def synthesize(state: State, env: EvaluationContext, step_run: StepRun) -> list[
     if compiled.synthesize is None or plan is None or step_run.synthesized:
         return []
     try:
-        nodes = env.evaluate(compiled.synthesize, at_arcs(state, env, step_run, "step.done"), plan.path)
+        nodes = env.evaluate(compiled.synthesize, at_arcs(state, env, step_run), plan.path)
     except Failure as failure:
         return _refused(step_run, failure.error)
     if not nodes:

@@ -7,7 +7,7 @@ from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import REDUCERS
-from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, StepSyntax, TaskSyntax
+from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, StepSyntax, TaskSyntax
 
 
 def check(context: AnalysisContext) -> None:
@@ -30,9 +30,9 @@ def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
         context.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or remove it")
     for text, (key, value) in loop.reduce.entries.items() if loop.reduce else ():
         scope, _, rest = text.partition(".")
-        if scope != "ctx" or not rest:
-            hint = f"write `ctx.{text}`" if scope not in ("iter", "step") else "only `ctx` is shared by iterations"
-            context.reader.add("reduce-target", key, f"a reducer applies to `ctx.*`, not to `{text}`", hint)
+        if scope not in ("ctx", "step") or not rest:
+            hint = f"write `ctx.{text}`" if scope != "iter" else "only `ctx` and `step` are shared by iterations"
+            context.reader.add("reduce-target", key, f"a reducer applies to `ctx.*` or `step.*`, not to `{text}`", hint)
         if not isinstance(value, Scalar) or value.text not in REDUCERS:
             word = value.text if isinstance(value, Scalar) else ""
             hint = did_you_mean(word, REDUCERS, "reducers: " + ", ".join(REDUCERS))
@@ -40,15 +40,13 @@ def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
 
 
 def _check_parallel(context: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
-    """Report writes to `ctx` from parallel iterations without a reducer."""
+    """Report writes to `ctx` and `step` from parallel iterations without a reducer."""
     reduced = {
-        tuple(key.removeprefix("ctx.").split("."))
-        for level in loop.levels()
-        if level.reduce is not None
-        for key in level.reduce.entries
+        tuple(key.split(".")) for level in loop.levels() if level.reduce is not None for key in level.reduce.entries
     }
+    shared = ("ctx", "step") if isinstance(body, StepSyntax) else ("ctx",)
     for assigned in (assigned for task in body.tasks() for assigned in task.all_sets()):
-        if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
+        if assigned.scope not in shared or _is_reduced(assigned, reduced):
             continue
         if _may_differ(assigned.value):
             message = f"parallel iterations write `{assigned.target}`: different values cause a conflict"
@@ -63,13 +61,18 @@ def _check_called(context: AnalysisContext, task: TaskSyntax, reduced: set[tuple
     """Report writes of a block that parallel iterations call."""
     for block in context.blocks_called_by(task):
         for assigned in context.sets_of(block):
-            if assigned.scope != "ctx" or any(assigned.keys[: len(keys)] == keys for keys in reduced):
+            if assigned.scope != "ctx" or _is_reduced(assigned, reduced):
                 continue
             if _may_differ(assigned.value):
                 message = f'parallel iterations call "{block.name}", which writes `{assigned.target}`'
                 hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`"
                 context.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
                 return
+
+
+def _is_reduced(assigned: SetSyntax, reduced: set[tuple[str, ...]]) -> bool:
+    path = (assigned.scope, *assigned.keys)
+    return any(path[: len(each)] == each for each in reduced)
 
 
 def _may_differ(node: Node) -> bool:

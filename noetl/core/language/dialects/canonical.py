@@ -5,6 +5,8 @@ Keys of v10 are read here too, because one document may mix both; the reader rep
 
 from __future__ import annotations
 
+import re
+
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Fields, Reader, ReplacedKey, describe_node, shorten, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node, node_from
@@ -285,6 +287,24 @@ def _read_body(reader: Reader, body: BodySyntax, fields: Fields) -> None:
         body.sets = read_set(reader, fields["set"][1], f"{body.path}/set")
 
 
+_PERCENT = re.compile(r"\d+(\.\d+)?\s*%")
+
+
+def _read_max_failed(reader: Reader, node: Node, mode: str) -> int | str | None:
+    """`max_failed`: a number of iterations, or a share of them."""
+    value = node.value if isinstance(node, Scalar) else None
+    if mode != "best_effort":
+        message = "`max_failed` has no effect: this loop stops at its first failure"
+        reader.add("unused-field", node, message, "write `mode: best_effort`, or remove it")
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and _PERCENT.fullmatch(value.strip()):
+        return value.strip()
+    shown = describe_node(node) if value is None else f"`{value}`"
+    reader.add("wrong-type", node, f'`max_failed` must be a whole number or a share such as "5%", not {shown}')
+    return None
+
+
 def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
     if _is_empty(node):
         return
@@ -294,9 +314,6 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
     body.spec, body.spec_path = node, f"{body.path}/spec"
     if "set" in node.entries:
         reader.add("set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `step`")
-    if "max_task_runs" in fields:
-        runs = fields["max_task_runs"][1]
-        body.max_task_runs = runs.value if isinstance(runs, Scalar) else None
     if "pool" in fields and isinstance(body, StepSyntax):
         body.pool = text_of(fields["pool"][1])
     if "policy" not in fields or _is_empty(fields["policy"][1]):
@@ -310,6 +327,8 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
     if "failure" in policy:
         failure = reader.shape(policy["failure"][1], "failure")
         body.failure = (text_of(failure["mode"][1]) if "mode" in failure else None) or "fail_fast"
+        if "max_failed" in failure:
+            body.max_failed = _read_max_failed(reader, failure["max_failed"][1], body.failure)
     if isinstance(body, StepSyntax):
         if "admit" in policy:
             body.admit = _read_admit(reader, policy["admit"][1], f"{path}/admit")

@@ -76,6 +76,7 @@ def _body(playbook: Playbook, body: Step | Block, *, bounded: bool = False) -> d
         "tasks": [_task(playbook, task, bounded) for task in body.tasks if task.generated is None],
         "sets": [".".join((each.scope, *each.keys)) for each in body.assignments],
         "failure": body.failure,
+        "max_task_runs": body.max_task_runs,
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.model.playbook import ALL, Assignment, Block, Loop, Step, Task
 
-_CONTEXT = re.compile(r"\bcontext\b")
+_CONTEXT = re.compile(r"\b(?:context|results)\b")
 
 # Parts of the envelope: everything else is the payload's.
 _ENVELOPE = frozenset({"status", "data", "ref", "_ref", "error", "meta", "http", "pg", "py", "loop", "stats"})
@@ -151,6 +151,8 @@ def _worker_names(values: Iterable[Any], tasks: Iterable[Task]) -> set[str]:
             code = task.input.get(field)
             if isinstance(code, str) and _CONTEXT.search(code):
                 read.add(ALL)
+        if task.kind == "python" and "code" not in task.input:
+            read.add(ALL)  # code of a file or of a module: what it reads is unknown
     return read
 
 

@@ -165,6 +165,7 @@ _shape(
         "return_step": Key("text", "The step whose output is the execution's."),
         "extensions": Key("texts", "Language extensions.", choices=EXTENSIONS),
         "timeout": Key("any", "Seconds, or `{connect, read, total}`."),
+        "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
         "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
     },
@@ -298,7 +299,8 @@ _shape(
             "text",
             "Stop at the first failure, or continue and list the failures.",
             choices=("fail_fast", "best_effort"),
-        )
+        ),
+        "max_failed": Key("any", "best_effort: more failed iterations than this fail the step: a number, or `5%`."),
     },
     noun="failure block",
 )
@@ -342,6 +344,7 @@ _shape(
         "until": Key("template", "Stop after the iteration for which this holds (sequential)."),
         "policy": Key("shape", "Placement and reducers.", shape="loop.policy"),
         "timeout": Key("any", "Default timeout of its tasks."),
+        "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
     },
     open=True,
 )

@@ -223,9 +223,9 @@ class BodySyntax(Struct, eq=False):
     has_tool: bool = False
     sets: list[SetSyntax] = field(default_factory=list)
     failure: str = "fail_fast"
+    max_failed: int | str | None = None
     timeout_s: Node | None = None
     deadline_s: Node | None = None
-    max_task_runs: int | None = None
 
     @property
     def arcs(self) -> list[ArcSyntax]:

@@ -244,7 +244,7 @@ def execute(request: dict[str, Any], names: dict[str, Any]) -> Any:
     """Run the author's code in these globals and return its output."""
     inputs: dict[str, Any] = request["inputs"]
     scopes = Scope(request.get("scopes") or {})
-    context = Scope({**(scopes.get("ctx") or {}), **scopes, **inputs})
+    context = Scope({**(scopes.get("workload") or {}), **(scopes.get("ctx") or {}), **scopes, **inputs})
     special = {
         **scopes,
         "context": context,

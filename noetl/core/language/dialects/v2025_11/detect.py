@@ -78,6 +78,8 @@ def _task_uses_v2025_11(task: Mapping, specs: Table[str, ToolSpec]) -> bool:
 
 def is_tool_parameter(key: str, spec: ToolSpec | None) -> bool:
     """Whether a key under a tool's `spec` is one of the tool's parameters."""
+    if key == "input":
+        return True
     if spec is None or key in SHAPES["task.spec"].keys or key in spec.spec_keys:
         return False
     return key in spec.fields or any(key in field.aliases for field in spec.fields.values())

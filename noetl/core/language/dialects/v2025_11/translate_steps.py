@@ -72,8 +72,9 @@ class Translator:
         self.tools = ToolTranslator(specs, self.notes, self.problems)
         self.incoming = self.variables.incoming()
         self.entry = self._entry()
-        for name in self.variables.setters.keys() & set(RESERVED):
-            self._reserved(name)
+        for name in self.variables.setters:
+            if name.partition(".")[0] in RESERVED:
+                self._reserved(name)
 
     def _entry(self) -> str | None:
         executor = data_of(self.root.get("executor"))
