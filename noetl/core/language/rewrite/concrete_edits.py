@@ -210,16 +210,17 @@ def _copy(node: ConcreteNode) -> ConcreteNode:
 
 
 def _merge(node: ConcreteCollection, merge: Element) -> None:
+    """Replace a merge key with the entries that it adds; the order is that of the parser: own entries come first."""
     value = merge.value
     sources = [value]
     if isinstance(value, ConcreteCollection) and not value.is_mapping:
         sources = [each.value for each in value.elements]
-    added: list[Element] = []
     known = {each.name for each in node.elements}
     for source in sources:
-        for element in source.elements if isinstance(source, ConcreteCollection) else []:
+        for element in list(source.elements) if isinstance(source, ConcreteCollection) else []:
             if element.name not in known:
                 known.add(element.name)
-                added.append(element)
+                node.elements.append(element)
+                assert isinstance(source, ConcreteCollection)
+                source.elements.remove(element)
     remove(node, merge)
-    node.elements += added  # in the order of the parser's mapping: own entries come first

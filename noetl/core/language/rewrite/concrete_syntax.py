@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import yaml
 from yaml.events import AliasEvent, DocumentStartEvent, MappingStartEvent, ScalarEvent, SequenceStartEvent
@@ -18,7 +19,11 @@ from noetl.core.language.source.yaml_source import Parser
 
 
 class Unsupported(Exception):
-    """The text has syntax that the tree does not represent (explicit keys)."""
+    """The text has syntax that the tree does not represent (explicit keys), on this line."""
+
+    def __init__(self, what: str, line: int) -> None:
+        super().__init__(what)
+        self.line = line
 
 
 @dataclass(slots=True, eq=False)
@@ -140,8 +145,7 @@ def walk(node: ConcreteNode) -> Iterator[ConcreteNode]:
         each = pending.pop()
         yield each
         if isinstance(each, ConcreteCollection):
-            for element in reversed(each.elements):
-                pending.append(element.value)
+            pending += [element.value for element in reversed(each.elements)]
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.events = iter(yaml.parse(text, Loader=Parser))
-        self.event = next(self.events)
+        self.event: Any = next(self.events)
         self.at = 0
         self.pending: list[_Line] = []  # own lines that are not assigned yet
         self.closed: list[tuple[int, ConcreteCollection]] = []  # block collections that ended, deepest first
@@ -175,6 +179,9 @@ class _Parser:
     def _next(self) -> None:
         self.event = next(self.events)
 
+    def _unsupported(self, what: str) -> Unsupported:
+        return Unsupported(what, self.text.count("\n", 0, self.event.start_mark.index) + 1)
+
     def document(self) -> ConcreteDocument:
         while not isinstance(self.event, DocumentStartEvent):
             self._next()
@@ -183,7 +190,7 @@ class _Parser:
             marked = self.event.end_mark.index
             rest = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)").match(self.text, marked)
             if rest is None:
-                raise Unsupported("a value on the line of the document start")
+                raise self._unsupported("a value on the line of the document start")
             head = self.text[: rest.end()]
         self.at = len(head)
         self._next()
@@ -244,7 +251,7 @@ class _Parser:
         written = self.text[body:end].lstrip(" \t")
         body = end - len(written)
         if written[:1] == "\n":
-            raise Unsupported("a line end after an anchor or tag")
+            raise self._unsupported("a line end after an anchor or tag")
         style = event.style or ""
         if style in ("|", ">"):
             written = _without_blank_end(written)
@@ -265,7 +272,7 @@ class _Parser:
                 self._gap(self.event.start_mark.index)
                 above = self._assign(column)
                 if not isinstance(self.event, ScalarEvent):
-                    raise Unsupported("a key that is not a scalar")
+                    raise self._unsupported("a key that is not a scalar")
                 key = self._scalar(column)
                 node.elements.append(self._after_mark(key, column, above))
             else:
@@ -288,7 +295,7 @@ class _Parser:
             if self.event.anchor or self.event.tag:
                 found = _PROPERTIES.match(self.text, value_start)
                 if own or head or found is None:
-                    raise Unsupported("a comment between a key and its anchor")
+                    raise self._unsupported("a comment between a key and its anchor")
                 element.head, self.pending = self._split(found.end(), self._first_character(found.end()), "")
             element.value = self._node(column)
             return element
@@ -334,7 +341,7 @@ class _Parser:
                 else:
                     own.append(_Line(found.group().rstrip(), found.start() - line_start))
             elif found.group() not in marks:
-                raise Unsupported(f"unexpected {found.group()[:10]!r}")
+                raise self._unsupported("an explicit key (`?`)" if found.group() == "?" else repr(found.group()[:20]))
         return head, own
 
     def _gap(self, end: int) -> None:
@@ -375,7 +382,7 @@ class _Parser:
             above = self._flow_comments(node, self.event.start_mark.index)
             if node.is_mapping:
                 if not isinstance(self.event, ScalarEvent):
-                    raise Unsupported("a key that is not a scalar")
+                    raise self._unsupported("a key that is not a scalar")
                 key = self._scalar(0)
                 value_start = self.event.start_mark.index
                 head, own = self._split(self.at, max(value_start, self.at), ":")

@@ -106,6 +106,8 @@ def _value_lines(node: ConcreteNode, column: int) -> list[str]:
     lines = [first.rstrip()]
     for line in rest:
         bare = line.strip(" \t\r")
+        if bare.endswith("\\") and bare != line.lstrip(" \t"):
+            bare = line.lstrip(" \t")  # an escaped space at the end of a line in quotes
         indent = max(len(line) - len(line.lstrip(" \t")) + shift, column + 1) if bare else 0
         lines.append(" " * indent + bare)
     return lines
@@ -133,7 +135,7 @@ def _flow(node: ConcreteCollection) -> str:
     if not node.source or node.changed:
         pad = " " if node.source[1:2] == " " and node.elements else ""
         parts = [
-            f"{_key(each.key)}: {_inline(each.value) or 'null'}" if each.key is not None else _inline(each.value) or "null"
+            (f"{_key(each.key)}: " if each.key is not None else "") + (_inline(each.value) or "null")
             for each in node.elements
         ]
         return f"{opening}{pad}{', '.join(parts)}{pad}{closing}"

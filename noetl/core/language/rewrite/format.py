@@ -30,8 +30,11 @@ def format_text(text: str, specs: Table[str, ToolSpec]) -> str:
     laid_out = lay_out(plain)
     if laid_out is None:
         return text
-    for spelling in SPELLINGS:
-        laid_out = _spelled(laid_out, spelling, specs)
+    before = ""
+    while before != laid_out:
+        before = laid_out
+        for spelling in SPELLINGS:
+            laid_out = _spelled(laid_out, spelling, specs)
     return laid_out.replace("\n", ends)
 
 
@@ -52,16 +55,15 @@ def lay_out(text: str) -> str | None:
 
 def _spelled(text: str, spelling: Spelling, specs: Table[str, ToolSpec]) -> str:
     """The text with one spelling changed, unless that changes its meaning."""
-    compiled = compile_playbook(text, file="", specs=specs)
-    if compiled.document is None:
-        return text
     document = parse(text)
+    root = read_source(text).root
+    assert root is not None  # the text was read before
     try:
-        spelling(document, compiled.document.node)
+        spelling(document, root)
     except NeedsExpansion:
         return text
     spelled = write(document)
-    if spelled == text or not has_same_comments(text, spelled):
+    if spelled == text or not has_same_comments(text, spelled) or lay_out(spelled) != spelled:
         return text
-    after = compile_playbook(spelled, file="", specs=specs)
-    return spelled if model_of(after) == model_of(compiled) and lay_out(spelled) == spelled else text
+    before, after = (compile_playbook(each, file="", specs=specs) for each in (text, spelled))
+    return spelled if model_of(before) == model_of(after) else text

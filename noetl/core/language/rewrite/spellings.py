@@ -1,4 +1,4 @@
-"""Canonical spellings that the formatter and migrations write: `name:` tasks, flat `set` targets, `else` with `then`."""
+"""Canonical spellings, for the formatter and for migrations: `name:` tasks, flat `set` targets, `else` with `then`."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def _name_task(owner: Element, item: ConcreteCollection) -> None:
         name.above, name.comment = label.above, label.head
         item.elements = [name, merge]
     elif isinstance(inner, ConcreteCollection) and inner.is_mapping and inner.elements:
-        if inner.flow:
+        tail = inner.tail
+        if inner.flow and not item.flow:
             owner.above += label.above
-            owner.comment = owner.comment or label.comment
-            if owner.comment != label.comment:
-                owner.above.append(label.comment.strip())
+            owner.comment = label.comment
         else:
             name.above, name.comment = label.above, label.head
+            tail = [*tail, *([label.comment.strip()] if label.comment else [])]
         _rename_block_name(inner)
         item.elements = [name, *inner.elements]
-        item.tail = [*inner.tail, *item.tail]
+        item.tail = [*tail, *item.tail]
         item.prefix = item.prefix or inner.prefix
         if not item.flow:
             item.flow, item.source = inner.flow, inner.source

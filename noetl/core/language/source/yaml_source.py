@@ -33,6 +33,8 @@ try:
 except ImportError:  # PyYAML without libyaml: slower, same events
     from yaml import SafeLoader as Parser  # type: ignore[assignment]
 
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Parser", "Problem", "Source", "data_of", "read_source"]
+
 MAX_BYTES = 8 * 1024 * 1024
 MAX_NODES = 200_000
 MAX_DEPTH = 100

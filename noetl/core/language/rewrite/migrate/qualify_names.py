@@ -1,4 +1,4 @@
-"""Qualify bare names in templates: `{{ x }}` becomes `{{ ctx.x }}`, `{{ workload.x }}` or `{{ iter.x }}`.
+"""Qualify bare names: `{{ x }}` becomes `{{ ctx.x }}`, `{{ workload.x }}` or `{{ iter.x }}`, `set: {x: 1}` `ctx.x`.
 
 A name is qualified only if it can mean nothing else: not if both `ctx` and `workload` have it, and not a name of
 `workload` if steps that are created at run time could set it in `ctx`.
@@ -12,7 +12,10 @@ from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.checks.unknown_names import qualified_name
 from noetl.core.language.compile import compile_playbook
 from noetl.core.language.flow.template_sites import TemplateSite
+from noetl.core.language.rewrite.concrete_edits import rename
 from noetl.core.language.rewrite.migrate.rewriting import Migration, Rewriting
+from noetl.core.language.rewrite.spellings import set_blocks
+from noetl.core.language.syntax.grammar import SCOPES
 from noetl.core.model.tool import ToolSpec
 
 
@@ -24,7 +27,17 @@ def qualify(text: str, specs: Table[str, ToolSpec]) -> Migration:
     rewriting = Rewriting(text, specs, compiled, compiled.document)
     for site in rewriting.context.sites.templates:
         rewriting.replace(site, _replacements(rewriting.context, site))
+    _qualify_targets(rewriting)
     return rewriting.finish()
+
+
+def _qualify_targets(rewriting: Rewriting) -> None:
+    """`set: {x: ...}` means `ctx.x`."""
+    for node in set_blocks(rewriting.syntax.node):
+        found = rewriting.document.collection(node.start)
+        for element in found.elements if found is not None else []:
+            if element.name.partition(".")[0] not in SCOPES and not element.is_merge:
+                rename(element.key, f"ctx.{element.name}")
 
 
 def _replacements(context: AnalysisContext, site: TemplateSite) -> dict[int, tuple[str, str]]:

@@ -156,16 +156,20 @@ class _Subtree:
             ((_place(origin), target) for target, origin, _ in self.claims if claimed.get(id(origin)) is target),
             key=lambda each: each[0],
         )
-        left: list[tuple[int, list[str]]] = []
-        kept = {id(element) for node in walk(made) if isinstance(node, ConcreteCollection) for element in node.elements}
-        for element in self.elements:
-            if id(element) not in claimed and id(element) not in kept:
-                left.append((_place(element), [line for line in comments_of(element) if line]))
+        kept = {id(element) for element in _elements(made)}
         here = {id(node) for node in walk(made)}
-        for node in walk(self.written):
-            if isinstance(node, ConcreteCollection) and node.tail and id(node) not in here:
-                left.append((node.end, [line for line in node.tail if line]))
-        for place, lines in sorted(left, key=lambda each: each[0], reverse=True):
+        left = [
+            (_place(element), comments_of(element))
+            for element in self.elements
+            if id(element) not in claimed and id(element) not in kept
+        ]
+        left += [
+            (node.end, node.tail)
+            for node in walk(self.written)
+            if isinstance(node, ConcreteCollection) and id(node) not in here
+        ]
+        for place, found in sorted(left, key=lambda each: each[0], reverse=True):
+            lines = [line for line in found if line]
             if not lines:
                 continue
             after = next((target for at, target in targets if at > place), None)
@@ -175,6 +179,17 @@ class _Subtree:
                 made.tail = [*lines, *made.tail]
             elif targets:
                 targets[-1][1].above += lines
+        for element in reversed(_elements(made)):
+            _move_above_dash(element)
+
+
+def _move_above_dash(element: Element) -> None:
+    """Comments above the first entry of a list's item are written above the item."""
+    value = element.value
+    if element.key is None and value.start < 0 and isinstance(value, ConcreteCollection) and value.elements:
+        first = value.elements[0]
+        element.above += [*([element.head.strip()] if element.head else []), *first.above]
+        element.head, first.above = "", []
 
 
 def _place(element: Element) -> int:
@@ -193,4 +208,3 @@ def _are_entries(written: ConcreteCollection, old: Mapping, new: Mapping) -> boo
     """Whether a mapping has the same keys as before, all written in it."""
     names = [each.name for each in written.elements]
     return names == list(old.entries) == list(new.entries)
-

@@ -6,7 +6,8 @@ only the templates that the rewrite replaced differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping as Table
+from collections.abc import Callable
+from collections.abc import Mapping as Table
 from typing import Any, NamedTuple
 
 from noetl.core.language.checks.analysis import AnalysisContext
@@ -71,7 +72,8 @@ def rewritten(text: str, specs: Table[str, ToolSpec], attempt: Attempt) -> Migra
     try:
         made = _attempt(plain, specs, attempt)
     except Unsupported as problem:
-        made = Migration(plain, (Note(1, f"the file was not changed: it has {problem}, which cannot be rewritten"),))
+        message = f"the file was not changed: {problem} cannot be rewritten; write it in another way and migrate again"
+        made = Migration(plain, (Note(problem.line, message),))
     except NotEquivalent as problem:
         message = f"the file was not changed: its translation would not mean the same ({problem.what})"
         made = Migration(plain, (Note(problem.line, f"{message}; translate this place by hand and migrate again"),))

@@ -179,9 +179,7 @@ class _V10Migration:
                 words = " or ".join(f"`ctx.{base}`" for base in known)
                 self.rewriting.note(step.name_node, f"different arcs set `input.{name}`; read it from {words}")
             elif None in bases:
-                self.rewriting.note(
-                    step.name_node, f"only some arcs set `input.{name}`; it is null on the others"
-                )
+                self.rewriting.note(step.name_node, f"only some arcs set `input.{name}`; it is null on the others")
                 made[name] = f"{{{{ ctx.{known[0]} | default(none) }}}}"
             else:
                 made[name] = f"{{{{ ctx.{known[0]} }}}}"
