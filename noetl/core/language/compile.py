@@ -41,7 +41,7 @@ def compile_playbook(
     legacy: bool = False,
 ) -> Compilation:
     """Read, check and lower a playbook; its problems are in the diagnostics."""
-    with _gc_paused():
+    with gc_paused():
         return _compile(read_source(text), text_digest(text), file, specs, strict, legacy)
 
 
@@ -115,7 +115,7 @@ def _reader(findings: Findings, specs: Mapping[str, ToolSpec]) -> Reader:
 
 
 @contextmanager
-def _gc_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause garbage collection: a growing tree of small objects has no cycles, and scanning it repeatedly took half
     of the time for a large playbook.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from copy import deepcopy
 from typing import Any
 
 from noetl.core.language.rewrite.concrete_syntax import (
@@ -108,11 +107,6 @@ def comments_of(element: Element) -> list[str]:
     return [*element.above, *ends]
 
 
-def drop_comments(element: Element) -> None:
-    """Remove the comments of an entry itself."""
-    element.above, element.head, element.comment = [], "", ""
-
-
 def put_above(element: Element, lines: list[str]) -> None:
     """Add lines above an entry; blank lines only at its top."""
     element.above = [*lines, *element.above]
@@ -183,7 +177,7 @@ def _expand(node: ConcreteNode, anchors: dict[str, ConcreteNode]) -> None:
                 element.key.prefix = ""
                 node.changed = True
             if isinstance(element.value, ConcreteAlias):
-                element.value = _copy(anchors[element.value.text[1:]])
+                element.value = copy_of(anchors[element.value.text[1:]])
                 node.changed = True
             _expand(element.value, anchors)
         for element in [each for each in node.elements if each.is_merge]:
@@ -197,16 +191,25 @@ def _anchor_name(prefix: str) -> str:
     return next((each[1:] for each in prefix.split() if each.startswith("&")), "")
 
 
-def _copy(node: ConcreteNode) -> ConcreteNode:
-    copy = deepcopy(node)
-    for each in walk(copy):
-        each.start, each.end = -1, -1
-        each.prefix = " ".join(part for part in each.prefix.split() if not part.startswith("&"))
-        if isinstance(each, ConcreteCollection):
-            each.tail, each.changed = [], True
-            for element in each.elements:
-                drop_comments(element)
-    return copy
+def copy_of(node: ConcreteNode) -> ConcreteNode:
+    """A copy without anchors and comments."""
+    prefix = " ".join(part for part in node.prefix.split() if not part.startswith("&"))
+    if isinstance(node, ConcreteScalar):
+        return ConcreteScalar(prefix=prefix, indent=node.indent, text=node.text, value=node.value, style=node.style)
+    if isinstance(node, ConcreteCollection):
+        elements = [
+            Element(copy_of(each.value), _copy_key(each.key) if each.key is not None else None)
+            for each in node.elements
+        ]
+        return ConcreteCollection(
+            prefix=prefix, elements=elements, is_mapping=node.is_mapping, flow=node.flow, changed=True
+        )
+    assert isinstance(node, ConcreteAlias)
+    return ConcreteAlias(text=node.text)
+
+
+def _copy_key(key: ConcreteScalar) -> ConcreteScalar:
+    return ConcreteScalar(text=key.text, value=key.value, style=key.style)
 
 
 def _merge(node: ConcreteCollection, merge: Element) -> None:

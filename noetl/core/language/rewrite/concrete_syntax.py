@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from yaml.events import AliasEvent, DocumentStartEvent, MappingStartEvent, ScalarEvent, SequenceStartEvent
+from yaml.events import AliasEvent, DocumentStartEvent, Event, MappingStartEvent, ScalarEvent, SequenceStartEvent
 
 from noetl.core.language.source.yaml_source import Parser
 
@@ -39,11 +39,12 @@ class ConcreteNode:
 
 @dataclass(slots=True, eq=False)
 class ConcreteScalar(ConcreteNode):
-    """A scalar: as written, and what it means."""
+    """A scalar: as written, and what it means; `body` is the offset of its text in the source."""
 
     text: str = ""
     value: str = ""
     style: str = ""
+    body: int = -1
 
     @property
     def is_block(self) -> bool:
@@ -151,6 +152,7 @@ def walk(node: ConcreteNode) -> Iterator[ConcreteNode]:
 # --- reading --------------------------------------------------------------------------------------
 
 _PROPERTIES = re.compile(r"[&!][^\s,\[\]{}]*(?:[ \t]+[&!][^\s,\[\]{}]*)*")
+_CHOMPING = re.compile(r"\A([|>])([1-9]?)[+-]?([1-9]?)")
 _GAP = re.compile(r"(?P<line>\n)|(?P<space>[ \t\r]+)|(?P<comment>#[^\n]*)|(?P<mark>[^\s#]+)")
 
 
@@ -179,11 +181,14 @@ class _Parser:
     def _next(self) -> None:
         self.event = next(self.events)
 
+    def _at(self, kind: type[Event]) -> bool:
+        return isinstance(self.event, kind)
+
     def _unsupported(self, what: str) -> Unsupported:
         return Unsupported(what, self.text.count("\n", 0, self.event.start_mark.index) + 1)
 
     def document(self) -> ConcreteDocument:
-        while not isinstance(self.event, DocumentStartEvent):
+        while not self._at(DocumentStartEvent):
             self._next()
         head = ""
         if self.event.explicit:
@@ -210,12 +215,12 @@ class _Parser:
 
     def _node(self, indent: int) -> ConcreteNode:
         event = self.event
-        start = event.start_mark.index
-        if isinstance(event, AliasEvent):
-            self.at = event.end_mark.index
+        start, end = event.start_mark.index, event.end_mark.index
+        if self._at(AliasEvent):
+            self.at = end
             self._next()
             return ConcreteAlias(start, self.at, "", indent, self.text[start : self.at])
-        if isinstance(event, ScalarEvent):
+        if self._at(ScalarEvent):
             return self._scalar(indent)
         found = _PROPERTIES.match(self.text, start) if event.anchor or event.tag else None
         node = ConcreteCollection(
@@ -256,7 +261,9 @@ class _Parser:
         if style in ("|", ">"):
             written = _without_blank_end(written)
             end = body + len(written)
-        node = ConcreteScalar(start, end, prefix, indent, written, event.value, style)
+            if end == len(self.text) and "\n" in written:
+                written = _CHOMPING.sub(r"\1\2\3-", written, count=1)  # its last line has no line end
+        node = ConcreteScalar(start, end, prefix, indent, written, event.value, style, body)
         self.scalars[start] = node
         self.nodes.setdefault(start, node)
         self.at = end
@@ -271,7 +278,7 @@ class _Parser:
             if node.is_mapping:
                 self._gap(self.event.start_mark.index)
                 above = self._assign(column)
-                if not isinstance(self.event, ScalarEvent):
+                if not self._at(ScalarEvent):
                     raise self._unsupported("a key that is not a scalar")
                 key = self._scalar(column)
                 node.elements.append(self._after_mark(key, column, above))
@@ -381,7 +388,7 @@ class _Parser:
         while not _is_end(self.event):
             above = self._flow_comments(node, self.event.start_mark.index)
             if node.is_mapping:
-                if not isinstance(self.event, ScalarEvent):
+                if not self._at(ScalarEvent):
                     raise self._unsupported("a key that is not a scalar")
                 key = self._scalar(0)
                 value_start = self.event.start_mark.index

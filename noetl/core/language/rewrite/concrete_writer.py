@@ -25,9 +25,10 @@ def write(document: ConcreteDocument) -> str:
         _block(root, 0, lines)
     else:
         lines += _value_lines(root, 0)
-    lines += document.tail
-    while lines and not lines[-1]:
-        lines.pop()
+    tail = document.tail
+    while tail and not tail[-1]:
+        tail = tail[:-1]
+    lines += tail
     return document.head + "\n".join(lines) + "\n" + document.end.rstrip("\n") + ("\n" if document.end.strip() else "")
 
 

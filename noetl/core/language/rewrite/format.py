@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Table
 
-from noetl.core.language.compile import compile_playbook
+from noetl.core.language.compile import compile_playbook, gc_paused
 from noetl.core.language.rewrite.concrete_edits import NeedsExpansion
 from noetl.core.language.rewrite.concrete_syntax import Unsupported, parse
 from noetl.core.language.rewrite.concrete_writer import write
 from noetl.core.language.rewrite.spellings import Spelling, flatten_sets, name_labelled_tasks, nest_elses
-from noetl.core.language.rewrite.verification import has_same_comments, has_same_data, model_of
+from noetl.core.language.rewrite.verification import has_comments, has_same_data, model_of
 from noetl.core.language.source.yaml_source import read_source
 from noetl.core.model.tool import ToolSpec
 
@@ -23,19 +23,23 @@ SPELLINGS: tuple[Spelling, ...] = (name_labelled_tasks, flatten_sets, nest_elses
 
 def format_text(text: str, specs: Table[str, ToolSpec]) -> str:
     """The text in its canonical layout; a text that is not valid YAML is returned unchanged."""
-    source = read_source(text)
-    if source.root is None or any(problem.code != "yaml-number" for problem in source.problems):
-        return text
-    plain, ends = without_line_ends(source.text)
-    laid_out = lay_out(plain)
-    if laid_out is None:
-        return text
-    before = ""
-    while before != laid_out:
-        before = laid_out
+    with gc_paused():
+        source = read_source(text)
+        if source.root is None or any(problem.code != "yaml-number" for problem in source.problems):
+            return text
+        plain, ends = without_line_ends(source.text)
+        laid_out = _laid_out(plain)
+        return text if laid_out is None else _with_spellings(laid_out, specs).replace("\n", ends)
+
+
+def _with_spellings(text: str, specs: Table[str, ToolSpec]) -> str:
+    """The text with all spellings that do not change its meaning; one may make another possible."""
+    spelled = _spelled(text, SPELLINGS, specs)
+    if spelled is None:
+        spelled = text
         for spelling in SPELLINGS:
-            laid_out = _spelled(laid_out, spelling, specs)
-    return laid_out.replace("\n", ends)
+            spelled = _spelled(spelled, (spelling,), specs) or spelled
+    return text if spelled == text else _with_spellings(spelled, specs)
 
 
 def without_line_ends(text: str) -> tuple[str, str]:
@@ -44,26 +48,31 @@ def without_line_ends(text: str) -> tuple[str, str]:
     return text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff"), ends
 
 
-def lay_out(text: str) -> str | None:
+def _laid_out(text: str) -> str | None:
     """The text in canonical layout, or None if it cannot be written without a change."""
     try:
-        laid_out = write(parse(text))
+        document = parse(text)
     except Unsupported:
         return None
-    return laid_out if has_same_data(text, laid_out) and has_same_comments(text, laid_out) else None
+    laid_out = write(document)
+    same = laid_out == text or (has_same_data(text, laid_out) and has_comments(laid_out, document.comments))
+    return laid_out if same else None
 
 
-def _spelled(text: str, spelling: Spelling, specs: Table[str, ToolSpec]) -> str:
-    """The text with one spelling changed, unless that changes its meaning."""
+def _spelled(text: str, spellings: tuple[Spelling, ...], specs: Table[str, ToolSpec]) -> str | None:
+    """The text with some spellings changed; None if that would change its meaning."""
     document = parse(text)
     root = read_source(text).root
     assert root is not None  # the text was read before
     try:
-        spelling(document, root)
+        for spelling in spellings:
+            spelling(document, root)
     except NeedsExpansion:
-        return text
+        return None
     spelled = write(document)
-    if spelled == text or not has_same_comments(text, spelled) or lay_out(spelled) != spelled:
+    if spelled == text:
         return text
+    if not has_comments(spelled, document.comments) or _laid_out(spelled) != spelled:
+        return None
     before, after = (compile_playbook(each, file="", specs=specs) for each in (text, spelled))
-    return spelled if model_of(before) == model_of(after) else text
+    return spelled if model_of(before) == model_of(after) else None

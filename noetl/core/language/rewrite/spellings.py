@@ -76,11 +76,11 @@ def _rename_block_name(task: ConcreteCollection) -> None:
 
 def labelled_items(root: Node) -> list[Mapping]:
     """Tasks under their labels, in every task list."""
-    found: list[Mapping] = []
+    found: dict[int, Mapping] = {}  # by identity: an alias leads to a task that is known already
     for body in _bodies(root):
         if isinstance(body, Mapping):
             _collect_labelled(body.get("tool"), found)
-    return found
+    return [*found.values()]
 
 
 def _bodies(root: Node) -> list[Node]:
@@ -94,14 +94,14 @@ def _bodies(root: Node) -> list[Node]:
     return bodies + (workbook.items if isinstance(workbook, Sequence) else [])
 
 
-def _collect_labelled(tasks: Node | None, found: list[Mapping]) -> None:
+def _collect_labelled(tasks: Node | None, found: dict[int, Mapping]) -> None:
     for item in tasks.items if isinstance(tasks, Sequence) else [tasks]:
         if not isinstance(item, Mapping):
             continue
         for inner in [] if "kind" in item.entries else _construct_tasks(item):
             _collect_labelled(inner, found)
-        if is_labelled(item) and item not in found:
-            found.append(item)
+        if is_labelled(item):
+            found[id(item)] = item
 
 
 def _construct_tasks(item: Mapping) -> list[Node | None]:

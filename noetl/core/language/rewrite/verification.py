@@ -26,17 +26,17 @@ def _data(text: str) -> tuple[str, list[str]]:
     return repr(data_of(source.root)), [problem.code for problem in source.problems]
 
 
-def has_same_comments(before: str, after: str, *, added: str = "") -> bool:
-    """Whether two texts have the same comments; those that start with `added` are not counted."""
-    return before == after or _comments(before, added) == _comments(after, added)
-
-
-def _comments(text: str, added: str) -> Counter[str] | None:
+def has_comments(text: str, comments: list[str], *, added: str = "") -> bool:
+    """Whether a text has exactly these comments; those that start with `added` are not counted."""
     try:
         found = parse(text).comments
     except Unsupported:
-        return None
-    return Counter(each for each in found if not added or not each.startswith(f"# {added}"))
+        return False
+    return _counted(found, added) == _counted(comments, added)
+
+
+def _counted(comments: list[str], added: str) -> Counter[str]:
+    return Counter(each for each in comments if not added or not each.startswith(f"# {added}"))
 
 
 def model_of(compiled: Compilation) -> Any:

@@ -7,9 +7,7 @@ the next entry.
 
 from __future__ import annotations
 
-from copy import deepcopy
-
-from noetl.core.language.rewrite.concrete_edits import comments_of, drop_comments, new_key, new_scalar, put_above
+from noetl.core.language.rewrite.concrete_edits import comments_of, copy_of, new_key, new_scalar, put_above
 from noetl.core.language.rewrite.concrete_syntax import (
     ConcreteAlias,
     ConcreteCollection,
@@ -140,15 +138,7 @@ class _Subtree:
         if id(found) not in self.used:
             self.used.update(id(each) for each in walk(found))
             return found
-        copy = deepcopy(found)
-        for each in walk(copy):
-            each.prefix = " ".join(part for part in each.prefix.split() if not part.startswith("&"))
-            if isinstance(each, ConcreteCollection):
-                each.tail = []
-                each.changed = True
-                for element in each.elements:
-                    drop_comments(element)
-        return copy
+        return copy_of(found)
 
     def _place_rest(self, made: ConcreteNode, claimed: dict[int, Element]) -> None:
         """Move the comments of entries that are gone to the next entry that is there."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping as Table
 from typing import Any, NamedTuple
 
 from noetl.core.language.checks.analysis import AnalysisContext
-from noetl.core.language.compile import Compilation, compile_playbook, compile_source
+from noetl.core.language.compile import Compilation, compile_playbook, compile_source, gc_paused
 from noetl.core.language.diagnostics import Findings
 from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.rewrite.concrete_edits import NeedsExpansion, expand_aliases, quoted, uses_aliases
@@ -24,8 +24,8 @@ from noetl.core.language.rewrite.concrete_syntax import (
     parse,
 )
 from noetl.core.language.rewrite.concrete_writer import write
-from noetl.core.language.rewrite.format import format_text, lay_out, without_line_ends
-from noetl.core.language.rewrite.verification import first_difference, has_same_comments, has_same_data, model_of
+from noetl.core.language.rewrite.format import format_text, without_line_ends
+from noetl.core.language.rewrite.verification import first_difference, has_comments, has_same_data, model_of
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.source.scalar_offsets import characters
@@ -70,7 +70,8 @@ def rewritten(text: str, specs: Table[str, ToolSpec], attempt: Attempt) -> Migra
     """
     plain, ends = without_line_ends(text)
     try:
-        made = _attempt(plain, specs, attempt)
+        with gc_paused():
+            made = _attempt(plain, specs, attempt)
     except Unsupported as problem:
         message = f"the file was not changed: {problem} cannot be rewritten; write it in another way and migrate again"
         made = Migration(plain, (Note(problem.line, message),))
@@ -89,7 +90,7 @@ def _attempt(plain: str, specs: Table[str, ToolSpec], attempt: Attempt) -> Migra
             raise
     expand_aliases(document)
     expanded = write(document)
-    if not has_same_data(plain, expanded) or not has_same_comments(plain, expanded):
+    if not has_same_data(plain, expanded) or not has_comments(expanded, document.comments):
         raise NotEquivalent(1, "its anchors and aliases cannot be expanded")
     try:
         return attempt(expanded, specs)
@@ -143,7 +144,7 @@ class Rewriting:
     def _write_template(
         self, found: ConcreteScalar, node: Scalar, replacements: dict[int, tuple[str, str]], value: str
     ) -> None:
-        body = found.end - len(found.text)
+        body = found.body
         positions = [at for _, at in characters(self.text, node)]
         text = found.text
         for offset, (old, new) in sorted(replacements.items(), reverse=True):
@@ -176,7 +177,7 @@ class Rewriting:
         """The new text, verified and formatted; `expect` changes the source's model to the one that is expected."""
         values = self._replace_templates()
         made = write(self.document)
-        if made == self.text or made == lay_out(self.text):
+        if made == self.text or made == write(parse(self.text)):
             return Migration(self.text, tuple(sorted(self.notes)))
         made = format_text(made, self.specs)
         verify(self.text, made, expect(self._expected(values)), self.specs, self.compiled)
@@ -200,7 +201,7 @@ def verify(text: str, made: str, expected: Any, specs: Table[str, ToolSpec], com
     if model != expected:
         where = first_difference(expected, model)
         raise NotEquivalent(_line_of(compiled, where), f"at {where.strip('/').replace('/', '.')}")
-    if not has_same_comments(text, made, added=COMMENT_PREFIX):
+    if not has_comments(made, parse(text).comments, added=COMMENT_PREFIX):
         raise NotEquivalent(1, "a comment would be lost")
 
 
