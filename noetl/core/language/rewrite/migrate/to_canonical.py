@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping as Table
 
+from noetl.core.language.rewrite.concrete_edits import NeedsExpansion
 from noetl.core.language.rewrite.migrate import v10_to_canonical, v2025_11_to_canonical
 from noetl.core.language.rewrite.migrate.qualify_names import qualify
-from noetl.core.language.rewrite.migrate.rewriting import Migration, rewritten
+from noetl.core.language.rewrite.migrate.rewriting import Migration, NotEquivalent, rewritten
 from noetl.core.model.tool import ToolSpec
 
 
@@ -18,5 +19,8 @@ def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
 def _migrate_text(text: str, specs: Table[str, ToolSpec]) -> Migration:
     first = v2025_11_to_canonical.migrate_text(text, specs)
     second = v10_to_canonical.migrate_text(first.text, specs)
-    third = qualify(second.text, specs)
+    try:
+        third = qualify(second.text, specs)
+    except (NeedsExpansion, NotEquivalent):
+        third = Migration(second.text, ())  # a name without its scope is canonical too
     return Migration(third.text, tuple(dict.fromkeys((*first.notes, *second.notes, *third.notes))))
