@@ -77,3 +77,52 @@ def test_migrate_accepts_2025_11_text_without_the_legacy_option(noetl, playbook)
     assert 'ctx.x: "{{ output.data }}"' in answer.out
     noetl("migrate", file, "--write")
     assert noetl("validate", "--strict", file).code == 0
+
+
+ALIAS = "workflow:\n  - step: s\n    tool:\n      - a: &t {kind: noop}\n      - b: *t   # the last line\n"
+
+
+def test_written_text_parses_and_passes_the_check(noetl, playbook):
+    file = playbook(ALIAS)
+    assert noetl("migrate", file, "--write").code == 0
+    assert "# the last line" in Path(file).read_text()
+    assert noetl("validate", "--strict", file).code == 0
+    assert noetl("fmt", "--check", file).code == 0
+    text = Path(file).read_bytes()
+    assert noetl("migrate", file, "--write").code == 0
+    assert Path(file).read_bytes() == text
+
+
+def test_a_file_that_cannot_be_migrated_stays_as_it_was(noetl, playbook, tmp_path):
+    file = Path(playbook("? workflow\n: - step: s\n    args: {n: 1}\n    tool: {kind: noop}"))
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().rstrip(b"\n").replace(b"\n", b"\r\n"))
+    file.chmod(0o640)
+    before = (file.read_bytes(), file.stat().st_mode, file.stat().st_ino)
+    answer = noetl("migrate", str(file), "--write")
+    assert answer.code == 1
+    assert f"{file.name}:4: the file was not changed" in answer.err
+    assert (file.read_bytes(), file.stat().st_mode, file.stat().st_ino) == before
+
+
+def test_a_rewritten_file_keeps_its_line_ends_its_permissions_and_its_link(noetl, playbook, tmp_path):
+    file = Path(playbook(V10)).resolve()
+    file.write_bytes(file.read_bytes().rstrip(b"\n").replace(b"\n", b"\r\n"))
+    file.chmod(0o640)
+    link = tmp_path / "link.yaml"
+    link.symlink_to(file)
+    assert noetl("migrate", str(link), "--write").code == 0
+    content = file.read_bytes()
+    assert b"name: go" in content
+    assert content.count(b"\r\n") == content.count(b"\n") and content.endswith(b"\r\n")
+    assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o640
+    assert noetl("fmt", "--check", str(link)).code == 0
+    assert not [each for each in file.parent.iterdir() if each.name.startswith(f".{file.name}")]
+
+
+def test_a_second_document_is_an_error(noetl, playbook):
+    file = playbook(V10 + "---\na: 1\n")
+    before = Path(file).read_bytes()
+    for command in (("fmt",), ("migrate", "--write")):
+        answer = noetl(command[0], file, *command[1:])
+        assert answer.code == 3 and "yaml-documents" in answer.err
+    assert Path(file).read_bytes() == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import click
 from noetl.cli.app import FAILED, INVALID, USAGE
 from noetl.cli.output.terminal import output_options, terminal
 from noetl.cli.playbook_files import CannotRead, read_bounded
+from noetl.errors import RequestRefused
 
 
 def read_yaml(name: str) -> tuple[str | None, Any]:
@@ -65,21 +68,38 @@ def fmt(files: tuple[str, ...], check: bool) -> int:
             terminal.data(name)
             code = code or FAILED
         elif changed:
-            write(name, formatted)
+            try:
+                write(name, formatted)
+            except CannotWrite as problem:
+                terminal.error(str(problem))
+                code = USAGE
+                continue
             terminal.note(f"formatted {name}")
     return code
 
 
+class CannotWrite(RequestRefused):
+    """A file cannot be written."""
+
+
 def write(name: str, text: str) -> None:
-    """Replace the text of a file atomically."""
+    """Replace the text of a file atomically; its permissions stay, and a link stays a link."""
+    from tempfile import NamedTemporaryFile
+
     path = Path(name).resolve()
-    temporary = path.with_name(f".{path.name}.new")
+    temporary: Path | None = None
     try:
-        temporary.write_bytes(text.encode())
-        temporary.chmod(path.stat().st_mode & 0o777)
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except OSError as problem:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise CannotWrite(f"{name}: cannot be written: {problem.strerror or problem}; it was not changed") from None
 
 
 @click.command()
@@ -90,15 +110,16 @@ def write(name: str, text: str) -> None:
 def migrate(file: str, in_place: bool, diff: bool) -> int:
     """Translate a playbook of v10 or 2025-11 (- is stdin) into the canonical dialect; comments and order are kept.
 
-    The new text is written to stdout. Parts that cannot be translated exactly are marked with a comment and listed
-    with their lines on stderr. Exit code 0 if everything was translated (canonical text does not change), 1 if
-    something is marked, 3 if the playbook has errors, 2 if the file could not be read.
+    The new text is written to stdout. It is formatted and means the same: it is compiled and compared with the source
+    before it is written. Parts that cannot be translated exactly stay, are marked with a comment and listed with their
+    lines on stderr. A playbook whose translation would mean something else is not changed. Exit code 0 if everything
+    was translated (canonical text does not change), 1 if something was not, 3 if the playbook has errors, 2 if the
+    file could not be read or written.
     """
     from difflib import unified_diff
 
     from noetl.core.language.compile import compile_playbook
     from noetl.core.language.rewrite.migrate.to_canonical import migrate as to_canonical
-    from noetl.errors import RequestRefused
     from noetl.tools import registry as tools
 
     if in_place and file == "-":

@@ -16,7 +16,7 @@ from noetl.core.language.dialects.v2025_11.detect import enables_legacy
 from noetl.core.language.lower import Lowering
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.source.nodes import node_from
-from noetl.core.language.source.yaml_source import MAX_DEPTH, MAX_NODES, read_source, within_limits
+from noetl.core.language.source.yaml_source import MAX_DEPTH, MAX_NODES, Source, read_source, within_limits
 from noetl.core.language.syntax.tree import DocumentSyntax
 from noetl.core.model.playbook import Playbook, Step
 from noetl.core.model.tool import ToolSpec
@@ -41,14 +41,18 @@ def compile_playbook(
     legacy: bool = False,
 ) -> Compilation:
     """Read, check and lower a playbook; its problems are in the diagnostics."""
-    with _gc_paused():
-        return _compile_text(text, file, specs, strict, legacy)
+    with gc_paused():
+        return _compile(read_source(text), text_digest(text), file, specs, strict, legacy)
 
 
-def _compile_text(
-    text: str | bytes, file: str, specs: Mapping[str, ToolSpec], strict: bool, legacy: bool
+def compile_source(source: Source, *, specs: Mapping[str, ToolSpec], legacy: bool = False) -> Compilation:
+    """Check and lower a tree that was read before (and may have been changed since)."""
+    return _compile(source, "", "", specs, False, legacy)
+
+
+def _compile(
+    source: Source, digest: str, file: str, specs: Mapping[str, ToolSpec], strict: bool, legacy: bool
 ) -> Compilation:
-    source = read_source(text)
     findings = Findings(file, source.text, strict=strict)
     for problem in source.problems:
         findings.add(*problem)
@@ -74,7 +78,7 @@ def _compile_text(
             )
     playbook = None
     if document is not None and not findings.failed:
-        playbook = Lowering(specs).playbook(document, file=file, digest=text_digest(text))
+        playbook = Lowering(specs).playbook(document, file=file, digest=digest)
     return Compilation(playbook, findings.result(), document)
 
 
@@ -113,7 +117,7 @@ def _reader(findings: Findings, specs: Mapping[str, ToolSpec]) -> Reader:
 
 
 @contextmanager
-def _gc_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause garbage collection: a growing tree of small objects has no cycles, and scanning it repeatedly took half
     of the time for a large playbook.
     """

@@ -51,7 +51,7 @@ def test_comments_move_with_their_lines():
     lines = [line.strip() for line in made.splitlines()]
     assert "- step: start  # here it begins" in lines
     assert "- step: end  # and out" in lines
-    assert lines[lines.index("# what it works on") + 1].startswith("n: ")
+    assert lines[lines.index("# what it works on") + 1].startswith("input: {n: ")
 
 
 def test_steps_without_2025_11_syntax_do_not_change():

@@ -196,17 +196,11 @@ def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read, bare: 
     name = read.path[0]
     visibility = site.visibility
     known = context.body(site.body) if site.body is not None else None
-    if known is not None and site.depth and name in known.iterators[: site.depth]:
-        up = site.depth - 1 - known.iterators.index(name)
-        _count_bare(bare, site, read, "iter." + "parent." * up + name)
-    elif (known is not None and visibility.tasks and name in known.tasks) or (
-        visibility.results and name in context.steps
-    ):
+    qualified = qualified_name(context, site, name)
+    if qualified is not None:
+        _count_bare(bare, site, read, qualified)
+    elif _names_result(context, site, name):
         return
-    elif name in context.ctx_keys and "ctx" in visibility.scopes:
-        _count_bare(bare, site, read, f"ctx.{name}")
-    elif name in context.workload_keys:
-        _count_bare(bare, site, read, f"workload.{name}")
     elif name == "env":
         if read.guarded and len(read.path) > 1:
             return  # `env` is an empty scope, so its default is used
@@ -229,6 +223,27 @@ def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read, bare: 
         hint = hint or NAMES.get(name, "") or did_you_mean(name, candidates, " ").strip()
         hint = hint or f"for a request parameter write `workload.{name}`, with a default under `workload`"
         context.report_read("unknown-name", site, read, f'"{name}" is not defined', hint)
+
+
+def qualified_name(context: AnalysisContext, site: TemplateSite, name: str) -> str | None:
+    """What a name without a scope means here, with its scope; None for a result by name and for unknown names."""
+    visibility = site.visibility
+    if name in visibility.scopes or name in SCOPE_NAMES:
+        return None
+    known = context.body(site.body) if site.body is not None else None
+    if known is not None and site.depth and name in known.iterators[: site.depth]:
+        return "iter." + "parent." * (site.depth - 1 - known.iterators.index(name)) + name
+    if _names_result(context, site, name):
+        return None
+    if name in context.ctx_keys and "ctx" in visibility.scopes:
+        return f"ctx.{name}"
+    return f"workload.{name}" if name in context.workload_keys else None
+
+
+def _names_result(context: AnalysisContext, site: TemplateSite, name: str) -> bool:
+    """Whether a name is that of a task or step whose result can be read here."""
+    tasks = context.body(site.body).tasks if site.body is not None and site.visibility.tasks else frozenset()
+    return name in tasks or (site.visibility.results and name in context.steps)
 
 
 _CHECKED_ELSEWHERE = frozenset({"context"})

@@ -42,7 +42,7 @@ def locate(text: str, node: Scalar, offset: int) -> tuple[int, int]:
 
 def characters(text: str, node: Scalar) -> Iterator[tuple[str, int]]:
     """The value's characters, each with its offset in the text."""
-    if node.style == ">":
+    if node.style in ("|", ">"):
         header = LINE_BREAK.search(text, node.start)
         yield from _align(text, node.text, header.end() if header else node.end, node.end)
     else:

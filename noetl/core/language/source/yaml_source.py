@@ -29,9 +29,11 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, po
 from noetl.core.language.source.nodes import data_of as data_of
 
 try:
-    from yaml import CSafeLoader as _Parser
+    from yaml import CSafeLoader as Parser
 except ImportError:  # PyYAML without libyaml: slower, same events
-    from yaml import SafeLoader as _Parser  # type: ignore[assignment]
+    from yaml import SafeLoader as Parser  # type: ignore[assignment]
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Parser", "Problem", "Source", "data_of", "read_source"]
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_NODES = 200_000
@@ -172,7 +174,7 @@ class _Builder:
 
     def build(self) -> Node | None:
         try:
-            self._read(_Parser(self.text))
+            self._read(Parser(self.text))
         except _Stop:
             return None
         except yaml.YAMLError as error:

@@ -82,7 +82,7 @@ def is_tool_parameter(key: str, spec: ToolSpec | None) -> bool:
         return True
     if spec is None or key in SHAPES["task.spec"].keys or key in spec.spec_keys:
         return False
-    return key in spec.fields or any(key in field.aliases for field in spec.fields.values())
+    return key in ("input", "args") or key in spec.fields or any(key in field.aliases for field in spec.fields.values())
 
 
 def _reads_context(node: Node) -> bool:

@@ -164,7 +164,7 @@ class Translator:
         for key, each in sets.items():
             put_nested(entries, ("set", key), each[1], each[0])
         self._admit(entries, given.get("when"), name, step, names)
-        return with_entries(step, _in_order(entries))
+        return with_entries(step, _in_order(step, entries))
 
     def _move_result_to_tool(self, given: Entries) -> None:
         """Move a step's `result: {pick, collect, sink}` to its tool; a loop collects the value that `as` names."""
@@ -294,9 +294,11 @@ def _with_tool(step: Mapping) -> Mapping:
     return with_entries(step, rest)
 
 
-_ORDER = ("step", "desc", "description", "spec", "input", "loop", "tool", "output", "set", "next")
+def _in_order(step: Mapping, entries: Entries) -> Entries:
+    """The entries in the author's order: a translated key takes the place of the key that it replaces."""
 
+    def place(key: str) -> tuple[int, bool]:
+        at = entries[key][0].start
+        return (at if step.start <= at <= step.end else step.end, key not in ("step", "name"))
 
-def _in_order(entries: Entries) -> Entries:
-    known = {key: entries[key] for key in _ORDER if key in entries}
-    return {**known, **{key: each for key, each in entries.items() if key not in known}}
+    return {key: entries[key] for key in sorted(entries, key=place)}

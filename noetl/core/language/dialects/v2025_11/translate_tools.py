@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping as Table
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ _REDUCERS = {
     "dict": "merge",
     "map": "merge",
 }
+_NAME = re.compile(r"[^\W\d][\w.-]*\Z")
 _SQL = ("postgres", "duckdb", "sqlite")
 
 
@@ -77,7 +79,7 @@ class ToolTranslator:
         kind = text_of(kind_node) or ""
         spec = self.specs.get(kind)
         given = _without_spec_wrapper(task, spec)
-        result = given.pop("result", None) if spec is None or "result" not in spec.fields else None
+        result = self._take_result(given, spec)
         sink = given.pop("sink", None) or given.pop("save", None)
         chunk = given.pop("chunk", None) if kind != "transfer" else given.get("chunk")
         block = result[1] if result is not None and isinstance(result[1], Mapping) else None
@@ -121,6 +123,21 @@ class ToolTranslator:
         if sink is not None:
             tasks += sinks.tasks(items_of(sink[1]), sink[0], picked=f"{local}.out" if block is not None else None)
         return tasks
+
+    def _take_result(self, given: Entries, spec: ToolSpec | None) -> tuple[Scalar, Node] | None:
+        """Remove `result` if it says where the output goes; a value is the output of a `noop`."""
+        result = given.get("result")
+        if result is None or (spec is not None and "result" in spec.fields):
+            return None
+        del given["result"]
+        if _names_result(result[1]):
+            return result
+        if spec is not None and "returns" in spec.fields:
+            given.setdefault("returns", (scalar_node("returns", result[0]), result[1]))
+        else:
+            message = "the `result` of a tool is a name, or a mapping with `as`, `pick`, `collect` or `sink`"
+            self.problems.append(Problem("legacy-result", result[1], message, "a value is the output of `kind: noop`"))
+        return None
 
     def _check_chunk(self, chunk: tuple[Scalar, Node], *, stored: bool) -> None:
         mode = chunk[1].get("mode") if isinstance(chunk[1], Mapping) else None
@@ -176,6 +193,13 @@ class ToolTranslator:
             put_nested(entries, ("set", f"ctx.{into}"), f"{{{{ (ctx.{into} | default([])) + [{expression}] }}}}", block)
 
 
+def _names_result(result: Node) -> bool:
+    """Whether a tool's `result` says where the output goes, rather than what it is."""
+    if isinstance(result, Mapping):
+        return not result.entries or any(key in result.entries for key in ("as", "pick", "collect", "sink"))
+    return isinstance(result, Scalar) and (result.value is None or bool(_NAME.match(text_of(result) or "")))
+
+
 def _without_spec_wrapper(task: Mapping, spec: ToolSpec | None) -> Entries:
     """The tool's keys, with its parameters moved out of `spec`."""
     entries: Entries = {}
@@ -185,10 +209,14 @@ def _without_spec_wrapper(task: Mapping, spec: ToolSpec | None) -> Entries:
             continue
         remaining: Entries = {}
         for inner, (inner_key, inner_value) in value.entries.items():
-            if is_tool_parameter(inner, spec):
-                entries.setdefault(inner, (inner_key, inner_value))
-            else:
+            known = entries.get(inner) or task.entries.get(inner)
+            if not is_tool_parameter(inner, spec):
                 remaining[inner] = (inner_key, inner_value)
+            elif known is None:
+                entries[inner] = (inner_key, inner_value)
+            elif isinstance(known[1], Mapping) and isinstance(inner_value, Mapping):
+                # `input` at both places: what is written beside `kind` counts
+                entries[inner] = (known[0], with_entries(known[1], {**inner_value.entries, **known[1].entries}))
         if remaining:
             entries["spec"] = (key_node, with_entries(value, remaining))
     return entries

@@ -1,4 +1,4 @@
-"""Migrate v10 text to canonical text in place: comments, blank lines and order stay.
+"""Migrate v10 text to canonical text: comments, blank lines and order stay.
 
 `args` becomes `input`, `outcome` becomes `output`, `set_ctx` and `set_iter` become `set`, a labelled task gets a
 `name`. The `args` of an arc, which travel with the token, become a `set` on `ctx`, and the steps that read them get an
@@ -9,210 +9,116 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping as Table
-from typing import NamedTuple
+from typing import Any
 
-from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.compile import compile_playbook
-from noetl.core.language.diagnostics import Findings
 from noetl.core.language.flow import visibility as at
 from noetl.core.language.flow.template_analysis import Read
 from noetl.core.language.flow.template_sites import TemplateSite
-from noetl.core.language.rewrite.format import labelled_items
+from noetl.core.language.rewrite.concrete_edits import (
+    NeedsExpansion,
+    joined,
+    new_entry,
+    new_scalar,
+    remove,
+    rename,
+)
+from noetl.core.language.rewrite.concrete_syntax import ConcreteCollection, Element
+from noetl.core.language.rewrite.migrate.rewriting import (
+    COMMENT_PREFIX as COMMENT_PREFIX,
+)
+from noetl.core.language.rewrite.migrate.rewriting import (
+    Migration,
+    Rewriting,
+    remaining_errors,
+    rewritten,
+)
 from noetl.core.language.rewrite.migrate.token_args import TokenArgs
-from noetl.core.language.rewrite.text_edits import Editor, dotted, entries_in_place, lines_inside, name_task
-from noetl.core.language.source.node_reader import Reader
-from noetl.core.language.source.nodes import Mapping, Node, Scalar
-from noetl.core.language.syntax.tree import DocumentSyntax, StepSyntax, TaskSyntax
+from noetl.core.language.rewrite.spellings import add_scope, name_labelled_tasks
+from noetl.core.language.source.nodes import Mapping, Node
+from noetl.core.language.syntax.tree import StepSyntax
 from noetl.core.model.tool import ToolSpec
-
-COMMENT_PREFIX = "noetl migrate:"
 
 # Where `args` has only the values of the token, because the step's `input` is not evaluated yet.
 BEFORE_INPUT = (at.ADMIT, at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT)
 
 
-class Note(NamedTuple):
-    """Something that was not translated exactly, with its line."""
-
-    line: int
-    message: str
-
-
-class Migration(NamedTuple):
-    """The new text, and notes for the author."""
-
-    text: str
-    notes: tuple[Note, ...]
-
-
 def migrate(text: str, specs: Table[str, ToolSpec]) -> Migration:
     """Rewrite a v10 playbook that compiles; canonical text is returned unchanged."""
-    ends = "\r\n" if "\r\n" in text else "\n"
-    plain = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    compiled = compile_playbook(plain, file="", specs=specs)
+    return rewritten(text, specs, migrate_text)
+
+
+def migrate_text(text: str, specs: Table[str, ToolSpec]) -> Migration:
+    """One attempt; raises if the result would not mean the same."""
+    compiled = compile_playbook(text, file="", specs=specs)
     if compiled.document is None or compiled.playbook is None or compiled.document.surface != "v10":
         return Migration(text, ())
-    migration = _V10Migration(plain, compiled.document, specs)
+    migration = _V10Migration(Rewriting(text, specs, compiled, compiled.document))
     migration.run()
-    new_text = migration.editor.apply()
-    notes = [*migration.notes, *_remaining_errors(new_text, specs)]
-    return Migration(new_text.replace("\n", ends), tuple(sorted(notes)))
-
-
-def _remaining_errors(text: str, specs: Table[str, ToolSpec]) -> list[Note]:
-    """Errors that strict validation reports for the new text."""
-    found = compile_playbook(text, file="", specs=specs, strict=True).diagnostics
-    return [Note(one.line, f"{one.message} ({one.hint})") for one in found if one.severity == "error"]
+    made = migration.rewriting.finish(migration.with_token_args)
+    notes = [*made.notes, *remaining_errors(made.text, specs, strict=True)]
+    return Migration(made.text, tuple(sorted(notes)))
 
 
 class _V10Migration:
-    """One migration: the editor and the notes."""
+    """The rewrites of one document."""
 
-    def __init__(self, text: str, document: DocumentSyntax, specs: Table[str, ToolSpec]) -> None:
-        self.editor = Editor(text)
-        self.editor.inside.update(lines_inside(document.node))
-        self.document = document
-        self.context = AnalysisContext(document, Reader(Findings("", text), specs))
-        self.token_args = TokenArgs(document, self.context)
-        self.notes: list[Note] = []
-        self.marked: set[tuple[int, str]] = set()
+    def __init__(self, rewriting: Rewriting) -> None:
+        self.rewriting = rewriting
+        self.document = rewriting.document
+        self.syntax = rewriting.syntax
+        self.token_args = TokenArgs(rewriting.syntax, rewriting.context)
+        self.new_inputs: dict[str, dict[str, str]] = {}
+        self.joined: set[int] = set()
 
     def run(self) -> None:
         """Apply all rewrites to the document."""
-        for body in self.document.bodies():
-            self._rename(body.node, "args", "input")
-            for task in body.tasks():
-                self._task(task)
-        for item in labelled_items(self.document.node):
-            self._label(item)
-        for site in self.context.sites.templates:
-            self._template(site)
-        for step in self.document.steps:
+        for site in self.rewriting.context.sites.templates:
+            self.rewriting.replace(site, self._replacements(site))
+        for step in self.syntax.steps:
             self._arcs(step)
             self._inputs(step)
+        for body in self.syntax.bodies():
+            self._rename_args(body.node)
+            for task in body.tasks():
+                self._rename_args(task.node)
+                for rule in task.rules:
+                    if rule.then is not None:
+                        self._sets(rule.then)
+        name_labelled_tasks(self.document, self.syntax.node)
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────
 
-    def _rename(self, node: Node, old: str, new: str) -> None:
-        if isinstance(node, Mapping) and old in node.entries:
-            key = node.entries[old][0]
-            if new in node.entries:
-                self._note(key, f"both `{old}` and `{new}` are given; `{new}` is used, remove `{old}`")
+    def _rename_args(self, node: Node) -> None:
+        if isinstance(node, Mapping) and "args" in node.entries:
+            key = node.entries["args"][0]
+            if "input" in node.entries:
+                self.rewriting.note(key, "both `args` and `input` are given; `input` is used, remove `args`")
             else:
-                self.editor.key(key, new)
-
-    def _label(self, item: Mapping) -> None:
-        ((label, inner),) = item.entries.values()
-        if isinstance(inner, Mapping) and "name" in inner.entries:
-            kind = inner.get("kind")
-            if isinstance(kind, Scalar) and kind.value == "workbook" and "block" not in inner.entries:
-                self.editor.key(inner.entries["name"][0], "block")
-            else:
-                self._note(label, "this task has a label and a `name`; keep the label as its `name`")
-                return
-        if not name_task(self.editor, item, named=True):
-            self._note(label, f"write this task as `name: {label.text}` beside `kind`")
-
-    def _task(self, task: TaskSyntax) -> None:
-        self._rename(task.node, "args", "input")
-        for rule in task.rules:
-            if rule.then is not None:
-                self._sets(rule.then)
+                rename(self.document.scalars.get(key.start), "input")
 
     def _sets(self, then: Mapping) -> None:
         """Rewrite `set_ctx` and `set_iter` to one `set`."""
-        words = [word for word in then.entries if word in _SCOPE_OF or word == "set"]
-        if not any(word in _SCOPE_OF for word in words):
+        words = [word for word in ("set_ctx", "set_iter", "set") if word in then.entries]
+        found = self.document.collection(then.start)
+        if not any(word in _SCOPE_OF for word in words) or id(then) in self.joined:
             return
-        blocks = [then.entries[word] for word in words]
-        ready = entries_in_place(then) and all(isinstance(v, Mapping) and entries_in_place(v) for _, v in blocks)
-        host_key, host = blocks[0]
-        if not ready or not isinstance(host, Mapping):
-            self._note(host_key, "write this as `set` with the scope before each name")
-            return
-        for (_, block), word in zip(blocks[1:], words[1:], strict=True):
-            if not isinstance(block, Mapping) or not self._can_join(then, host, word, block):
-                self._note(host_key, "join " + ", ".join(f"`{word}`" for word in words) + " into one `set`")
-                return
-        self.editor.key(host_key, "set")
-        self._prefix(host, _SCOPE_OF.get(words[0]))
-        for word in words[1:]:
-            self._join(then, host, word)
-
-    def _can_join(self, then: Mapping, host: Mapping, word: str, block: Mapping) -> bool:
-        if not host.entries or not block.entries or host.flow != block.flow:
-            return False
-        key = then.entries[word][0]
-        text = self.editor.text
-        if host.flow:
-            alone = then.flow or not _rest_of_line(text, block.end).strip()
-            return alone and "\n" not in text[key.start : block.end] and "#" not in text[block.start : block.end]
-        between = text[self.editor.end(_before(then, word)) : key.start]
-        return (
-            block.column == host.column
-            and block.line > key.line
-            and _before(then, word) is _last_joined(then, word)
-            and not between.strip()
-            and re.fullmatch(r"\s*:\s*", text[key.end : block.start]) is not None
-        )
-
-    def _join(self, then: Mapping, host: Mapping, word: str) -> None:
-        key, block = then.entries[word]
-        assert isinstance(block, Mapping)
-        editor = self.editor
-        scope = _SCOPE_OF.get(word)
-        if not host.flow:
-            editor.replace(editor.starts[key.line - 1], editor.starts[block.line - 1], "")
-            self._prefix(block, scope)
-            return
-        text = editor.text
-        parts = [
-            f"{dotted(scope, inner) if scope else text[inner.start : inner.end]}: {self._value(value)}"
-            for inner, value in block.entries.values()
-        ]
-        editor.replace(host.end - 1, host.end - 1, ", " + ", ".join(parts))
-        if then.flow:
-            editor.replace(editor.end(_before(then, word)), block.end, "")
-        else:
-            line = editor.line_at(block.end)
-            stop = editor.starts[line + 1] if line + 1 < len(editor.starts) else len(text)
-            editor.replace(editor.starts[key.line - 1], stop, "")
-
-    def _value(self, node: Node) -> str:
-        """The text of a moved value, with its templates rewritten."""
-        text = self.editor.text[node.start : node.end]
-        inner = Editor(text)
-        for site in self.context.sites.templates:
-            if node.start <= site.node.start and site.node.end <= node.end:
-                for start, end, new in self._replacements(site):
-                    inner.replace(start - node.start, end - node.start, new)
-        return inner.apply()
-
-    def _prefix(self, block: Mapping, scope: str | None) -> None:
-        for key, _ in block.entries.values():
-            if scope is not None:
-                self.editor.key(key, dotted(scope, key))
+        self.joined.add(id(then))
+        blocks = [found.get(word) for word in words] if found is not None else []
+        if found is None or any(each is None for each in blocks):
+            raise NeedsExpansion
+        _join(found, [each for each in blocks if each is not None])
 
     # ── templates ────────────────────────────────────────────────────────────────────────
 
-    def _template(self, site: TemplateSite) -> None:
-        for start, end, new in self._replacements(site):
-            self.editor.replace(start, end, new)
-
-    def _replacements(self, site: TemplateSite) -> list[tuple[int, int, str]]:
-        found = []
+    def _replacements(self, site: TemplateSite) -> dict[int, tuple[str, str]]:
+        found: dict[int, tuple[str, str]] = {}
         value = site.node.value
         for read in site.template.reads:
-            if read.path[0] not in _ROOTS or not value.startswith(read.path[0], read.offset):
-                continue
-            old, new = self._replacement(site, read, value)
-            if old == new:
-                continue
-            span = self.editor.span(site.node, read.offset, len(old))
-            if span is None:
-                self._note(site.node, f"write `{new}` for `{old}`")
-            else:
-                found.append((*span, new.replace("'", "''") if site.node.style == "'" else new))
+            if read.path[0] in _ROOTS and value.startswith(read.path[0], read.offset):
+                old, new = self._replacement(site, read, value)
+                if old != new:
+                    found[read.offset] = (old, new)
         return found
 
     def _replacement(self, site: TemplateSite, read: Read, value: str) -> tuple[str, str]:
@@ -248,67 +154,89 @@ class _V10Migration:
             node = arc.node
             if not isinstance(node, Mapping) or "args" not in node.entries:
                 continue
-            key, block = node.entries["args"]
-            if not isinstance(block, Mapping) or not entries_in_place(block) or "set" in node.entries:
-                self._note(key, "write these values under the arc's `set` as `ctx.<name>`")
+            found = self.document.collection(node.start)
+            holder = found.get("args") if found is not None else None
+            if found is None or holder is None or not isinstance(holder.value, ConcreteCollection):
+                raise NeedsExpansion
+            if not holder.value.elements:
+                remove(found, holder)
                 continue
-            self.editor.key(key, "set")
-            for inner, _ in block.entries.values():
-                name, _, rest = inner.text.removeprefix("args.").partition(".")
+            for element in holder.value.elements:
+                name, _, rest = element.name.removeprefix("args.").partition(".")
                 base = self.token_args.bases[arc.target or "", name]
-                self.editor.key(inner, f"ctx.{base}" + (f".{rest}" if rest else ""))
+                rename(element.key, f"ctx.{base}" + (f".{rest}" if rest else ""))
+            rename(holder.key, "set_ctx")
+            own = found.get("set")
+            _join(found, [holder, *([own] if own is not None else [])])
 
     def _inputs(self, step: StepSyntax) -> None:
         """Add the values that arcs pass to a step to its `input`."""
-        wanted = self.token_args.wanted(step)
-        lines = []
-        for name in wanted:
+        made: dict[str, str] = {}
+        for name in self.token_args.wanted(step):
             bases = self.token_args.reaching(step, name)
             known = sorted(base for base in bases if base)
             if len(known) > 1:
                 words = " or ".join(f"`ctx.{base}`" for base in known)
-                self._note(step.name_node, f"different arcs set `input.{name}`; read it from {words}")
+                self.rewriting.note(step.name_node, f"different arcs set `input.{name}`; read it from {words}")
             elif None in bases:
-                self._note(step.name_node, f"only some arcs set `input.{name}`; it is null on the others")
-                lines.append(f'{name}: "{{{{ ctx.{known[0]} | default(none) }}}}"')
+                self.rewriting.note(step.name_node, f"only some arcs set `input.{name}`; it is null on the others")
+                made[name] = f"{{{{ ctx.{known[0]} | default(none) }}}}"
             else:
-                lines.append(f'{name}: "{{{{ ctx.{known[0]} }}}}"')
-        if lines:
-            self._add_input(step, lines)
+                made[name] = f"{{{{ ctx.{known[0]} }}}}"
+        if made:
+            self.new_inputs[step.name] = made
+            self._add_input(step, [new_entry(name, new_scalar(value)) for name, value in made.items()])
 
-    def _add_input(self, step: StepSyntax, lines: list[str]) -> None:
-        editor = self.editor
-        node = step.node
-        if not isinstance(node, Mapping):
-            return
-        block = step.input
-        if block is not None and block.entries and entries_in_place(block):
-            if block.flow:
-                editor.replace(block.start + 1, block.start + 1, ", ".join(lines) + ", ")
-            else:
-                indent = " " * (block.column - 1)
-                start = editor.starts[block.line - 1]
-                editor.replace(start, start, "".join(f"{indent}{line}\n" for line in lines))
-        elif "input" in node.entries or "args" in node.entries:
-            self._note(step.name_node, "add to this step's `input`: " + ", ".join(lines))
-        elif node.flow:
-            end = step.name_node.end
-            editor.replace(end, end, ", input: {" + ", ".join(lines) + "}")
+    def _add_input(self, step: StepSyntax, entries: list[Element]) -> None:
+        found = self.document.collection(step.node.start)
+        if found is None:
+            raise NeedsExpansion
+        holder = found.get("input") or found.get("args")
+        if holder is None:
+            node = step.node
+            if isinstance(node, Mapping) and ("input" in node.entries or "args" in node.entries):
+                raise NeedsExpansion  # it comes from a merge key
+            block = ConcreteCollection(elements=entries, flow=found.flow, changed=True)
+            after = next((number for number, each in enumerate(found.elements) if each.name == "step"), -1)
+            found.elements.insert(after + 1, new_entry("input", block))
+            found.changed = True
+        elif isinstance(holder.value, ConcreteCollection):
+            holder.value.elements = [*entries, *holder.value.elements]
+            holder.value.changed = True
         else:
-            key = node.entries["step"][0]
-            indent = " " * (key.column - 1)
-            line = editor.line_at(step.name_node.end)
-            end = editor.starts[line] + len(editor.line(line))
-            editor.replace(end, end, f"\n{indent}input:" + "".join(f"\n{indent}  {each}" for each in lines))
+            raise NeedsExpansion
 
-    # ── notes for the author ─────────────────────────────────────────────────────────────
+    def with_token_args(self, model: Any) -> Any:
+        """The model of the source with the arguments of tokens as keys of `ctx`."""
+        for step in model["steps"]:
+            for arc in step["router"]["arcs"]:
+                for assigned in arc["assignments"]:
+                    if assigned["scope"] == "args":
+                        name, *rest = assigned["keys"]
+                        assigned["scope"] = "ctx"
+                        assigned["keys"] = [*self.token_args.bases[arc["target"], name].split("."), *rest]
+            step["input"] = {**self.new_inputs.get(step["name"], {}), **step["input"]}
+        return model
 
-    def _note(self, node: Node, message: str) -> None:
-        if (node.line, message) in self.marked:
-            return
-        self.marked.add((node.line, message))
-        self.notes.append(Note(node.line, message))
-        self.editor.comment(node, f"{COMMENT_PREFIX} {message}")
+
+def _join(then: ConcreteCollection, holders: list[Element]) -> None:
+    """Join `set_ctx`, `set_iter` and `set` into one `set` at the place of the first that is written."""
+    place = min(holders, key=then.elements.index)
+    blocks: list[tuple[Element, ConcreteCollection]] = []
+    for holder in holders:
+        block = holder.value
+        if not isinstance(block, ConcreteCollection) or (block.prefix and len(holders) > 1):
+            raise NeedsExpansion
+        if holder.name in _SCOPE_OF:
+            add_scope(block, _SCOPE_OF[holder.name])
+        blocks.append((Element(block) if holder is place else holder, block))
+    if len(blocks) > 1:
+        elements, tail = joined(blocks)
+        flow = all(block.flow for _, block in blocks if block.elements)
+        place.value = ConcreteCollection(elements=elements, flow=flow, tail=tail, changed=True)
+        then.elements = [each for each in then.elements if each is place or each not in holders]
+        then.changed = True
+    rename(place.key, "set")
 
 
 def _has_closed_payload(site: TemplateSite) -> bool:
@@ -318,23 +246,6 @@ def _has_closed_payload(site: TemplateSite) -> bool:
         tasks = list(site.body.tasks())
         task = tasks[0] if len(tasks) == 1 else None
     return task is not None and task.kind in _CLOSED_PAYLOADS
-
-
-def _before(then: Mapping, word: str) -> Node:
-    """The value of the entry before this one."""
-    words = list(then.entries)
-    return then.entries[words[words.index(word) - 1]][1]
-
-
-def _last_joined(then: Mapping, word: str) -> Node:
-    """The value of the last `set` block before this one."""
-    words = [each for each in then.entries if each in _SCOPE_OF or each == "set"]
-    return then.entries[words[words.index(word) - 1]][1]
-
-
-def _rest_of_line(text: str, offset: int) -> str:
-    stop = text.find("\n", offset)
-    return text[offset:] if stop < 0 else text[offset:stop]
 
 
 # Kinds whose payload has fixed keys without `data`.
