@@ -14,6 +14,7 @@ from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.scopes import show_output
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
 from noetl.core.templates.template import holds
+from noetl.core.templates.views import ResultView
 from noetl.errors import TemplateError
 
 
@@ -64,6 +65,7 @@ def _apply_step_set(frame: Frame, level: Level, outcome: Outcome, patch: Patch, 
     before = snapshot(frame, level)
     level.names.pop("iter", None)
     show_output(frame.shared, level, outcome)
+    level.names["result"] = ResultView(outcome, name="result", resolve=frame.shared.resolve)
     try:
         assign(frame, level, level.program.assignments, patch, {} if failed else None)
     except TemplateError:

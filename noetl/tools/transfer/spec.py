@@ -31,6 +31,8 @@ SPEC = ToolSpec(
             aliases=("target", "sink", "sinks"),
             late=("chunk", "row"),
         ),
+        "mode": Field("string", "The mode of targets that set none (older place)."),
+        "chunk_size": Field("any", "`chunk.size` (older name)."),
         "chunk": Field("any", "`{size, path}`: rows per chunk (default 1000 to 40960, depending on the kinds), and "
                        "the path of the rows in a JSON document."),
     },
