@@ -64,8 +64,8 @@ def _apply_step_set(frame: Frame, level: Level, outcome: Outcome, patch: Patch, 
     """Apply the step's own `set`, which reads the step's output and no `iter`."""
     before = snapshot(frame, level)
     level.names.pop("iter", None)
-    show_output(frame.shared, level, outcome)
     level.names["result"] = ResultView(outcome, name="result", resolve=frame.shared.resolve)
+    show_output(frame.shared, level, outcome)
     try:
         assign(frame, level, level.program.assignments, patch, {} if failed else None)
     except TemplateError:
