@@ -24,7 +24,7 @@ from tests.e2e.cases import assert_part
 HERE = Path(__file__).parent
 PARTS = ("keychain", "executor", "workload", "workbook", "workflow")
 CASES: dict[str, dict[str, Any]] = {}
-for _file in sorted((HERE / "habits").glob("*.yaml")):
+for _file in sorted((HERE / "habits").glob("*.yml")):
     for _name, _case in yaml.safe_load(_file.read_text()).items():
         CASES[f"{_file.stem}/{_name}"] = _case
 
