@@ -234,8 +234,8 @@ class _Envelope(View):
     def _error(self) -> Any:
         if self.outcome.error is None:
             return Missing(f"{self.name}.error", "there was no error")
-        # `output.error.status` is the status of the HTTP answer; null if there was none.
-        return {**error_fields(self.outcome.error), "status": self.outcome.helpers.get("http", {}).get("status")}
+        http = self.outcome.helpers.get("http") or {}
+        return {**error_fields(self.outcome.error), "status": http.get("status")}
 
     def _habit(self, key: Any) -> Any:
         """Aliases of fields: `.body`, `.status_code`, `.results`, `.stats`, `.context`."""

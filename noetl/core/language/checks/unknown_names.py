@@ -197,7 +197,7 @@ def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read) -> Non
         _report_bare(context, site, read, f"ctx.{name}")
     elif name in context.workload_keys:
         _report_bare(context, site, read, f"workload.{name}")
-    elif name == "env" and not read.guarded:
+    elif name == "env":
         hint = "declare a keychain entry of `kind: env` and read `keychain.<name>`"
         context.report_read("env-read", site, read, "templates cannot read the process environment", hint)
     elif read.guarded or name in _CHECKED_ELSEWHERE or (is_block(site.body) and name in context.iterators):
