@@ -279,9 +279,39 @@ def _find_file(path: str, caller: str) -> tuple[str, str] | None:
         file = os.path.normpath(os.path.join(folder, path + suffix))
         if os.path.isfile(file):
             return read_playbook(file), file
-    if os.path.isdir(os.path.join(folder, path)):
+    found = _find_by_catalog_path(path, folder)
+    if found is None and os.path.isdir(os.path.join(folder, path)):
         raise RequestRefused(f"{path} is a directory, not a playbook")
+    return found
+
+
+def _find_by_catalog_path(path: str, folder: str) -> tuple[str, str] | None:
+    """A playbook that is not registered, by its `metadata.path`, in a file of the caller's folder or of one above it.
+
+    Files of a repository call each other by their catalog paths. The path `a/b` is that of `b.yaml` beside the caller,
+    or of `a/b.yaml` or `a/b/b.yaml` below a folder above it, if the file declares it."""
+    if not path or path.startswith((".", "/")) or path.endswith(SUFFIXES[1:]):
+        return None
+    name = os.path.basename(path)
+    places = [os.path.join(folder, name)]
+    for above in (folder, *map(str, Path(folder).parents)):
+        places += [os.path.join(above, path), os.path.join(above, path, name)]
+    for place in places:
+        for suffix in SUFFIXES[1:]:
+            file = place + suffix
+            if os.path.isfile(file):
+                text = read_playbook(file)
+                if _declared_path(text) == path:
+                    return text, file
     return None
+
+
+def _declared_path(text: str) -> str | None:
+    from noetl.core.language.compile import compile_playbook
+    from noetl.tools.registry import specs
+
+    playbook = compile_playbook(text, file="", specs=specs(), legacy=True).playbook
+    return None if playbook is None else playbook.path
 
 
 def read_playbook(file: str | os.PathLike[str]) -> str:

@@ -40,7 +40,7 @@ CACHE_SECONDS = 60.0
 
 def kind_of(written: str) -> str | None:
     """The kind for a name or an alias; typed credentials (`postgres_credential`) are credentials."""
-    if written.endswith("_credential"):
+    if written.endswith(("_credential", "_oauth", "_service_account")):
         return "credential"
     written = ALIASES.get(written, written)
     return written if written in KINDS else None
@@ -304,7 +304,7 @@ class _Resolution:
         }
         values = {name: await self.value(name) for name in sorted(wanted)}
         try:
-            return compiled.evaluate({"workload": self.workload, "keychain": values})
+            return compiled.evaluate({**self.workload, "workload": self.workload, "keychain": values})
         except TemplateError as problem:
             raise SecretUnavailable(
                 {entry.name: f"cannot render `{field}`: {problem.message}"}, kind="template"

@@ -27,6 +27,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, users[int(parts[1]) - 1] if len(parts) > 1 else users)
         elif parts[0] == "large_dataset":
             self._answer(200, {"data": {"items": [{"id": number, "name": f"item {number}"} for number in range(250)]}})
+        elif parts[0] == "broken":
+            self._send(200, b'{"a": ', "application/json")
+        elif parts[0] == "script":
+            self._send(200, b"result = {'a': a}\n", "text/x-python")
         elif parts[0] == "status":
             self._answer(int(parts[1]), {"why": "gone"})
         elif parts[0] == "flaky":
@@ -38,12 +42,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(200, {"got": json.loads(body or b"null"), "key": self.headers.get("Idempotency-Key")})
+        if self.path == "/form":
+            return self._answer(200, {"form": body.decode()})
+        return self._answer(200, {"got": json.loads(body or b"null"), "key": self.headers.get("Idempotency-Key")})
 
     def _answer(self, status: int, document: object) -> None:
-        data = json.dumps(document).encode()
+        self._send(status, json.dumps(document).encode(), "application/json")
+
+    def _send(self, status: int, data: bytes, content_type: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

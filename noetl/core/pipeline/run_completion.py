@@ -14,6 +14,7 @@ from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.scopes import show_output, show_own_result
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
 from noetl.core.templates.template import holds
+from noetl.core.templates.views import ResultView
 from noetl.errors import TemplateError
 
 MAX_ITEM = 512  # bytes of an element that a failure lists
@@ -85,6 +86,7 @@ def _apply_step_set(
     Returns the targets that were left unset because the step failed and their values could not be evaluated."""
     before = snapshot(frame, level)
     level.names.pop("iter", None)
+    level.names["result"] = ResultView(outcome, name="result", resolve=frame.shared.resolve)
     show_output(frame.shared, level, outcome)
     show_own_result(frame.shared, level, outcome)
     unset: dict[str, TemplateError] = {}

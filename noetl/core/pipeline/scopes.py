@@ -281,6 +281,10 @@ def show_output(shared: SharedScope, level: Level, outcome: Outcome | None) -> N
         names["output"] = names["outcome"] = _NO_OUTPUT
         return
     results = level.task_outcomes() if program.composite else None
+    name = program.owner.name
+    if len(program.tasks) == 1 and name in program.bare and name in shared.playbook.steps_by_name:
+        # The rules and `set` of a step's only task read the step's name as this run, not as the one before.
+        names[name] = ResultView(outcome, name=name, resolve=shared.resolve)
     if "output" in program.bare:
         names["output"] = OutputView(outcome, results=results, resolve=shared.resolve)
     if "outcome" in program.bare:

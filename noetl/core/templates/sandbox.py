@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import nodes, pass_context
+from jinja2 import Environment, nodes, pass_context
 from jinja2.exceptions import TemplateSyntaxError
-from jinja2.lexer import Token, TokenStream
+from jinja2.lexer import Lexer, Token, TokenStream
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -93,6 +93,20 @@ def undefined_name(names: Mapping[str, Any], key: str) -> Undefined:
     return Undefined(name=key, path=key, container=names)
 
 
+_EXPRESSION = r"(?P<variable_begin>\{\{"
+_NOT_GO = _EXPRESSION + r"(?!-?\s*\.[A-Za-z_])"
+
+
+def _lexer(environment: Environment) -> Lexer:
+    """Jinja's lexer, for which `{{.Name}}` is text: no expression starts with a dot, but templates of Go programs do
+    (`docker ps --format '{{.ID}}'`)."""
+    lexer = Lexer(environment)
+    rule, *others = lexer.rules["root"]
+    pattern = rule.pattern.pattern.replace(_EXPRESSION, _NOT_GO)
+    lexer.rules["root"] = [rule._replace(pattern=re.compile(pattern, rule.pattern.flags)), *others]
+    return lexer
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment; one for the whole process, without state of an evaluation."""
 
@@ -109,6 +123,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             finalize=_finalize,
             cache_size=0,
         )
+        self._lexer = _lexer(self)
         self.filters = {name: _jinja_filter(name) for name in FILTERS} | _INTERNAL
         self.tests = {name: _jinja_test(name) for name in TESTS}
         self.globals = {name: function for name, (function, _) in FUNCTIONS.items()} | {
@@ -116,6 +131,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             "cycler": Cycler,
             "joiner": Joiner,
         }
+
+    @property
+    def lexer(self) -> Lexer:
+        """The lexer of this environment."""
+        return self._lexer
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """`obj[argument]`."""

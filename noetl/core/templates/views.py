@@ -234,7 +234,8 @@ class _Envelope(View):
     def _error(self) -> Any:
         if self.outcome.error is None:
             return Missing(f"{self.name}.error", "there was no error")
-        return error_fields(self.outcome.error)
+        http = self.outcome.helpers.get("http") or {}
+        return {**error_fields(self.outcome.error), "status": http.get("status")}
 
     def _habit(self, key: Any) -> Any:
         """Aliases of fields: `.body`, `.status_code`, `.results`, `.stats`, `.context`."""
@@ -291,6 +292,10 @@ class OutputView(_Envelope):
 
     def field(self, key: Any) -> Any:
         """`output.key`."""
+        if key == "data" and "http" in self.outcome.helpers and not self.stored():
+            # Playbooks of other runtimes read `output.data.status_code` and `output.data.data` (the body).
+            body = self.payload()
+            return _DataOf(body, {**self.http_fields(), "body": body, "data": body})
         found = self.envelope_field(key)
         if found is not _ABSENT:
             return found

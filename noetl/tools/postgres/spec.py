@@ -38,6 +38,7 @@ SPEC = ToolSpec(
     fields={
         "command": COMMAND,
         "script": SCRIPT,
+        "pool": Field("mapping", "Limits of the connection pool in the original NoETL: accepted and ignored."),
         "params": PARAMS,
         "auth": Field(
             "any",

@@ -36,6 +36,8 @@ SPEC = ToolSpec(
             variants=TARGETS,
             implied_kinds=IMPLIED_KINDS,
         ),
+        "mode": Field("string", "The mode of targets that set none (older place)."),
+        "chunk_size": Field("any", "`chunk.size` (older name)."),
         "chunk": Field("any", "`{size, path}`: rows per chunk (default 1000 to 40960, depending on the kinds), and "
                        "the path of the rows in a JSON document.", members=CHUNK),
     },

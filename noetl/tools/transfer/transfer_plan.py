@@ -104,6 +104,8 @@ def read_plan(call: ToolCall) -> Plan:
         targets = [targets]
     if not isinstance(targets, list | tuple) or not targets:
         raise BadInput("no targets: `targets` is a list of {kind, table|path|url, ...}")
+    if given.get("mode"):  # of the task: the default of its targets
+        targets = [{"mode": given["mode"], **each} if isinstance(each, Mapping) else each for each in targets]
     planned = tuple(_target(number, target) for number, target in enumerate(targets))
     if given.get("source") is None and given.get("data") is None and all(target.static for target in planned):
         return Plan(None, planned, SMALL_ROWS, None)
@@ -111,6 +113,8 @@ def read_plan(call: ToolCall) -> Plan:
     chunk = given.get("chunk") or source.fields.get("chunk") or {}
     if not isinstance(chunk, Mapping):
         chunk = {"size": chunk}
+    if given.get("chunk_size") is not None:
+        chunk = {"size": given["chunk_size"], **chunk}
     if any(target.kind == "http" for target in planned):
         default = HTTP_ROWS
     else:
@@ -135,7 +139,7 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
     fields = {name: _plain_strings(each) for name, each in source.items()}
     if {"type", "locator"} <= set(fields):
         return SourcePlan("data", {"data": fields})
-    kind = fields.pop("kind", None) or _infer_kind(fields)
+    kind = _written_kind(fields) or _infer_kind(fields)
     return SourcePlan(_normalize(kind, "source", fields), fields)
 
 
@@ -145,7 +149,7 @@ def _target(number: int, target: Any) -> TargetPlan:
         raise BadInput(f"{what} must be a mapping {{kind, table|path|url, mode, ...}}, not {type(target).__name__}")
     _reject_typos(target, what)
     fields = {name: each if name == "mapping" else _plain_strings(each) for name, each in target.items()}
-    kind = _normalize(fields.pop("kind", None) or _infer_kind(fields), what, fields)
+    kind = _normalize(_written_kind(fields) or _infer_kind(fields), what, fields)
     if kind == "data":
         raise BadInput(f"{what}: {target.get('kind')!r} cannot be a target")
     mode = str(fields.pop("mode", None) or ("replace" if kind == "object" else "append")).lower()
@@ -221,6 +225,12 @@ def _normalize(kind: Any, what: str, fields: dict[str, Any]) -> str:
         if alias in fields:
             fields.setdefault(key, fields.pop(alias))
     return normalized
+
+
+def _written_kind(fields: dict[str, Any]) -> Any:
+    """The kind of a side; `type` is its older name."""
+    kind, older = fields.pop("kind", None), fields.pop("type", None)
+    return kind or older
 
 
 def _infer_kind(fields: Mapping[str, Any]) -> str | None:

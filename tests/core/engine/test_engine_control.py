@@ -86,8 +86,10 @@ def test_a_cycle_among_defaults_is_reported_with_its_keys():
     assert "workflow.started" not in harness.names
 
 
-def test_a_default_that_reads_itself_is_a_cycle():
-    assert "cyclic workload defaults: a -> a" in workload("{a: '{{ workload.a }}'}").state.error.message
+def test_a_key_is_not_defined_inside_its_own_default():
+    assert '"workload.a" is not defined here' in workload("{a: '{{ workload.a }}'}").state.error.message
+    assert workload("{a: '{{ a | default(1) }}'}").state.workload == {"a": 1}
+    assert workload("{a: {b: '{{ workload.a.b | default(2) }}'}}").state.workload == {"a": {"b": 2}}
 
 
 def test_an_overridden_default_breaks_the_cycle():

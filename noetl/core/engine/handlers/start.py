@@ -109,7 +109,9 @@ class _Resolution:
         self.done: set[Path] = set()
         self.under_way: list[Path] = []
         identity = {"uuid": state.execution_id, "execution_id": state.execution_id}
-        self.names = {**tree, "workload": tree, "job": identity, "execution_id": state.execution_id}
+        payload = state.request.payload if state.request else {}
+        request = {"input": payload, "payload": payload}  # a workload key of that name takes precedence
+        self.names = {**request, **tree, "workload": tree, "job": identity, "execution_id": state.execution_id}
 
     def run(self) -> None:
         for path in self.templates:
@@ -123,17 +125,24 @@ class _Resolution:
             cycle = " -> ".join(".".join(each) for each in (*self.under_way[self.under_way.index(path) :], path))
             raise self.env.fail("template", f"cyclic workload defaults: {cycle}", where)
         self.under_way.append(path)
-        for needed, whole in self._reads(self.templates[path]):
+        reads = list(self._reads(self.templates[path]))
+        for needed, whole in reads:
+            if needed[: len(path)] == path:
+                continue
             for other in self.templates:
                 overlaps = other[: len(needed)] == needed or needed[: len(other)] == other
                 # A read of the whole `workload` does not depend on the default that is being evaluated.
                 if overlaps and not (whole and other in self.under_way):
                     self._resolve(other)
-        value = self.env.evaluate(self.templates[path], self.names, where)
         holder = self.tree
         for key in path[:-1]:
             holder = holder[key]
-        holder[path[-1]] = value
+        if any(needed[: len(path)] == path for needed, _ in reads):
+            # Inside its own default a key is not defined: `region: "{{ region | default('eu') }}"`.
+            del holder[path[-1]]
+            if len(path) == 1:
+                self.names.pop(path[0], None)
+        value = holder[path[-1]] = self.env.evaluate(self.templates[path], self.names, where)
         if len(path) == 1 and path[0] not in ("workload", "job", "execution_id"):
             self.names[path[0]] = value
         self.under_way.pop()

@@ -22,7 +22,9 @@ def check(context: AnalysisContext) -> None:
     places: dict[Path, Node] = {}
     reads: dict[Path, set[Path]] = {}
     for path, key, read in _templates(workload, ()):
-        places[path], reads[path] = key, {name for name in read if name[0] in workload.entries}
+        # A key is not defined inside its own default; this is no cycle.
+        places[path] = key
+        reads[path] = {name for name in read if name[0] in workload.entries and name[: len(path)] != path}
     depends_on = {
         path: {other for other in reads for name in read if _overlaps(name, other)} for path, read in reads.items()
     }

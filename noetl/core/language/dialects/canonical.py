@@ -8,13 +8,22 @@ from __future__ import annotations
 import re
 
 from noetl.core.language.diagnostics import did_you_mean
-from noetl.core.language.source.node_reader import Fields, Reader, ReplacedKey, describe_node, shorten, text_of
-from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node, node_from
+from noetl.core.language.source.node_reader import (
+    IDENTIFIER,
+    Fields,
+    Reader,
+    ReplacedKey,
+    describe_node,
+    shorten,
+    text_of,
+)
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node, node_from, scalar_node
 from noetl.core.language.syntax.grammar import (
     EXTENSIONS,
     ITERATION_NAMES,
     KEYCHAIN_ALIASES,
     KEYCHAIN_KINDS,
+    KEYCHAIN_PLUGIN_KINDS,
     SHAPES,
     Shape,
 )
@@ -48,6 +57,13 @@ REJECTED: dict[tuple[str, str], ReplacedKey] = {
         "root-vars",
         "a playbook has no root `vars`",
         "put input with defaults under `workload`, and values that change under `set: {ctx.<name>: ...}`",
+    ),
+    ("loop", "cursor"): ReplacedKey(
+        "unknown-key",
+        "a loop has no `cursor`: rows are claimed by a step of their own",
+        "rewrite it as two steps: `- step: claim` with `tool: {kind: ..., auth: ..., command: <the claim>}`, and this "
+        'step with `loop: {in: "{{ claim.rows }}", iterator: ...}`; while rows may be left, lead an arc back to '
+        '`claim`, and guard the arc of `claim` that leads here with `when: "{{ claim.row_count > 0 }}"`',
     ),
     ("step.policy", "rules"): _CONTROL,
     ("loop.policy", "rules"): _CONTROL,
@@ -133,6 +149,7 @@ def _read_keychain(reader: Reader, node: Node) -> list[KeychainSyntax]:
     entries: list[KeychainSyntax] = []
     seen: dict[str, Node] = {}
     for number, item in enumerate(reader.sequence(node, "the keychain", "name: ...")):
+        _rename_key(reader, item, "type", "kind")
         fields = reader.shape(item, "keychain")
         if "name" not in fields or "kind" not in fields:
             continue
@@ -151,8 +168,21 @@ def _read_keychain(reader: Reader, node: Node) -> list[KeychainSyntax]:
     return entries
 
 
+def _rename_key(reader: Reader, node: Node, old: str, new: str) -> None:
+    """Read an old spelling of a key as the key, with a warning."""
+    if not isinstance(node, Mapping) or old not in node.entries or new in node.entries:
+        return
+    key, value = node.entries.pop(old)
+    reader.add("old-spelling", key, f"`{old}` is an old spelling of `{new}`", f"write `{new}`")
+    node.entries[new] = (key, value)
+
+
 def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> None:
     written = entry.kind
+    if written in KEYCHAIN_PLUGIN_KINDS:
+        message = f'the keychain kind "{written}" needs a plug-in that is not installed; every request will fail'
+        reader.add("plugin-kind", entry.kind_node, message, "use another kind, such as `oauth2` or `credential`")
+        return
     kind = KEYCHAIN_ALIASES.get(written, written)
     if written in KEYCHAIN_ALIASES:
         reader.add(
@@ -161,8 +191,10 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
             f"the keychain kind `{written}` is an old spelling of `{kind}`",
             f"write `kind: {kind}`",
         )
-    if kind not in KEYCHAIN_KINDS and kind.endswith("_credential"):
+    if kind not in KEYCHAIN_KINDS and kind.endswith(("_credential", "_oauth", "_service_account")):
         kind = "credential"
+        if "ref" in entry.fields:
+            entry.fields["credential"] = entry.fields.pop("ref")
     if kind not in KEYCHAIN_KINDS:
         hint = did_you_mean(written, [*KEYCHAIN_KINDS, *KEYCHAIN_ALIASES], "known kinds: " + ", ".join(KEYCHAIN_KINDS))
         reader.add("unknown-keychain-kind", entry.kind_node, f'unknown keychain kind "{written}"', hint)
@@ -375,7 +407,8 @@ def _read_synthesis(reader: Reader, node: Node, path: str) -> SynthesisSyntax:
 
 
 def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:
-    fields = reader.shape(node, "loop")
+    refused = isinstance(node, Mapping) and "cursor" in node.entries
+    fields = reader.shape(node, "loop", reported=("in",) if refused else ())
     if not isinstance(node, Mapping):
         return None
     loop = LoopSyntax(node, path)
@@ -388,7 +421,7 @@ def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:
         if loop.iterator in ITERATION_NAMES:
             message = f"`iter.{loop.iterator}` is reserved: the iterator cannot have this name"
             reader.add("reserved-name", iterator_node, message, "choose another name")
-    if "spec" in fields:
+    if "spec" in fields and not refused:
         _read_loop_spec(reader, loop, fields["spec"][1])
     if "loop" in fields:
         loop.inner = _read_loop(reader, fields["loop"][1], f"{path}/loop")
@@ -507,6 +540,7 @@ def _read_block(reader: Reader, name_node: Node | None, node: Node, path: str) -
     if "kind" in mapping.entries and "tool" not in mapping.entries:
         block.has_tool = True
         block.items = read_tool(reader, mapping, name, f"{path}/tool")
+        _declare_parameters(block)
         return block
     fields = reader.shape(mapping, "block")
     described = fields.get("desc")
@@ -516,4 +550,14 @@ def _read_block(reader: Reader, name_node: Node | None, node: Node, path: str) -
     elif fields["tool"][0].text != "tool":
         del fields["tool"]  # a replaced key, already reported
     _read_body(reader, block, fields)
+    _declare_parameters(block)
     return block
+
+
+def _declare_parameters(block: BlockSyntax) -> None:
+    """Read `input: {name: null}` of a block's task as a parameter of the block: the call gives its value."""
+    for task in block.tasks():
+        own = task.tool.fields if task.tool is not None else {}
+        for name, parameter in task.parameters.items():
+            if name not in own and _is_empty(parameter.value) and IDENTIFIER.match(name):
+                parameter.value = scalar_node(f"{{{{ input.{name} | default(none) }}}}", parameter.value)

@@ -75,7 +75,8 @@ SYNTHESIS = _visibility("`synthesize`", "output", "outcome", "result", "event", 
 BLOCK_INPUT = _visibility("a block's `input`", "iter", "loop_index")
 BLOCK_LOOP_IN = _visibility("a block's loop", "iter", "loop_index")
 BLOCK_SET = _visibility("a block's `set`", "iter", "loop_index", "step", "output", "outcome", "result", tasks=True)
-WORKLOAD = Visibility("a workload default", EVERYWHERE, server=True, results=False)
+# `input` and `payload` are the payload of the request.
+WORKLOAD = Visibility("a workload default", EVERYWHERE | {"input", "payload"}, server=True, results=False)
 KEYCHAIN = Visibility("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
 
 VISIBILITIES = (

@@ -154,6 +154,7 @@ _shape(
         "profile": Key("text", "Placement.", choices=("local", "distributed", "auto")),
         "version": Key("text", "The runtime this playbook was written for."),
         "spec": Key("shape", "Defaults for every step and task.", shape="executor.spec"),
+        "requires": Key("any", "", state="reserved"),
     },
 )
 _shape(
@@ -627,4 +628,5 @@ KEYCHAIN_KINDS: dict[str, dict[str, Key]] = {
     },
     "bearer": {"token": Key("any", "The token, or a keychain entry's name.", required=True)},
 }
+KEYCHAIN_PLUGIN_KINDS = ("google_id_token",)
 KEYCHAIN_ALIASES = {"secrets": "secret_manager", "secret": "secret_manager"}

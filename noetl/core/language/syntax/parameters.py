@@ -44,7 +44,9 @@ class _Binder:
         for key, (key_node, value) in beside.items():
             self._bind(key, key_node, value, beside=True)
         entry = fields.get("input") or fields.get("args")
-        if entry is not None:
+        if entry is not None and self.task.tool is None and not isinstance(entry[1], Mapping):
+            self._bind(entry[0].text, *entry, beside=True)  # a plug-in's own, such as the arguments of a container
+        elif entry is not None:
             self._bind_input(*entry)
         self._check_required(fields)
 

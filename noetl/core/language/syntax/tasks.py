@@ -89,6 +89,8 @@ def _read_task(reader: Reader, node: Node, path: str, name: str, name_node: Node
     fields = reader.shape(node, "task", defer=True)
     task = TaskSyntax(node, path, name, name_node, named=named)
     _read_kind(reader, task, fields)
+    if task.tool is not None and "timeout_seconds" in fields and "timeout_seconds" not in task.tool.fields:
+        fields.setdefault("timeout", fields.pop("timeout_seconds"))
     for old, word in (("args", "input"),):
         if old in fields and word in fields:
             reader.add("parameter-twice", fields[old][0], f"both `{old}` and `{word}` are given", f"`{word}` is used")
@@ -170,7 +172,7 @@ def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | Non
             output.store = reader.mapping(inside["store"][1], "result store")
         for word in ("select", "output_select"):
             if word in inside:
-                output.select += reader.texts(inside[word][1], f"`{word}`")
+                output.select += _read_select(reader, *inside[word])
         if "output_select" in inside:
             key = inside["output_select"][0]
             reader.add("old-spelling", key, "`output_select` is an old spelling of `select`", "write `select`")
@@ -182,8 +184,16 @@ def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | Non
             "`output_select` is an old spelling of `output: {select: [...]}`",
             "write the `output` block",
         )
-        output.select += reader.texts(node, "`output_select`")
+        output.select += _read_select(reader, key, node)
     return output
+
+
+def _read_select(reader: Reader, key: Scalar, node: Node) -> list[Scalar]:
+    """The fields that travel inline. `{strategy, threshold_kb}` of the original is a hint that the limits replace."""
+    if key.text == "output_select" and isinstance(node, Mapping):
+        reader.add("old-spelling", key, "`output_select` as a mapping is ignored", "list the fields that stay inline")
+        return []
+    return reader.texts(node, f"`{key.text}`")
 
 
 # --- policy -------------------------------------------------------------------------------------

@@ -139,13 +139,46 @@ def bind_library(alias: str | None, entry: Any, names: dict[str, Any]) -> None:
     module, _, renamed = entry.partition(" as ")
     alias = renamed.strip() or alias
     module = module.strip()
-    if alias is None:
-        top = module.partition(".")[0]
-        __import__(module)
-        names[top] = sys.modules[top]
-        return None
-    names[alias] = module_or_attribute(module)
+    try:
+        bind_module(alias, module, names)
+    except ModuleNotFoundError as failure:
+        provided = modules_of(module) if failure.name == module.partition(".")[0] else []
+        if not provided:
+            raise
+        for each in provided if alias is None else provided[:1]:
+            bind_module(alias, each, names)
     return None
+
+
+def bind_module(alias: str | None, module: str, names: dict[str, Any]) -> None:
+    """Import a module and bind it to the alias, or the top-level package to its own name."""
+    if alias is not None:
+        names[alias] = module_or_attribute(module)
+        return
+    top = module.partition(".")[0]
+    __import__(module)
+    names[top] = sys.modules[top]
+
+
+def modules_of(distribution: str) -> list[str]:
+    """The public modules of an installed distribution: `PyYAML` provides `yaml`, `psycopg2-binary` `psycopg2`."""
+    import re
+    from importlib.metadata import packages_distributions
+    from importlib.util import find_spec
+
+    def normalized(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    wanted = normalized(distribution)
+    stem = wanted.removesuffix("-binary").replace("-", "_")
+    if stem != wanted and find_spec(stem) is not None:
+        return [stem]
+    provided = packages_distributions()
+    return sorted(
+        module
+        for module, providers in provided.items()
+        if not module.startswith("_") and wanted in map(normalized, providers)
+    )
 
 
 def module_or_attribute(path: str) -> Any:

@@ -237,13 +237,26 @@ class Translator:
         for item in items_of(node):
             if isinstance(item, Mapping):
                 guarded = guarded or item.get("when") is not None
-                edges.append(names.translate_node(item))
+                edges += [names.translate_node(each) for each in _targets_of_then(item)]
             else:
                 edges.append(to_node({"step": item}, item))
         arcs = to_node({"arcs": sequence_node(edges, node)}, node)
         if len(edges) > 1 and not guarded:
             return to_node({"spec": {"mode": "inclusive"}, "arcs": sequence_node(edges, node)}, node)
         return arcs
+
+
+def _targets_of_then(item: Mapping) -> list[Mapping]:
+    """An item `{when, then: [{step}, ...]}` of a `next` list as one edge for each of its targets."""
+    then = item.entries.get("then") or item.entries.get("else")
+    if then is None or "step" in item.entries:
+        return [item]
+    shared = {key: each for key, each in item.entries.items() if key in ("when", "args", "data")}
+    edges = []
+    for target in items_of(then[1]):
+        own = target.entries if isinstance(target, Mapping) else {"step": (scalar_node("step", target), target)}
+        edges.append(with_entries(item, {**shared, **own}))
+    return edges or [item]
 
 
 def _bind(bound: tuple[Scalar, Node] | None, names: NameTranslator, entries: Entries, sets: Entries) -> NameTranslator:

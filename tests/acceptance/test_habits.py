@@ -1,0 +1,103 @@
+"""What playbooks of the original NoETL rely on: each case of `habits/` is a small playbook and what it must give.
+
+A case has parts of a playbook (`workload`, `keychain`, `executor`, `workbook`, `workflow`; or `tool`, the tasks of its
+only step), and: `files` beside it, the request's `payload`, `legacy`, `status` (default `success`), `data` (the output;
+a mapping may have more keys), `mentions` (texts in the error), `warns` (codes of diagnostics),
+`refused` (texts in the errors of the validator).
+`workload.api` and `workload.pg` are the addresses of a real HTTP API and a real database where a case names them;
+`credentials: {name: prefix}` stores the fields of the database as credentials, their names with the prefix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from psycopg.conninfo import conninfo_to_dict
+
+import noetl
+from noetl.embedded import open_local
+from noetl.secrets.keychain import InstalledCredentials
+from tests.e2e.api import serving
+from tests.e2e.cases import assert_part
+
+HERE = Path(__file__).parent
+PARTS = ("keychain", "executor", "workload", "workbook", "workflow")
+CASES: dict[str, dict[str, Any]] = {}
+for _file in sorted((HERE / "habits").glob("*.yml")):
+    for _name, _case in yaml.safe_load(_file.read_text()).items():
+        CASES[f"{_file.stem}/{_name}"] = _case
+
+
+def playbook(name: str, case: dict[str, Any]) -> str:
+    """The case's playbook as text."""
+    document = {"apiVersion": "noetl.io/v2", "kind": "Playbook", "metadata": {"name": name.replace("/", "_")}}
+    document |= {part: case[part] for part in PARTS if part in case}
+    if "tool" in case:
+        document["workflow"] = [{"step": "start", "tool": case["tool"]}]
+    return yaml.safe_dump(document, sort_keys=False, width=1000)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_habit(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    case = CASES[name]
+    text = playbook(name, case)
+    file = tmp_path / "playbook.yaml"
+    file.write_text(text)
+    for path, content in case.get("files", {}).items():
+        target = tmp_path / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content)
+    legacy = case.get("legacy", False)
+    found = noetl.validate(text, legacy=legacy)
+    assert set(case.get("warns", ())) <= {each.code for each in found}
+    errors = " ".join(f"{each.message} {each.hint}" for each in found if each.severity == "error")
+    if "refused" in case:
+        assert errors and all(part in errors for part in case["refused"]), errors
+        return
+    assert errors == ""
+    payload = dict(case.get("payload", {}))
+    home = tmp_path / "home"
+    if "workload.pg" in text or "credentials" in case:
+        payload["pg"] = request.getfixturevalue("database")
+        asyncio.run(_store(case.get("credentials", {}), payload["pg"], home))
+    with serving() as api:
+        if "workload.api" in text:
+            payload["api"] = api
+        result = asyncio.run(_run(file, payload, home, legacy))
+    assert result.status == case.get("status", "success"), (result.error or {}).get("message")
+    if "data" in case:
+        assert_part(case["data"], result.data, "data")
+    for part in case.get("mentions", ()):
+        assert part in str(result.error)
+
+
+async def _store(prefixes: dict[str, str], dsn: str, home: Path) -> None:
+    given = conninfo_to_dict(dsn)
+    fields = {"host": given["host"], "port": given["port"], "user": given["user"], "name": given["dbname"]}
+    fields["password"] = given.get("password", "")
+    for name, prefix in prefixes.items():
+        credentials = InstalledCredentials(home)
+        named = {prefix + key if prefix or key != "name" else "database": value for key, value in fields.items()}
+        await credentials.set(name, "postgres", named)
+        await credentials.close()
+
+
+async def _run(file: Path, payload: dict[str, Any], home: Path, legacy: bool) -> Any:
+    async with await open_local(home=home) as engine:
+        result = await engine.run(file, payload, timeout=60, legacy=legacy)
+        return await engine.hydrated(result)
+
+
+def test_the_page_of_habits_names_every_case() -> None:
+    page = (HERE.parents[1] / "docs" / "reference" / "habits.md").read_text()
+    named = {
+        f"{row[0]}/{case}"
+        for row in re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", page, re.M)
+        for case in re.findall(r"`(\w+)`", row[1])
+    }
+    assert named == set(CASES)
