@@ -33,6 +33,13 @@ class Answer(NamedTuple):
         return [json.loads(line) for line in self.out.splitlines()]
 
 
+@pytest.fixture(autouse=True)
+def default_verbosity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test starts with the terminal's defaults, whatever ran before in this process."""
+    monkeypatch.setattr(terminal, "quiet", False)
+    monkeypatch.setattr(terminal, "verbose", 0)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with NOETL_HOME beside it."""
@@ -54,8 +61,7 @@ def noetl(folder: Path, capsys: pytest.CaptureFixture[str]):
         shown = capsys.readouterr()
         return Answer(code, shown.out, shown.err)
 
-    yield run
-    terminal.quiet, terminal.verbose = False, 0
+    return run
 
 
 @pytest.fixture

@@ -223,13 +223,13 @@ def test_a_playbook_is_compiled_once(noetl, playbook, monkeypatch, registered):
     if registered:
         name = noetl("register", name, "--json").json[0]["path"]
     compilations = []
-    compile_text = compiler._compile_text
+    compile_text = compiler._compile
 
     def count(*arguments):
         compilations.append(arguments)
         return compile_text(*arguments)
 
-    monkeypatch.setattr(compiler, "_compile_text", count)
+    monkeypatch.setattr(compiler, "_compile", count)
     assert noetl("run", name).code == 0
     assert len(compilations) == 1
 

@@ -48,7 +48,7 @@ def test_code_that_runs_is_not_reported(code):
 @pytest.mark.parametrize(
     ("lines", "code", "hint"),
     [
-        (["kind: noop", 'returns: "{{ token(1) }}"'], "unknown-function", "kind: oauth2"),
+        (["kind: noop", 'returns: "{{ token(1) }}"'], "unknown-name", "kind: oauth2"),
         (["kind: noop", 'returns: "{{ google_id_token(1) }}"'], "unknown-function", "keychain"),
         (["kind: noop", 'returns: "{{ env.API }}"'], "env-read", "{name: api, kind: env, var: API}"),
         (["kind: noop", "input: {day: 1}", 'returns: "{{ day }}"'], "unknown-name", "write `input.day`"),
@@ -66,7 +66,7 @@ def test_a_default_for_the_environment_is_accepted():
 def test_a_cursor_of_a_loop_shows_the_rewrite():
     text = "workflow:\n  - step: start\n    loop: {in: [1], iterator: x, cursor: y}\n    tool: {kind: noop}\n"
     (problem,) = found(text)
-    assert problem.code == "unknown-key" and "do: jump" in problem.hint and "step.cursor" in problem.hint
+    assert problem.code == "unknown-key" and "as two steps" in problem.hint and "row_count > 0" in problem.hint
 
 
 def test_a_bare_name_is_reported_once_with_its_count():
