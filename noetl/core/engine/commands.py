@@ -72,9 +72,10 @@ class ReturnRun(Command, frozen=True):
 
 
 class CancelExecution(Command, frozen=True):
-    """Cancel the execution."""
+    """Cancel the execution; with `compensate`, completed steps are undone before it ends."""
 
     reason: str = ""
+    compensate: bool = False
 
 
 class PauseExecution(Command, frozen=True):
@@ -113,6 +114,7 @@ class RecordChildEnd(Command, frozen=True):
     key: str
     child: str
     outcome: Outcome
+    compensable: bool = False  # it completed steps that have a compensation
 
 
 class Reply(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -171,6 +171,7 @@ class Frame:
         "resume",
         "run_id",
         "shared",
+        "undone",
         "wait",
         "written",
     )
@@ -186,7 +187,7 @@ class Frame:
         self.nondeterminism = nondeterminism
         self.run_id = order.run_id
         self.path: IterationPath = order.path  # empty for a step without a loop
-        self.looping = bool(order.items or order.path)  # the run is one iteration of a looping step
+        self.looping = bool(order.path)  # the run is one iteration of a looping step
         self.ctx: Mapping[str, Any] = order.ctx
         self.written: dict[str, Any] = {}  # to `ctx`, by dotted path
         self.call_patch: dict[str, Any] = {}  # ctx writes of the `set` of the block that has just ended
@@ -196,6 +197,7 @@ class Frame:
         self.lost = order.lost
         self.interrupted = order.lost > 0 and order.resume is None
         self.resume = order.resume
+        self.undone = order.context.output  # of a compensation: its tasks' fields read it as `output`
         self.wait = 0.0
 
     @property

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.position import Item
 from noetl.core.model.reference import Reference
-from noetl.core.model.work import Item, RunContext
+from noetl.core.model.work import RunContext
 from noetl.core.templates.views import Missing, NeedsPayload, OutputView, ResultView, plain
 from noetl.errors import TemplateError
 
@@ -91,6 +92,8 @@ class SharedScope:
             "execution_id": context.execution_id,
             "job": {"uuid": context.execution_id, "execution_id": context.execution_id},
         }
+        if context.failure is not None:
+            self.base["failure"] = context.failure
         self._build_views()
 
     def _build_views(self) -> None:
