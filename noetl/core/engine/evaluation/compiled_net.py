@@ -59,7 +59,8 @@ class CompiledStep:
 
     __slots__ = (
         "arcs", "assignments", "compensate_when", "deadline_s", "gate", "immediate", "inclusive", "input", "loops",
-        "parallel_from", "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s", "unconditional_arc",
+        "parallel_from", "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s",
+        "unconditional_arc",
     )  # fmt: skip
 
     def __init__(self, step: Step) -> None:
