@@ -74,7 +74,8 @@ def test_output_ref_is_a_reference_even_for_small_data():
     bench = Bench(text, act=answering(a={"n": 1}))
     events = bench.run()
     reference = events[1].patch["ctx"]["where_ref"]
-    assert reference["type"] == "blob" and events[1].outcome.ref is not None
+    assert reference["type"] == "blob"
+    assert events[1].outcome.data == {"n": 1}  # small data stays inline
     assert isinstance(events[-1], StepDone)
 
 
