@@ -1,4 +1,4 @@
-"""The packages this installation needs, from the metadata of its distribution: what is missing, and how to install it."""
+"""The packages that this installation needs, from its metadata: what is missing, and how to install it."""
 
 from __future__ import annotations
 
