@@ -70,10 +70,8 @@ class SqlEventStore(EventStore):
         if not known:
             return {}
         places = ", ".join(f"${number}" for number in range(1, len(known) + 1))
-        rows = await self.sql.fetch(
-            f"{self._select} WHERE id IN (SELECT max(id) FROM {self._executions} WHERE path IN ({places}) GROUP BY path)",
-            *known,
-        )
+        newest = f"SELECT max(id) FROM {self._executions} WHERE path IN ({places}) GROUP BY path"
+        rows = await self.sql.fetch(f"{self._select} WHERE id IN ({newest})", *known)
         return {summary.path: summary for summary in map(listed_summary, rows)}
 
     async def unfinished(self) -> list[str]:
