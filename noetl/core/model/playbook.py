@@ -37,6 +37,7 @@ MAX_CALL_DEPTH = 32
 
 ALL = "*"
 COMPENSATION = ".compensation"  # ends the name of a step that undoes another one
+WORKBOOK = "workbook"  # the kind of a call of a block: it starts no tool of its own
 STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
 
 
@@ -79,10 +80,11 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 class OutputPolicy(Struct, frozen=True, omit_defaults=True):
-    """`output: {store, select}`: where a large result is stored and which fields are inline."""
+    """`output: {store, select, inline_max_bytes}`: where a large result is stored and what is inline."""
 
     store: dict[str, Value] = field(default_factory=dict)
     select: tuple[str, ...] = ()
+    inline_max_bytes: int | None = None
 
 
 class Task(Struct, frozen=True, omit_defaults=True):
