@@ -258,9 +258,11 @@ class RunResult(Struct, frozen=True):
     timed_out: bool = False  # cancelled because of the timeout
 
     def document(self) -> dict[str, Any]:
-        """The stable fields, for scripts."""
+        """The stable fields, for scripts; `compensation` only if something was to be undone."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         del document["timed_out"]
+        if self.compensation is None:
+            del document["compensation"]
         return document
 
     @property

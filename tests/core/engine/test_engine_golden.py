@@ -17,7 +17,7 @@ FILES = sorted(LOGS.glob("*.jsonl.gz"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_golden_logs_fold_to_the_states_they_had(path):
     stored = read(path)
-    assert len(stored) >= 200
+    assert len(stored) >= (200 if path.name.startswith("v") else 1)
     for each in stored:
         book, events = playbook_of(each), events_of(each)
         half = len(events) // 2
