@@ -215,7 +215,8 @@ async def open_local(
         closing.push_async_callback(orchestrator.close)
         if work:
             await orchestrator.load_limits()
-            pool = _create_pool(orchestrator, results, settings.slots, observer, load, clock or RealClock())
+            copies = settings.home / "bundles"
+            pool = _create_pool(orchestrator, results, copies, settings.slots, observer, load, clock or RealClock())
             closing.push_async_callback(close_loop_resources)
             closing.push_async_callback(pool.stop, grace=0.0)
             await pool.start()
@@ -255,15 +256,17 @@ def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[
 def _create_pool(
     orchestrator: Orchestrator,
     results: ResultStore,
+    bundles: Path,
     slots: int,
     observer: TaskObserver | None,
     load: Callable[[str], ToolFunction] | None,
     clock: Clock,
 ) -> Pool:
+    from noetl.worker.bundles import BundleFolders
     from noetl.worker.factory import create_pool
     from noetl.worker.host import HostServices, TaskObserver
 
-    services = HostServices(results, observer=observer or TaskObserver())
+    services = HostServices(results, observer=observer or TaskObserver(), bundles=BundleFolders(bundles))
     worker = f"local-{os.getpid()}"
     return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=slots, load=load)
 

@@ -37,6 +37,9 @@ COMMANDS: dict[str, str] = {
     "resume": "executions.control:resume",
     "signal": "executions.control:signal",
     "rerun": "run:rerun",
+    "new": "projects.new:new",
+    "apply": "projects.apply:apply",
+    "diff": "projects.apply:diff",
     "register": "playbooks.catalog:register",
     "catalog": "playbooks.catalog:catalog",
     "schedule": "admin.schedule:schedule",
@@ -53,7 +56,7 @@ COMMANDS: dict[str, str] = {
     "completion": "admin.installation:completion",
 }
 # Other names of commands; they work and are not listed.
-ALIASES = {"lint": "validate"}
+ALIASES = {"lint": "validate", "init": "new"}
 REMOVED = {"cluster": "`make cluster` in a checkout of the repository starts a local cluster"}
 
 

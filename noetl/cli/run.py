@@ -117,12 +117,19 @@ def execute(
 
     request: dict[str, Any] = {"payload": read_payload(payload, sets), "key": key, "strict": strict, "legacy": legacy}
     path, version = split_version(source)
+    packed = None
     if _is_file_name(source):
-        request["content"] = _text(_from_file(source), source)
+        from noetl.cli.projects.named_files import pack_file
+
+        found = _from_file(source)
+        packed, _ = pack_file(found.file or source, found.text)
+        request |= {"content": packed.text, "file": packed.file}
     else:
         request |= {"path": path, "version": version}
 
     def begin(client: Client) -> str:
+        if packed is not None and packed.file:
+            client.add_bundle(packed.bundle, packed.contents)
         return client.submit(**request)
 
     return asyncio.run(_run_remotely(begin, target, timeout, wait, as_json))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import Timeout
@@ -20,6 +20,7 @@ from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.runtime.masking import Masker
 from noetl.runtime.network_policy import AddressPolicy
 from noetl.storage.ports.results import ResultStore
+from noetl.worker.bundles import BundleFolders
 from noetl.worker.cache import Secrets
 
 MAX_LINE = 16 * 1024
@@ -69,6 +70,7 @@ class HostServices(Struct, frozen=True):
     results: ResultStore
     policy: AddressPolicy = AddressPolicy()
     observer: TaskObserver = TaskObserver()
+    bundles: BundleFolders = field(default_factory=BundleFolders)
 
 
 class TaskHost(Struct, eq=False):
