@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from noetl.cli.output.terminal import json_options, terminal
-from noetl.cli.projects.project import ProjectProfile, open_project, profile_option
+from noetl.cli.projects.options import profile_option
+from noetl.cli.projects.project import open_project
 from noetl.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _run(
 
     project = open_project(Path(folder))
     chosen = project.profile(profile)
-    target = with_profile_server(target, chosen)
+    target = chosen.target(target)
 
     async def run() -> Changes:
         async with target.open() as backend:
@@ -110,10 +111,3 @@ def _show(found: Changes, project: Project, changed: bool) -> None:
     commit = f", commit {found.origin.commit[:12]}{' with changes' if found.origin.modified else ''}"
     what = "applied" if changed else "compared"
     terminal.note(f"{project.name} {what}: {kept} unchanged{commit if found.origin.commit else ''}")
-
-
-def with_profile_server(target: Target, profile: ProjectProfile) -> Target:
-    """The target with the server of a profile, unless the command names another."""
-    if profile.server is None or target.server is not None or target.store is not None:
-        return target
-    return target._replace(server=profile.server)

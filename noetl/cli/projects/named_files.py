@@ -67,14 +67,14 @@ def pack(file: Path, project: Project, profile: Profile | None = None) -> Packed
     return Packed(text, "" if alone else bundle_file(bundle.digest, name), bundle, contents, tuple(finder.left_out))
 
 
-def pack_file(name: str, content: bytes) -> tuple[Packed, Origin]:
+def pack_file(name: str, content: bytes, profile: Profile | None = None) -> tuple[Packed, Origin]:
     """The bundle of a playbook file outside of `noetl apply`; `-` (stdin) has no files."""
     if name == "-":
         return Packed(_text(content, Path("<stdin>")), "", Bundle({}), {}), Origin()
     file = Path(name).expanduser().resolve()
     commit, modified = git_commit(file.parent)
     project = project_around(file.parent)
-    return pack(file, project), Origin(project.name, "", commit, modified)
+    return pack(file, project, profile), Origin(project.name, "", commit, modified)
 
 
 class _Finder:

@@ -10,9 +10,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import click
 from msgspec import Struct, field
 
+from noetl.cli.target import Target
 from noetl.core.model.bundle import Profile
 from noetl.errors import RequestRefused
 from noetl.settings import PROJECT_FILE, similar
@@ -21,8 +21,6 @@ RESOURCE_SUFFIXES = (".resource.yaml", ".resource.yml")
 TEST_SUFFIXES = (".test.yaml", ".test.yml")
 IGNORED_FOLDERS = frozenset({"node_modules", "__pycache__", "build", "dist", "venv"})
 
-profile_option = click.option("--profile", metavar="NAME", help="Values of [profile.NAME] in noetl.toml.")
-
 
 class ProjectProfile(Struct, frozen=True):
     """A profile: the server, and the values that playbooks get."""
@@ -30,6 +28,12 @@ class ProjectProfile(Struct, frozen=True):
     name: str = ""
     server: str | None = None
     values: Profile = Profile()
+
+    def target(self, target: Target) -> Target:
+        """The target with the server of the profile, unless the command names another."""
+        if self.server is None or target.server is not None or target.store is not None:
+            return target
+        return target._replace(server=self.server)
 
 
 class Project(Struct, frozen=True):

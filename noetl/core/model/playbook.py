@@ -37,6 +37,7 @@ DEFAULT_MAX_STEP_RUNS = 1_000_000
 MAX_CALL_DEPTH = 32
 
 ALL = "*"
+WORKBOOK = "workbook"  # the kind of a call of a block: it starts no tool of its own
 STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
 
 
