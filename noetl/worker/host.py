@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,6 +74,11 @@ class HostServices(Struct, frozen=True):
     bundles: BundleFolders = field(default_factory=BundleFolders)
 
 
+@lru_cache(maxsize=1000)  # every call of a python task asks for it
+def _folder_of(file: str) -> str:
+    return str(Path(file).parent.absolute())
+
+
 class TaskHost(Struct, eq=False):
     """The `Host` of one tool call."""
 
@@ -121,6 +127,8 @@ class TaskHost(Struct, eq=False):
 
     def resolve_path(self, path: str) -> str:
         """The absolute path; relative paths start at the playbook's folder."""
+        if path == "." and self._file:
+            return _folder_of(self._file)
         given = Path(path).expanduser()
         if given.is_absolute():
             return str(given)
