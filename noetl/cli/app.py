@@ -49,7 +49,7 @@ COMMANDS: dict[str, str] = {
     "token": "admin.token:token",
     "server": "processes.lifecycle:server",
     "worker": "processes.lifecycle:worker",
-    "dev": "processes.lifecycle:dev",
+    "dev": "processes.dev:dev",
     "retention": "executions.retention:retention",
     "config": "admin.installation:config",
     "doctor": "admin.installation:doctor",

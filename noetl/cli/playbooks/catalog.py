@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
@@ -108,7 +109,8 @@ def show(path: str, version: int | None, target: Target, as_json: bool) -> None:
 
 
 def _document(stored: StoredPlaybook) -> dict[str, Any]:
-    return {"path": stored.path, "version": stored.version, "registered_at": _when(stored)}
+    origin = {name: value for name, value in msgspec.structs.asdict(stored.origin).items() if value}
+    return {"path": stored.path, "version": stored.version, "registered_at": _when(stored), **origin}
 
 
 def _when(stored: StoredPlaybook) -> str:

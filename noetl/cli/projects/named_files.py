@@ -3,8 +3,8 @@
 Every text in a playbook (and in the files it names) is split into words; a word that is the path of an existing file of
 the project, relative to the playbook or to the file that names it, is a named file. So all kinds and parameters are
 covered, and commands, SQL and code as well. Values of templates are not known here: `include` in `noetl.toml` lists
-such files. Absolute paths are files of the worker. Secrets (files of the keychain, private keys, `.env`) and database
-files do not travel.
+such files. Absolute paths are files of the worker. Secrets (files of the keychain, private keys, `.env`), databases and
+what git ignores do not travel unless `include` lists them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from noetl.cli.projects.project import Project, git_commit, project_around
+from noetl.cli.projects.project import Project, git_commit, ignored_by_git, project_around
 from noetl.core.model.bundle import Bundle, Profile, bundle_file, file_digest
 from noetl.errors import RequestRefused
 from noetl.storage.ports.playbooks import Origin
@@ -53,6 +53,7 @@ def pack(file: Path, project: Project, profile: Profile | None = None) -> Packed
     for each in project.included():
         finder.add(each, chosen=True)
     finder.follow()
+    finder.found -= ignored_by_git(project.root, finder.found) - {Path(os.path.abspath(file)), *project.included()}
     contents: dict[str, bytes] = {}
     files: dict[str, str] = {}
     for each in sorted(finder.found):
@@ -122,11 +123,8 @@ class _Finder:
         name = file.name
         if name.startswith(".") or file.suffix in SECRET_SUFFIXES:
             self._leave_out(file, "may be a secret; use the keychain, or list it under project.include")
-        elif file.suffix in DATABASE_SUFFIXES:
-            self._leave_out(file, "is a database; list it under project.include if it belongs to the project")
-        else:
-            return True
-        return False
+            return False
+        return file.suffix not in DATABASE_SUFFIXES  # what an earlier run wrote
 
     def _leave_out(self, file: Path, reason: str) -> None:
         text = f"{file.relative_to(self._root).as_posix()} {reason}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -181,10 +181,17 @@ def project_around(folder: Path) -> Project:
     return Project(Path(top) if top else folder, "")
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def ignored_by_git(folder: Path, files: Iterable[Path]) -> set[Path]:
+    """Which of these files git ignores; none outside of a repository."""
+    names = "\0".join(map(str, files))
+    found = _git(folder, "check-ignore", "-z", "--stdin", text=names)
+    return {Path(name) for name in (found or "").split("\0") if name}
+
+
+def _git(folder: Path, *words: str, text: str | None = None) -> str | None:
     """The output of a git command; None without git or outside of a repository."""
     try:
-        ran = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20)
+        ran = subprocess.run(["git", "-C", str(folder), *words], input=text, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return ran.stdout.strip() if ran.returncode == 0 else None

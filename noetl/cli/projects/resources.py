@@ -134,7 +134,7 @@ def _change(kind: ResourceKind, resource: Resource, existing: Spec | None) -> Re
     details = tuple(
         f"{field}: {existing.get(field)!r} -> {value!r}"
         for field, value in resource.spec.items()
-        if existing.get(field) != value
+        if value is not None and existing.get(field) != value
     )
     return ResourceChange("update" if details else "keep", kind.kind, resource.name, resource.spec, details)
 
