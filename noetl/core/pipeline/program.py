@@ -31,6 +31,7 @@ from noetl.core.templates.template import Compiled, compile_value
 
 WORKBOOK = "workbook"
 PLAYBOOK = "playbook"
+WAIT = "wait"
 
 # Spec keys for the server or the pipeline, never passed to a tool.
 _NOT_FOR_TOOLS = frozenset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from noetl.core.model.events import TaskDone, TaskStarted
+from noetl.core.model.events import ChildRequested, TaskDone, TaskStarted, WaitStarted
 from noetl.core.model.ids import task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, ok
 from noetl.core.pipeline.actions import Action, KnownOutcome, RunTask, Suspend
@@ -18,10 +18,11 @@ from noetl.core.pipeline.directives import DIRECTIVES
 from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
 from noetl.core.pipeline.frame import Frame, Level, enter, position_of, show
 from noetl.core.pipeline.policy import skip_rule
-from noetl.core.pipeline.program import WORKBOOK, CompiledField, CompiledTask
+from noetl.core.pipeline.program import WAIT, WORKBOOK, CompiledField, CompiledTask
 from noetl.core.pipeline.run_completion import fail_level
 from noetl.core.pipeline.scopes import Scopes
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
+from noetl.core.pipeline.waits import wait_request
 from noetl.errors import TemplateError
 
 
@@ -121,7 +122,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         spec = _spec(frame, level, compiled, rendered)
         names["input"] = level.input
         called = begin_call(frame, rendered) if task.kind == WORKBOOK else None
-        request = child_request(frame, level, rendered, spec) if compiled.suspends else None
+        request = _suspend_request(frame, level, rendered, spec) if compiled.suspends else None
     except MISSING_DATA:
         frame.nondeterminism.rewind(mark)
         names["input"] = level.input
@@ -166,6 +167,15 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         events=frame.drain(),
         start_recorded=start_recorded,
     )
+
+
+def _suspend_request(
+    frame: Frame, level: Level, rendered: dict[str, Any], spec: dict[str, Any]
+) -> ChildRequested | WaitStarted:
+    """The event that hands the task over to the server: a wait, or the call of a playbook."""
+    if level.task.kind == WAIT:
+        return wait_request(frame, level, rendered)
+    return child_request(frame, level, rendered, spec)
 
 
 def resumed(frame: Frame, level: Level) -> Action:

@@ -21,6 +21,7 @@ from noetl.errors import (
     NotFound,
     PayloadUnavailable,
     RequestRefused,
+    RoleRequired,
     SecretUnavailable,
     StoreUnavailable,
     TemplateError,
@@ -84,6 +85,7 @@ def problem_of(error: Exception) -> Response:
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
+    (RoleRequired, 403),
     (AccessRefused, 401),
     (Conflict, 409),
     (SecretUnavailable, 422),
