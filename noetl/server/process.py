@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
@@ -69,6 +69,7 @@ class Server:
         self.tokens = Tokens.prepare(settings.home)
         self._state: AppState | None = None
         self._recovered = False
+        self.startup_error: NoetlError | None = None
         self.draining = False  # stopping, but still accepting requests
         self._heartbeats: HeartbeatMonitor | None = None
         self._probing = asyncio.Lock()
@@ -132,6 +133,18 @@ class Server:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        started = False
+        try:
+            async with self._running(app):
+                started = True
+                yield
+        except NoetlError as problem:
+            if not started:
+                self.startup_error = problem
+            raise
+
+    @asynccontextmanager
+    async def _running(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.runtime.clock import RealClock
         from noetl.runtime.event_loop import freeze_gc
         from noetl.runtime.tasks import running
@@ -291,7 +304,7 @@ async def _check_stores(settings: Settings) -> None:
         await events.close()
 
 
-def serve(settings: Settings, sock: socket.socket | None = None) -> None:
+def serve(settings: Settings, sock: socket.socket | None = None, on_ready: Callable[[], None] | None = None) -> None:
     """Serve until a signal stops the process, at the address of the settings or at an inherited socket."""
     from noetl.runtime.event_loop import GC_THRESHOLDS
 
@@ -340,15 +353,26 @@ def serve(settings: Settings, sock: socket.socket | None = None) -> None:
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started and on_ready is not None:
+                on_ready()
+
         async def shutdown(self, sockets: Any = None) -> None:
             server.release_waiting_requests()
             await super().shutdown(sockets)
 
     http_server = HttpServer(config)
+    # uvicorn would log the traceback of an error that is raised below with its message.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: server.startup_error is None)
     try:
         http_server.run(sockets=[sock])
+    except SystemExit:  # uvicorn's end of a server that did not start
+        pass
     finally:
         sock.close()
+    if server.startup_error is not None:
+        raise server.startup_error
     if not http_server.started:
         raise StoreUnavailable("the server could not start; its log has the reason")
 

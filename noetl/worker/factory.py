@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.work_link import WorkLink
+from noetl.tools.registry import LazySpecs
 from noetl.tools.registry import load as load_tool
-from noetl.tools.registry import specs
 from noetl.worker.host import HostServices
 from noetl.worker.pool import HEARTBEAT, Pool
 from noetl.worker.runner import Runner
@@ -30,5 +30,5 @@ def create_pool(
     load: Callable[[str], ToolFunction] | None = None,
 ) -> Pool:
     """A worker pool that leases runs over `link`; not started."""
-    runner = Runner(link, services, specs=specs(), load=load or load_tool, clock=clock)
+    runner = Runner(link, services, specs=LazySpecs(), load=load or load_tool, clock=clock)
     return Pool(link, runner, worker=worker, clock=clock, slots=slots, pool=pool, heartbeat=heartbeat)

@@ -218,10 +218,13 @@ class Runner:
             if isinstance(action, RunTask):
                 run, pure = self._tool(action.task.kind)
                 sent = pending if self._sendable(active, pending) else await self._prepare_events(active, pending)
-                if pure or action.start_recorded:
+                if action.task.effect == "at_most_once":
+                    await reports.confirm(sent)
+                elif pure or action.start_recorded:
                     reports.queue(sent)
                 else:
                     await reports.flush(sent)
+                reports.begun = reports.begun or not pure
                 ran += 1
                 if ran % TASKS_PER_TURN == 0:
                     await asyncio.sleep(0)  # tasks that never wait would block the event loop

@@ -29,9 +29,7 @@ from noetl.core.templates.binding import compile_bound
 from noetl.core.templates.deferred import compile_deferred
 from noetl.core.templates.template import Compiled, compile_value
 
-WORKBOOK = "workbook"
 PLAYBOOK = "playbook"
-WAIT = "wait"
 
 # Spec keys for the server or the pipeline, never passed to a tool.
 _NOT_FOR_TOOLS = frozenset(

@@ -90,6 +90,11 @@ class MemoryEventStore:
         newest = sorted(self._summaries.values(), key=lambda s: (len(s.execution_id), s.execution_id), reverse=True)
         return [summary for summary in newest if _matches(summary, where)][: where.limit]
 
+    async def latest(self, paths: Sequence[str]) -> dict[str, ExecutionSummary]:
+        """The newest execution of each of these playbooks that has one."""
+        found = {path: await self.executions(ExecutionFilter(path=path, limit=1)) for path in dict.fromkeys(paths)}
+        return {path: rows[0] for path, rows in found.items() if rows}
+
     async def unfinished(self, *, waiting: bool = True) -> list[str]:
         """Ids of unfinished executions, oldest first."""
         excluded = FINAL if waiting else FINAL | {"waiting"}

@@ -64,6 +64,16 @@ class SqlEventStore(EventStore):
             for number, seq, data, crc in await self.sql.fetch(query, *values)
         ]
 
+    async def latest(self, paths: Sequence[str]) -> dict[str, ExecutionSummary]:
+        """The newest execution of each of these playbooks that has one."""
+        known = [path for path in dict.fromkeys(paths) if "\x00" not in path]
+        if not known:
+            return {}
+        places = ", ".join(f"${number}" for number in range(1, len(known) + 1))
+        newest = f"SELECT max(id) FROM {self._executions} WHERE path IN ({places}) GROUP BY path"
+        rows = await self.sql.fetch(f"{self._select} WHERE id IN ({newest})", *known)
+        return {summary.path: summary for summary in map(listed_summary, rows)}
+
     async def unfinished(self, *, waiting: bool = True) -> list[str]:
         """Ids of unfinished executions, oldest first."""
         rows = await self.sql.fetch(f"SELECT id FROM {self._executions} WHERE {self.ACTIVE} ORDER BY id")

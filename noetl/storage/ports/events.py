@@ -85,6 +85,9 @@ class EventStore(Protocol):
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """One page of executions, newest first."""
 
+    async def latest(self, paths: Sequence[str]) -> dict[str, ExecutionSummary]:
+        """The newest execution of each of these playbooks that has one."""
+
     async def unfinished(self, *, waiting: bool = True) -> list[str]:
         """Ids of unfinished executions (those without playbook.processed), oldest first; `waiting` False: without those
         that only wait for a signal or a timer."""

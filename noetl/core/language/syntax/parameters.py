@@ -14,7 +14,7 @@ from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Fields, Reader
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, data_of, mapping_node
 from noetl.core.language.syntax.grammar import SHAPES
-from noetl.core.language.syntax.misplaced_keys import place_of
+from noetl.core.language.syntax.misplaced_keys import TASK_WORDS, place_of
 from noetl.core.language.syntax.parameter_values import Given, check_required, check_value, field_names, has_type
 from noetl.core.language.syntax.tree import Parameter, TaskSyntax
 from noetl.core.model.tool import ToolSpec
@@ -95,7 +95,7 @@ class _Binder:
         """Whether a parameter that the kind does not declare is passed to the tool."""
         spec = self.spec
         if self.task.tool is None:
-            return not (beside and self._report_misplaced(key, key_node))
+            return not (beside and key in TASK_WORDS and self._report_misplaced(key, key_node))
         if beside and (self.reader.report_rejected("task", key, key_node) or self._report_misplaced(key, key_node)):
             return False
         if not beside and (spec.open_fields or self._reads_input(key)):
