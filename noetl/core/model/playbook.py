@@ -79,10 +79,11 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 class OutputPolicy(Struct, frozen=True, omit_defaults=True):
-    """`output: {store, select}`: where a large result is stored and which fields are inline."""
+    """`output: {store, select, inline_max_bytes}`: where a large result is stored and what is inline."""
 
     store: dict[str, Value] = field(default_factory=dict)
     select: tuple[str, ...] = ()
+    inline_max_bytes: int | None = None
 
 
 class Task(Struct, frozen=True, omit_defaults=True):
