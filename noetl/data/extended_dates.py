@@ -73,7 +73,7 @@ def _dated(days: int, clock: str) -> str:
 
 
 def with_infinity(array: Any) -> Any:
-    """A date or time column of the bulk driver of Postgres, whose arithmetic overflows for infinity, with infinity restored."""
+    """A date or time column of the bulk driver of Postgres, with infinite values restored."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
