@@ -215,7 +215,7 @@ async def open_local(
         closing.push_async_callback(orchestrator.close)
         if work:
             await orchestrator.load_limits()
-            pool = _create_pool(orchestrator, results, settings.slots, observer, load, clock or RealClock())
+            pool = _create_pool(orchestrator, results, settings, observer, load, clock or RealClock())
             closing.push_async_callback(close_loop_resources)
             closing.push_async_callback(pool.stop, grace=0.0)
             await pool.start()
@@ -255,7 +255,7 @@ def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[
 def _create_pool(
     orchestrator: Orchestrator,
     results: ResultStore,
-    slots: int,
+    settings: Settings,
     observer: TaskObserver | None,
     load: Callable[[str], ToolFunction] | None,
     clock: Clock,
@@ -263,9 +263,9 @@ def _create_pool(
     from noetl.worker.factory import create_pool
     from noetl.worker.host import HostServices, TaskObserver
 
-    services = HostServices(results, observer=observer or TaskObserver())
+    services = HostServices(results, observer=observer or TaskObserver(), record_inputs=settings.record_inputs)
     worker = f"local-{os.getpid()}"
-    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=slots, load=load)
+    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=settings.slots, load=load)
 
 
 async def find_file(path: str, caller: str) -> tuple[str, str] | None:

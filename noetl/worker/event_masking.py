@@ -15,7 +15,10 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.runtime.masking import Masker
 
-_DATA_FIELDS = ("outcome", "output", "patch", "step_patch", "nondeterminism", "position", "results", "payload", "item")
+_DATA_FIELDS = frozenset(
+    {"outcome", "output", "patch", "step_patch", "nondeterminism", "position"}
+    | {"results", "payload", "item", "input"}
+)
 
 
 def mask_event(masker: Masker, event: Event) -> Event:

@@ -69,6 +69,7 @@ class HostServices(Struct, frozen=True):
     results: ResultStore
     policy: AddressPolicy = AddressPolicy()
     observer: TaskObserver = TaskObserver()
+    record_inputs: bool = True  # in the events of tasks
 
 
 class TaskHost(Struct, eq=False):
