@@ -182,7 +182,7 @@ async def open_local(
     from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials
     from noetl.server.lifecycle.external_changes import watch_external_changes
     from noetl.server.lifecycle.retention import collect
-    from noetl.storage.factory import open_process_locks, open_stores, open_triggers
+    from noetl.storage.factory import open_process_locks, open_stores, open_task_logs, open_triggers
     from noetl.storage.queue.memory import MemoryRunQueue
     from noetl.storage.results import open_results
     from noetl.tools.registry import specs
@@ -202,7 +202,9 @@ async def open_local(
         secrets = keychain or InstallationKeychain(InstalledCredentials(settings.home, database=database))
         closing.push_async_callback(secrets.close)
         orchestrator = build_orchestrator(
-            Stores(events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events)),
+            Stores(
+                events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events), open_task_logs(events)
+            ),
             specs,
             keychain=secrets,
             files=find_file,

@@ -16,8 +16,7 @@ from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.runtime.masking import Masker
 
 _DATA_FIELDS = frozenset(
-    {"outcome", "output", "patch", "step_patch", "nondeterminism", "position"}
-    | {"results", "payload", "item", "input"}
+    {"outcome", "output", "patch", "step_patch", "nondeterminism", "position"} | {"results", "payload", "item", "input"}
 )
 
 
