@@ -196,7 +196,7 @@ async def open_local(
             closing.callback(locks.close)
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
-        if work and "blob" in results.by_type:  # on the local disk, so that the scan is cheap
+        if work and "blob" in results.types:  # on the local disk, so that the scan is cheap
             closing.push_async_callback(collect, results, RealClock())
         database = getattr(events, "database", None)
         secrets = keychain or InstallationKeychain(InstalledCredentials(settings.home, database=database))

@@ -62,6 +62,10 @@ class Conflict(RequestRefused):
     """The request contradicts the existing state."""
 
 
+class Overloaded(RequestRefused):
+    """The request may succeed later: too much is waiting."""
+
+
 class VersionConflict(NoetlError):
     """Another writer appended to this execution first."""
 

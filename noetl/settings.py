@@ -210,6 +210,10 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(items)
 
 
+def _urls(value: Any) -> str:
+    return _text(",".join(value) if isinstance(value, list | tuple) else value)
+
+
 def _networks(value: Any) -> tuple[str, ...]:
     import ipaddress
 
@@ -267,9 +271,9 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting(
         "results",
-        _text,
+        _urls,
         lambda known, environ: f"blob://{known['home']}/results",
-        "result store for payloads that are too large for the event log",
+        "result stores for payloads too large for the event log, separated by commas; the first is the default",
     ),
     Setting("slots", _positive, 256, "number of runs that the embedded engine executes concurrently"),
     Setting("server.url", _url, None, "server that commands connect to; none: the embedded engine"),

@@ -86,6 +86,8 @@ class AsyncClient:
     add_schedule = _call(Operations.add_schedule)
     schedules = _iterate(Operations.schedules)
     schedule = _call(Operations.schedule)
+    edit_schedule = _call(Operations.edit_schedule)
+    run_schedule = _call(Operations.run_schedule)
     remove_schedule = _call(Operations.remove_schedule)
     pause_schedule = _call(Operations.pause_schedule)
     resume_schedule = _call(Operations.resume_schedule)

@@ -82,6 +82,10 @@ class ScheduleOptions(TypedDict, total=False):
     payload: Mapping[str, Any] | None
     catch_up: Literal["none", "last", "all"] | None
     overlap: Literal["allow", "skip", "queue", "cancel"] | None
+    concurrency: int | None
+    jitter: float | str | None
+    deadline: float | str | None
+    labels: Mapping[str, str] | None
     paused: bool | None
 
 
@@ -93,6 +97,16 @@ class WebhookOptions(TypedDict, total=False):
     version: int | None
     payload: Mapping[str, Any] | None
     window: float | None
+    preset: Literal["noetl", "github", "stripe", "slack", "hmac", "none"] | None
+    signature: Mapping[str, Any] | None
+    allow_unsigned: bool | None
+    headers: Sequence[str] | None
+    raw_body: bool | None
+    respond: Literal["accepted", "result"] | None
+    wait: float | None
+    overlap: Literal["allow", "skip", "queue", "cancel"] | None
+    concurrency: int | None
+    labels: Mapping[str, str] | None
 
 
 class _Submission(msgspec.Struct, kw_only=True):
@@ -322,6 +336,15 @@ class Operations:
     def schedule(self, name: str, count: int = 3) -> Operation[Document]:
         """A schedule with its next `count` ticks."""
         return _document((yield Request("GET", _item("schedules", name), query={"count": count})))
+
+    def edit_schedule(self, name: str, fields: Mapping[str, Any]) -> Operation[Document]:
+        """Change fields of a schedule; `version` and `deadline` may be None."""
+        return _document((yield Request("PATCH", _item("schedules", name), dict(fields))))
+
+    def run_schedule(self, name: str, *, key: str | None = None) -> Operation[Document]:
+        """Start the playbook of a schedule now; a repeated `key` returns the same execution."""
+        headers = {"Idempotency-Key": key} if key else {}
+        return _document((yield Request("POST", _item("schedules", name) + "/run", headers=headers)))
 
     def remove_schedule(self, name: str) -> Operation[None]:
         """Delete a schedule."""

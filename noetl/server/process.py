@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from noetl.server.http.dependencies import AppState
     from noetl.server.lifecycle.membership import HeartbeatMonitor
     from noetl.server.orchestrator.service import Orchestrator
-    from noetl.server.scheduling.schedules import Schedules
     from noetl.storage.cluster.postgres import PostgresCluster
+    from noetl.storage.ports.deliveries import DeliveryStore
     from noetl.storage.ports.secrets import Keychain
     from noetl.storage.ports.triggers import TriggerStore
     from noetl.storage.sqlite.process_locks import ProcessLocks
@@ -52,6 +52,7 @@ class _Backends(NamedTuple):
 
     stores: Stores
     triggers: TriggerStore
+    deliveries: DeliveryStore
     cluster: PostgresCluster | None
     locks: ProcessLocks | None
     credentials: InstalledCredentials
@@ -69,6 +70,7 @@ class Server:
         self.tokens = Tokens.prepare(settings.home)
         self._state: AppState | None = None
         self._recovered = False
+        self.startup_error: NoetlError | None = None
         self.draining = False  # stopping, but still accepting requests
         self._heartbeats: HeartbeatMonitor | None = None
         self._probing = asyncio.Lock()
@@ -132,12 +134,27 @@ class Server:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        started = False
+        try:
+            async with self._running(app):
+                started = True
+                yield
+        except NoetlError as problem:
+            if not started:
+                self.startup_error = problem
+            raise
+
+    @asynccontextmanager
+    async def _running(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.runtime.clock import RealClock
         from noetl.runtime.event_loop import freeze_gc
         from noetl.runtime.tasks import running
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
+        from noetl.server.scheduling.deliveries import Deliveries
+        from noetl.server.scheduling.kinds import KINDS
         from noetl.server.scheduling.schedules import Schedules
+        from noetl.server.scheduling.trigger_service import Triggers
         from noetl.server.scheduling.webhooks import Webhooks
         from noetl.tools.registry import specs
 
@@ -147,10 +164,18 @@ class Server:
             backends = self._open_backends(closing)
             orchestrator = await self._build_orchestrator(backends)
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
-            schedules = Schedules(backends.triggers, orchestrator.catalog, clock)
-            webhooks = Webhooks(backends.triggers, orchestrator, backends.credentials, clock)
+            triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
+            deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock)
             self._state = AppState(
-                orchestrator, self.tokens, specs, backends.credentials, schedules, webhooks, __version__
+                orchestrator=orchestrator,
+                tokens=self.tokens,
+                specs=specs,
+                credentials=backends.credentials,
+                schedules=Schedules(triggers, deliveries, clock),
+                webhooks=Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock),
+                triggers=triggers,
+                deliveries=deliveries,
+                version=__version__,
             )
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)
@@ -158,7 +183,7 @@ class Server:
             orchestrator.start()
             if backends.bus is not None:
                 self._start_bus(backends.bus, app, closing)
-            await self._run(orchestrator, backends, schedules, closing)
+            await self._run(self._state, backends, closing)
             freeze_gc()
             yield
         self._state = None
@@ -175,7 +200,13 @@ class Server:
         from noetl.runtime.network_policy import AddressPolicy
         from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, allow_outside
         from noetl.server.composition import Stores
-        from noetl.storage.factory import open_process_locks, open_server_stores, open_task_logs, open_triggers
+        from noetl.storage.factory import (
+            open_deliveries,
+            open_process_locks,
+            open_server_stores,
+            open_task_logs,
+            open_triggers,
+        )
         from noetl.storage.results import open_results
         from noetl.transport.notifying_queue import NotifyingRunQueue
 
@@ -185,6 +216,7 @@ class Server:
         events = opened.events
         # Before the database is used: their tables are created with the others.
         triggers, task_logs = open_triggers(events), open_task_logs(events)
+        deliveries = open_deliveries(events)
         closing.push_async_callback(events.close)
         locks = open_process_locks(settings.store)
         if locks is not None:
@@ -202,7 +234,7 @@ class Server:
         bus = self._open_bus(database, closing)
         queue = opened.queue if bus is None else NotifyingRunQueue(opened.queue, bus)
         stores = Stores(events, opened.playbooks, results, queue, triggers, task_logs)
-        return _Backends(stores, triggers, opened.cluster, locks, credentials, keychain, bus)
+        return _Backends(stores, triggers, deliveries, opened.cluster, locks, credentials, keychain, bus)
 
     def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:
         if self.settings.nats_url is None:
@@ -236,9 +268,7 @@ class Server:
         bus.start()
         closing.push_async_callback(bus.stop_replying)
 
-    async def _run(
-        self, orchestrator: Orchestrator, backends: _Backends, schedules: Schedules, closing: AsyncExitStack
-    ) -> None:
+    async def _run(self, state: AppState, backends: _Backends, closing: AsyncExitStack) -> None:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
         from noetl.runtime.clock import RealClock
@@ -249,7 +279,7 @@ class Server:
         from noetl.server.lifecycle.retention import run_retention
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
 
-        clock, cluster, stores = RealClock(), backends.cluster, backends.stores
+        clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
         resumed = await recovery.resume(orchestrator, only=backends.locks.acquire_orphans if backends.locks else None)
         self._recovered = True
@@ -264,8 +294,8 @@ class Server:
             retention=self.settings.retention,
             cluster=cluster,
         )
-        scheduler = Scheduler(backends.triggers, orchestrator, clock, cluster)
-        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler, schedules))
+        scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
+        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler))
         await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))
@@ -288,7 +318,7 @@ async def _check_stores(settings: Settings) -> None:
         await events.close()
 
 
-def serve(settings: Settings, sock: socket.socket | None = None) -> None:
+def serve(settings: Settings, sock: socket.socket | None = None, on_ready: Callable[[], None] | None = None) -> None:
     """Serve until a signal stops the process, at the address of the settings or at an inherited socket."""
     from noetl.runtime.event_loop import GC_THRESHOLDS
 
@@ -337,15 +367,26 @@ def serve(settings: Settings, sock: socket.socket | None = None) -> None:
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started and on_ready is not None:
+                on_ready()
+
         async def shutdown(self, sockets: Any = None) -> None:
             server.release_waiting_requests()
             await super().shutdown(sockets)
 
     http_server = HttpServer(config)
+    # uvicorn would log the traceback of an error that is raised below with its message.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: server.startup_error is None)
     try:
         http_server.run(sockets=[sock])
+    except SystemExit:  # uvicorn's end of a server that did not start
+        pass
     finally:
         sock.close()
+    if server.startup_error is not None:
+        raise server.startup_error
     if not http_server.started:
         raise StoreUnavailable("the server could not start; its log has the reason")
 

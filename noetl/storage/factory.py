@@ -9,6 +9,7 @@ from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
     from noetl.storage.cluster.postgres import PostgresCluster
+    from noetl.storage.ports.deliveries import DeliveryStore
     from noetl.storage.ports.events import EventStore
     from noetl.storage.ports.playbooks import PlaybookStore
     from noetl.storage.ports.queue import RunQueue
@@ -72,6 +73,18 @@ def open_task_logs(events: EventStore) -> TaskLogStore:
     from noetl.storage.task_logs.memory import MemoryTaskLogStore
 
     return MemoryTaskLogStore()
+
+
+def open_deliveries(events: EventStore) -> DeliveryStore:
+    """Open the deliveries of triggers in the same database as an event store."""
+    database = getattr(events, "sql", None)
+    if database is not None:
+        from noetl.storage.triggers.delivery_sql import SqlDeliveryStore
+
+        return SqlDeliveryStore(database)
+    from noetl.storage.triggers.delivery_memory import MemoryDeliveryStore
+
+    return MemoryDeliveryStore()
 
 
 class ServerStores(NamedTuple):

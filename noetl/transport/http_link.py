@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import aiohttp
@@ -59,9 +59,9 @@ class HttpWorkLink:
         """The runs that this worker has lost."""
         return (await self._request("revoked", wire.RevokedRequest(worker, wait), wire.RunsReply, wait=wait)).lost
 
-    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
         """Return unfinished runs."""
-        await self._request("give-back", wire.RunsRequest(worker, list(runs)), wire.RunsReply)
+        await self._request("give-back", wire.RunsRequest(worker, list(runs), list(begun)), wire.RunsReply)
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0

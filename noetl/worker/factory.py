@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.work_link import WorkLink
+from noetl.tools.registry import LazySpecs
 from noetl.tools.registry import load as load_tool
-from noetl.tools.registry import specs
 from noetl.worker.host import HostServices
 from noetl.worker.pool import HEARTBEAT, Pool
 from noetl.worker.runner import Runner
@@ -34,5 +34,5 @@ def create_pool(
 ) -> Pool:
     """A worker pool that leases runs over `link`; not started."""
     services = replace(services, observer=TaskLogSender(link, worker, clock, services.observer))
-    runner = Runner(link, services, specs=specs(), load=load or load_tool, clock=clock)
+    runner = Runner(link, services, specs=LazySpecs(), load=load or load_tool, clock=clock)
     return Pool(link, runner, worker=worker, clock=clock, slots=slots, pool=pool, heartbeat=heartbeat)

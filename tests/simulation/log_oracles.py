@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.engine.advance import fold
+from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.core.engine.capacity import slots_held
 from noetl.core.model.events import (
     Event,
@@ -26,7 +27,7 @@ from noetl.core.model.events import (
     WorkerLost,
     WorkflowFinished,
 )
-from noetl.core.model.ids import iteration_id, task_run_id
+from noetl.core.model.ids import iteration_id
 from noetl.core.model.playbook import Playbook
 from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import ExecutionSummary
@@ -67,14 +68,15 @@ def run_of(body: Event) -> str:
 
 
 def _runs(log: Sequence[Recorded]) -> Iterator[str]:
-    """Leases are fenced: the events of a run belong to its newest epoch, each key occurs once, and it ends once."""
+    """Leases are fenced: the events of a run belong to its newest epoch, no attempt has two starts, and it ends once."""
     epochs: Counter[str] = Counter()
-    seen: set[tuple[Any, ...]] = set()
+    ledger = AttemptLedger()
     ended: set[str] = set()
     scheduled: set[str] = set()
     for each in log:
         body: Any = each.body
         run = run_of(body)
+        yield from ledger.violations(body)
         if isinstance(body, StepScheduled):
             if body.step_run_id in scheduled:
                 yield f"{body.step_run_id} was scheduled twice"
@@ -89,17 +91,6 @@ def _runs(log: Sequence[Recorded]) -> Iterator[str]:
             if body.epoch != epochs[run]:
                 yield f"{run}: a worker of epoch {body.epoch} was lost in epoch {epochs[run]}"
         elif isinstance(body, TaskStarted | TaskDone):
-            key = (
-                type(body),
-                run,
-                body.task,
-                body.visit,
-                body.attempt,
-                epochs[run] if isinstance(body, TaskStarted) else 0,
-            )
-            if key in seen:
-                yield f"{body.NAME} twice: {task_run_id(run, body.task, body.visit, body.attempt)}"
-            seen.add(key)
             if run in ended:
                 yield f"{run}: {body.NAME} after its end"
         elif isinstance(body, StepDone | StepFailed | IterationDone | IterationFailed):

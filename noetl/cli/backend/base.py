@@ -98,6 +98,12 @@ class Backend(Protocol):
     async def schedule(self, name: str, count: int = 3) -> Document:
         """A schedule with its next `count` ticks."""
 
+    async def edit_schedule(self, name: str, fields: Mapping[str, Any]) -> Document:
+        """Change fields of a schedule."""
+
+    async def run_schedule(self, name: str) -> Document:
+        """Start the playbook of a schedule now."""
+
     async def remove_schedule(self, name: str) -> None:
         """Delete a schedule."""
 

@@ -65,6 +65,8 @@ class RemoteBackend:
     add_schedule = _call(Client.add_schedule)
     schedules = _list(Client.schedules)
     schedule = _call(Client.schedule)
+    edit_schedule = _call(Client.edit_schedule)
+    run_schedule = _call(Client.run_schedule)
     remove_schedule = _call(Client.remove_schedule)
     pause_schedule = _call(Client.pause_schedule)
     resume_schedule = _call(Client.resume_schedule)

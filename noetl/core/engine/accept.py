@@ -60,6 +60,7 @@ from noetl.core.model.events import (
     TaskStarted,
 )
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
+from noetl.core.model.playbook import WORKBOOK
 from noetl.core.model.work import Report, ReportAck
 
 _ENDED = "the execution has ended"
@@ -67,6 +68,7 @@ _STEP_ENDS = frozenset([StepDone, StepFailed])
 _ITERATION_ENDS = frozenset([IterationDone, IterationFailed])
 _TASK_EVENTS = frozenset([TaskStarted, TaskDone, TaskProgress, ChildRequested])
 _RUN_ENDS = _STEP_ENDS | _ITERATION_ENDS
+_CLOSING = _RUN_ENDS | {TaskDone, ChildRequested}  # what can follow the start of a task
 _ACCEPTED = Reply(True)
 
 # Applies events at once: later events of a report are judged by the state after the earlier ones.
@@ -170,18 +172,18 @@ def _claim(state: State, command: ClaimRun, env: EvaluationContext, record: Reco
 
 
 def _expired(state: State, command: ExpireLease, env: EvaluationContext, record: Record) -> Reply:
-    return _end_lease(state, command.run_id, command.epoch, record, returned=False)
+    return _end_lease(state, command, record, stopped=command.stopped)
 
 
 def _returned(state: State, command: ReturnRun, env: EvaluationContext, record: Record) -> Reply:
-    return _end_lease(state, command.run_id, command.epoch, record, returned=True)
+    return _end_lease(state, command, record, returned=True, begun=command.begun)
 
 
-def _end_lease(state: State, run_id: str, epoch: int, record: Record, *, returned: bool) -> Reply:
-    run = state.open.get(run_id)
-    if run is None or run.status != "leased" or run.epoch != epoch:
+def _end_lease(state: State, command: ExpireLease | ReturnRun, record: Record, **how: bool) -> Reply:
+    run = state.open.get(command.run_id)
+    if run is None or run.status != "leased" or run.epoch != command.epoch:
         return Reply(False, "the lease is not current")
-    record([lose_lease(state, run, returned=returned)], run.seq)
+    record([lose_lease(state, run, **how)], run.seq)
     return _ACCEPTED
 
 
@@ -208,7 +210,46 @@ def _report(state: State, command: ReportRun, env: EvaluationContext, record: Re
         new = [event for event, check in zip(new, known, strict=True) if check is None]
     if new and (run.status == "suspended" or not run.epoch):
         return _rejected(report, f"the run is {run.status}")
+    reused = _reused_number(run, new)
+    if reused is not None:
+        why = f"attempt {reused.attempt} of task {reused.task} (visit {reused.visit}) was used before"
+        return _refuse(state, run, report, why, record)
+    if run.status == "queued":
+        return _accept_late(state, env, run, report, new, record)
     return _accept_events(state, env, run, report, new, record)
+
+
+def _reused_number(run: Run, new: Sequence[Any]) -> TaskStarted | None:
+    """The first start with the number of an earlier start of the same visit, or with one that a lost lease used up."""
+    last, used = run.started, run.lost
+    for event in new:
+        kind = type(event)
+        if kind is TaskDone:
+            used = 0
+        elif kind is TaskStarted and event.kind != WORKBOOK:  # the call of a block starts no tool
+            if last is not None and last[0] == event.task and last[1] == event.visit and event.attempt <= last[2]:
+                return event  # type: ignore[no-any-return]
+            if event.attempt <= used:
+                return event  # type: ignore[no-any-return]
+            last = (event.task, event.visit, event.attempt)
+    return None
+
+
+def _accept_late(
+    state: State, env: EvaluationContext, run: Run, report: Report, new: Sequence[Event], record: Record
+) -> Reply:
+    """A report after the lease has ended, while no other worker has claimed the run.
+
+    It may end its task, but not start another: the next lease starts it, and a start here would be a second one."""
+    ends = (number for number in range(len(new), 0, -1) if type(new[number - 1]) in _CLOSING)
+    rest = new[next(ends, 0) :]
+    start = next((number for number, event in enumerate(rest) if type(event) is TaskStarted), None)
+    if start is None:
+        return _accept_events(state, env, run, report, new, record)
+    kept = new[: len(new) - len(rest) + start]
+    if kept:
+        _accept_events(state, env, run, report, kept, record)
+    return _rejected(report, "the lease has ended: no further task can start")
 
 
 def _accept_events(

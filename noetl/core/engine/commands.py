@@ -58,17 +58,21 @@ class ReportRun(Command, frozen=True):
 
 
 class ExpireLease(Command, frozen=True):
-    """A lease expired without a heartbeat: the run is queued again, and one attempt is used up."""
+    """A lease expired without a heartbeat: the run is queued again, and one attempt is used up.
+
+    `stopped`: the process that ran server and worker was stopped, which is not counted against the run."""
 
     run_id: str
     epoch: int
+    stopped: bool = False
 
 
 class ReturnRun(Command, frozen=True):
-    """A worker that shuts down returns a run; no attempt is used up."""
+    """A worker returns a run; an attempt is used up only if its tool had `begun`."""
 
     run_id: str
     epoch: int
+    begun: bool = False
 
 
 class CancelExecution(Command, frozen=True):

@@ -65,6 +65,8 @@ class _Run(Struct, array_like=True):
     child: str | None
     seen: dict[str, int]
     contributions: dict[str, Any] | None
+    started: tuple[str, int, int] | None = None
+    suspect: int = 0
 
 
 class _Loop(Struct, array_like=True):

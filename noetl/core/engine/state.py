@@ -82,13 +82,15 @@ class Run(Struct, eq=False, gc=False):
     seq: int = 0  # of the lease
     position: Position | None = None
     resume: Outcome | None = None
-    lost: int = 0  # workers lost in a row without an accepted task between them
+    lost: int = 0  # attempts that lost leases used up since the last accepted task
     current: str | None = None  # the task that was reported as started
     waits: bool = False  # the next attempt starts after a delay
     child: str | None = None  # key of the child execution that it waits for
     latest: tuple[Event, ...] = ()  # the latest events reported under this epoch
     seen: dict[str, int] = {}  # event key -> checksum of the earlier ones
     contributions: dict[str, Any] | None = None  # writes to reduced keys; the last one counts
+    started: tuple[str, int, int] | None = None  # task, visit and attempt of the last reported start
+    suspect: int = 0  # workers lost in a row without an accepted task between them
 
 
 class Loop:

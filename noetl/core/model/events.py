@@ -494,7 +494,9 @@ class ChildFinished(Event, frozen=True, omit_defaults=True):
 
 
 class WorkerLost(Event, frozen=True, omit_defaults=True):
-    """The lease of a run expired or was returned; an expired lease uses up an attempt."""
+    """The lease of a run ended without its end: it expired, or the worker returned the run.
+
+    It uses up an attempt, unless the worker returned the run before its tool had begun."""
 
     NAME = "worker.lost"
     ENTITY = "step"
@@ -505,6 +507,8 @@ class WorkerLost(Event, frozen=True, omit_defaults=True):
     path: IterationPath = ()
     worker: str = ""
     returned: bool = False  # the worker returned the run
+    begun: bool = False  # of a returned run: its tool had begun
+    stopped: bool = False  # the whole process (server and worker) stopped: no evidence against the run
     resume: Outcome | None = None  # `ambiguous`: the effect of an at_most_once task is unknown
 
 

@@ -50,11 +50,12 @@ class ExtendRequest(Struct, frozen=True):
     runs: list[RunEpoch]
 
 
-class RunsRequest(Struct, frozen=True):
-    """Runs that a worker returns."""
+class RunsRequest(Struct, frozen=True, omit_defaults=True):
+    """Runs that a worker returns; the tools of those in `begun` had begun."""
 
     worker: str
     runs: list[RunEpoch]
+    begun: list[str] = field(default_factory=list)
 
 
 class RevokedRequest(Struct, frozen=True):

@@ -41,7 +41,9 @@ class TaskResult:
     def view(self) -> ResultView:
         """The view for templates, created on first use."""
         if self._view is None:
-            self._view = ResultView(self.outcome, name=self._name, resolve=self._shared.resolve)
+            self._view = ResultView(
+                self.outcome, name=self._name, resolve=self._shared.resolve, locate=self._shared.locate
+            )
         return self._view
 
 

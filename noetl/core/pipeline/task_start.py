@@ -11,6 +11,7 @@ from typing import Any
 from noetl.core.model.events import TaskDone, TaskStarted
 from noetl.core.model.ids import task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, ok
+from noetl.core.model.playbook import WORKBOOK
 from noetl.core.pipeline.actions import Action, KnownOutcome, RunTask, Suspend
 from noetl.core.pipeline.calls import begin_call
 from noetl.core.pipeline.child_calls import child_request
@@ -18,7 +19,7 @@ from noetl.core.pipeline.directives import DIRECTIVES
 from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
 from noetl.core.pipeline.frame import Frame, Level, enter, position_of, show
 from noetl.core.pipeline.policy import skip_rule
-from noetl.core.pipeline.program import WORKBOOK, CompiledField, CompiledTask
+from noetl.core.pipeline.program import CompiledField, CompiledTask
 from noetl.core.pipeline.run_completion import fail_level
 from noetl.core.pipeline.scopes import Scopes
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot

@@ -19,6 +19,7 @@ from noetl.errors import (
     InvalidPlaybook,
     NoetlError,
     NotFound,
+    Overloaded,
     PayloadUnavailable,
     RequestRefused,
     SecretUnavailable,
@@ -78,7 +79,7 @@ def problem_of(error: Exception) -> Response:
         return problem(422, "the playbook has errors", kind="urn:noetl:invalid-playbook", diagnostics=diagnostics)
     for kind, status in _STATUSES:
         if isinstance(error, kind):
-            return problem(status, str(error))
+            return problem(status, str(error), headers={"Retry-After": "10"} if kind is Overloaded else None)
     raise error
 
 
@@ -86,6 +87,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
     (AccessRefused, 401),
     (Conflict, 409),
+    (Overloaded, 503),
     (SecretUnavailable, 422),
     (RequestRefused, 400),
     (TemplateError, 422),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from noetl.core.model.task_log import LogChunk
@@ -23,8 +23,8 @@ class WorkLink(Protocol):
         """The runs that this worker has lost (cancelled, timed out, leased to another worker): it must stop them and
         report nothing more. A long poll of up to `wait` seconds."""
 
-    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """Return unfinished runs (run id, epoch); this does not count as an attempt."""
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
+        """Return unfinished runs (run id, epoch). An attempt is used up only of the runs whose tool had begun."""
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0

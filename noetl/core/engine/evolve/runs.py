@@ -42,6 +42,7 @@ def _task_started(state: State, event: TaskStarted, at: float) -> None:
     run = _run_of(state, event)
     if run is not None:
         run.current = event.task
+        run.started = (event.task, event.visit, event.attempt)
         run.waits = False
         _remember_report(run, event)
 
@@ -55,7 +56,7 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
     _remember_report(run, event)
     run.position = event.position
     run.resume = None
-    run.lost = 0
+    run.lost = run.suspect = 0
     run.current = None
     run.waits = event.delay > 0
     if not path or not event.patch:
@@ -95,8 +96,10 @@ def _worker_lost(state: State, event: WorkerLost, at: float) -> None:
     run = _run_of(state, event)
     if run is None:
         return
-    if not event.returned:
+    if not event.returned or event.begun:
         run.lost += 1
+    if not event.returned and not event.stopped:
+        run.suspect += 1
     if event.resume is not None:
         run.resume = event.resume
     _requeue(state, run)
@@ -115,7 +118,7 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
     run.status = "suspended"
     run.at = at
     run.worker = ""
-    run.lost = 0
+    run.lost = run.suspect = 0
     run.current = None
     run.child = key
     _remember_report(run, event)

@@ -15,6 +15,7 @@ from noetl.core.language.checks import (
     guards,
     loop_rules,
     references,
+    result_stores,
     rules,
     runtime_version,
     specs,
@@ -52,6 +53,7 @@ CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     unknown_names.check,
     deprecated_names.check,
     references.check,
+    result_stores.check,
     status_values.check,
 )
 # Checks of the whole graph are valid only when all of its parts could be read.

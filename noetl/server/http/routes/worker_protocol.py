@@ -133,7 +133,7 @@ async def _revoked(state: AppState, workers: WorkerRegistry, request: wire.Revok
 
 
 async def _give_back(state: AppState, workers: WorkerRegistry, request: wire.RunsRequest) -> wire.RunsReply:
-    await state.orchestrator.work.give_back(request.worker, request.runs)
+    await state.orchestrator.work.give_back(request.worker, request.runs, begun=request.begun)
     return wire.RunsReply([])
 
 
