@@ -70,6 +70,7 @@ class Options(Struct, frozen=True):
     cached_executions: int = 2_000  # idle executions in memory; of ended ones only the summary
     process_number: int | None = None  # part of execution ids; None: random
     performs_effects: bool = True  # False: only append; another process performs the effects
+    stored_timers: bool = False  # timers of waiting executions are read from the store (`lifecycle.wait_timers`)
 
 
 def build_orchestrator(
@@ -135,6 +136,7 @@ def build_orchestrator(
         clock=clock,
         enabled=options.performs_effects,
         shared=shared,
+        stored_timers=options.stored_timers,
     )
     return Orchestrator(
         actors=actors,

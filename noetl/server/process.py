@@ -258,7 +258,9 @@ class Server:
             specs,
             keychain=backends.keychain,
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
-            options=Options(lease_seconds=self.settings.server_lease_seconds, process_number=number),
+            options=Options(
+                lease_seconds=self.settings.server_lease_seconds, process_number=number, stored_timers=True
+            ),
         )
 
     def _start_bus(self, bus: NatsBus, app: FastAPI, closing: AsyncExitStack) -> None:
@@ -277,11 +279,13 @@ class Server:
         from noetl.server.lifecycle.external_changes import watch_external_changes
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
+        from noetl.server.lifecycle.wait_timers import WaitTimers
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
 
         clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
-        resumed = await recovery.resume(orchestrator, only=backends.locks.acquire_orphans if backends.locks else None)
+        owned = backends.locks.acquire_orphans if backends.locks else None
+        resumed = await recovery.resume(orchestrator, only=owned, waiting=False)
         self._recovered = True
         metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
         if cluster is not None:
@@ -295,7 +299,12 @@ class Server:
             cluster=cluster,
         )
         scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
-        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler))
+        periodic = running(
+            watch_external_changes(orchestrator, owned),
+            retention,
+            run_schedules(scheduler),
+            WaitTimers(orchestrator, clock, cluster, owned).run(),
+        )
         await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))

@@ -195,7 +195,7 @@ class LocalBackend:
         return await self.summary(execution_id)
 
     async def _cancel_children(self, execution_id: str, reason: str) -> None:
-        unfinished = ("pending", "running", "paused")
+        unfinished = ("pending", "running", "waiting", "paused")
         for child in await self.executions(parent=execution_id, status=unfinished):
             try:
                 await self.cancel(child.execution_id, reason)

@@ -394,4 +394,5 @@ _LEASE_CHANGES: dict[type[ev.Event], Callable[[Leases, Any], None]] = {
     ev.IterationFailed: _ended,
     ev.WorkerLost: _ended,
     ev.ChildRequested: _suspended,
+    ev.WaitStarted: _ended,
 }
