@@ -435,6 +435,8 @@ class TaskDone(Event, frozen=True, omit_defaults=True):
     nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")
     position: Position | None = None
     skipped: bool = False
+    input: dict[str, Any] | None = None  # what the templates of its input gave, masked; None: nothing, or not recorded
+    input_ref: Reference | None = None  # the same, if it is large
 
 
 class TaskProgress(Event, frozen=True, omit_defaults=True):

@@ -70,6 +70,7 @@ class Orchestrator:
         self.store = self.actors.store
         self.catalog = self.actors.catalog
         self.limiter = self.actors.limiter
+        self.task_logs = self.work.task_logs
         self._changed_outside = False  # another process wrote, and the change has not been read yet
 
     # ── requests ────────────────────────────────────────────────────────────────────────
