@@ -50,8 +50,12 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
         closing.push_async_callback(close_loop_resources)
-        policy = AddressPolicy(private=False, networks=settings.private_networks)
-        services = HostServices(results, policy, bundles=BundleFolders(settings.home / "bundles"))
+        services = HostServices(
+            results,
+            AddressPolicy(private=False, networks=settings.private_networks),
+            record_inputs=settings.record_inputs,
+            bundles=BundleFolders(settings.home / "bundles"),
+        )
         pools = []
         slots_by_pool = shares(settings.worker_pool, settings.slots)
         for pool, slots in slots_by_pool.items():

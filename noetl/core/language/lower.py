@@ -61,6 +61,7 @@ from noetl.core.model.playbook import (
 from noetl.core.model.tool import ToolSpec
 
 # Keys of a spec that apply to the node itself and are not defaults for its tasks.
+_ONLY_LARGE = 1 << 40  # bytes; the limit of the executor applies
 _NOT_DEFAULTS = {
     "executor": frozenset({"policy", "entry_step", "return_step", "extensions"}),
     "step": frozenset({"policy", "pool"}),
@@ -376,12 +377,20 @@ class Lowering:
     def output(self, output: OutputSyntax | None, spec: dict[str, Any] | None = None) -> OutputPolicy:
         """Where a result is stored: declared here, or in a surrounding spec (`spec.result.store`)."""
         result = (spec or {}).get("result")
-        store = result.get("store") if isinstance(result, dict) else None
-        if output is None:
-            return OutputPolicy(store=store) if isinstance(store, dict) and store else OutputPolicy()
-        own = self.mapping(output.store, f"{output.path}/store")
-        select = tuple(_select_path(node.text) for node in output.select)
-        return OutputPolicy(store=own or (store if isinstance(store, dict) else {}), select=select)
+        around: dict[str, Any] = result if isinstance(result, dict) else {}
+        store = around.get("store")
+        own = self.mapping(output.store, f"{output.path}/store") if output is not None else {}
+        store = own or (store if isinstance(store, dict) else {})
+        inline = output.inline_max_bytes.value if output is not None and output.inline_max_bytes is not None else None
+        for most in (inline, store.get("inline_max_bytes"), around.get("inline_max_bytes")):
+            if isinstance(most, int) and not isinstance(most, bool):
+                break
+        else:
+            most = None
+        if most is None and not own and store:
+            most = _ONLY_LARGE  # a default says where large results go
+        select = tuple(_select_path(node.text) for node in output.select) if output is not None else ()
+        return OutputPolicy(store=store, select=select, inline_max_bytes=most)
 
     # --- values and places ---
 

@@ -56,10 +56,15 @@ async def _check(state: AppState, body: TextBody) -> Compilation:
 @router.post("/api/validate", summary="Validate a playbook")
 async def validate(state: App, _: Viewer, body: TextBody) -> Response:
     """`valid` is false if any diagnostic is an error; `docs` followed by a code is the address of its page."""
+    from noetl.core.language.checks.result_stores import unavailable_stores
     from noetl.core.language.diagnostics import DOCS
 
     found = await _check(state, body)
-    diagnostics = [each.as_dict() for each in found.diagnostics]
+    findings = list(found.diagnostics)
+    types = getattr(state.orchestrator.results, "types", None)
+    if found.playbook is not None and types is not None:
+        findings = sorted((*findings, *unavailable_stores(found.playbook, types)))
+    diagnostics = [each.as_dict() for each in findings]
     return json_response({"valid": found.playbook is not None, "diagnostics": diagnostics, "docs": DOCS})
 
 
