@@ -57,6 +57,7 @@ class Settings(Struct, frozen=True):
     nats_url: str | None
     nats_prefix: str
     sqlite_wal_preallocate: bool
+    record_inputs: bool
 
 
 class BadSetting(RequestRefused):
@@ -322,6 +323,12 @@ TABLE: tuple[Setting, ...] = (
         _boolean,
         False,
         "preallocate SQLite's write-ahead log: `on` or `off`; shortens the first commits of a new log by about 15%",
+    ),
+    Setting(
+        "record_inputs",
+        _boolean,
+        True,
+        "record the rendered input of every task attempt in the event log: `on` or `off` (embedded engine and workers)",
     ),
 )
 

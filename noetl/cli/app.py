@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "executions": "executions.inspect:executions",
     "status": "executions.inspect:status",
     "events": "executions.inspect:events",
+    "logs": "executions.logs:logs",
     "replay": "executions.inspect:replay",
     "why": "executions.inspect:why",
     "execute": "run:execute",

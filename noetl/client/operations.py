@@ -253,6 +253,21 @@ class Operations:
         """The events recorded so far with seq > after, in order."""
         return Pages(f"{_execution(execution_id)}/events", _document, {"after": after})
 
+    def logs(
+        self,
+        execution_id: str,
+        after: int = 0,
+        *,
+        step: str | None = None,
+        iteration: str | None = None,
+        attempt: int | None = None,
+        stream: str | None = None,
+        search: str | None = None,
+    ) -> Pages[Document]:
+        """The lines that tasks have printed so far, with seq > after, in order."""
+        where = {"step": step, "iteration": iteration, "attempt": attempt, "stream": stream, "search": search}
+        return Pages(f"{_execution(execution_id)}/logs", _document, {**where, "after": after})
+
     def state(self, execution_id: str, at: int | None = None) -> Operation[Document]:
         """The state of an execution, now or after event `at`."""
         return _document((yield Request("GET", f"{_execution(execution_id)}/state", query={"at": at})))
@@ -386,6 +401,11 @@ class Operations:
         at = str(int(time.time()))
         headers = {TIMESTAMP: at, SIGNATURE: f"sha256={sign(secret, at, body)}"}
         return _execution_id((yield Request("POST", _item("webhooks", name), body, headers=headers)))
+
+
+def log_stream_path(execution_id: str) -> str:
+    """The path of the stream of task logs."""
+    return f"{_execution(execution_id)}/logs/stream"
 
 
 def stream_path(execution_id: str) -> str:

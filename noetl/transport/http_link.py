@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 
 from noetl.core.model import wire
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.transport.server_policy import ServerAddresses, ServerBusy, problem_detail, response_error
@@ -69,6 +70,10 @@ class HttpWorkLink:
         request = wire.ReportRequest(worker, wire.encode_reports(reports), free)
         reply = await self._request("report", request, wire.ReportReply)
         return reply.acks, wire.unpack_orders(reply.orders)
+
+    async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
+        """Send lines that tasks have printed."""
+        await self._request("logs", wire.LogsRequest(worker, number, list(chunks)), wire.RunsReply)
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook."""

@@ -16,7 +16,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from noetl.core.model.events import ChildRequested, Event, IterationDone, IterationFailed, TaskDone, TaskStarted
+from noetl.core.model.events import (
+    ChildRequested,
+    Event,
+    IterationDone,
+    IterationFailed,
+    TaskDone,
+    TaskStarted,
+    WaitStarted,
+)
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error_info
 from noetl.core.model.playbook import ALL, OutputPolicy, Step
 from noetl.core.model.position import CallFrame, LoopFrame, Position
@@ -263,7 +271,7 @@ class _Offloader(msgspec.Struct, eq=False):
             return replace(event, position=position, patch=patch)
         if isinstance(event, IterationDone | IterationFailed):
             return replace(event, step_patch=await self.mapping(event.step_patch))
-        if isinstance(event, ChildRequested) and event.position is not None:
+        if isinstance(event, ChildRequested | WaitStarted) and event.position is not None:
             return replace(event, position=await self.position(event.position))
         return event
 
@@ -327,7 +335,7 @@ def _private_size(event: Event) -> int:
         return len(_encode((event.position, event.patch.get("iter"), event.patch.get("step"))))
     if isinstance(event, IterationDone | IterationFailed):
         return len(_encode(event.step_patch)) if event.step_patch else 0
-    if isinstance(event, ChildRequested):
+    if isinstance(event, ChildRequested | WaitStarted):
         return len(_encode(event.position))
     return 0
 

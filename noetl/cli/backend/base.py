@@ -50,6 +50,12 @@ class Backend(Protocol):
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         """The events as they are recorded, until the execution has ended."""
 
+    def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        """The lines that tasks have printed so far."""
+
+    def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        """The lines as they are printed, until the execution has ended."""
+
     async def state(self, execution_id: str, at: int | None = None) -> Document:
         """The state, now or after event `at`."""
 

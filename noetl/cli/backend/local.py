@@ -70,6 +70,23 @@ class LocalBackend:
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         return self._orchestrator.subscribe(execution_id, after)
 
+    async def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        from noetl.server.read_models.task_logs import line_document
+
+        following: int | None = after
+        while following is not None:
+            page = await self._orchestrator.task_logs.read(execution_id, following, PAGE_SIZE)
+            for line in page.lines:
+                yield line_document(line)
+            following = page.next
+
+    async def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        from noetl.server.read_models.task_logs import line_document
+
+        async for lines in self._orchestrator.task_logs.follow(execution_id, after):
+            for line in lines:
+                yield line_document(line)
+
     async def state(self, execution_id: str, at: int | None = None) -> Document:
         from noetl.server.read_models.state_at import state_document
 
@@ -178,7 +195,7 @@ class LocalBackend:
         return await self.summary(execution_id)
 
     async def _cancel_children(self, execution_id: str, reason: str) -> None:
-        unfinished = ("pending", "running", "paused")
+        unfinished = ("pending", "running", "waiting", "paused")
         for child in await self.executions(parent=execution_id, status=unfinished):
             try:
                 await self.cancel(child.execution_id, reason)

@@ -82,6 +82,13 @@ class RemoteBackend:
         stop = Stop()
         return _recorded(_iterate(lambda: self.client.follow(execution_id, after, stop=stop), stop))
 
+    def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        return _iterate(lambda: self.client.logs(execution_id, after))
+
+    def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        stop = Stop()
+        return _iterate(lambda: self.client.follow_logs(execution_id, after, stop=stop), stop)
+
     async def why(self, execution_id: str) -> Document:
         found = await asyncio.to_thread(self.client.why, execution_id)
         return {name: found[name] for name in ("execution_id", "status", "summary", "because", "way")}

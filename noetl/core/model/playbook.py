@@ -36,6 +36,7 @@ MAX_CALL_DEPTH = 32
 
 ALL = "*"
 WORKBOOK = "workbook"  # the kind of a call of a block: it starts no tool of its own
+WAIT = "wait"  # the kind of a task that waits for a signal or for time: the server ends it
 STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
 
 

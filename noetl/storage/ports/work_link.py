@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 
 
@@ -30,6 +31,10 @@ class WorkLink(Protocol):
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Report events; returns after they are committed. With `free` slots the reply may
         have the next runs, leased in the same append."""
+
+    async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
+        """Send lines that tasks have printed; `number` counts the requests of a worker, so that a repeated one is
+        recognized."""
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""

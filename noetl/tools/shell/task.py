@@ -25,7 +25,7 @@ from noetl.tools.shell.spec import SPEC
 from noetl.tools.shell.value_binding import CannotBind, bind
 
 MAX_OUTPUT = 1024 * 1024
-MAX_LOG = 1024 * 1024
+MAX_LOG = 16 * 1024 * 1024
 GRACE_S = 1.0
 MESSAGE_CHARS = 500
 POSIX = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
@@ -49,6 +49,7 @@ async def run(call: ToolCall, fields: Mapping[str, Any]) -> Outcome:
         output = OutputOptions(
             max_bytes=int(limits["max_output_bytes"]),
             on_line=_Log(call, int(limits["max_log_bytes"])),
+            room=call.host.log_room,
             mask=call.host.mask,
         )
         with contextlib.ExitStack() as files:

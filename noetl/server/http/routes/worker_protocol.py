@@ -143,6 +143,11 @@ async def _report(state: AppState, workers: WorkerRegistry, request: wire.Report
     return wire.ReportReply(verdicts, wire.pack_orders(orders))
 
 
+async def _logs(state: AppState, workers: WorkerRegistry, request: wire.LogsRequest) -> wire.RunsReply:
+    await state.orchestrator.work.logs(request.worker, request.number, request.chunks)
+    return wire.RunsReply([])
+
+
 async def _secrets(state: AppState, workers: WorkerRegistry, request: wire.SecretsRequest) -> dict[str, Any]:
     return await state.orchestrator.work.secrets(request.execution_id, request.names)
 
@@ -172,6 +177,7 @@ WORKER_CALLS = {
     "revoked": WorkerCall(wire.RevokedRequest, _revoked),
     "give-back": WorkerCall(wire.RunsRequest, _give_back),
     "report": WorkerCall(wire.ReportRequest, _report),
+    "logs": WorkerCall(wire.LogsRequest, _logs),
     "secrets": WorkerCall(wire.SecretsRequest, _secrets, http_only=True),
 }
 
