@@ -55,6 +55,7 @@ async def run(call: ToolCall, fields: Mapping[str, Any]) -> Outcome:
         with contextlib.ExitStack() as files:
             argv = await _argv(call, fields, env, files)
             _check_program(argv[0], env)
+            argv = _limited(call.spec.get("limits"), argv)
             completed = await run_program(
                 argv,
                 env=env,
@@ -74,6 +75,26 @@ async def run(call: ToolCall, fields: Mapping[str, Any]) -> Outcome:
             return error("limit", message, sh=nulls)
         return error("shell", f"cannot start the command: {failure.strerror or failure}", sh=nulls)
     return _outcome(call, completed)
+
+
+def _limited(given: Any, argv: list[str]) -> list[str]:
+    """The command line with the limits of `spec.limits`, which its processes inherit and cannot raise."""
+    if not given:
+        return argv
+    if not isinstance(given, Mapping) or set(given) - set(_ULIMITS):
+        raise InvalidTask("schema", f"`limits` must be a mapping with {', '.join(_ULIMITS)}")
+    settings = []
+    for name, value in given.items():
+        option, scale = _ULIMITS[name]
+        if value is not None:
+            try:
+                settings.append(f"ulimit -{option} {max(1, int(float(value) * scale))}")
+            except (TypeError, ValueError):
+                raise InvalidTask("schema", f"limits.{name} must be a positive number, not {value!r}") from None
+    return ["/bin/sh", "-c", "; ".join([*settings, 'exec "$@"']), "noetl", *argv] if settings else argv
+
+
+_ULIMITS = {"memory_mb": ("v", 1024), "cpu_s": ("t", 1), "open_files": ("n", 1)}
 
 
 # ── command line ────────────────────────────────────────────────────────────────────────
