@@ -25,6 +25,9 @@ _DATA_FIELDS = (
     "results",
     "payload",
     "item",
+    "signal",
+    "title",
+    "form",
     "input",
 )
 
@@ -89,4 +92,4 @@ def _masked(masker: Masker, value: Any) -> Any:
         if any(isinstance(each, Outcome) for each in value.values()):
             return {key: _masked(masker, each) for key, each in value.items()}
         return masker.mask_data(value)
-    return value
+    return masker.mask(value) if isinstance(value, str) else value

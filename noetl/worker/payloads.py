@@ -24,6 +24,7 @@ from noetl.core.model.events import (
     StepDone,
     TaskDone,
     TaskStarted,
+    WaitStarted,
 )
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error_info
 from noetl.core.model.playbook import ALL, OutputPolicy, Step
@@ -276,7 +277,7 @@ class _Offloader(msgspec.Struct, eq=False):
             return replace(event, step_patch=await self.mapping(event.step_patch))
         if isinstance(event, StepDone):
             return replace(event, input=await self.mapping(event.input))
-        if isinstance(event, ChildRequested) and event.position is not None:
+        if isinstance(event, ChildRequested | WaitStarted) and event.position is not None:
             return replace(event, position=await self.position(event.position))
         return event
 
@@ -344,7 +345,7 @@ def _private_size(event: Event) -> int:
         return len(_encode(event.step_patch)) if event.step_patch else 0
     if isinstance(event, StepDone):
         return len(_encode(event.input)) if event.input else 0
-    if isinstance(event, ChildRequested):
+    if isinstance(event, ChildRequested | WaitStarted):
         return len(_encode(event.position))
     return 0
 

@@ -28,7 +28,7 @@ from noetl.core.model.position import Item, Position
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
 from noetl.core.model.work import RunOrder
-from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, Wait
+from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, next_action
 from noetl.core.pipeline.error_locations import MISSING_DATA
 from noetl.core.pipeline.frame import Frame, open_frame
@@ -48,6 +48,7 @@ from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
 from noetl.worker.payloads import Payloads, is_offloaded
 from noetl.worker.reports import RunReports
+from noetl.worker.task_inputs import InputRecorder
 from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
 
 TASKS_PER_TURN = 8  # tasks of a run before it yields to the event loop
@@ -113,9 +114,10 @@ class Runner:
         clock: Clock,
         progress_events: bool = True,
     ) -> None:
-        self.cache = PlaybookCache(link, specs, clock)
+        self.cache = PlaybookCache(link, specs, clock, services.bundles)
         self.services = services
         self.payloads = Payloads(services.results)
+        self._inputs = InputRecorder(self.payloads) if services.record_inputs else None
         self._collections = StoredCollections(services.results)
         self._specs = specs
         self._load = load
@@ -234,7 +236,8 @@ class Runner:
                 if ran % TASKS_PER_TURN == 0:
                     await asyncio.sleep(0)  # tasks that never wait would block the event loop
                 outcome = await self._run_task(active, action, run)
-                pending = await self._apply(active, action.task, outcome, action.task_run_id)
+                task_input = None if self._inputs is None else await self._inputs.record(frame, action, active.secrets)
+                pending = await self._apply(active, action.task, outcome, action.task_run_id, task_input)
             elif isinstance(action, KnownOutcome):
                 # The pending events are completed by the next event: all go into one report.
                 outcome = self._with_meta(action.outcome, frame.top.attempt)
@@ -250,7 +253,9 @@ class Runner:
                 await self._finish(active, action, pending)
                 return
 
-    async def _apply(self, active: ActiveRun, task: Task, outcome: Outcome, name: str) -> tuple[Event, ...]:
+    async def _apply(
+        self, active: ActiveRun, task: Task, outcome: Outcome, name: str, task_input: RecordedInput | None = None
+    ) -> tuple[Event, ...]:
         """Store the outcome if it is large, then apply it to the pipeline."""
         frame = active.frame
         masker = active.secrets.masker
@@ -270,7 +275,7 @@ class Runner:
                 outcome = packed
         while True:
             try:
-                return apply_outcome(frame, outcome, recorded)
+                return apply_outcome(frame, outcome, recorded, task_input)
             except MISSING_DATA as need:
                 await self._provide(active, need)
 
@@ -358,7 +363,7 @@ class Runner:
                 spec=action.spec,
                 host=TaskHost(
                     (context.execution_id, context.step, action.label, action.task_run_id),
-                    active.frame.playbook.file,
+                    self.services.bundles.local_file(active.frame.playbook.file),
                     active.secrets,
                     self.services,
                     ProgressReporter(self, active, action, started + PROGRESS_AFTER),

@@ -66,6 +66,7 @@ from noetl.core.model.events import (
     StepScheduled,
     StepSkipped,
     TokenParked,
+    WaitFinished,
     WorkerLost,
     WorkflowStarted,
     WorkflowSynthesized,
@@ -278,7 +279,7 @@ class _Advance(Struct, eq=False, gc=False):
         else:
             self.children[task_run_id(run_id, CHILD_TASK, 1, 1)] = None
 
-    def _on_worker_lost(self, event: WorkerLost) -> None:
+    def _on_requeued(self, event: WorkerLost | WaitFinished) -> None:
         self.queued[iteration_id(event.step_run_id, event.path)] = None
 
     def _on_child_event(self, event: Any) -> None:
@@ -350,7 +351,8 @@ class _Advance(Struct, eq=False, gc=False):
 _FOLLOW_UPS: dict[type[Event], Any] = {
     StepScheduled: _Advance._on_step_scheduled,
     CompensationStarted: _Advance._on_compensation_started,
-    WorkerLost: _Advance._on_worker_lost,
+    WorkerLost: _Advance._on_requeued,
+    WaitFinished: _Advance._on_requeued,
     ChildRequested: _Advance._on_child_event,
     ChildStarted: _Advance._on_child_event,
     ChildFinished: _Advance._on_child_event,

@@ -19,7 +19,9 @@ from noetl.core.engine.state import (
     Child,
     Compensating,
     Ending,
+    KeptSignal,
     Loop,
+    OpenWait,
     Run,
     RunStatus,
     State,
@@ -202,6 +204,9 @@ class _State(Struct, array_like=True):
     synthesized: list[Step]
     refused: dict[str, int]
     begun: bool = True  # older snapshots lack it; a log long enough for a snapshot has started
+    waits: list[OpenWait] = []
+    signals: dict[int, KeptSignal] = {}
+    signal_ids: list[str] = []
     completed: list[CompletedStep] = []
     compensations_left: int | None = None
     compensating: list[_Compensating] = []
@@ -257,6 +262,9 @@ def encode_state(state: State) -> bytes:
             synthesized=list(state.synthesized.values()),
             refused=state.refused,
             begun=state.begun,
+            waits=list(state.waits.values()),
+            signals=state.signals,
+            signal_ids=list(state.signal_ids),
             completed=state.completed,
             compensations_left=state.compensations_left,
             compensating=[_Compensating(run_id, each.step, each.run) for run_id, each in state.compensating.items()],
@@ -341,6 +349,8 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
     for child in stored.children:
         restored_child = state.children[child.key] = Child(child.key, child.run_id, child.request, child.seq)
         restored_child.child = child.child
+    state.waits = {wait.key: wait for wait in stored.waits}
+    state.signal_ids = dict.fromkeys(stored.signal_ids)
     return state
 
 
@@ -360,6 +370,8 @@ _PLAIN = tuple(
         "children",
         "synthesized",
         "compensating",
+        "waits",
+        "signal_ids",
     )
 )
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from noetl.core.language.flow.result_reads import exports_of, reads_of
+from noetl.core.language.resource_limits import with_limits
 from noetl.core.language.source.node_reader import has_template
 from noetl.core.language.source.nodes import Mapping as MappingNode
 from noetl.core.language.source.nodes import Node, Scalar, Sequence, data_of
@@ -153,7 +154,7 @@ class Lowering:
         layers = []
         if executor.defaults is not None:
             layer = self.layer(executor.defaults, "executor", "executor/spec/policy/defaults")
-            _normalize_timeouts(layer.data)
+            _normalize_defaults(layer.data)
             layers.append(layer)
         if executor.spec is not None:
             layers.append(self.layer(executor.spec, "executor", "executor/spec"))
@@ -469,14 +470,14 @@ def _executor_data(spec: dict[str, Any]) -> list[dict[str, Any]]:
     own = {key: value for key, value in spec.items() if key not in _NOT_DEFAULTS["executor"]}
     if not isinstance(defaults, dict):
         return [own]
-    return [_normalize_timeouts({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
+    return [_normalize_defaults({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
 
 
-def _normalize_timeouts(defaults: dict[str, Any]) -> dict[str, Any]:
-    """`defaults.timeouts` is the default of `timeout`."""
+def _normalize_defaults(defaults: dict[str, Any]) -> dict[str, Any]:
+    """`defaults.timeouts` is the default of `timeout`, and `defaults.resources` that of `limits`."""
     if "timeouts" in defaults:
         defaults.setdefault("timeout", defaults.pop("timeouts"))
-    return defaults
+    return with_limits(defaults)
 
 
 def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:

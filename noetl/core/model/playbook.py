@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from noetl.core.model.bundle import shown_file
+
 Value = Any
 
 Surface = Literal["canonical", "v10", "2025-11"]
@@ -38,6 +40,7 @@ MAX_CALL_DEPTH = 32
 ALL = "*"
 COMPENSATION = ".compensation"  # ends the name of a step that undoes another one
 WORKBOOK = "workbook"  # the kind of a call of a block: it starts no tool of its own
+WAIT = "wait"  # the kind of a task that waits for a signal or for time: the server ends it
 STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
 
 
@@ -323,5 +326,5 @@ class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
     def where(self, path: str) -> str:
         """`file:line:column` of a node, for error messages."""
         location = self.location(path)
-        name = self.file or self.path
+        name = shown_file(self.file) or self.path
         return f"{name}:{location.line}:{location.column}" if location else name

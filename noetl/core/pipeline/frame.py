@@ -18,6 +18,7 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.core.model.work import RunOrder
+from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import CompiledTask, Program, Programs
 from noetl.core.pipeline.scopes import Keychain, SharedScope, iteration, names_of, one_iteration, show_output
@@ -173,6 +174,7 @@ class Frame:
         "resume",
         "run_id",
         "shared",
+        "task_input",
         "undone",
         "wait",
         "written",
@@ -200,6 +202,7 @@ class Frame:
         self.interrupted = order.lost > 0 and order.resume is None
         self.resume = order.resume
         self.undone = order.context.output  # of a compensation: its tasks' fields read it as `output`
+        self.task_input: RecordedInput | None = None  # of the task whose outcome is applied
         self.wait = 0.0
 
     @property

@@ -1,8 +1,8 @@
 """Golden logs: executions of a release, stored permanently and folded by every later version.
 
-`python tests/core/engine/golden.py NAME [MODULE...]` runs the engine's own tests (of these modules, or all of them and
-some random executions), and writes their logs to `logs/NAME.jsonl.gz` with the state at the middle and at the end. A file is never rewritten; a new event
-version gets a new file.
+`python tests/core/engine/golden.py NAME [MODULE...]` runs the engine's own tests and some random executions (or only the
+tests of some modules), and writes their logs to `logs/NAME.jsonl.gz` with the state at the middle and at the end. A file
+is never rewritten; a new event version gets a new file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import gzip
 import importlib
 import inspect
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from noetl.core.model.events import Recorded, decode_body, encode_body
 from noetl.core.model.playbook import Playbook
 
 LOGS = Path(__file__).parent / "logs"
-MODULES = ("steps", "admission", "loops", "leases", "control", "synthesis", "views", "compensation")
+MODULES = ("steps", "admission", "loops", "leases", "control", "synthesis", "views", "waits", "compensation")
 RANDOM_EXECUTIONS = 60
 
 
@@ -69,6 +68,12 @@ def summary_of(state: State) -> dict[str, Any]:
             "children": {child.key: [child.run_id, child.child] for child in state.children.values()},
             "due": state.due,
         }
+        | (
+            {"waits": {wait.key: [wait.run_id, wait.at, wait.due] for wait in state.waits.values()}}
+            if state.waits
+            else {}
+        )
+        | ({"signals": {str(seq): kept.signal for seq, kept in state.signals.items()}} if state.signals else {})
     )
 
 
@@ -95,7 +100,7 @@ def playbook_of(stored: dict[str, Any]) -> Playbook:
     return msgspec.convert(stored["playbook"], Playbook)
 
 
-def _harnesses(modules: Sequence[str]) -> list[tuple[str, Any]]:
+def _harnesses(modules: list[str]) -> list[tuple[str, Any]]:
     """Run every test of the engine that takes no argument, and collect its harnesses."""
     import engine_harness
     from test_engine_random import RandomExecution
@@ -120,7 +125,7 @@ def _harnesses(modules: Sequence[str]) -> list[tuple[str, Any]]:
     return found
 
 
-def write(path: Path, modules: Sequence[str] = ()) -> int:
+def write(path: Path, modules: list[str]) -> int:
     """Write the executions; return their number."""
     lines = []
     for name, harness in _harnesses(modules):

@@ -23,6 +23,7 @@ from noetl.core.language.checks import (
     targets,
     template_syntax,
     unknown_names,
+    waits,
     workload,
 )
 from noetl.core.language.checks.analysis import AnalysisContext
@@ -46,6 +47,7 @@ CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     arcs.check,
     specs.check,
     code_syntax.check,
+    waits.check,
     runtime_version.check,
     workload.check,
     template_syntax.check,
