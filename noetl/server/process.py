@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noetl import __version__
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from noetl.secrets.keychain import InstalledCredentials
     from noetl.server.composition import Stores
     from noetl.server.http.dependencies import AppState
+    from noetl.server.lifecycle.decision_watch import DecisionWatch
     from noetl.server.lifecycle.membership import HeartbeatMonitor
     from noetl.server.orchestrator.service import Orchestrator
     from noetl.server.scheduling.schedules import Schedules
@@ -137,6 +139,7 @@ class Server:
         from noetl.runtime.tasks import running
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
+        from noetl.server.lifecycle.decision_watch import MappedDecisionWatch
         from noetl.server.scheduling.schedules import Schedules
         from noetl.server.scheduling.webhooks import Webhooks
         from noetl.tools.registry import specs
@@ -145,7 +148,9 @@ class Server:
         async with AsyncExitStack() as closing:
             self._begin_tracing(closing)
             backends = self._open_backends(closing)
-            orchestrator = await self._build_orchestrator(backends)
+            watch = MappedDecisionWatch(Path(self.settings.home) / "deciding")
+            closing.callback(watch.close)
+            orchestrator = await self._build_orchestrator(backends, watch)
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
             schedules = Schedules(backends.triggers, orchestrator.catalog, clock)
             webhooks = Webhooks(backends.triggers, orchestrator, backends.credentials, clock)
@@ -214,7 +219,7 @@ class Server:
         closing.push_async_callback(bus.close)
         return bus
 
-    async def _build_orchestrator(self, backends: _Backends) -> Orchestrator:
+    async def _build_orchestrator(self, backends: _Backends, watch: DecisionWatch) -> Orchestrator:
         from noetl.server.composition import Cluster, Options, build_orchestrator
         from noetl.tools.registry import specs
 
@@ -225,7 +230,7 @@ class Server:
             specs,
             keychain=backends.keychain,
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
-            options=Options(lease_seconds=self.settings.server_lease_seconds, process_number=number),
+            options=Options(lease_seconds=self.settings.server_lease_seconds, process_number=number, watch=watch),
         )
 
     def _start_bus(self, bus: NatsBus, app: FastAPI, closing: AsyncExitStack) -> None:
@@ -250,6 +255,7 @@ class Server:
 
         clock, cluster, stores = RealClock(), backends.cluster, backends.stores
         await orchestrator.load_limits()
+        await self._give_up_poisoned(orchestrator, backends.locks)
         resumed = await recovery.resume(orchestrator, only=backends.locks.acquire_orphans if backends.locks else None)
         self._recovered = True
         metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
@@ -263,6 +269,13 @@ class Server:
         await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))
+
+    async def _give_up_poisoned(self, orchestrator: Orchestrator, locks: ProcessLocks | None) -> None:
+        """Fail the executions that ended a server, before anything of them is decided again."""
+        for each in orchestrator.actors.watch.poisoned():
+            if locks is None or locks.acquire_orphans([each.execution_id]):
+                log.error("execution %s is given up: %s", each.execution_id, each.error.message)
+                await orchestrator.give_up(each.execution_id, each.error)
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:

@@ -22,6 +22,7 @@ from noetl.core.engine.commands import CancelExecution, Command, PauseExecution,
 from noetl.core.engine.state import State
 from noetl.core.engine.views.waiting import Finding, waiting_reasons
 from noetl.core.model.events import Recorded
+from noetl.core.model.outcome import ErrorInfo
 from noetl.errors import Conflict, NotFound
 from noetl.server.concurrency.limits import Limits
 from noetl.server.dispatch.worker_service import WorkerService
@@ -104,6 +105,12 @@ class Orchestrator:
     async def cancel(self, execution_id: str, reason: str = "") -> None:
         """Cancel an execution and its children; Conflict when it has already ended."""
         await self._send(execution_id, CancelExecution(reason))
+
+    async def give_up(self, execution_id: str, error: ErrorInfo) -> None:
+        """Fail an execution that cannot be decided; one that has ended is left as it is."""
+        summary = await self.store.summary(execution_id)
+        if summary is not None and summary.status not in FINAL:
+            await self._send(execution_id, CancelExecution(error.message, error))
 
     async def pause(self, execution_id: str, reason: str = "") -> None:
         """Start no new run until the execution is resumed."""
