@@ -83,8 +83,9 @@ def test_an_execution_that_is_given_up_fails_with_the_error():
             execution_id = await orchestrator.submit(Submission(text=PLAYBOOK))
             await orchestrator.give_up(execution_id, error_info("limit", "no decision"))
             summary = await orchestrator.wait(execution_id, 10)
-            assert (summary.status, summary.error.kind) == ("failed", "limit")
+            assert summary.status == "failed"
+            assert "no decision" in summary.error
             await orchestrator.give_up(execution_id, error_info("limit", "again"))  # it has ended
-            assert (await orchestrator.summary(execution_id)).error.message == "no decision"
+            assert "no decision" in (await orchestrator.summary(execution_id)).error
 
     asyncio.run(scenario())
