@@ -178,7 +178,7 @@ class Server:
     def _open_backends(self, closing: AsyncExitStack) -> _Backends:
         """Open all back ends; `closing` closes them in reverse order."""
         from noetl.runtime.network_policy import AddressPolicy
-        from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, allow_outside
+        from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, only_inside
         from noetl.server.composition import Stores
         from noetl.storage.factory import open_process_locks, open_server_stores, open_triggers
         from noetl.storage.results import open_results
@@ -200,7 +200,7 @@ class Server:
         keychain = InstallationKeychain(
             credentials,
             allows_address=AddressPolicy(private=False, networks=settings.private_networks).allows,
-            allows_file=allow_outside(settings.home),
+            allows_file=only_inside(settings.secrets_folders, settings.home),
         )
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
