@@ -18,15 +18,20 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 
 from chaos.findings import Finding
+from noetl.runtime.clock import RealClock
+from noetl.secrets.keychain import InstalledCredentials
 from noetl.server.composition import Stores, build_orchestrator
 from noetl.server.http.access import ROLES, Caller, Role, Tokens
 from noetl.server.http.app import create_app
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.middleware.fast_path import RawRoute
 from noetl.server.http.routes.operations import Operations
+from noetl.server.scheduling.schedules import Schedules
+from noetl.server.scheduling.webhooks import Webhooks
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.storage.triggers.memory import MemoryTriggerStore
 from noetl.tools.registry import specs
 
 # Routes without a role: health checks, pages, API description, sign-in, and webhooks, which are signed.
@@ -54,11 +59,21 @@ BAD_ORIGINS = (
 )  # fmt: skip
 
 
-def create_test_app(tokens: Tokens) -> FastAPI:
-    """An application with in-memory stores."""
+def create_test_app(tokens: Tokens, home: Path) -> FastAPI:
+    """An application with in-memory stores, and credentials in `home`."""
     stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), _NoResults(), MemoryRunQueue())  # type: ignore[arg-type]
     orchestrator = build_orchestrator(stores, specs)
-    parts = AppState(orchestrator, tokens, specs, None, None, None)  # type: ignore[arg-type]  # not for workers
+    clock = RealClock()
+    triggers = MemoryTriggerStore()
+    credentials = InstalledCredentials(home, {})
+    parts = AppState(
+        orchestrator,
+        tokens,
+        specs,
+        credentials,
+        Schedules(triggers, orchestrator.catalog, clock),
+        Webhooks(triggers, orchestrator, credentials, clock),
+    )
 
     async def readiness() -> list[str]:
         return []
@@ -168,10 +183,10 @@ async def run_cases(folder: Path) -> tuple[Counter[str], list[str]]:
     texts: dict[str, str | None] = {role: tokens.add(role, role) for role in ROLES}
     texts |= {"anonymous": None, "invalid": "noetl_guessed"}
     count: Counter[str] = Counter()
-    roles = route_table(create_test_app(tokens))
+    roles = route_table(create_test_app(tokens, folder))
     unexpected = [f"{method} {path} needs no role" for method, path, role in roles if role is None and path not in OPEN]
     for role_name, text in texts.items():
-        app = create_test_app(tokens)  # with its own rate limits
+        app = create_test_app(tokens, folder)  # with its own rate limits
         for method, path, role in route_table(app):
             for spelled in spellings(path):
                 headers = [("host", "127.0.0.1"), ("content-type", "application/json")]
@@ -180,7 +195,7 @@ async def run_cases(folder: Path) -> tuple[Counter[str], list[str]]:
                 count["routes"] += 1
                 allowed = role is None or (role_name in ROLES and Caller("x", role_name).may(role))
                 if status == 429:
-                    app = create_test_app(tokens)
+                    app = create_test_app(tokens, folder)
                     continue
                 if (status >= 500 and status != 503) or status == 0:
                     unexpected.append(f"{role_name} {method} {spelled}: {status}")
@@ -188,7 +203,7 @@ async def run_cases(folder: Path) -> tuple[Counter[str], list[str]]:
                     unexpected.append(f"{role_name} {method} {spelled} (needs {role}): {status}")
                 elif allowed and role is not None and spelled == spellings(path)[0] and status in (401, 403):
                     unexpected.append(f"{role_name} {method} {spelled} (needs {role}) was rejected: {status}")
-    app, admin = create_test_app(tokens), ("authorization", f"Bearer {texts['admin']}")
+    app, admin = create_test_app(tokens, folder), ("authorization", f"Bearer {texts['admin']}")
     for hosts, valid in ((GOOD_HOSTS, True), (BAD_HOSTS, False)):
         for host in hosts:
             status = await request_status(app, "GET", "/api/executions", [("host", host), admin])

@@ -58,6 +58,7 @@ class Settings(Struct, frozen=True):
     nats_url: str | None
     nats_prefix: str
     sqlite_wal_preallocate: bool
+    record_inputs: bool
 
 
 class BadSetting(RequestRefused):
@@ -210,6 +211,10 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(items)
 
 
+def _urls(value: Any) -> str:
+    return _text(",".join(value) if isinstance(value, list | tuple) else value)
+
+
 def _networks(value: Any) -> tuple[str, ...]:
     import ipaddress
 
@@ -267,9 +272,9 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting(
         "results",
-        _text,
+        _urls,
         lambda known, environ: f"blob://{known['home']}/results",
-        "result store for payloads that are too large for the event log",
+        "result stores for payloads too large for the event log, separated by commas; the first is the default",
     ),
     Setting("slots", _positive, 256, "number of runs that the embedded engine executes concurrently"),
     Setting("server.url", _url, None, "server that commands connect to; none: the embedded engine"),
@@ -325,6 +330,12 @@ TABLE: tuple[Setting, ...] = (
         _boolean,
         False,
         "preallocate SQLite's write-ahead log: `on` or `off`; shortens the first commits of a new log by about 15%",
+    ),
+    Setting(
+        "record_inputs",
+        _boolean,
+        True,
+        "record the rendered input of every task attempt in the event log: `on` or `off` (embedded engine and workers)",
     ),
 )
 

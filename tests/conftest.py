@@ -17,7 +17,18 @@ import pytest
 from devcluster import services
 
 LONG = ("ui", "testing", "cli", "chaos", "e2e")  # folders with files that take tens of seconds, longest first
-INTEGRATION_FOLDERS = ("ui", "testing", "cli", "chaos", "e2e", "acceptance", "bench", "architecture", "server/http")
+INTEGRATION_FOLDERS = (
+    "install",
+    "ui",
+    "testing",
+    "cli",
+    "chaos",
+    "e2e",
+    "acceptance",
+    "bench",
+    "architecture",
+    "server/http",
+)
 INTEGRATION_FIXTURES = {"postgres", "database", "nats_server", "s3", "bucket"}
 SERVICES = re.compile(r"\b(postgres|nats|s3|Postgres|Nats|S3)\b")  # in the id of a parametrised test
 SLOW_FILES = {

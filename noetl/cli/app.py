@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "executions": "executions.inspect:executions",
     "status": "executions.inspect:status",
     "events": "executions.inspect:events",
+    "logs": "executions.logs:logs",
     "replay": "executions.inspect:replay",
     "why": "executions.inspect:why",
     "execute": "run:execute",
@@ -144,6 +145,13 @@ def _report_error(problem: Exception) -> int:
         where = f"{problem.filename}: " if problem.filename else ""
         terminal.error(f"{where}{problem.strerror}")
         return FAILED
+    if isinstance(problem, ModuleNotFoundError) and problem.name:
+        from noetl.runtime.requirements import missing_module
+
+        advice = missing_module(problem.name)
+        if advice is not None:
+            terminal.error(advice)
+            return FAILED
     more = "" if terminal.verbose else " (run the command with -v for a traceback)"
     terminal.error(f"internal error: {type(problem).__name__}: {problem}{more}")
     return FAILED

@@ -17,7 +17,7 @@ from noetl.errors import RequestRefused
 if TYPE_CHECKING:
     from noetl.cli.output.display import Display
     from noetl.client import Client
-    from noetl.core.language.compile import Compilation
+    from noetl.core.model.playbook import Playbook
     from noetl.embedded import LocalEngine
 
 MAX_READ = 64 * 1024 * 1024
@@ -78,7 +78,7 @@ def run(
             payload=given,
             strict=strict,
             legacy=legacy,
-            compilation=checked or _compile(found, source, strict, legacy),
+            playbook=checked or _compile(found, source, strict, legacy),
         )
         return await engine.orchestrator.submit(request)
 
@@ -280,20 +280,35 @@ def _from_file(source: str) -> Found:
     raise NotFound(f"{source}: no playbook is registered under this path, and there is no such file")
 
 
-def _compile(found: Found, source: str, strict: bool, legacy: bool) -> Compilation:
+def _compile(found: Found, source: str, strict: bool, legacy: bool) -> Playbook:
     """Compile the playbook and print its diagnostics; errors end the command."""
+    from noetl.cli.compile_cache import CompileCache
+    from noetl.settings import load
+
+    shown = "<stdin>" if source == "-" else source
+    cache = CompileCache(load({}).settings.home)
+    key = cache.key(found.text, shown, strict=strict, legacy=legacy)
+    playbook = cache.get(key)
+    if playbook is None:
+        playbook, warnings = _compile_text(found.text, shown, strict, legacy)
+        if not warnings:
+            cache.put(key, playbook)
+    return playbook
+
+
+def _compile_text(text: bytes, shown: str, strict: bool, legacy: bool) -> tuple[Playbook, int]:
+    """Compile a text and print its diagnostics; returns the playbook and the number of warnings."""
     from noetl.cli.app import INVALID
     from noetl.core.language.compile import compile_playbook
     from noetl.tools.registry import specs
 
-    shown = "<stdin>" if source == "-" else source
-    compilation = compile_playbook(found.text, file=shown, specs=specs(), strict=strict, legacy=legacy)
+    compilation = compile_playbook(text, file=shown, specs=specs(), strict=strict, legacy=legacy)
     if compilation.playbook is None:
-        terminal.diagnostics((one for one in compilation.diagnostics if one.severity == "error"), found.text)
+        terminal.diagnostics((one for one in compilation.diagnostics if one.severity == "error"), text)
         raise click.exceptions.Exit(INVALID)
     warnings = compilation.diagnostics
     if warnings and not terminal.quiet:
-        terminal.diagnostics(warnings[:SHOWN_WARNINGS], found.text)
+        terminal.diagnostics(warnings[:SHOWN_WARNINGS], text)
         if len(warnings) > SHOWN_WARNINGS:
             terminal.note(f"... and {len(warnings) - SHOWN_WARNINGS} more; `noetl validate {shown}` shows all")
-    return compilation
+    return compilation.playbook, len(warnings)

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from noetl.client.operations import Operation, Operations, Pages, StreamEnd, stream_path
+from noetl.client.operations import Operation, Operations, Pages, StreamEnd, log_stream_path, stream_path
 from noetl.client.server_settings import server_settings
 from noetl.transport.api_connection import Request
 from noetl.transport.async_api_connection import AsyncApiConnection
@@ -70,6 +70,7 @@ class AsyncClient:
     summary = _call(Operations.summary)
     execution = _call(Operations.execution)
     events = _iterate(Operations.events)
+    logs = _iterate(Operations.logs)
     state = _call(Operations.state)
     why = _call(Operations.why)
     graph = _call(Operations.graph)
@@ -85,6 +86,8 @@ class AsyncClient:
     add_schedule = _call(Operations.add_schedule)
     schedules = _iterate(Operations.schedules)
     schedule = _call(Operations.schedule)
+    edit_schedule = _call(Operations.edit_schedule)
+    run_schedule = _call(Operations.run_schedule)
     remove_schedule = _call(Operations.remove_schedule)
     pause_schedule = _call(Operations.pause_schedule)
     resume_schedule = _call(Operations.resume_schedule)
@@ -101,6 +104,12 @@ class AsyncClient:
         """Yield events with seq > after as they are recorded, until the execution has ended; reconnects if needed."""
         async for data in self._connection.stream(stream_path(execution_id), after):
             yield msgspec.json.decode(data)
+
+    async def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Yield lines of tasks as they are printed, until the execution has ended; reconnects if needed."""
+        async for data in self._connection.stream(log_stream_path(execution_id), after):
+            for line in msgspec.json.decode(data):
+                yield line
 
     async def close(self) -> None:
         """Close the connections."""

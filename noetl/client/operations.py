@@ -82,6 +82,10 @@ class ScheduleOptions(TypedDict, total=False):
     payload: Mapping[str, Any] | None
     catch_up: Literal["none", "last", "all"] | None
     overlap: Literal["allow", "skip", "queue", "cancel"] | None
+    concurrency: int | None
+    jitter: float | str | None
+    deadline: float | str | None
+    labels: Mapping[str, str] | None
     paused: bool | None
 
 
@@ -93,6 +97,16 @@ class WebhookOptions(TypedDict, total=False):
     version: int | None
     payload: Mapping[str, Any] | None
     window: float | None
+    preset: Literal["noetl", "github", "stripe", "slack", "hmac", "none"] | None
+    signature: Mapping[str, Any] | None
+    allow_unsigned: bool | None
+    headers: Sequence[str] | None
+    raw_body: bool | None
+    respond: Literal["accepted", "result"] | None
+    wait: float | None
+    overlap: Literal["allow", "skip", "queue", "cancel"] | None
+    concurrency: int | None
+    labels: Mapping[str, str] | None
 
 
 class _Submission(msgspec.Struct, kw_only=True):
@@ -239,6 +253,21 @@ class Operations:
         """The events recorded so far with seq > after, in order."""
         return Pages(f"{_execution(execution_id)}/events", _document, {"after": after})
 
+    def logs(
+        self,
+        execution_id: str,
+        after: int = 0,
+        *,
+        step: str | None = None,
+        iteration: str | None = None,
+        attempt: int | None = None,
+        stream: str | None = None,
+        search: str | None = None,
+    ) -> Pages[Document]:
+        """The lines that tasks have printed so far, with seq > after, in order."""
+        where = {"step": step, "iteration": iteration, "attempt": attempt, "stream": stream, "search": search}
+        return Pages(f"{_execution(execution_id)}/logs", _document, {**where, "after": after})
+
     def state(self, execution_id: str, at: int | None = None) -> Operation[Document]:
         """The state of an execution, now or after event `at`."""
         return _document((yield Request("GET", f"{_execution(execution_id)}/state", query={"at": at})))
@@ -308,6 +337,15 @@ class Operations:
         """A schedule with its next `count` ticks."""
         return _document((yield Request("GET", _item("schedules", name), query={"count": count})))
 
+    def edit_schedule(self, name: str, fields: Mapping[str, Any]) -> Operation[Document]:
+        """Change fields of a schedule; `version` and `deadline` may be None."""
+        return _document((yield Request("PATCH", _item("schedules", name), dict(fields))))
+
+    def run_schedule(self, name: str, *, key: str | None = None) -> Operation[Document]:
+        """Start the playbook of a schedule now; a repeated `key` returns the same execution."""
+        headers = {"Idempotency-Key": key} if key else {}
+        return _document((yield Request("POST", _item("schedules", name) + "/run", headers=headers)))
+
     def remove_schedule(self, name: str) -> Operation[None]:
         """Delete a schedule."""
         yield Request("DELETE", _item("schedules", name))
@@ -363,6 +401,11 @@ class Operations:
         at = str(int(time.time()))
         headers = {TIMESTAMP: at, SIGNATURE: f"sha256={sign(secret, at, body)}"}
         return _execution_id((yield Request("POST", _item("webhooks", name), body, headers=headers)))
+
+
+def log_stream_path(execution_id: str) -> str:
+    """The path of the stream of task logs."""
+    return f"{_execution(execution_id)}/logs/stream"
 
 
 def stream_path(execution_id: str) -> str:

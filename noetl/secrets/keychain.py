@@ -56,7 +56,7 @@ _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 
 
 def no_kernel_files(path: str) -> bool:
-    """The policy of an embedded engine for `file` entries: every file but those of the kernel (`/proc/self/environ`)."""
+    """The policy of an embedded engine for `file` entries: no file of the kernel, such as `/proc/self/environ`."""
     return not _is_inside(path, _KERNEL_FOLDERS)
 
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from noetl.server.lifecycle.decision_watch import DecisionWatch
     from noetl.server.lifecycle.membership import HeartbeatMonitor
     from noetl.server.orchestrator.service import Orchestrator
-    from noetl.server.scheduling.schedules import Schedules
     from noetl.storage.cluster.postgres import PostgresCluster
+    from noetl.storage.ports.deliveries import DeliveryStore
     from noetl.storage.ports.secrets import Keychain
     from noetl.storage.ports.triggers import TriggerStore
     from noetl.storage.sqlite.process_locks import ProcessLocks
@@ -54,6 +54,7 @@ class _Backends(NamedTuple):
 
     stores: Stores
     triggers: TriggerStore
+    deliveries: DeliveryStore
     cluster: PostgresCluster | None
     locks: ProcessLocks | None
     credentials: InstalledCredentials
@@ -71,6 +72,7 @@ class Server:
         self.tokens = Tokens.prepare(settings.home)
         self._state: AppState | None = None
         self._recovered = False
+        self.startup_error: NoetlError | None = None
         self.draining = False  # stopping, but still accepting requests
         self._heartbeats: HeartbeatMonitor | None = None
         self._probing = asyncio.Lock()
@@ -134,13 +136,28 @@ class Server:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        started = False
+        try:
+            async with self._running(app):
+                started = True
+                yield
+        except NoetlError as problem:
+            if not started:
+                self.startup_error = problem
+            raise
+
+    @asynccontextmanager
+    async def _running(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.runtime.clock import RealClock
         from noetl.runtime.event_loop import freeze_gc
         from noetl.runtime.tasks import running
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
         from noetl.server.lifecycle.decision_watch import MappedDecisionWatch
+        from noetl.server.scheduling.deliveries import Deliveries
+        from noetl.server.scheduling.kinds import KINDS
         from noetl.server.scheduling.schedules import Schedules
+        from noetl.server.scheduling.trigger_service import Triggers
         from noetl.server.scheduling.webhooks import Webhooks
         from noetl.tools.registry import specs
 
@@ -152,10 +169,18 @@ class Server:
             closing.callback(watch.close)
             orchestrator = await self._build_orchestrator(backends, watch)
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
-            schedules = Schedules(backends.triggers, orchestrator.catalog, clock)
-            webhooks = Webhooks(backends.triggers, orchestrator, backends.credentials, clock)
+            triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
+            deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock)
             self._state = AppState(
-                orchestrator, self.tokens, specs, backends.credentials, schedules, webhooks, __version__
+                orchestrator=orchestrator,
+                tokens=self.tokens,
+                specs=specs,
+                credentials=backends.credentials,
+                schedules=Schedules(triggers, deliveries, clock),
+                webhooks=Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock),
+                triggers=triggers,
+                deliveries=deliveries,
+                version=__version__,
             )
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)
@@ -163,7 +188,7 @@ class Server:
             orchestrator.start()
             if backends.bus is not None:
                 self._start_bus(backends.bus, app, closing)
-            await self._run(orchestrator, backends, schedules, closing)
+            await self._run(self._state, backends, closing)
             freeze_gc()
             yield
         self._state = None
@@ -180,7 +205,13 @@ class Server:
         from noetl.runtime.network_policy import AddressPolicy
         from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, only_inside
         from noetl.server.composition import Stores
-        from noetl.storage.factory import open_process_locks, open_server_stores, open_triggers
+        from noetl.storage.factory import (
+            open_deliveries,
+            open_process_locks,
+            open_server_stores,
+            open_task_logs,
+            open_triggers,
+        )
         from noetl.storage.results import open_results
         from noetl.transport.notifying_queue import NotifyingRunQueue
 
@@ -188,7 +219,9 @@ class Server:
         address = f"{settings.server_host}:{settings.server_port}"
         opened = open_server_stores(settings.store, address, preallocate_wal=settings.sqlite_wal_preallocate)
         events = opened.events
-        triggers = open_triggers(events)  # before the database is used: its tables are created with the others
+        # Before the database is used: their tables are created with the others.
+        triggers, task_logs = open_triggers(events), open_task_logs(events)
+        deliveries = open_deliveries(events)
         closing.push_async_callback(events.close)
         locks = open_process_locks(settings.store)
         if locks is not None:
@@ -205,8 +238,8 @@ class Server:
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
         queue = opened.queue if bus is None else NotifyingRunQueue(opened.queue, bus)
-        stores = Stores(events, opened.playbooks, results, queue, triggers)
-        return _Backends(stores, triggers, opened.cluster, locks, credentials, keychain, bus)
+        stores = Stores(events, opened.playbooks, results, queue, triggers, task_logs)
+        return _Backends(stores, triggers, deliveries, opened.cluster, locks, credentials, keychain, bus)
 
     def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:
         if self.settings.nats_url is None:
@@ -230,7 +263,12 @@ class Server:
             specs,
             keychain=backends.keychain,
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
-            options=Options(lease_seconds=self.settings.server_lease_seconds, process_number=number, watch=watch),
+            options=Options(
+                lease_seconds=self.settings.server_lease_seconds,
+                process_number=number,
+                stored_timers=True,
+                watch=watch,
+            ),
         )
 
     def _start_bus(self, bus: NatsBus, app: FastAPI, closing: AsyncExitStack) -> None:
@@ -240,9 +278,7 @@ class Server:
         bus.start()
         closing.push_async_callback(bus.stop_replying)
 
-    async def _run(
-        self, orchestrator: Orchestrator, backends: _Backends, schedules: Schedules, closing: AsyncExitStack
-    ) -> None:
+    async def _run(self, state: AppState, backends: _Backends, closing: AsyncExitStack) -> None:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
         from noetl.runtime.clock import RealClock
@@ -251,21 +287,33 @@ class Server:
         from noetl.server.lifecycle.external_changes import watch_external_changes
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
+        from noetl.server.lifecycle.wait_timers import WaitTimers
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
 
-        clock, cluster, stores = RealClock(), backends.cluster, backends.stores
+        clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
         await self._give_up_poisoned(orchestrator, backends.locks)
-        resumed = await recovery.resume(orchestrator, only=backends.locks.acquire_orphans if backends.locks else None)
+        owned = backends.locks.acquire_orphans if backends.locks else None
+        resumed = await recovery.resume(orchestrator, only=owned, waiting=False)
         self._recovered = True
         metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
         if cluster is not None:
             self._heartbeats = await closing.enter_async_context(membership(cluster, orchestrator))
         retention = run_retention(
-            stores.results, clock, store=stores.events, retention=self.settings.retention, cluster=cluster
+            stores.results,
+            clock,
+            store=stores.events,
+            task_logs=stores.task_logs,
+            retention=self.settings.retention,
+            cluster=cluster,
         )
-        scheduler = Scheduler(backends.triggers, orchestrator, clock, cluster)
-        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler, schedules))
+        scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
+        periodic = running(
+            watch_external_changes(orchestrator, owned),
+            retention,
+            run_schedules(scheduler),
+            WaitTimers(orchestrator, clock, cluster, owned).run(),
+        )
         await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))
@@ -295,7 +343,7 @@ async def _check_stores(settings: Settings) -> None:
         await events.close()
 
 
-def serve(settings: Settings, sock: socket.socket | None = None) -> None:
+def serve(settings: Settings, sock: socket.socket | None = None, on_ready: Callable[[], None] | None = None) -> None:
     """Serve until a signal stops the process, at the address of the settings or at an inherited socket."""
     from noetl.runtime.event_loop import GC_THRESHOLDS
 
@@ -344,15 +392,26 @@ def serve(settings: Settings, sock: socket.socket | None = None) -> None:
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started and on_ready is not None:
+                on_ready()
+
         async def shutdown(self, sockets: Any = None) -> None:
             server.release_waiting_requests()
             await super().shutdown(sockets)
 
     http_server = HttpServer(config)
+    # uvicorn would log the traceback of an error that is raised below with its message.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: server.startup_error is None)
     try:
         http_server.run(sockets=[sock])
+    except SystemExit:  # uvicorn's end of a server that did not start
+        pass
     finally:
         sock.close()
+    if server.startup_error is not None:
+        raise server.startup_error
     if not http_server.started:
         raise StoreUnavailable("the server could not start; its log has the reason")
 

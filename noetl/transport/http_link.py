@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
 from noetl.core.model import wire
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.transport.server_policy import ServerAddresses, ServerBusy, problem_detail, response_error
@@ -58,9 +59,9 @@ class HttpWorkLink:
         """The runs that this worker has lost."""
         return (await self._request("revoked", wire.RevokedRequest(worker, wait), wire.RunsReply, wait=wait)).lost
 
-    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
         """Return unfinished runs."""
-        await self._request("give-back", wire.RunsRequest(worker, list(runs)), wire.RunsReply)
+        await self._request("give-back", wire.RunsRequest(worker, list(runs), list(begun)), wire.RunsReply)
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
@@ -69,6 +70,10 @@ class HttpWorkLink:
         request = wire.ReportRequest(worker, wire.encode_reports(reports), free)
         reply = await self._request("report", request, wire.ReportReply)
         return reply.acks, wire.unpack_orders(reply.orders)
+
+    async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
+        """Send lines that tasks have printed."""
+        await self._request("logs", wire.LogsRequest(worker, number, list(chunks)), wire.RunsReply)
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook."""

@@ -23,6 +23,7 @@ from noetl.storage.ports.results import ResultStore
 from noetl.worker.cache import Secrets
 
 MAX_LINE = 16 * 1024
+LONG_LINE = 32 * 1024  # characters; tools cut lines at 64 KiB
 MAX_SOURCE = 16 << 20
 SOURCE_SECONDS = 30.0
 
@@ -62,6 +63,17 @@ class TaskObserver:
     def counts(self, counts: TaskCounts) -> None:
         """Progress of a task."""
 
+    @property
+    def full(self) -> bool:
+        """Whether lines arrive faster than they can be processed."""
+        return False
+
+    async def wait_for_room(self) -> None:
+        """Wait until that is no longer so, for a limited time."""
+
+    async def close(self) -> None:
+        """Process what has arrived; called when the worker stops."""
+
 
 class HostServices(Struct, frozen=True):
     """What all tool calls of a worker share."""
@@ -69,6 +81,7 @@ class HostServices(Struct, frozen=True):
     results: ResultStore
     policy: AddressPolicy = AddressPolicy()
     observer: TaskObserver = TaskObserver()
+    record_inputs: bool = True  # in the events of tasks
 
 
 class TaskHost(Struct, eq=False):
@@ -82,10 +95,22 @@ class TaskHost(Struct, eq=False):
 
     def log(self, line: str, *, stream: str = "stdout") -> None:
         """Pass a line of the tool's output on, masked."""
-        masked = self._secrets.masker.mask(line)
+        masker = self._secrets.masker
+        masked = masker.mask(line)
+        if len(line) > LONG_LINE:
+            # The tool may have cut it inside of a secret, whose beginning is then at the end of the text.
+            masked = masked[: max(0, len(masked) - masker.longest)]
         if len(masked) > MAX_LINE:
             masked = masked[:MAX_LINE] + "... (cut)"
         self._services.observer.line(TaskLine(*self._ids, stream, masked))
+
+    def log_full(self) -> bool:
+        """Whether lines are printed faster than they are sent; then wait for `log_room` before the next ones."""
+        return self._services.observer.full
+
+    async def log_room(self) -> None:
+        """Wait while lines are printed faster than they are sent."""
+        await self._services.observer.wait_for_room()
 
     def mask(self, text: str) -> str:
         """The text with secret values replaced."""

@@ -98,6 +98,7 @@ class Pool:
             active=self._held.__len__,
             on_end=self._run_ended,
             on_orders=self._accept,
+            extend=self._heartbeat,
         )
         self._queue: deque[HeldRun] = deque()
         self._slots: set[asyncio.Task[None]] = set()
@@ -155,6 +156,7 @@ class Pool:
                 slot.cancel()
         if self._reconciling is not None:
             self._reconciling.cancel()
+        await self.runner.services.observer.close()
         await cancel(*self._loops)
 
     async def abandon(self) -> None:
@@ -169,14 +171,16 @@ class Pool:
         return len(self._held)
 
     async def _give_back(self, runs: Sequence[HeldRun]) -> None:
-        """Return unfinished runs to the server; no attempt is counted."""
+        """Return unfinished runs to the server, which counts an attempt of those whose tool had begun."""
         returned = [held for held in runs if not held.reports.ending]
+        begun = [held.order.run_id for held in returned if held.reports.begun]
         for held in returned:
             held.reports.close()
             self._release(held)
         if returned:
+            leases = [(held.order.run_id, held.order.epoch) for held in returned]
             try:
-                await self._link.give_back(self.worker, [(held.order.run_id, held.order.epoch) for held in returned])
+                await self._link.give_back(self.worker, leases, begun=begun)
             except Exception as problem:  # noqa: BLE001 - the leases expire by themselves
                 _log.warning("giving back %d runs failed: %s", len(returned), problem)
 
@@ -206,8 +210,8 @@ class Pool:
         await self._heartbeat()  # before the first pause, because the reply has the lease duration
         await self._clock.sleep(self._heartbeat_seconds)
 
-    async def _heartbeat(self) -> None:
-        """Extend all leases, and give back runs whose order never arrived.
+    async def _heartbeat(self) -> float | None:
+        """Extend all leases, give back runs whose order never arrived, and return the duration of a lease.
 
         Such runs are ignored from then on, even if their order arrives late. A run that was stopped here is not
         given back: its tool may have had effects, so its lease has to expire."""
@@ -220,6 +224,7 @@ class Pool:
             _log.warning("%d orders were lost in transit; giving their runs back", len(unseen))
             self._returned_unseen.add(unseen)
             await self._link.give_back(self.worker, unseen)
+        return reply.term
 
     def reconcile_soon(self) -> None:
         """Compare leases with the server before the next heartbeat, because a response with orders may be lost."""

@@ -49,7 +49,11 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
         closing.push_async_callback(close_loop_resources)
-        services = HostServices(results, AddressPolicy(private=False, networks=settings.private_networks))
+        services = HostServices(
+            results,
+            AddressPolicy(private=False, networks=settings.private_networks),
+            record_inputs=settings.record_inputs,
+        )
         pools = []
         slots_by_pool = shares(settings.worker_pool, settings.slots)
         for pool, slots in slots_by_pool.items():

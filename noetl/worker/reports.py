@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct, field
 
@@ -45,6 +45,7 @@ class RunReports(Struct, eq=False):
     in_flight: bool = False
     ending: bool = False  # the run's last events are in `pending` or in flight
     closed: bool = False  # rejected, revoked or complete: nothing more is sent
+    begun: bool = False  # a tool has begun whose end may not be stored
     _waiter: asyncio.Future[None] | None = None
 
     def queue(self, events: Sequence[Event]) -> None:
@@ -64,6 +65,16 @@ class RunReports(Struct, eq=False):
             self._waiter = asyncio.get_running_loop().create_future()
         self._reporter.schedule(self, urgent=True)
         await self._waiter
+        self.begun = False
+
+    async def confirm(self, events: Sequence[Event]) -> None:
+        """Store the start of an `at_most_once` task and extend the lease; RunEnded unless it is certainly held now.
+
+        After a lost lease the server records the outcome `ambiguous`, and the tool must not run any more."""
+        await self.flush(events)
+        if not await self._reporter.extend_in_time() or self.closed:
+            await asyncio.sleep(0)  # the reply may have revoked the lease, and cancelled this task
+            raise RunEnded
 
     def finish(self, events: Sequence[Event]) -> None:
         """Add the run's last events; the caller sends them with `Reporter.flush_inline` or `wake`.
@@ -112,6 +123,7 @@ class Reporter(Struct, eq=False):
     active: Callable[[], int]
     on_end: Callable[[RunReports, ReportAck], None]
     on_orders: Callable[[Sequence[RunOrder]], None]
+    extend: Callable[[], Awaitable[float | None]]  # all leases; returns their duration
     _ready: dict[RunReports, None] = field(default_factory=dict)  # to be sent now
     _lingering: dict[RunReports, None] = field(default_factory=dict)  # to be sent when the timer expires
     _wakeup: asyncio.Event = field(default_factory=asyncio.Event)
@@ -169,6 +181,20 @@ class Reporter(Struct, eq=False):
             self.wake()
         elif not self._calling and (batch := self._next_batch()):
             await self._send(batch, on_orders)
+
+    async def extend_in_time(self) -> bool:
+        """Extend all leases; False if the reply took longer than a lease, so that they may have expired again."""
+        pause = FIRST_PAUSE
+        while True:
+            sent_at = self.clock.monotonic()
+            try:
+                term = await self.extend()
+            except Exception as problem:  # noqa: BLE001 - the server may be unreachable for a while
+                _log.warning("extending the leases failed, retrying: %s: %s", type(problem).__name__, problem)
+                await self.clock.sleep(pause)
+                pause = min(pause * 2, MAX_PAUSE)
+                continue
+            return term is None or self.clock.monotonic() - sent_at < term
 
     # ── sending ─────────────────────────────────────────────────────────────────────────
 

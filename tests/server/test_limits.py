@@ -22,7 +22,7 @@ def text(name, *steps):
 
 
 WIDE = "{step: start, loop: {in: '{{ range(12) | list }}', iterator: n, spec: {mode: parallel}}, tool: {kind: noop}}"
-USES_PG = "{step: start, tool: {kind: noop, auth: pg_main}}"
+USES_PG = "{step: start, tool: {kind: noop, input: {auth: pg_main}}}"
 PLAIN = "{step: start, tool: {kind: noop}}"
 
 
@@ -292,15 +292,15 @@ def test_a_step_needs_its_pool_and_the_credentials_that_its_text_names():
         "  - {name: pg, kind: credential, credential: pg_main}\n"
         "  - {name: token, kind: env, var: T}\n"
         "workbook:\n"
-        "  store: {tool: {kind: noop, auth: lake}}\n"
+        "  store: {tool: {kind: noop, input: {auth: lake}}}\n"
         "workflow:\n"
         "  - step: start\n"
         "    spec: {pool: gpu}\n"
         "    tool:\n"
-        "      - {name: a, kind: noop, auth: pg}\n"
-        "      - {name: b, kind: noop, url: '{{ keychain.token }}', dsn: 'postgresql://h/d'}\n"
+        "      - {name: a, kind: noop, input: {auth: pg}}\n"
+        "      - {name: b, kind: noop, input: {url: '{{ keychain.token }}', dsn: 'postgresql://h/d'}}\n"
         "      - {name: c, kind: workbook, block: store}\n"
-        "      - {name: d, kind: noop, auth: 'postgresql://h/d'}\n"
+        "      - {name: d, kind: noop, input: {auth: 'postgresql://h/d'}}\n"
     )
     from noetl.core.language.compile import compile_playbook
     from noetl.tools.registry import specs

@@ -160,9 +160,10 @@ SPECS: dict[str, ToolSpec] = {
 
 
 class EffectLedger:
-    """Counts the side effects of each attempt."""
+    """Counts the tool starts and the side effects of each attempt."""
 
     def __init__(self) -> None:
+        self.started: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
 
     def mark(self, task_run: str) -> None:
@@ -177,6 +178,8 @@ def tools(ledger: EffectLedger) -> Callable[[str], Callable[[ToolCall], Awaitabl
         return ok(None)
 
     async def effect(call: ToolCall) -> Outcome:
+        await block_if_dead()
+        ledger.started[call.task_run_id] += 1
         await asyncio.sleep(float(call.input.get("takes") or 0.01))
         await block_if_dead()
         ledger.mark(call.task_run_id)

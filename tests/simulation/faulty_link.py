@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
@@ -50,9 +50,9 @@ class FaultyLink:
         """Wait for revoked runs."""
         return await self._run_until_done(lambda work: work.revoked(worker, wait=wait), wait)
 
-    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
         """Return runs."""
-        await self._run_until_done(lambda work: work.give_back(worker, runs))
+        await self._run_until_done(lambda work: work.give_back(worker, runs, begun=begun))
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0

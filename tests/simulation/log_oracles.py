@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from noetl.core.engine.advance import fold
+from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.core.engine.capacity import slots_held
+from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.events import (
     Event,
     IterationDone,
@@ -26,7 +28,7 @@ from noetl.core.model.events import (
     WorkerLost,
     WorkflowFinished,
 )
-from noetl.core.model.ids import iteration_id, task_run_id
+from noetl.core.model.ids import iteration_id
 from noetl.core.model.playbook import Playbook
 from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import ExecutionSummary
@@ -49,11 +51,11 @@ def check_log(log: Sequence[Recorded]) -> Iterator[str]:
 
 def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
     """The differences of an execution's summary row and folded state from its log."""
-    projected = project(None, list(log))
+    state = fold(playbook, list(log))
+    projected = project(None, list(log), None, wait_counts(state))
     shown = msgspec.structs.replace(summary, key=None, held=None) if summary else None
     if shown != projected:
         return [f"the projection {shown} differs from the log: {projected}"]
-    state = fold(playbook, list(log))
     if state.status != projected.status:
         return [f"folded status {state.status}, projected {projected.status}"]
     holds, shown_holds = slots_held(state), (summary.held if summary else None) or {}
@@ -67,14 +69,15 @@ def run_of(body: Event) -> str:
 
 
 def _runs(log: Sequence[Recorded]) -> Iterator[str]:
-    """Leases are fenced: the events of a run belong to its newest epoch, each key occurs once, and it ends once."""
+    """Leases are fenced: the events of a run belong to its newest epoch, no attempt has two starts, and it ends once."""
     epochs: Counter[str] = Counter()
-    seen: set[tuple[Any, ...]] = set()
+    ledger = AttemptLedger()
     ended: set[str] = set()
     scheduled: set[str] = set()
     for each in log:
         body: Any = each.body
         run = run_of(body)
+        yield from ledger.violations(body)
         if isinstance(body, StepScheduled):
             if body.step_run_id in scheduled:
                 yield f"{body.step_run_id} was scheduled twice"
@@ -89,17 +92,6 @@ def _runs(log: Sequence[Recorded]) -> Iterator[str]:
             if body.epoch != epochs[run]:
                 yield f"{run}: a worker of epoch {body.epoch} was lost in epoch {epochs[run]}"
         elif isinstance(body, TaskStarted | TaskDone):
-            key = (
-                type(body),
-                run,
-                body.task,
-                body.visit,
-                body.attempt,
-                epochs[run] if isinstance(body, TaskStarted) else 0,
-            )
-            if key in seen:
-                yield f"{body.NAME} twice: {task_run_id(run, body.task, body.visit, body.attempt)}"
-            seen.add(key)
             if run in ended:
                 yield f"{run}: {body.NAME} after its end"
         elif isinstance(body, StepDone | StepFailed | IterationDone | IterationFailed):

@@ -115,7 +115,11 @@ _WITHOUT_TOOL = frozenset({"worker.lost", "template", "timeout", "cancelled"})
 
 
 def _effects(cluster: Cluster, log: list[Recorded]) -> Iterator[str]:
-    """Every finished task with side effects really ran; no attempt was invented."""
+    """Every finished task with side effects really ran; no attempt was invented, and none ran twice."""
+    prefix = f"{log[0].execution_id}:"
+    for name, count in cluster.ledger.started.items():
+        if count > 1 and name.startswith(prefix):
+            yield f"{name}: its tool was started {count} times"
     for each in log:
         body = each.body
         if isinstance(body, TaskDone) and body.kind == "effect" and not body.skipped:

@@ -296,6 +296,61 @@ def test_the_pool_sends_heartbeats_while_a_tool_hangs():
     asyncio.run(check())
 
 
+AT_MOST_ONCE = ONE.replace("kind: act", "kind: act, spec: {effect: at_most_once}")
+
+
+def test_an_at_most_once_task_extends_its_lease_after_its_start_is_stored_and_before_it_runs():
+    async def check():
+        gate = Gate()
+        bench = Bench(AT_MOST_ONCE, act=gate)
+        async with bench.running():
+            await until(lambda: bench.link.extended)
+            before = len(bench.link.extended)
+            bench.link.offer(bench.order())
+            await gate.until(1)
+            assert [event.NAME for report in bench.link.reports for event in report.events] == ["task.started"]
+            assert len(bench.link.extended) == before + 1
+
+    asyncio.run(check())
+
+
+def test_an_at_most_once_task_whose_lease_is_lost_does_not_run():
+    async def check():
+        gate = Gate()
+        bench = Bench(AT_MOST_ONCE, act=gate)
+        bench.link.lost.add("1:s:1")
+        async with bench.running():
+            await until(lambda: bench.link.extended)  # the heartbeat of the start
+            bench.link.offer(bench.order())
+            await until(lambda: bench.link.reports and not bench.pool.busy)
+            assert not gate.most
+
+    asyncio.run(check())
+
+
+def test_an_at_most_once_task_does_not_run_when_the_confirmation_took_longer_than_a_lease():
+    async def check():
+        gate = Gate()
+        bench = Bench(AT_MOST_ONCE, act=gate)
+        bench.link.term = 0.2
+        extend = bench.link.extend
+
+        async def slow(worker, runs):
+            reply = await extend(worker, runs)
+            if runs:
+                bench.clock.time += 0.3
+            return reply
+
+        bench.link.extend = slow
+        async with bench.running():
+            await until(lambda: bench.link.extended)
+            bench.link.offer(bench.order())
+            await until(lambda: bench.link.reports and not bench.pool.busy)
+            assert not gate.most
+
+    asyncio.run(check())
+
+
 def test_a_run_with_a_lost_order_is_given_back_and_a_late_order_is_ignored():
     async def check():
         bench = Bench(NOOP)
@@ -388,7 +443,7 @@ def test_stop_finishes_active_runs_and_gives_back_queued_ones():
         await asyncio.sleep(0.01)
         gate.open.set()
         await leaving
-        assert bench.link.ended("1:s:1") and bench.link.given_back == [("1:s:2", 1)]
+        assert bench.link.ended("1:s:1") and bench.link.given_back == [("1:s:2", 1)] and not bench.link.begun
         assert bench.pool.busy == 0
 
     asyncio.run(check())
@@ -403,6 +458,7 @@ def test_runs_above_the_grace_period_are_cancelled_and_given_back():
         await gate.until(1)
         await bench.pool.stop(grace=0.05)
         assert gate.stopped == ["1:s:1:a:1:1"] and bench.link.given_back == [("1:s:1", 1)]
+        assert bench.link.begun == ["1:s:1"]
         assert not bench.link.ended("1:s:1")
 
     asyncio.run(check())

@@ -230,7 +230,32 @@ def test_a_task_that_may_run_only_once_is_ambiguous_after_its_worker_died():
     asyncio.run(check())
 
 
-def test_a_draining_worker_costs_no_attempt():
+def test_a_task_that_may_run_only_once_is_ambiguous_after_its_worker_was_stopped():
+    text = TWO_STEPS.replace("{name: b, kind: act}", "{name: b, kind: act, spec: {effect: at_most_once}}")
+
+    async def check() -> None:
+        ran: list[str] = []
+        stuck = asyncio.Event()
+
+        async def act(call: ToolCall) -> Any:
+            ran.append(call.task)
+            if call.task == "b":
+                stuck.set()
+                await asyncio.Event().wait()
+            return ok(1)
+
+        async with Planes(act=act).up() as both:
+            execution = await both.submit(text)
+            await asyncio.wait_for(stuck.wait(), 5)
+            await both.workers[0].stop(grace=0.01)
+            await both.worker()
+            finished = await both.done(execution)
+            assert finished.outcome == "failed" and finished.error.kind == "ambiguous" and ran == ["a", "b"]
+
+    asyncio.run(check())
+
+
+def test_a_task_that_a_draining_worker_interrupts_uses_up_its_attempt():
     async def check() -> None:
         ran: list[tuple[str, int]] = []
         stuck = asyncio.Event()
@@ -248,7 +273,10 @@ def test_a_draining_worker_costs_no_attempt():
             await both.workers[0].stop(grace=0.01)
             await both.worker()
             assert (await both.done(execution)).outcome == "success"
-            assert ran == [("a", 1), ("b", 1), ("b", 1), ("c", 1)]
+            assert ran == [("a", 1), ("b", 1), ("b", 2), ("c", 1)]
+            assert [
+                (e.body.returned, e.body.begun) for e in await both.log(execution) if isinstance(e.body, WorkerLost)
+            ] == [(True, True)]
 
     asyncio.run(check())
 

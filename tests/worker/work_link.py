@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -126,6 +126,7 @@ class FakeLink:
         self.term: float | None = None  # of its leases
         self.leased: list[tuple[str, int]] = []  # what the worker holds as the server sees it
         self.given_back: list[tuple[str, int]] = []
+        self.begun: list[str] = []
         self.fetched: list[str] = []
         self.extended: list[list[tuple[str, int]]] = []
         self._orders: asyncio.Queue[RunOrder] = asyncio.Queue()
@@ -154,8 +155,9 @@ class FakeLink:
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         return [await self._revoked.get()]
 
-    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
         self.given_back += runs
+        self.begun += begun
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0

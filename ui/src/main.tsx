@@ -1,17 +1,27 @@
 /** The web page: session, navigation and routing. */
-import { render } from "preact";
+import { type ComponentType, render } from "preact";
 import { useEffect } from "preact/hooks";
+// All styles are in one file: those of a part that is loaded later must be there before it is shown.
+import "@xyflow/react/dist/base.css";
 import "./style.css";
+import "./net/net.css";
+import "./executions/executions.css";
+import "./execution/execution.css";
+import "./playbooks/playbooks.css";
+import "./operations/operations.css";
 import { Link, Router, useLocation, useRoute } from "./common/router";
 import { EmptyState, Logo, Notes } from "./common/components";
 import { SignedIn, useSession } from "./common/session";
 import { applyTheme, ThemeSwitch } from "./common/theme";
+import { lazy } from "./common/lazy";
 import { Executions } from "./executions";
-import { Execution } from "./execution";
-import { Playbooks } from "./playbooks";
-import { Operations } from "./operations";
 
-type PageComponent = (props: { params: Record<string, string> }) => any;
+type PageComponent = ComponentType<{ params: Record<string, string> }>;
+
+// The list is part of the first view; other pages are loaded when they are first shown.
+const Execution: PageComponent = lazy(() => import("./execution").then((module) => module.Execution));
+const Playbooks: PageComponent = lazy(() => import("./playbooks").then((module) => module.Playbooks));
+const Operations: PageComponent = lazy(() => import("./operations").then((module) => module.Operations));
 
 const ROUTES: [string, PageComponent][] = [
   ["/", Executions],

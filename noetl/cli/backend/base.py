@@ -50,6 +50,12 @@ class Backend(Protocol):
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         """The events as they are recorded, until the execution has ended."""
 
+    def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        """The lines that tasks have printed so far."""
+
+    def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        """The lines as they are printed, until the execution has ended."""
+
     async def state(self, execution_id: str, at: int | None = None) -> Document:
         """The state, now or after event `at`."""
 
@@ -91,6 +97,12 @@ class Backend(Protocol):
 
     async def schedule(self, name: str, count: int = 3) -> Document:
         """A schedule with its next `count` ticks."""
+
+    async def edit_schedule(self, name: str, fields: Mapping[str, Any]) -> Document:
+        """Change fields of a schedule."""
+
+    async def run_schedule(self, name: str) -> Document:
+        """Start the playbook of a schedule now."""
 
     async def remove_schedule(self, name: str) -> None:
         """Delete a schedule."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from noetl.embedded import LocalEngine
     from noetl.server.concurrency.limits import Limits
     from noetl.server.read_models.summaries import RunResult
-    from noetl.server.scheduling.schedules import Schedule, Schedules
+    from noetl.server.scheduling.schedules import Schedules
 
 PAGE_SIZE = 1_000
 AUTHOR = "the command line"  # recorded as the author of schedules and limits
@@ -69,6 +69,23 @@ class LocalBackend:
 
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         return self._orchestrator.subscribe(execution_id, after)
+
+    async def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        from noetl.server.read_models.task_logs import line_document
+
+        following: int | None = after
+        while following is not None:
+            page = await self._orchestrator.task_logs.read(execution_id, following, PAGE_SIZE)
+            for line in page.lines:
+                yield line_document(line)
+            following = page.next
+
+    async def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        from noetl.server.read_models.task_logs import line_document
+
+        async for lines in self._orchestrator.task_logs.follow(execution_id, after):
+            for line in lines:
+                yield line_document(line)
 
     async def state(self, execution_id: str, at: int | None = None) -> Document:
         from noetl.server.read_models.state_at import state_document
@@ -124,25 +141,34 @@ class LocalBackend:
 
     async def add_schedule(self, path: str, cron: str, **options: Unpack[ScheduleOptions]) -> Document:
         given: Any = {name: value for name, value in options.items() if value is not None}
-        return _schedule(await self._schedules.add(path, cron, by=AUTHOR, **given))
+        schedules = self._schedules
+        return await schedules.document(await schedules.add(path, cron, by=AUTHOR, **given))
 
     async def schedules(self) -> list[Document]:
         found: list[Document] = []
         while page := await self._schedules.list(after=found[-1]["name"] if found else None, limit=PAGE_SIZE):
-            found += map(_schedule, page)
+            found += [await self._schedules.document(each) for each in page]
         return found
 
     async def schedule(self, name: str, count: int = 3) -> Document:
-        return _schedule(await self._schedules.get(name), count)
+        return await self._schedules.document(await self._schedules.get(name), count)
+
+    async def edit_schedule(self, name: str, fields: Mapping[str, Any]) -> Document:
+        return await self._schedules.document(await self._schedules.edit(name, fields))
+
+    async def run_schedule(self, name: str) -> Document:
+        from noetl.server.scheduling.deliveries import delivery_document
+
+        return delivery_document(await self._schedules.request(await self._schedules.get(name), by=AUTHOR))
 
     async def remove_schedule(self, name: str) -> None:
         await self._schedules.remove(name)
 
     async def pause_schedule(self, name: str) -> Document:
-        return _schedule(await self._schedules.pause(name))
+        return await self._schedules.document(await self._schedules.pause(name))
 
     async def resume_schedule(self, name: str) -> Document:
-        return _schedule(await self._schedules.resume(name))
+        return await self._schedules.document(await self._schedules.resume(name))
 
     async def set_limit(
         self, subject: str, name: str, most: int | None = None, *, weight: int | None = None
@@ -169,7 +195,7 @@ class LocalBackend:
         return await self.summary(execution_id)
 
     async def _cancel_children(self, execution_id: str, reason: str) -> None:
-        unfinished = ("pending", "running", "paused")
+        unfinished = ("pending", "running", "waiting", "paused")
         for child in await self.executions(parent=execution_id, status=unfinished):
             try:
                 await self.cancel(child.execution_id, reason)
@@ -179,10 +205,17 @@ class LocalBackend:
     @cached_property
     def _schedules(self) -> Schedules:
         from noetl.runtime.clock import RealClock
+        from noetl.server.scheduling.deliveries import Deliveries
+        from noetl.server.scheduling.kinds import KINDS
         from noetl.server.scheduling.schedules import Schedules
-        from noetl.storage.factory import open_triggers
+        from noetl.server.scheduling.trigger_service import Triggers
+        from noetl.storage.factory import open_deliveries, open_triggers
 
-        return Schedules(open_triggers(self._orchestrator.store), self._orchestrator.catalog, RealClock())
+        orchestrator, clock = self._orchestrator, RealClock()
+        triggers = Triggers(open_triggers(orchestrator.store), orchestrator.catalog, clock, KINDS)
+        return Schedules(
+            triggers, Deliveries(open_deliveries(orchestrator.store), triggers, orchestrator, clock), clock
+        )
 
     @property
     def _limits(self) -> Limits:
@@ -190,9 +223,3 @@ class LocalBackend:
         if limits is None:
             raise RequestRefused("this store does not support limits")
         return limits
-
-
-def _schedule(schedule: Schedule, count: int = 3) -> Document:
-    from noetl.server.scheduling.schedules import schedule_document
-
-    return schedule_document(schedule, time.time(), count)

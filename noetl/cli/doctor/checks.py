@@ -24,7 +24,10 @@ SAFE_SQLITE = (3, 51, 3)  # older versions can corrupt a WAL that two processes 
 
 def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False) -> list[Finding]:
     """Run all checks, in the order of their dependencies; `verify` reads every log."""
-    findings = [Finding("noetl", OK, f"{__version__}, Python {platform.python_version()}, {platform.platform()}")]
+    findings = [
+        Finding("noetl", OK, f"{__version__}, Python {platform.python_version()}, {platform.platform()}"),
+        *_packages(),
+    ]
     try:
         loaded = load(flags)
     except BadSetting as problem:
@@ -37,11 +40,30 @@ def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False) 
         _sqlite(),
         *_store(settings),
     ]
-    findings += [environment.results(settings), *_tools(), *environment.nats(settings)]
+    findings += [*environment.results(settings), *_tools(), *environment.nats(settings)]
     findings += [*environment.processes(settings), *_server(settings)]
     if verify:
         findings += _verified(settings)
     return findings
+
+
+def _packages() -> Iterator[Finding]:
+    """The packages of the plain install, and which extras are installed."""
+    from noetl.runtime.requirements import install_command, requirements
+
+    missing: dict[str, list[str]] = {}
+    for each in requirements():
+        missing.setdefault(each.extra, []).extend([] if each.installed else [each.package])
+    absent = missing.pop("", [])
+    if absent:
+        yield Finding("packages", FAILED, f"not installed: {', '.join(absent)}; {install_command()}")
+    else:
+        yield Finding("packages", OK, "all packages of the plain install are installed")
+    if missing:
+        have = [extra for extra, packages in missing.items() if not packages]
+        lacking = [extra for extra, packages in missing.items() if packages]
+        advice = f"; `{install_command(','.join(lacking))}` installs the others" if lacking else ""
+        yield Finding("extras", OK, f"{', '.join(have) or 'none'}{advice}")
 
 
 def _settings(loaded: Loaded) -> Iterator[Finding]:

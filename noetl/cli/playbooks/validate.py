@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from noetl.cli.app import INVALID, USAGE
 from noetl.cli.output.terminal import output_options, terminal
 from noetl.cli.playbook_files import CannotRead, read_bounded
+from noetl.cli.target import Target, token_option
+
+if TYPE_CHECKING:
+    from noetl.cli.backend.base import Backend
 
 strict = click.option("--strict", is_flag=True, help="Report v10 spellings as errors, not warnings.")
 legacy = click.option("--legacy", is_flag=True, help="Accept the 2025-11 dialect.")
@@ -27,8 +32,12 @@ legacy = click.option("--legacy", is_flag=True, help="Accept the 2025-11 dialect
     show_default=True,
     help="Output format.",
 )
+@click.option("--server", metavar="URL", help="Validate on this server: with its tool kinds and result stores.")
+@token_option
 @output_options
-def validate(files: tuple[str, ...], strict: bool, legacy: bool, format: str) -> int:
+def validate(
+    files: tuple[str, ...], strict: bool, legacy: bool, format: str, server: str | None, token: str | None
+) -> int:
     """Report all problems of all FILEs (- is stdin); nothing runs.
 
     Exit code 0 if there are no errors, 3 if a playbook has errors, 2 if a file could not be read.
@@ -52,7 +61,11 @@ def validate(files: tuple[str, ...], strict: bool, legacy: bool, format: str) ->
             continue
         file = "<stdin>" if name == "-" else name
         sources[file] = text.decode("utf-8", errors="replace")
-        found += compile_playbook(text, file=file, specs=specs, strict=strict, legacy=legacy).diagnostics
+        if server is not None:
+            check = Target(None, server, token).call
+            found += check(partial(_check_remotely, text=text, file=file, strict=strict, legacy=legacy))
+        else:
+            found += compile_playbook(text, file=file, specs=specs, strict=strict, legacy=legacy).diagnostics
     errors = sum(one.severity == "error" for one in found)
     if format == "text":
         sys.stdout.write(write.as_text(found, sources, color=terminal.supports_color(sys.stdout)))
@@ -64,6 +77,10 @@ def validate(files: tuple[str, ...], strict: bool, legacy: bool, format: str) ->
     else:
         sys.stdout.write(write.as_sarif(found, version=__version__))
     return USAGE if unreadable else INVALID if errors else 0
+
+
+async def _check_remotely(backend: Backend, *, text: bytes, file: str, strict: bool, legacy: bool) -> list[Any]:
+    return await backend.check(text, file, strict=strict, legacy=legacy)
 
 
 def _print_totals(files: int, errors: int, warnings: int) -> None:

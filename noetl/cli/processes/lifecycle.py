@@ -152,8 +152,8 @@ def worker_start(
     token: str | None,
     log_format: str | None,
     background: bool,
-) -> None:
-    """Start workers, in the background if --background is given or COUNT is greater than 1."""
+) -> int:
+    """Start workers in this terminal (Ctrl-C stops them), or in the background with --background."""
     settings = _with_server(
         load_settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format).settings
     )
@@ -163,9 +163,12 @@ def worker_start(
         if not os.environ.get(DETACHED):
             table.join(_free_names(table, 1)[0])
         _work(settings)
-        return
+        return 0
+    if not background:
+        return _work_in_children(table, settings, count, _flags(pool=pool, slots=slots))
     for member in _start_workers(table, settings, count, pool, slots):
         terminal.note(f"{member.name} is running (process {member.pid}, log {member.log})")
+    return 0
 
 
 @worker.command("stop")
@@ -243,16 +246,38 @@ def dev(host: str | None, port: str | None, store: str | None, workers: int) -> 
             terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}")
         terminal.note("  use noetl register FILE, noetl execute PATH, noetl executions in another terminal")
         terminal.note("  Ctrl-C stops all processes")
-        while all(child.poll() is None for child in children):
-            time.sleep(0.2)
-        terminal.error("a process has ended; stopping the others")
-        return 1
+        return _wait_for_interrupt(children)
     except KeyboardInterrupt:
         return 0
     finally:
         # Workers first: they return their runs to the server.
         _terminate(children[1:])
         _terminate(children[:1])
+
+
+def _work_in_children(table: ProcessTable, settings: Settings, count: int, flags: list[str]) -> int:
+    """Run several workers in this terminal until Ctrl-C."""
+    environ = _worker_environ(settings)
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for name in _free_names(table, count):
+            children.append(_child(["worker", "start", *flags], environ))
+            table.record(name, children[-1].pid)
+        terminal.note(f"{count} workers are running; Ctrl-C stops them")
+        return _wait_for_interrupt(children)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        _terminate(children)
+
+
+def _wait_for_interrupt(children: list[subprocess.Popen[bytes]]) -> int:
+    """Wait until a child ends; Ctrl-C and SIGTERM raise KeyboardInterrupt."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    while all(child.poll() is None for child in children):
+        time.sleep(0.2)
+    terminal.error("a process has ended; stopping the others")
+    return 1
 
 
 def _terminate(children: list[subprocess.Popen[bytes]]) -> None:
@@ -364,10 +389,11 @@ def _serve(settings: Settings, table: ProcessTable, server_name: str) -> None:
     _stop_with_parent()
     inherited = os.environ.pop(SOCKET, None)
     sock = take_address(settings) if inherited is None else socket.socket(fileno=int(inherited))
-    if not os.environ.get(DETACHED):
+    own = not os.environ.get(DETACHED)
+    if own:
         table.join(server_name, _url(settings))
-        terminal.note(f"the server is running at {_url(settings)}; Ctrl-C stops it")
-    serve(settings, sock)
+    message = f"the server is running at {_url(settings)}; Ctrl-C stops it"
+    serve(settings, sock, lambda: terminal.note(message) if own else None)
 
 
 def _address(settings: Settings) -> socket.socket:
@@ -416,15 +442,19 @@ def _start_workers(
 ) -> list[ProcessEntry]:
     names = _free_names(table, count)
     flags = _flags(pool=pool, slots=slots)
+    environ = _worker_environ(settings)
+    return [table.start(name, ["worker", "start", *flags], environ) for name in names]
+
+
+def _worker_environ(settings: Settings) -> dict[str, str]:
     assert settings.server_url is not None
     assert settings.token is not None
-    environ = {
+    return {
         "NOETL_SERVER_URL": settings.server_url,
         "NOETL_TOKEN": settings.token,
         "NOETL_LOG_FORMAT": settings.log_format,
         DETACHED: "1",
     }
-    return [table.start(name, ["worker", "start", *flags], environ) for name in names]
 
 
 def _stop(table: ProcessTable, members: list[ProcessEntry]) -> int:

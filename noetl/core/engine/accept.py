@@ -36,6 +36,7 @@ from noetl.core.engine.handlers import reduce
 from noetl.core.engine.handlers.admission import time_out_tokens
 from noetl.core.engine.handlers.assignments import ctx_patch
 from noetl.core.engine.handlers.loops import fail_step, loop_counts
+from noetl.core.engine.handlers.signals import OPERATOR, deliver, end_due_wait, is_for_wait, take_kept
 from noetl.core.engine.handlers.start import evaluate_request
 from noetl.core.engine.identity import checksum, checksum_of, checksums_seen, key_of
 from noetl.core.engine.lease_rules import claim, claim_rejection, end_run, lose_lease, reserved_for_other, step_of
@@ -58,15 +59,19 @@ from noetl.core.model.events import (
     TaskDone,
     TaskProgress,
     TaskStarted,
+    WaitStarted,
 )
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
+from noetl.core.model.playbook import WORKBOOK
 from noetl.core.model.work import Report, ReportAck
 
 _ENDED = "the execution has ended"
 _STEP_ENDS = frozenset([StepDone, StepFailed])
 _ITERATION_ENDS = frozenset([IterationDone, IterationFailed])
-_TASK_EVENTS = frozenset([TaskStarted, TaskDone, TaskProgress, ChildRequested])
+_SUSPENDING = frozenset([ChildRequested, WaitStarted])  # the run continues after the child or the wait has ended
+_TASK_EVENTS = frozenset([TaskStarted, TaskDone, TaskProgress]) | _SUSPENDING
 _RUN_ENDS = _STEP_ENDS | _ITERATION_ENDS
+_CLOSING = _RUN_ENDS | {TaskDone, ChildRequested}  # what can follow the start of a task
 _ACCEPTED = Reply(True)
 
 # Applies events at once: later events of a report are judged by the state after the earlier ones.
@@ -118,7 +123,13 @@ def _resume(state: State, command: ResumeExecution, env: EvaluationContext, reco
 def _signal(state: State, command: SendSignal, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is not None:
         return Reply(False, "the execution is ending")
-    record([SignalReceived(name=command.name, payload=command.payload)], None)
+    if command.id and command.id in state.signal_ids:
+        return _ACCEPTED
+    if is_for_wait(state, command):
+        return deliver(state, command, env.at, record)
+    if command.roles is not None and OPERATOR not in command.roles:
+        return Reply(False, f"a signal that changes ctx requires the role {OPERATOR}", problem="role")
+    record([SignalReceived(name=command.name, payload=command.payload, by=command.by, id=command.id)], None)
     if command.payload:
         record([CtxPatched(ctx_patch(state.ctx, command.payload), "signal")], state.seq)
     return _ACCEPTED
@@ -132,6 +143,10 @@ def _timer(state: State, command: FireTimer, env: EvaluationContext, record: Rec
         record(events, cause)
     due = [run_id for run_id, at in state.due.items() if at <= env.at]
     for run_id in due:
+        wait = state.waits.get(run_id)
+        if wait is not None:
+            record([end_due_wait(wait)], wait.seq)
+            continue
         child = state.children.get(run_id)
         if child is not None and child.run_id in state.open:
             why = f"the child execution exceeded spec.timeout ({child.request.timeout_s:g} s)"
@@ -170,18 +185,18 @@ def _claim(state: State, command: ClaimRun, env: EvaluationContext, record: Reco
 
 
 def _expired(state: State, command: ExpireLease, env: EvaluationContext, record: Record) -> Reply:
-    return _end_lease(state, command.run_id, command.epoch, record, returned=False)
+    return _end_lease(state, command, record, stopped=command.stopped)
 
 
 def _returned(state: State, command: ReturnRun, env: EvaluationContext, record: Record) -> Reply:
-    return _end_lease(state, command.run_id, command.epoch, record, returned=True)
+    return _end_lease(state, command, record, returned=True, begun=command.begun)
 
 
-def _end_lease(state: State, run_id: str, epoch: int, record: Record, *, returned: bool) -> Reply:
-    run = state.open.get(run_id)
-    if run is None or run.status != "leased" or run.epoch != epoch:
+def _end_lease(state: State, command: ExpireLease | ReturnRun, record: Record, **how: bool) -> Reply:
+    run = state.open.get(command.run_id)
+    if run is None or run.status != "leased" or run.epoch != command.epoch:
         return Reply(False, "the lease is not current")
-    record([lose_lease(state, run, returned=returned)], run.seq)
+    record([lose_lease(state, run, **how)], run.seq)
     return _ACCEPTED
 
 
@@ -208,7 +223,46 @@ def _report(state: State, command: ReportRun, env: EvaluationContext, record: Re
         new = [event for event, check in zip(new, known, strict=True) if check is None]
     if new and (run.status == "suspended" or not run.epoch):
         return _rejected(report, f"the run is {run.status}")
+    reused = _reused_number(run, new)
+    if reused is not None:
+        why = f"attempt {reused.attempt} of task {reused.task} (visit {reused.visit}) was used before"
+        return _refuse(state, run, report, why, record)
+    if run.status == "queued":
+        return _accept_late(state, env, run, report, new, record)
     return _accept_events(state, env, run, report, new, record)
+
+
+def _reused_number(run: Run, new: Sequence[Any]) -> TaskStarted | None:
+    """The first start with the number of an earlier start of the same visit, or with one that a lost lease used up."""
+    last, used = run.started, run.lost
+    for event in new:
+        kind = type(event)
+        if kind is TaskDone:
+            used = 0
+        elif kind is TaskStarted and event.kind != WORKBOOK:  # the call of a block starts no tool
+            if last is not None and last[0] == event.task and last[1] == event.visit and event.attempt <= last[2]:
+                return event  # type: ignore[no-any-return]
+            if event.attempt <= used:
+                return event  # type: ignore[no-any-return]
+            last = (event.task, event.visit, event.attempt)
+    return None
+
+
+def _accept_late(
+    state: State, env: EvaluationContext, run: Run, report: Report, new: Sequence[Event], record: Record
+) -> Reply:
+    """A report after the lease has ended, while no other worker has claimed the run.
+
+    It may end its task, but not start another: the next lease starts it, and a start here would be a second one."""
+    ends = (number for number in range(len(new), 0, -1) if type(new[number - 1]) in _CLOSING)
+    rest = new[next(ends, 0) :]
+    start = next((number for number, event in enumerate(rest) if type(event) is TaskStarted), None)
+    if start is None:
+        return _accept_events(state, env, run, report, new, record)
+    kept = new[: len(new) - len(rest) + start]
+    if kept:
+        _accept_events(state, env, run, report, kept, record)
+    return _rejected(report, "the lease has ended: no further task can start")
 
 
 def _accept_events(
@@ -233,12 +287,15 @@ def _accept_events(
             break
         else:
             batch.append(event)
-            if kind is ChildRequested:
-                break  # the run is suspended until the child ends
+            if kind in _SUSPENDING:
+                break
     if batch:
         record(batch, lease)
-        if type(batch[-1]) is ChildRequested:
-            _limit_depth(state, batch[-1], record)
+        last = batch[-1]
+        if type(last) is ChildRequested:
+            _limit_depth(state, last, record)
+        elif type(last) is WaitStarted:
+            take_kept(state, last, record)
     return Reply(True, "", ReportAck(report.run_id, True))
 
 

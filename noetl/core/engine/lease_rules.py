@@ -135,9 +135,14 @@ def is_innermost(state: State, loop: Loop) -> bool:
     return loop.depth + 1 == len(state.net.compiled(loop.step_run.step.name).loops)
 
 
-def lose_lease(state: State, run: Run, *, returned: bool = False) -> WorkerLost:
-    """The event that ends a lease (expired or returned), so that another worker can claim the run."""
+def lose_lease(
+    state: State, run: Run, *, returned: bool = False, begun: bool = False, stopped: bool = False
+) -> WorkerLost:
+    """The event that ends a lease (expired or returned), so that another worker can claim the run.
+
+    A reported start counts as begun, whatever the worker says: its number is in the log."""
     step_run = run.step_run
+    begun = returned and (begun or run.current is not None)
     return WorkerLost(
         step=step_run.step.name,
         step_run_id=step_run.id,
@@ -145,7 +150,9 @@ def lose_lease(state: State, run: Run, *, returned: bool = False) -> WorkerLost:
         path=run.path,
         worker=run.worker,
         returned=returned,
-        resume=None if returned else _ambiguous(state, run),
+        begun=begun,
+        stopped=stopped,
+        resume=_ambiguous(state, run) if begun or not returned else None,
     )
 
 
@@ -190,11 +197,11 @@ def end_run(state: State, env: EvaluationContext, run: Run, why: ErrorInfo) -> E
 def worker_lost(state: State, event: WorkerLost, env: EvaluationContext) -> list[Event]:
     """Fail a run that lost three workers in a row."""
     run = state.open.get(iteration_id(event.step_run_id, event.path))
-    if run is None or event.returned or run.lost < POISON:
+    if run is None or event.returned or run.suspect < POISON:
         return []
     why = error_info(
         "worker.lost",
-        f"{run.lost} workers in a row were lost while they executed this run; it is not retried",
+        f"{run.suspect} workers in a row were lost while they executed this run; it is not retried",
         retryable=False,
     )
     return [end_run(state, env, run, why)]

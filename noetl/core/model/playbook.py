@@ -35,6 +35,8 @@ DEFAULT_MAX_STEP_RUNS = 1_000_000
 MAX_CALL_DEPTH = 32
 
 ALL = "*"
+WORKBOOK = "workbook"  # the kind of a call of a block: it starts no tool of its own
+WAIT = "wait"  # the kind of a task that waits for a signal or for time: the server ends it
 STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
 
 
@@ -77,10 +79,11 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 class OutputPolicy(Struct, frozen=True, omit_defaults=True):
-    """`output: {store, select}`: where a large result is stored and which fields are inline."""
+    """`output: {store, select, inline_max_bytes}`: where a large result is stored and what is inline."""
 
     store: dict[str, Value] = field(default_factory=dict)
     select: tuple[str, ...] = ()
+    inline_max_bytes: int | None = None
 
 
 class Task(Struct, frozen=True, omit_defaults=True):

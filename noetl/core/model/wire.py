@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from noetl.core.model.events import decode_body, encode_body
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, Report, ReportAck, RunContext, RunOrder
 
 RunEpoch = tuple[str, int]
@@ -49,11 +50,12 @@ class ExtendRequest(Struct, frozen=True):
     runs: list[RunEpoch]
 
 
-class RunsRequest(Struct, frozen=True):
-    """Runs that a worker returns."""
+class RunsRequest(Struct, frozen=True, omit_defaults=True):
+    """Runs that a worker returns; the tools of those in `begun` had begun."""
 
     worker: str
     runs: list[RunEpoch]
+    begun: list[str] = field(default_factory=list)
 
 
 class RevokedRequest(Struct, frozen=True):
@@ -101,6 +103,14 @@ class ReportReply(Struct, frozen=True):
 
     acks: list[ReportAck] = field(name="verdicts")
     orders: OrdersReply
+
+
+class LogsRequest(Struct, frozen=True):
+    """Lines that tasks have printed. `number` counts the requests of a worker."""
+
+    worker: str
+    number: int
+    chunks: list[LogChunk]
 
 
 class SecretsRequest(Struct, frozen=True):

@@ -17,11 +17,11 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
-from noetl.core.model.playbook import DEFAULT_ATTEMPTS, DEFAULT_MAX_DELAY
+from noetl.core.model.playbook import DEFAULT_ATTEMPTS, DEFAULT_MAX_DELAY, WORKBOOK
 from noetl.core.pipeline.backoff import delay_before_next, is_retried, with_retry_after
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.policy import number, text
-from noetl.core.pipeline.program import PLAYBOOK, WORKBOOK, CompiledRule, CompiledTask
+from noetl.core.pipeline.program import PLAYBOOK, CompiledRule, CompiledTask
 from noetl.core.templates.template import compile_value
 
 Do = Literal["continue", "skip", "retry", "jump", "break", "fail"]

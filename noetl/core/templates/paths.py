@@ -1,6 +1,6 @@
 """Templates for names of local files: values cannot leave the folder that the author wrote before them.
 
-In `data/{{ workload.name }}.csv` the author has chosen the folder `data`; the value `../../etc/passwd` is an error. A text
+In `data/{{ workload.name }}.csv` the author has chosen the folder `data`; the value `../../x` is an error. A text
 that begins with an expression leaves the choice to the value, but `..` does not lead out of the playbook's folder.
 The check is about names: symbolic links are part of the author's folders.
 """

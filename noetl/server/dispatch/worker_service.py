@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
 from noetl.core.model import events as ev
 from noetl.core.model.ids import execution_of, iteration_id
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
 from noetl.observability import metrics
@@ -28,6 +29,7 @@ from noetl.runtime.tasks import cancel
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
 from noetl.server.dispatch.leases import Lease, Leases
+from noetl.server.dispatch.task_logs import TaskLogs
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.execution_actor import ExecutionActor, SlotOffer
@@ -55,6 +57,7 @@ class WorkerService:
     limiter: ConcurrencyLimiter
     background: BackgroundTasks
     clock: Clock
+    task_logs: TaskLogs
     keychain: Keychain | None = None
     heartbeats: WorkerHeartbeats | None = None  # shared by several servers of one store
     term: float | None = None  # seconds of a lease without heartbeat; None: unlimited
@@ -93,9 +96,16 @@ class WorkerService:
         """Runs that were revoked from this worker; waits up to `wait` seconds for one."""
         return await self.leases.revocations(worker, wait)
 
-    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """Return runs that a worker does not run; other workers may claim them at once."""
-        replies = [self.executions.send(execution_of(run_id), ReturnRun(run_id, epoch)) for run_id, epoch in runs]
+    async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
+        """Store lines that tasks have printed."""
+        await self.task_logs.accept(worker, number, chunks)
+
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
+        """Return runs that a worker does not run any more; other workers may claim them at once."""
+        replies = [
+            self.executions.send(execution_of(run_id), ReturnRun(run_id, epoch, run_id in begun))
+            for run_id, epoch in runs
+        ]
         for reply in replies:
             await reply
 
@@ -181,9 +191,9 @@ class WorkerService:
                 self.leases.revoke(lease.run_id, lease.epoch, lease.worker)
 
     def expire_all(self, state: State) -> None:
-        """Expire every lease of a folded log: its workers have stopped."""
+        """Expire every lease of a folded log: its workers stopped with the process that ran them."""
         for run_id, epoch, _ in leases(state):
-            self._expire(run_id, epoch)
+            self._expire(ExpireLease(run_id, epoch, stopped=True))
 
     # ── internals ───────────────────────────────────────────────────────────────────────
 
@@ -312,7 +322,7 @@ class WorkerService:
                 )  # fmt: skip
                 self._dispatcher.dismiss(lease.worker)
                 self.leases.release(lease.run_id, lease.epoch)
-                self._expire(lease.run_id, lease.epoch)
+                self._expire(ExpireLease(lease.run_id, lease.epoch))
 
     async def _is_current(self, lease: Lease) -> bool:
         """Whether the log still has a lease that may have ended on another server."""
@@ -334,11 +344,10 @@ class WorkerService:
         self.leases.prolong(lease, term - silent)
         return True
 
-    def _expire(self, run_id: str, epoch: int) -> None:
-        execution_id = execution_of(run_id)
-        command = ExpireLease(run_id, epoch)
+    def _expire(self, command: ExpireLease) -> None:
+        execution_id = execution_of(command.run_id)
         self.background.run_until_done(
-            f"expiring the lease of {run_id}", lambda: self.executions.send(execution_id, command)
+            f"expiring the lease of {command.run_id}", lambda: self.executions.send(execution_id, command)
         )
 
 
@@ -385,4 +394,5 @@ _LEASE_CHANGES: dict[type[ev.Event], Callable[[Leases, Any], None]] = {
     ev.IterationFailed: _ended,
     ev.WorkerLost: _ended,
     ev.ChildRequested: _suspended,
+    ev.WaitStarted: _ended,
 }

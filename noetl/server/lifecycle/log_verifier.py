@@ -1,9 +1,10 @@
-"""Verifies that every log is intact and that the summaries of executions agree with the logs."""
+"""Verifies that every log is intact, that no attempt was started twice, and that the summaries agree with the logs."""
 
 from __future__ import annotations
 
 import msgspec
 
+from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.errors import CorruptLog
 from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
@@ -35,10 +36,18 @@ async def _verify_one(store: EventStore, listed: ExecutionSummary) -> int:
         return 0  # deleted meanwhile
     expected = ExecutionSummary(execution_id=execution_id, path="", status="pending", started_at=0.0, key=summary.key)
     seq = 0
+    ledger = AttemptLedger()
+    repeated: list[str] = []
     while seq < summary.seq and (page := await store.read(execution_id, seq, min(EVENTS, summary.seq - seq))):
         expected = project(expected, page)
+        repeated += (each for event in page for each in ledger.violations(event.body))
         seq = page[-1].seq
-    # `held` also depends on the playbook and is rewritten with every append.
-    if seq and msgspec.structs.replace(expected, seq=seq) != msgspec.structs.replace(summary, seq=seq, held=None):
+    # These fields also depend on the playbook, and are rewritten with every append.
+    status = "running" if summary.status == "waiting" else summary.status
+    found = msgspec.structs.replace(summary, seq=seq, status=status, held=None, due=None, inbox=0)
+    if seq and msgspec.structs.replace(expected, seq=seq) != found:
         raise CorruptLog(f"execution {execution_id}: its summary does not match its log; the log is authoritative")
+    if repeated:
+        more = f" (and {len(repeated) - 1} more)" if len(repeated) > 1 else ""
+        raise CorruptLog(f"execution {execution_id}: a tool may have run twice: {repeated[0]}{more}")
     return seq

@@ -72,14 +72,14 @@ class Catalog:
             compilation = self.check(source, strict=strict, legacy=legacy)
         else:
             compilation = await self.run_in_thread(lambda: self.check(source, strict=strict, legacy=legacy))
-        return self.add(source, compilation, strict=strict, legacy=legacy)
-
-    def add(self, source: Source, compilation: Compilation, *, strict: bool = False, legacy: bool = False) -> Playbook:
-        """Cache a compilation of this source and return its playbook; raises InvalidPlaybook if it has errors."""
         if compilation.playbook is None:
             raise InvalidPlaybook(compilation.diagnostics)
+        return self.add(source, compilation.playbook, strict=strict, legacy=legacy)
+
+    def add(self, source: Source, playbook: Playbook, *, strict: bool = False, legacy: bool = False) -> Playbook:
+        """Cache a compiled playbook under the digest of its source, and return it with that digest."""
         digest = source_digest(source)
-        playbook = msgspec.structs.replace(compilation.playbook, digest=digest, file=source.file)
+        playbook = msgspec.structs.replace(playbook, digest=digest, file=source.file)
         self._remember(self._compiled, (digest, strict, legacy), playbook)
         return playbook
 

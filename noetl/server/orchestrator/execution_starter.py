@@ -54,8 +54,8 @@ class ExecutionStarter(Struct, eq=False):
 
     async def _compile(self, source: Source, submission: Submission) -> Playbook:
         modes = {"strict": submission.strict, "legacy": submission.legacy}
-        if submission.compilation is not None:
-            return self._catalog.add(source, submission.compilation, **modes)
+        if submission.playbook is not None:
+            return self._catalog.add(source, submission.playbook, **modes)
         return await self._catalog.compile(source, **modes)
 
     async def _start(self, playbook: Playbook, command: StartExecution, submission: Submission) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -15,9 +15,6 @@ from noetl.core.model.playbook import Playbook
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable
 from noetl.server.orchestrator.catalog import Catalog, Source, source_digest
 from noetl.storage.ports.secrets import Keychain
-
-if TYPE_CHECKING:
-    from noetl.core.language.compile import Compilation
 
 
 class Submission(Struct, frozen=True):
@@ -38,7 +35,7 @@ class Submission(Struct, frozen=True):
     rerun: RerunSource | None = None
     caller: str = ""  # file of the playbook that calls this one
     trace: str | None = None  # W3C traceparent of the caller
-    compilation: Compilation | None = None  # of `text`, with the same modes, if the caller has compiled it
+    playbook: Playbook | None = None  # `text` compiled with the same modes, if the caller has compiled it
 
 
 async def source_of(submission: Submission, catalog: Catalog) -> Source:

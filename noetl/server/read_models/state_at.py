@@ -6,6 +6,7 @@ from typing import Any
 
 from noetl.core.engine.state import Loop, Run, State, StepRecord, StepRun
 from noetl.core.model.events import instant
+from noetl.core.model.secret_names import mask_secret_names
 from noetl.server.read_models.summaries import output_document
 
 
@@ -17,8 +18,8 @@ def state_document(state: State) -> dict[str, Any]:
         "seq": state.seq,
         "at": instant(state.at),
         "status": state.status,
-        "workload": state.workload,
-        "ctx": state.ctx,
+        "workload": mask_secret_names(state.workload),
+        "ctx": mask_secret_names(state.ctx),
         "steps": {name: _step(state, record) for name, record in state.steps.items()},
         "waiting": [
             {"step": step, "token": token.id, "from": token.origin, "reason": token.reason}
@@ -30,6 +31,18 @@ def state_document(state: State) -> dict[str, Any]:
         "children": [
             {"run_id": child.run_id, "path": child.request.playbook, "execution_id": child.child}
             for child in state.children.values()
+        ],
+        "waits": [
+            {
+                "run_id": wait.run_id,
+                "key": wait.key,
+                "task": wait.request.task,
+                "signal": wait.request.signal,
+                "title": wait.request.title,
+                "since": instant(wait.at),
+                "due": None if wait.due is None else instant(wait.due),
+            }
+            for wait in state.waits.values()
         ],
         "output": output_document(state.output) if state.output is not None else None,
         "error": {"kind": state.error.kind, "message": state.error.message} if state.error else None,

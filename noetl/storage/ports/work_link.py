@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 
 
@@ -22,14 +23,18 @@ class WorkLink(Protocol):
         """The runs that this worker has lost (cancelled, timed out, leased to another worker): it must stop them and
         report nothing more. A long poll of up to `wait` seconds."""
 
-    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
-        """Return unfinished runs (run id, epoch); this does not count as an attempt."""
+    async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
+        """Return unfinished runs (run id, epoch). An attempt is used up only of the runs whose tool had begun."""
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Report events; returns after they are committed. With `free` slots the reply may
         have the next runs, leased in the same append."""
+
+    async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
+        """Send lines that tasks have printed; `number` counts the requests of a worker, so that a repeated one is
+        recognized."""
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""

@@ -6,8 +6,10 @@ from noetl.core.model.tool import Field, Members
 
 SCRIPT_MEMBERS = Members(
     fields={
-        "uri": Field("string", "The file, URL or object with the code.", required=True),
+        "uri": Field("string", "The file, URL or object with the code."),
         "source": Field("any", "Where it is: `{type: file|http|inline|gcs|s3, ...}`."),
         "auth": Field("any", "The credential for the source.", aliases=("credential",)),
-    }
+        "code": Field("code", "The text itself, of a source of type `inline`.", aliases=("content", "text", "script")),
+    },
+    requires=(("uri", "source", "code"),),
 )

@@ -206,16 +206,25 @@ class _Log:
         if self.remaining < 0:
             line = "... log truncated (spec.max_log_bytes)"
         self.host.log(line, stream=stream)
-        line = line if len(line) <= MAX_LINE else line[:MAX_LINE] + " ..."
+        if len(line) > MAX_LINE:
+            line = self.host.mask(line)[:MAX_LINE] + " ..."
         self.last_lines.append(line)
         self._size += len(line) + 1
         while self._size > OUTCOME_LOG and self.last_lines:
             self._size -= len(self.last_lines.popleft()) + 1
             self._truncated = True
 
+    def full(self) -> bool:
+        """Whether no more lines should be read for now."""
+        return self.remaining >= 0 and self.host.log_full()
+
+    async def room(self) -> None:
+        """Return when more lines can be read."""
+        await self.host.log_room()
+
     def text(self) -> str:
         """The last lines; secrets are masked with the rest of the outcome."""
-        return ("... (earlier lines are in the worker's log)\n" if self._truncated else "") + "\n".join(self.last_lines)
+        return ("... (earlier lines are in the task log)\n" if self._truncated else "") + "\n".join(self.last_lines)
 
 
 # ── error outcomes ──────────────────────────────────────────────────────────────────────

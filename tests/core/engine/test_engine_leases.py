@@ -16,6 +16,8 @@ from noetl.core.model.events import (
     StepDone,
     StepFailed,
     StepStarted,
+    TaskDone,
+    TaskProgress,
     TaskStarted,
     WorkerLost,
 )
@@ -203,6 +205,89 @@ def test_a_task_that_was_reported_as_started_is_ambiguous():
     harness.report(order, started)
     harness.send(ExpireLease(order.run_id, order.epoch))
     assert harness.claim().resume.error.kind == "ambiguous"
+
+
+# ── attempts ────────────────────────────────────────────────────────────────────────────
+
+
+def started(order, task, attempt=1, visit=1, kind="http"):
+    return TaskStarted("start", order.context.step_run_id, task, kind, visit=visit, attempt=attempt, path=order.path)
+
+
+def test_a_late_report_ends_its_task_but_starts_no_other():
+    harness = Harness(ONE).start()
+    order = harness.claim()
+    harness.send(ExpireLease(order.run_id, order.epoch))
+    done = task_done(order, "first", position=Position(task="second"))
+    reply = harness.report(order, done, started(order, "second"))
+    assert not reply.accepted
+    assert [event.task for event in harness.of(TaskDone)] == ["first"]
+    assert not harness.of(TaskStarted)
+    again = harness.claim(worker="w2")
+    assert (again.position, again.lost, again.resume) == (Position(task="second"), 0, None)
+    assert harness.report(again, started(again, "second")).accepted
+
+
+def test_a_late_report_of_progress_does_not_stop_the_task():
+    harness = Harness(ONE).start()
+    order = harness.claim()
+    harness.report(order, started(order, "first"))
+    harness.send(ExpireLease(order.run_id, order.epoch))
+    assert harness.report(order, TaskProgress("start", order.run_id, "first", counts={"rows": 5.0})).accepted
+    assert harness.report(order, task_done(order, "first", position=Position(task="second"))).accepted
+
+
+def test_a_returned_run_whose_tool_had_begun_uses_up_the_attempt_but_is_no_evidence_of_poison():
+    harness = Harness(ONE.replace("at_most_once", "at_least_once")).start()
+    for number in range(5):
+        order = harness.claim()
+        assert order.lost == number
+        assert harness.send(ReturnRun(order.run_id, order.epoch, begun=True)).replies[0].accepted
+    assert harness.status is None
+
+
+def test_a_reported_start_counts_as_begun():
+    harness = Harness(ONE).start()
+    order = harness.claim()
+    harness.report(order, started(order, "first"))
+    harness.send(ReturnRun(order.run_id, order.epoch, begun=False))
+    assert harness.claim(worker="w2").lost == 1
+
+
+def test_a_returned_at_most_once_task_that_had_begun_is_ambiguous():
+    harness = Harness(ONE).start()
+    order = harness.claim()
+    harness.report(order, task_done(order, "first", position=Position(task="second")))
+    harness.send(ReturnRun(order.run_id, order.epoch, begun=True))
+    assert harness.claim(worker="w2").resume.error.kind == "ambiguous"
+
+
+def test_the_number_of_an_attempt_is_never_accepted_twice():
+    harness = Harness(ONE.replace("at_most_once", "at_least_once")).start()
+    order = harness.claim()
+    harness.report(order, started(order, "first"))
+    harness.send(ExpireLease(order.run_id, order.epoch))
+    again = harness.claim(worker="w2")
+    assert not harness.report(again, started(again, "first", 1)).accepted
+    assert harness.report(again, started(again, "first", 2)).accepted
+
+
+def test_the_number_that_a_lost_lease_used_up_is_not_accepted():
+    harness = Harness(ONE).start()
+    order = harness.claim()
+    harness.send(ExpireLease(order.run_id, order.epoch))  # the lease covers the start of the first task
+    again = harness.claim(worker="w2")
+    assert not harness.report(again, started(again, "first", 1)).accepted
+    assert harness.report(again, started(again, "first", 2)).accepted
+
+
+def test_a_stopped_process_is_no_evidence_of_poison():
+    harness = Harness(ONE.replace("at_most_once", "at_least_once")).start()
+    for number in range(5):
+        order = harness.claim()
+        assert order.lost == number
+        harness.send(ExpireLease(order.run_id, order.epoch, stopped=True))
+    assert harness.status is None
 
 
 # ── reports ─────────────────────────────────────────────────────────────────────────────

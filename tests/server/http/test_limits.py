@@ -22,7 +22,7 @@ LONG = HEAD.format(name="long") + "  - {step: start, tool: {kind: shell, command
 SLOW = HEAD.format(name="slow") + (
     "  - step: start\n"
     "    loop: {in: '{{ range(4) | list }}', iterator: n, spec: {mode: parallel}}\n"
-    "    tool: {kind: shell, command: sleep 0.1, auth: shop}\n"
+    "    tool: {kind: shell, command: sleep 0.1, input: {auth: shop}}\n"
 )
 
 

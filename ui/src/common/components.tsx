@@ -67,6 +67,16 @@ export function ErrorState({ problem, retry }: { problem: unknown; retry?: () =>
   );
 }
 
+/** A banner over data that may be outdated because the last request failed. */
+export function Unreachable({ problem }: { problem: Problem | null }) {
+  if (!problem) return null;
+  return (
+    <p class="banner" role="status">
+      {problem.title}. {problem.detail}
+    </p>
+  );
+}
+
 export function Loading({ what = "Loading" }: { what?: string }) {
   const [slow, setSlow] = useState(false);
   useEffect(() => {
@@ -80,6 +90,14 @@ export function Loading({ what = "Loading" }: { what?: string }) {
   );
 }
 
+/** Focus the first field of a form, or its main button; false if it has neither. */
+export function focusField(inside: HTMLElement | null | undefined): boolean {
+  const fields = "input:not([type=hidden]):not(:disabled), textarea, select";
+  const found = inside?.querySelector<HTMLElement>(fields) ?? inside?.querySelector<HTMLElement>(".button.primary, .button.danger");
+  found?.focus();
+  return !!found;
+}
+
 interface DialogProps {
   title: string;
   onClose: () => void;
@@ -87,16 +105,21 @@ interface DialogProps {
   actions?: ComponentChildren;
 }
 
-/** A modal dialog; Escape and a click on the backdrop close it, and focus is restored. */
+/** A modal dialog; Escape and a click on the backdrop close it, and focus is restored.
+ *
+ * The focus is on the first field; without a field it is on the dialog itself, so that Enter never presses "Close". A
+ * form that is loaded later calls `focusField`. */
 export function Dialog({ title, onClose, children, actions }: DialogProps) {
   const element = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     element.current?.showModal();
+    if (!focusField(element.current)) element.current?.focus();
   }, []);
   return (
     <dialog
       ref={element}
       aria-label={title}
+      tabIndex={-1}
       onClose={onClose}
       onClick={(event) => event.target === element.current && element.current?.close()}
     >

@@ -8,7 +8,11 @@ export interface FetchState<T> {
   reload: () => void;
 }
 
-/** The response of a GET, polled every `every` ms while the tab is visible. `path` null sends no request. */
+const RETRY = 2000; // ms between requests while the server is unreachable
+
+/** The response of a GET, polled every `every` ms while the tab is visible. `path` null sends no request.
+ *
+ * While the server is unreachable the request is repeated, so that the page recovers by itself. */
 export function useFetch<T>(path: string | null, params: Record<string, any> = {}, every = 0): FetchState<T> {
   const [value, setValue] = useState<T | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
@@ -29,6 +33,7 @@ export function useFetch<T>(path: string | null, params: Record<string, any> = {
         timer = window.setTimeout(poll, every);
         return;
       }
+      let lost = false;
       try {
         const found = await api.get<T>(path, params, leaving.signal);
         shown.current = key;
@@ -36,9 +41,11 @@ export function useFetch<T>(path: string | null, params: Record<string, any> = {
         setProblem(null);
       } catch (error) {
         if (leaving.signal.aborted) return;
-        setProblem(error instanceof Problem ? error : new Problem(-1, "Unexpected error", String(error)));
+        const problem = error instanceof Problem ? error : new Problem(-1, "Unexpected error", String(error));
+        lost = problem.unreachable;
+        setProblem(problem);
       }
-      if (every && !leaving.signal.aborted) timer = window.setTimeout(poll, every);
+      if (!leaving.signal.aborted && (every || lost)) timer = window.setTimeout(poll, lost ? Math.min(every || RETRY, RETRY) : every);
     };
     void poll();
     return () => {

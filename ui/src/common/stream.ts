@@ -12,7 +12,7 @@ interface Listening {
   onState?: (state: StreamState) => void;
 }
 
-const MAX_PAUSE = 8000;
+const MAX_PAUSE = 2000;
 const HIDDEN_TIMEOUT = 15_000; // a hidden tab closes its connection after this time, as browsers allow six per server
 
 /** Listen until stopped or until the server sends `event: end`; returns a function that stops. */

@@ -107,6 +107,7 @@ function RerunDialog({ id, steps, from, close }: { id: string; steps: string[]; 
       const body = { ...(step ? { from: step } : {}), ...(change ? { payload: value } : {}) };
       const made = await api.post<{ execution_id: string }>(`/api/executions/${id}/rerun`, body, key);
       notify("Started as a new execution");
+      close();
       go(`/executions/${made.execution_id}`);
     } catch (error) {
       notifyProblem(error instanceof Problem ? error : String(error));

@@ -1,5 +1,4 @@
 /** One execution: graph, timeline, events, state, results and logs, at any event of its log. */
-import "./execution.css";
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
 import { EmptyState, ErrorState, Loading, Status, Tabs } from "../common/components";
 import { Link, setQuery, useLocation } from "../common/router";

@@ -18,10 +18,21 @@ function Value({ value, name, open }: { value: unknown; name?: string; open: num
   return (
     <div class="j-leaf">
       {label}
-      <Leaf value={value} />
+      {isHidden(name, value) ? <Hidden /> : <Leaf value={value} />}
     </div>
   );
 }
+
+/** Names of values that are secret by convention; the same as in `core/model/secret_names.py`. */
+const SECRET = /passw(or)?d|secret|token|api_?key|private_?key|credential|authorization/i;
+
+const isHidden = (name: string | undefined, value: unknown) => name !== undefined && typeof value === "string" && value !== "" && SECRET.test(name);
+
+const Hidden = () => (
+  <span class="j-null" title="Hidden because of its name">
+    ***
+  </span>
+);
 
 function Leaf({ value }: { value: unknown }) {
   const [whole, setWhole] = useState(false);
@@ -114,7 +125,7 @@ export function DataTable({ rows, columns, from = 0 }: { rows: Record<string, un
               <td class="number quiet">{(from + at).toLocaleString()}</td>
               {columns.map((name) => (
                 <td key={name} class={typeof row[name] === "number" ? "number right" : ""}>
-                  <Cell value={row[name]} />
+                  {isHidden(name, row[name]) ? <Hidden /> : <Cell value={row[name]} />}
                 </td>
               ))}
             </tr>

@@ -1,8 +1,7 @@
 /** The list of executions: live updates, filters in the URL, bulk actions. */
-import "./executions.css";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, once } from "../common/api";
-import { Button, Dialog, EmptyState, ErrorState, Loading, notify, notifyProblem, Status } from "../common/components";
+import { Button, Dialog, EmptyState, ErrorState, Loading, notify, notifyProblem, Status, Unreachable } from "../common/components";
 import { go, Link, setQuery } from "../common/router";
 import { useHasRole } from "../common/session";
 import { Duration, Time } from "../common/times";
@@ -48,11 +47,7 @@ export function Executions() {
         )
       ) : (
         <>
-          {problem && (
-            <p class="banner" role="status">
-              {problem.title}. {problem.detail}
-            </p>
-          )}
+          <Unreachable problem={problem} />
           <Table rows={rows} chosen={chosen} toggle={toggle} setChosen={setChosen} canOperate={canOperate} />
           {more && (
             <p class="more">

@@ -1,6 +1,4 @@
 /** The workflow graph: steps and arcs, with their status at a position in the log. */
-import "@xyflow/react/dist/base.css";
-import "./net.css";
 import { BaseEdge, Controls, EdgeLabelRenderer, Handle, MarkerType, Position, ReactFlow, ReactFlowProvider, useReactFlow, type Edge, type EdgeProps, type Node, type NodeProps } from "@xyflow/react";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Moment, StepMoment } from "../execution/moment";

@@ -63,7 +63,7 @@ export function ListHeader({ words, children }: { words: string; children: Compo
 export function List({ heads, class: more = "", children }: { heads: ComponentChildren[]; class?: string; children: ComponentChildren }) {
   return (
     <div class="card scrolled">
-      <table class={`list ${more}`}>
+      <table class={`list stacked ${more}`}>
         <thead>
           <tr>
             {heads.map((head, at) => (

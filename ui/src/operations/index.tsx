@@ -1,5 +1,4 @@
 /** Workers, queue, limits, schedules, webhooks, credentials; `params.rest` is the part of the path after /operations/. */
-import "./operations.css";
 import { EmptyState, Tabs } from "../common/components";
 import { go, Link } from "../common/router";
 import { useHasRole } from "../common/session";

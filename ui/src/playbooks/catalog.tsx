@@ -1,15 +1,16 @@
 /** The latest version of every playbook in the catalog. */
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { api, type Page } from "../common/api";
 import { useFetch } from "../common/fetch";
-import type { Row } from "../executions/data";
-import { Button, EmptyState, ErrorState, Loading, notifyProblem, Status } from "../common/components";
+import { Button, EmptyState, ErrorState, Loading, notifyProblem, Status, Unreachable } from "../common/components";
 import { go, Link, useQueryValue } from "../common/router";
 import { useHasRole } from "../common/session";
 import { Time } from "../common/times";
 import { pagePath, type Stored } from "./playbook";
 import { RunDialog } from "./run";
 import { STARTER } from "./starter";
+
+const POLL = 4000;
 
 export function Catalog() {
   const [search, setSearch] = useQueryValue("search");
@@ -19,13 +20,12 @@ export function Catalog() {
   const [running, setRunning] = useState<Stored | null>(null);
   const canRun = useHasRole("operator");
   const canWrite = useHasRole("author");
-  const { value, problem, reload } = useFetch<Page<Stored>>("/api/catalog", { search });
-  const latest = useLatest();
+  const { value, problem, reload } = useFetch<Page<Stored>>("/api/catalog", { search }, POLL);
   const box = useRef<HTMLInputElement>(null);
 
+  useEffect(() => setMore([]), [search]);
   useEffect(() => {
-    setMore([]);
-    setNext(value?.next ?? null);
+    if (!more.length) setNext(value?.next ?? null);
   }, [value]);
   useEffect(() => {
     const timer = setTimeout(() => typed !== search && setSearch(typed), 200);
@@ -55,7 +55,7 @@ export function Catalog() {
     }
   };
 
-  if (problem) return <ErrorState problem={problem} retry={reload} />;
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   if (value && !value.items.length && !search) return <FirstRun canWrite={canWrite} />;
   const rows = [...(value?.items ?? []), ...more];
   return (
@@ -76,6 +76,7 @@ export function Catalog() {
           </Button>
         )}
       </div>
+      <Unreachable problem={problem} />
       {!value && <Loading what="Loading catalog" />}
       {value && !rows.length && (
         <EmptyState title="No matching playbooks" action={<Button onClick={() => setTyped("")}>Show all</Button>}>
@@ -107,9 +108,9 @@ export function Catalog() {
                     {each.description && <div class="quiet">{each.description}</div>}
                   </td>
                   <td>
-                    {latest.has(each.path) ? (
-                      <Link to={`/executions/${latest.get(each.path)!.execution_id}`} class="plain">
-                        <Status status={latest.get(each.path)!.status} />
+                    {each.last_execution ? (
+                      <Link to={`/executions/${each.last_execution.execution_id}`} class="plain">
+                        <Status status={each.last_execution.status} />
                       </Link>
                     ) : (
                       <span class="quiet">–</span>
@@ -145,16 +146,6 @@ export function Catalog() {
       {running && <RunDialog path={running.path} title={running.path} onClose={() => setRunning(null)} />}
     </>
   );
-}
-
-/** The latest execution of each playbook, among the last 300. */
-function useLatest(): Map<string, Row> {
-  const { value } = useFetch<Page<Row>>("/api/executions", { limit: 300 }, 4000);
-  return useMemo(() => {
-    const found = new Map<string, Row>();
-    for (const row of value?.items ?? []) if (!found.has(row.path)) found.set(row.path, row);
-    return found;
-  }, [value]);
 }
 
 /** Move the focus to the playbook above or below; Enter opens it. */

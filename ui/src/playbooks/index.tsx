@@ -1,5 +1,4 @@
 /** The catalog, or one playbook with its editor; `params.rest` is its path. */
-import "./playbooks.css";
 import { useLocation } from "../common/router";
 import { Catalog } from "./catalog";
 import { NewPlaybook, RegisteredPlaybook } from "./page";

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { api, Problem, type Diagnostic } from "../common/api";
 import { useFetch } from "../common/fetch";
-import { Button, Dialog, ErrorState, Loading, notify, notifyProblem, Tabs } from "../common/components";
+import { Button, Dialog, ErrorState, Loading, notify, notifyProblem, Tabs, Unreachable } from "../common/components";
 import { pageUrl, go, Link, useLocation, useQueryValue } from "../common/router";
 import { useHasRole } from "../common/session";
 import { counted, ProblemList } from "./problem_list";
@@ -36,7 +36,7 @@ export function RegisteredPlaybook({ path }: { path: string }) {
   const [tab, setTab] = useQueryValue("tab", "text");
   const version = query.get("version");
   const { value, problem, reload } = useFetch<Stored>(catalogPath(path), { version });
-  if (problem) {
+  if (problem && !value) {
     return <ErrorState problem={problem.status === 404 ? new Problem(404, "Playbook not found", `${problem.detail}. Register it with: noetl register FILE.`) : problem} retry={reload} />;
   }
   return (
@@ -92,6 +92,7 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
   const [given, setGiven] = useState(() => ({ text: version ? begun : (loadDraft(path) ?? begun) }));
   const [text, setText] = useState(given.text);
   const [checked, setChecked] = useState<Checked | null>(null);
+  const [lost, setLost] = useState<Problem | null>(null);
   const [net, setNet] = useState<Net | null>(null);
   const [target, setTarget] = useState<{ line: number; column: number } | null>(null);
   const [legacy, setLegacy] = useState(false);
@@ -113,22 +114,28 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
   // Validates with a debounce; an older response never replaces a newer one.
   useEffect(() => {
     const mine = ++round.current;
-    const timer = setTimeout(
-      async () => {
+    let timer = 0;
+    const check = async () => {
         try {
           const answer = await api.post<Checked>("/api/validate", { content: text, legacy });
           if (mine !== round.current) return;
           setChecked(answer);
+          setLost(null);
           if (!answer.valid) return;
           const drawn = await api.post<Net>("/api/graph", { content: text, legacy });
           if (mine === round.current) setNet(drawn);
         } catch (error) {
-          if (mine === round.current && !(error instanceof Problem && error.unreachable)) notifyProblem(error);
+          if (mine !== round.current) return;
+          if (!(error instanceof Problem && error.unreachable)) return notifyProblem(error);
+          setLost(error);
+          timer = window.setTimeout(check, RETRY);
         }
-      },
-      checked ? 250 : 0,
-    );
-    return () => clearTimeout(timer);
+    };
+    timer = window.setTimeout(check, checked ? 250 : 0);
+    return () => {
+      round.current++;
+      clearTimeout(timer);
+    };
   }, [text, legacy]);
 
   const replace = (made: string) => {
@@ -185,12 +192,12 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
     <div class="workbench">
       <div class="row tools">
         {canWrite && (
-          <Button kind="primary" onClick={() => save()} disabled={busy || !changed || checked?.valid === false} title="Register a new version (Ctrl+S)">
+          <Button kind="primary" onClick={() => save()} disabled={busy || !changed || !checked?.valid || !!lost} title="Register a new version (Ctrl+S)">
             {version ? "Register as latest" : path ? "Register" : "Register playbook"}
           </Button>
         )}
         {canRun && (
-          <Button onClick={() => setRunning(true)} disabled={checked?.valid === false} title="Run this playbook (Ctrl+Enter)">
+          <Button onClick={() => setRunning(true)} disabled={checked?.valid === false || !!lost} title="Run this playbook (Ctrl+Enter)">
             Run…
           </Button>
         )}
@@ -218,9 +225,10 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
         <span class="quiet" role="status">
           {version ? `version ${version} · ` : ""}
           {changed && path ? "changed · " : ""}
-          {checked ? counted(found) : ""}
+          {lost ? "not checked: the server is unreachable" : checked ? counted(found) : ""}
         </span>
       </div>
+      <Unreachable problem={lost} />
       <div class="halves">
         <section class="card text" aria-label="Source">
           <EditorView
@@ -241,7 +249,9 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
             <Preview net={net} stale={checked?.valid === false} onGo={(line) => goTo(line, 1)} />
           </section>
           <section class="card problems" aria-label="Problems">
-            {checked ? <ProblemList found={found} docs={checked.docs} onGo={goTo} onExplain={setExplaining} /> : <Loading what="Checking" />}
+            {lost ? (
+              <p class="pad quiet">The text is checked again when the server responds. Unsaved changes are kept in this browser.</p>
+            ) : checked ? <ProblemList found={found} docs={checked.docs} onGo={goTo} onExplain={setExplaining} /> : <Loading what="Checking" />}
           </section>
         </div>
       </div>
@@ -277,6 +287,8 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
     </div>
   );
 }
+
+const RETRY = 2000; // ms between checks while the server is unreachable
 
 // Diagnostics that `migrate` fixes.
 const OLDER = /^(v10|legacy)-/;

@@ -10,6 +10,7 @@ export interface Stored {
   description: string;
   steps: number;
   content?: string;
+  last_execution?: { execution_id: string; status: string } | null;
 }
 
 export interface Checked {

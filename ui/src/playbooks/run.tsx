@@ -1,7 +1,7 @@
 /** The run form: one field for each key of `workload`, typed by its default. */
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { api, once, Problem } from "../common/api";
-import { Button, Dialog, ErrorState, Loading } from "../common/components";
+import { Button, Dialog, ErrorState, focusField, Loading } from "../common/components";
 import { go } from "../common/router";
 import { Prose } from "./problem_list";
 
@@ -70,6 +70,10 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
       setGiven(Object.fromEntries(found.fields.map((field) => [field.name, begun(field)])));
     }, setFailed);
   }, []);
+
+  useEffect(() => {
+    if (form) focusField(document.getElementById("run-form")?.closest("dialog"));
+  }, [form]);
 
   const change = (name: string, value: Value) => {
     setGiven((all) => ({ ...all, [name]: value }));

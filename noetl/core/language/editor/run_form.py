@@ -17,8 +17,7 @@ from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of
 from noetl.core.language.source.yaml_source import read_source
 from noetl.core.model.playbook import Playbook
-
-_SECRET = re.compile(r"passw(or)?d|secret|token|api_?key|private_?key|credential", re.IGNORECASE)
+from noetl.core.model.secret_names import is_secret_name
 
 
 def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def form_document(text: str, playbook: Playbook) -> dict[str, Any]:
     fields = [_field(key, value, text, _help(lines, name.line)) for key, (name, value) in entries.items()]
     required = dict.fromkeys(key for key in _required_keys(root) if key not in playbook.workload)
     fields += [
-        {"name": key, "type": "any", "required": True, "secret": _is_secret(key), "help": ""} for key in required
+        {"name": key, "type": "any", "required": True, "secret": is_secret_name(key), "help": ""} for key in required
     ]
     return {
         "path": playbook.path,
@@ -57,7 +56,7 @@ def values_document(texts: Table[str, str]) -> dict[str, Any]:
 
 def _field(name: str, node: Node, text: str, help_text: str) -> dict[str, Any]:
     value = data_of(node)
-    secret = _is_secret(name) and isinstance(value, str) and "{{" not in value
+    secret = is_secret_name(name) and isinstance(value, str) and "{{" not in value
     field: dict[str, Any] = {"name": name, "type": _type(value), "required": False, "secret": secret, "help": help_text}
     if isinstance(value, list | dict):
         field["text"] = _source_lines(text, node)
@@ -78,10 +77,6 @@ def _type(value: Any) -> str:
         return "template" if "{{" in value or "{%" in value else "lines" if "\n" in value else "text"
     names = {int: "integer", float: "number", list: "list", dict: "mapping"}
     return names.get(type(value), "any")
-
-
-def _is_secret(name: str) -> bool:
-    return _SECRET.search(name) is not None
 
 
 def _help(lines: list[str], line: int) -> str:

@@ -66,6 +66,9 @@ PLACES = {
     "pool": "write `spec: {pool: ...}` beside `step`",
 }
 
+# Words that no kind has as a parameter. A plug-in that is not installed may have parameters named like the others.
+TASK_WORDS = frozenset({"when", "loop", "next", "set_ctx", "set_iter", "policy", "rules"})
+
 
 def place_of(key: str, spec: ToolSpec) -> str:
     """Where a word belongs that a kind does not declare as a parameter; empty if it has no other place."""

@@ -14,7 +14,7 @@ from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Fields, Reader
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, data_of, mapping_node
 from noetl.core.language.syntax.grammar import SHAPES
-from noetl.core.language.syntax.misplaced_keys import place_of
+from noetl.core.language.syntax.misplaced_keys import TASK_WORDS, place_of
 from noetl.core.language.syntax.parameter_values import Given, check_required, check_value, field_names, has_type
 from noetl.core.language.syntax.tree import Parameter, TaskSyntax
 from noetl.core.model.tool import ToolSpec
@@ -36,8 +36,9 @@ class _Binder:
 
     def bind_all(self, fields: Fields) -> None:
         beside = {key: entry for key, entry in fields.items() if key not in SHAPES["task"].keys}
-        if "retry" in self.spec.fields and "retry" in fields:
-            beside["retry"] = fields["retry"]
+        for own in ("retry", "timeout"):  # keys of every task that a kind may declare as parameters of its own
+            if own in self.spec.fields and own in fields:
+                beside[own] = fields[own]
         if "timeout" in beside and "timeout" not in self.names:
             key_node, _ = beside.pop("timeout")
             self.reader.add("old-spelling", key_node, "`timeout` belongs under `spec`", "write `spec: {timeout: ...}`")
@@ -94,7 +95,7 @@ class _Binder:
         """Whether a parameter that the kind does not declare is passed to the tool."""
         spec = self.spec
         if self.task.tool is None:
-            return not (beside and self._report_misplaced(key, key_node))
+            return not (beside and key in TASK_WORDS and self._report_misplaced(key, key_node))
         if beside and (self.reader.report_rejected("task", key, key_node) or self._report_misplaced(key, key_node)):
             return False
         if not beside and (spec.open_fields or self._reads_input(key)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -13,6 +13,8 @@ from noetl.server.http.dependencies import App, AppState, Author, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of, playbook_document
 from noetl.server.orchestrator.catalog import Source
+from noetl.server.read_models.documents import summary_document
+from noetl.storage.ports.playbooks import StoredPlaybook
 
 if TYPE_CHECKING:
     from noetl.core.language.compile import Compilation
@@ -38,10 +40,15 @@ async def _check(state: AppState, body: TextBody) -> Compilation:
 @router.post("/api/validate", summary="Validate a playbook")
 async def validate(state: App, _: Viewer, body: TextBody) -> Response:
     """`valid` is false if any diagnostic is an error; `docs` followed by a code is the address of its page."""
+    from noetl.core.language.checks.result_stores import unavailable_stores
     from noetl.core.language.diagnostics import DOCS
 
     found = await _check(state, body)
-    diagnostics = [each.as_dict() for each in found.diagnostics]
+    findings = list(found.diagnostics)
+    types = getattr(state.orchestrator.results, "types", None)
+    if found.playbook is not None and types is not None:
+        findings = sorted((*findings, *unavailable_stores(found.playbook, types)))
+    diagnostics = [each.as_dict() for each in findings]
     return json_response({"valid": found.playbook is not None, "diagnostics": diagnostics, "docs": DOCS})
 
 
@@ -82,11 +89,15 @@ async def catalog(
     after: Annotated[str | None, Query(max_length=1000, description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """One page, sorted by path."""
+    """One page, sorted by path; each playbook with its newest execution."""
     found = await state.orchestrator.catalog.playbooks.list(search=search, after=after, limit=limit + 1)
-    return json_response(
-        await state.run_in_thread(lambda: page_of(found, limit, lambda each: each.path, playbook_document))
-    )
+    latest = await state.orchestrator.store.latest([each.path for each in found])
+
+    def document(stored: StoredPlaybook) -> dict[str, Any]:
+        execution = latest.get(stored.path)
+        return {**playbook_document(stored), "last_execution": summary_document(execution) if execution else None}
+
+    return json_response(await state.run_in_thread(lambda: page_of(found, limit, lambda each: each.path, document)))
 
 
 @router.get("/api/versions/{path:path}", summary="List versions of a playbook, newest first")

@@ -133,7 +133,7 @@ async def _revoked(state: AppState, workers: WorkerRegistry, request: wire.Revok
 
 
 async def _give_back(state: AppState, workers: WorkerRegistry, request: wire.RunsRequest) -> wire.RunsReply:
-    await state.orchestrator.work.give_back(request.worker, request.runs)
+    await state.orchestrator.work.give_back(request.worker, request.runs, begun=request.begun)
     return wire.RunsReply([])
 
 
@@ -141,6 +141,11 @@ async def _report(state: AppState, workers: WorkerRegistry, request: wire.Report
     workers.record_contact(request.worker, time.time())
     verdicts, orders = await state.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
     return wire.ReportReply(verdicts, wire.pack_orders(orders))
+
+
+async def _logs(state: AppState, workers: WorkerRegistry, request: wire.LogsRequest) -> wire.RunsReply:
+    await state.orchestrator.work.logs(request.worker, request.number, request.chunks)
+    return wire.RunsReply([])
 
 
 async def _secrets(state: AppState, workers: WorkerRegistry, request: wire.SecretsRequest) -> dict[str, Any]:
@@ -172,6 +177,7 @@ WORKER_CALLS = {
     "revoked": WorkerCall(wire.RevokedRequest, _revoked),
     "give-back": WorkerCall(wire.RunsRequest, _give_back),
     "report": WorkerCall(wire.ReportRequest, _report),
+    "logs": WorkerCall(wire.LogsRequest, _logs),
     "secrets": WorkerCall(wire.SecretsRequest, _secrets, http_only=True),
 }
 
