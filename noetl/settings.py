@@ -29,7 +29,9 @@ from noetl.errors import RequestRefused
 
 PREFIX = "NOETL_"
 PROJECT_FILE = "noetl.toml"
+PROJECT_TABLES = ("project", "profile")  # of the project file: they describe the project, not the installation
 ENV_FILE = ".env"
+SEE_SETTINGS = "; see `noetl config show`"
 USER_FILE = "config.toml"
 
 
@@ -447,11 +449,11 @@ def _from_toml(file: Path, warnings: list[str]) -> dict[str, Any]:
         raise BadSetting(f"{file} is not valid TOML: {problem}") from None
     known = {setting.name: setting.attribute for setting in TABLE}
     found: dict[str, Any] = {}
-    for name, value in _leaves(document):
+    for name, value in _leaves({key: value for key, value in document.items() if key not in PROJECT_TABLES}):
         if name in known:
             found[known[name]] = value
         else:
-            warnings.append(f"{file}: unknown setting {name}{_suggestion(name, list(known))}")
+            warnings.append(f"{file}: unknown setting {name}{similar(name, list(known), SEE_SETTINGS)}")
     return found
 
 
@@ -463,11 +465,12 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + key, value
 
 
-def _suggestion(name: str, known: list[str]) -> str:
+def similar(name: str, known: list[str], otherwise: str = "") -> str:
+    """The end of a message about an unknown name: a similar one, if there is one."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else "; see `noetl config show`"
+    return f"; did you mean {close[0]}?" if close else otherwise
 
 
 def _read(file: Path) -> str | None:

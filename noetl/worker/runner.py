@@ -114,7 +114,7 @@ class Runner:
         clock: Clock,
         progress_events: bool = True,
     ) -> None:
-        self.cache = PlaybookCache(link, specs, clock)
+        self.cache = PlaybookCache(link, specs, clock, services.bundles)
         self.services = services
         self.payloads = Payloads(services.results)
         self._inputs = InputRecorder(self.payloads) if services.record_inputs else None
@@ -359,7 +359,7 @@ class Runner:
                 spec=action.spec,
                 host=TaskHost(
                     (context.execution_id, context.step, action.label, action.task_run_id),
-                    active.frame.playbook.file,
+                    self.services.bundles.local_file(active.frame.playbook.file),
                     active.secrets,
                     self.services,
                     ProgressReporter(self, active, action, started + PROGRESS_AFTER),

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from noetl.core.model.bundle import shown_file
+
 Value = Any
 
 Surface = Literal["canonical", "v10", "2025-11"]
@@ -300,5 +302,5 @@ class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
     def where(self, path: str) -> str:
         """`file:line:column` of a node, for error messages."""
         location = self.location(path)
-        name = self.file or self.path
+        name = shown_file(self.file) or self.path
         return f"{name}:{location.line}:{location.column}" if location else name
