@@ -102,7 +102,8 @@ def _start(state: State, command: StartExecution, env: EvaluationContext, record
 
 def _cancel(state: State, command: CancelExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is None:
-        record([ExecutionCancelled(reason=command.reason, compensate=command.compensate)], None)
+        cancelled = ExecutionCancelled(reason=command.reason, error=command.error, compensate=command.compensate)
+        record([cancelled], None)
     return _ACCEPTED
 
 

@@ -76,9 +76,10 @@ class ReturnRun(Command, frozen=True):
 
 
 class CancelExecution(Command, frozen=True):
-    """Cancel the execution; with `compensate`, completed steps are undone before it ends."""
+    """Cancel the execution; with an `error` it ends as failed. With `compensate`, completed steps are undone."""
 
     reason: str = ""
+    error: ErrorInfo | None = None
     compensate: bool = False
 
 

@@ -126,7 +126,7 @@ class Children(Struct, eq=False):
             await self._executions.send(parent_id, RecordChildEnd(effect.key, "", outcome))
             return
         reason = effect.reason or f"its caller {parent_id} was cancelled"
-        await self._executions.send(child, CancelExecution(reason, effect.compensate))
+        await self._executions.send(child, CancelExecution(reason, compensate=effect.compensate))
         await self._await(parent_id, effect.key, child)
 
     async def _answer(self, parent: Parent, child: str, outcome: Outcome) -> None:

@@ -115,7 +115,7 @@ def test_a_cancelled_execution_undoes_completed_steps_only_on_request():
         harness = Harness(SAGA).start()
         harness.complete(harness.claim())
         running = harness.claim()
-        harness.send(CancelExecution("stop", compensate))
+        harness.send(CancelExecution("stop", compensate=compensate))
         harness.work()
         assert undone(harness) == expected
         assert harness.status == "cancelled"
@@ -217,7 +217,7 @@ def test_a_child_in_flight_is_cancelled_with_compensation_unless_the_caller_is_j
         context = order.context
         harness.report(order, ChildRequested(context.step, context.step_run_id, "call_task", "child"))
         harness.send(RecordChildStart(harness.children[0].key, "88"))
-        harness.send(CancelExecution("stop", compensate))
+        harness.send(CancelExecution("stop", compensate=compensate))
         assert [each.compensate for each in harness.child_cancels] == [compensate]
 
 
@@ -252,7 +252,7 @@ def test_a_pause_does_not_stop_a_compensation():
     harness = Harness(SAGA).start()
     harness.complete(harness.claim())
     harness.send(PauseExecution())
-    harness.send(CancelExecution("stop", True))
+    harness.send(CancelExecution("stop", compensate=True))
     harness.work()
     assert undone(harness) == ["flight:1"]
     assert harness.status == "cancelled"
