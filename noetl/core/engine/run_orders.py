@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from noetl.core.engine.state import Run, State, StepRun
+from noetl.core.engine.state import SUSPECT, Run, State, StepRun
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import ALL
 from noetl.core.model.work import Item, RunContext, RunOrder
@@ -30,6 +30,7 @@ def order_of(state: State, run: Run) -> RunOrder:
     return RunOrder(
         run.id, run.epoch, step_run._context or _context(state, step_run), state.ctx, path, _items(run) if path else (),
         step_run.scope, run.position, run.resume, run.lost, step_run.timeout_s,
+        run.suspect >= SUSPECT,
     )  # fmt: skip
 
 
