@@ -11,8 +11,7 @@ import time
 import pytest
 
 import noetl
-from noetl.core.model.events import ExecutionCancelled
-from noetl.core.model.events import WorkerLost
+from noetl.core.model.events import ExecutionCancelled, WorkerLost
 from noetl.embedded import open_local
 from noetl.errors import NotFound, RequestRefused, StoreUnavailable
 
