@@ -25,7 +25,7 @@ from noetl.core.model.events import (
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import OutputPolicy, Step, Task
 from noetl.core.model.position import Position
-from noetl.core.model.reference import Reference
+from noetl.core.model.reference import Reference, is_stored
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
 from noetl.core.model.work import Item, RunOrder
 from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, Wait
@@ -46,7 +46,7 @@ from noetl.worker.cache import PlaybookCache, Secrets
 from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
-from noetl.worker.payloads import Payloads, is_offloaded
+from noetl.worker.payloads import Payloads
 from noetl.worker.reports import RunReports
 from noetl.worker.task_inputs import InputRecorder
 from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
@@ -175,7 +175,7 @@ class Runner:
                 item.value if item.collection is None else await self._retry_unavailable(partial(self._element, item))
                 for item in order.items
             ]
-        if order.position is not None or order.step_scope:
+        if order.position is not None or order.step_scope or any(map(is_stored, context.args.values())):
             order = await self._retry_unavailable(partial(self._restore, order))
         frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
         limit = frame.playbook.executor.limits.max_payload_bytes
@@ -201,9 +201,12 @@ class Runner:
         if position is not None:
             position = await self.payloads.restore(position)
             assert isinstance(position, Position)
-        if any(is_offloaded(value) for value in scope.values()):
+        if any(is_stored(value) for value in scope.values()):
             scope = await self.payloads.restore(scope)
-        return replace(order, position=position, step_scope=scope)
+        context = order.context
+        if any(map(is_stored, context.args.values())):
+            context = replace(context, args=await self.payloads.restore(context.args))
+        return replace(order, position=position, step_scope=scope, context=context)
 
     # ── driving ─────────────────────────────────────────────────────────────────────────
 
