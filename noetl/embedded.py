@@ -275,10 +275,16 @@ def _create_pool(
     load: Callable[[str], ToolFunction] | None,
     clock: Clock,
 ) -> Pool:
+    from noetl.worker.bundles import BundleFolders
     from noetl.worker.factory import create_pool
     from noetl.worker.host import HostServices, TaskObserver
 
-    services = HostServices(results, observer=observer or TaskObserver(), record_inputs=settings.record_inputs)
+    services = HostServices(
+        results,
+        observer=observer or TaskObserver(),
+        record_inputs=settings.record_inputs,
+        bundles=BundleFolders(settings.home / "bundles"),
+    )
     worker = f"local-{os.getpid()}"
     return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=settings.slots, load=load)
 

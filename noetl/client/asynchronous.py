@@ -77,6 +77,8 @@ class AsyncClient:
     workers = _call(Operations.workers)
     session = _call(Operations.session)
     register = _call(Operations.register)
+    add_bundle = _call(Operations.add_bundle)
+    bundle = _call(Operations.bundle)
     playbooks = _iterate(Operations.playbooks)
     playbook = _call(Operations.playbook)
     validate = _call(Operations.validate)

@@ -15,13 +15,14 @@ from urllib.parse import quote
 
 import msgspec
 
+from noetl.core.model.bundle import Bundle
 from noetl.core.model.events import seconds
 from noetl.core.model.playbook import Limits
 from noetl.errors import Conflict, NotFound, PayloadUnavailable
 from noetl.server.read_models.documents import result_of, summary_of
 from noetl.server.read_models.summaries import RunResult
 from noetl.storage.ports.events import ExecutionSummary
-from noetl.storage.ports.playbooks import StoredPlaybook
+from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 from noetl.transport.api_connection import Request, diagnostics
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class SubmitOptions(TypedDict, total=False):
     """Options of `submit` and `run`."""
 
     content: str | None  # the text of a playbook, instead of a registered path
+    file: str  # of `content`, in a bundle
     version: int | str | None
     entry_step: str | None
     return_step: str | None
@@ -115,6 +117,7 @@ class _Submission(msgspec.Struct, kw_only=True):
     path: str | None
     payload: dict[str, Any]
     content: str | None = None
+    file: str = ""
     version: int | str | None = None
     entry_step: str | None = None
     return_step: str | None = None
@@ -196,9 +199,9 @@ class Operations:
 
     # ── control ─────────────────────────────────────────────────────────────────────────
 
-    def cancel(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
-        """Cancel an execution; Conflict when it has already ended."""
-        return (yield from _control(execution_id, "cancel", {"reason": reason}))
+    def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> Operation[ExecutionSummary]:
+        """Cancel an execution; Conflict when it has already ended. `compensate` undoes its completed steps."""
+        return (yield from _control(execution_id, "cancel", {"reason": reason, "compensate": compensate}))
 
     def pause(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
         """Start no new run in an execution."""
@@ -291,10 +294,35 @@ class Operations:
 
     # ── catalog ─────────────────────────────────────────────────────────────────────────
 
-    def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> Operation[StoredPlaybook]:
-        """Register a new version under the playbook's own path; the same text again is the same version."""
-        body = {"content": content, "strict": strict, "legacy": legacy}
+    def register(
+        self,
+        content: str,
+        *,
+        strict: bool = False,
+        legacy: bool = False,
+        file: str = "",
+        origin: Origin | None = None,
+    ) -> Operation[StoredPlaybook]:
+        """Register a new version under the playbook's own path; the same text again is the same version.
+
+        `file` is `bundle:DIGEST/PATH` if files travel with the playbook (`add_bundle`)."""
+        body: Document = {"content": content, "strict": strict, "legacy": legacy, "file": file}
+        if origin is not None:
+            body["origin"] = msgspec.to_builtins(origin)
         return _stored({**(yield Request("POST", "/api/catalog/register", body)), "content": content})
+
+    def add_bundle(self, bundle: Bundle, contents: Mapping[str, bytes]) -> Operation[str]:
+        """Send a bundle and those of its files that the server does not have; return its digest."""
+        body = {"files": bundle.files, "profile": msgspec.to_builtins(bundle.profile)}
+        added = yield Request("POST", "/api/bundles", body)
+        for digest in added["missing"]:
+            yield Request("PUT", f"/api/files/{digest}", contents[digest], raw=True)
+        return str(added["digest"])
+
+    def bundle(self, digest: str) -> Operation[Bundle]:
+        """The files and the profile of a bundle."""
+        found = yield Request("GET", f"/api/bundles/{digest}")
+        return msgspec.convert({"files": found["files"], "profile": found["profile"]}, Bundle)
 
     def playbooks(self, search: str | None = None) -> Pages[StoredPlaybook]:
         """The newest version of every path, without the texts."""
@@ -460,4 +488,6 @@ def _stored(document: Document) -> StoredPlaybook:
         digest=document["digest"],
         text=document.get("content", ""),
         registered_at=seconds(document["registered_at"]),
+        file=document.get("file", ""),
+        origin=msgspec.convert(document.get("origin", {}), Origin),
     )

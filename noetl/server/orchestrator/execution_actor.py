@@ -31,6 +31,7 @@ from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUn
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
@@ -51,6 +52,7 @@ class ActorDependencies(Struct, frozen=True):
     clock: Clock
     nondeterminism: Any
     limiter: ConcurrencyLimiter
+    watch: DecisionWatch = NOT_WATCHED
     shared: bool = False  # other processes append to the same executions
 
 
@@ -233,14 +235,21 @@ class ExecutionActor:
     async def _advance(self, state: State, commands: list[Command], capacity: Capacity | None) -> Decision:
         """The engine's decision, with its data requests resolved."""
         dependencies = self._dependencies
+        watch = dependencies.watch
         began = time.perf_counter()
-        decision = advance(
-            state, commands, at=dependencies.clock.now(), nondeterminism=dependencies.nondeterminism, capacity=capacity
-        )
+        with watch.deciding(self.id, state.seq):
+            decision = advance(
+                state,
+                commands,
+                at=dependencies.clock.now(),
+                nondeterminism=dependencies.nondeterminism,
+                capacity=capacity,
+            )
         metrics.DECISION.observe(time.perf_counter() - began)
         while decision.requests:
             answers = await dependencies.resolver.resolve(decision.requests, self.id, state.playbook)
-            decision = decision.resume(answers)
+            with watch.deciding(self.id, state.seq):
+                decision = decision.resume(answers)
         return decision
 
     async def _append(
