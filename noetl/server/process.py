@@ -153,6 +153,7 @@ class Server:
         from noetl.server.http.routes.operations import Operations
         from noetl.server.scheduling.deliveries import Deliveries
         from noetl.server.scheduling.kinds import KINDS
+        from noetl.server.scheduling.resources import TriggerResources
         from noetl.server.scheduling.schedules import Schedules
         from noetl.server.scheduling.trigger_service import Triggers
         from noetl.server.scheduling.webhooks import Webhooks
@@ -166,15 +167,18 @@ class Server:
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
             triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
             deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock)
+            schedules = Schedules(triggers, deliveries, clock)
+            webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
             self._state = AppState(
                 orchestrator=orchestrator,
                 tokens=self.tokens,
                 specs=specs,
                 credentials=backends.credentials,
-                schedules=Schedules(triggers, deliveries, clock),
-                webhooks=Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock),
+                schedules=schedules,
+                webhooks=webhooks,
                 triggers=triggers,
                 deliveries=deliveries,
+                resources=TriggerResources(deliveries, schedules, webhooks),
                 version=__version__,
             )
             app.state.app_state = self._state
@@ -271,6 +275,7 @@ class Server:
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
+        from noetl.server.scheduling.sources.manager import TriggerSources
 
         clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
@@ -283,7 +288,8 @@ class Server:
             stores.results, clock, store=stores.events, retention=self.settings.retention, cluster=cluster
         )
         scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
-        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler))
+        sources = TriggerSources(state.deliveries, orchestrator, backends.credentials, clock, leadership=cluster)
+        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler), sources.run())
         await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))

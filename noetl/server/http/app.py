@@ -28,6 +28,7 @@ from noetl.server.http.routes import (
     results,
     schedules,
     session,
+    triggers,
     webhooks,
     worker_protocol,
 )
@@ -54,8 +55,8 @@ def create_app(
         openapi_url=None,  # replaced by a route that requires a token
     )
     for module in (
-        executions, event_index, playbooks, editor, diagnostic_docs, credentials, schedules, webhooks, limits, results,
-        session, health, operations, openapi, web_page,
+        executions, event_index, playbooks, editor, diagnostic_docs, credentials, schedules, webhooks, triggers, limits,
+        results, session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

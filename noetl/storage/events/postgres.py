@@ -88,6 +88,10 @@ SCHEMA = (
       CREATE TABLE noetl_log_other PARTITION OF noetl_log DEFAULT;
     END $$
     """,
+    """
+    ALTER TABLE noetl_executions ADD COLUMN news bool NOT NULL DEFAULT false;
+    CREATE INDEX noetl_executions_news ON noetl_executions(id) WHERE news
+    """,
 )
 
 CHANNEL = "noetl_log"
@@ -108,6 +112,8 @@ class PostgresEventStore(SqlEventStore):
 
     UNFINISHED = "NOT ended"
     CONTAINS = "position($1::bytea IN data) > 0"
+    NEWS = "news"
+    READ = "news = false"
 
     def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database, SCHEMA)

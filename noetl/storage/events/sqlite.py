@@ -64,6 +64,10 @@ SCHEMA = (
       crc INTEGER NOT NULL
     )
     """,
+    """
+    ALTER TABLE executions ADD COLUMN news INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX executions_news ON executions(id) WHERE news = 1
+    """,
 )
 
 DROP_BATCH = 100  # executions per transaction, so that appends do not wait long
@@ -74,6 +78,8 @@ class SqliteEventStore(SqlEventStore):
 
     UNFINISHED = "ended = 0"
     CONTAINS = "instr(data, $1) > 0"
+    NEWS = "news = 1"
+    READ = "news = 0"
 
     def __init__(self, file: SqliteFile) -> None:
         super().__init__(file, SCHEMA)
@@ -138,8 +144,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     def begin(db: sqlite3.Connection) -> None:
         try:
             db.execute(
-                "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc, news) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     number,
                     last,
@@ -150,6 +156,7 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
                     summary.key,
                     row.summary_data,
                     row.summary_crc,
+                    append.news,
                 ),
             )
         except sqlite3.IntegrityError:
@@ -167,8 +174,9 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
             )
         else:  # rare, and changes indexes
             changed = db.execute(
-                "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ? WHERE id = ? AND seq = ?",
-                (*changes, summary.status, row.ended, *row_key),
+                "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ?, news = max(news, ?) "
+                "WHERE id = ? AND seq = ?",
+                (*changes, summary.status, row.ended, append.news, *row_key),
             )
         if changed.rowcount == 0:
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
