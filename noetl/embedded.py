@@ -182,7 +182,7 @@ async def open_local(
     from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials
     from noetl.server.lifecycle.external_changes import watch_external_changes
     from noetl.server.lifecycle.retention import collect
-    from noetl.storage.factory import open_process_locks, open_stores, open_triggers
+    from noetl.storage.factory import open_process_locks, open_stores, open_task_logs, open_triggers
     from noetl.storage.queue.memory import MemoryRunQueue
     from noetl.storage.results import open_results
     from noetl.tools.registry import specs
@@ -196,13 +196,15 @@ async def open_local(
             closing.callback(locks.close)
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
-        if work and "blob" in results.by_type:  # on the local disk, so that the scan is cheap
+        if work and "blob" in results.types:  # on the local disk, so that the scan is cheap
             closing.push_async_callback(collect, results, RealClock())
         database = getattr(events, "database", None)
         secrets = keychain or InstallationKeychain(InstalledCredentials(settings.home, database=database))
         closing.push_async_callback(secrets.close)
         orchestrator = build_orchestrator(
-            Stores(events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events)),
+            Stores(
+                events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events), open_task_logs(events)
+            ),
             specs,
             keychain=secrets,
             files=find_file,
@@ -215,7 +217,7 @@ async def open_local(
         closing.push_async_callback(orchestrator.close)
         if work:
             await orchestrator.load_limits()
-            pool = _create_pool(orchestrator, results, settings.slots, observer, load, clock or RealClock())
+            pool = _create_pool(orchestrator, results, settings, observer, load, clock or RealClock())
             closing.push_async_callback(close_loop_resources)
             closing.push_async_callback(pool.stop, grace=0.0)
             await pool.start()
@@ -255,17 +257,23 @@ def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[
 def _create_pool(
     orchestrator: Orchestrator,
     results: ResultStore,
-    slots: int,
+    settings: Settings,
     observer: TaskObserver | None,
     load: Callable[[str], ToolFunction] | None,
     clock: Clock,
 ) -> Pool:
+    from noetl.worker.bundles import BundleFolders
     from noetl.worker.factory import create_pool
     from noetl.worker.host import HostServices, TaskObserver
 
-    services = HostServices(results, observer=observer or TaskObserver())
+    services = HostServices(
+        results,
+        observer=observer or TaskObserver(),
+        record_inputs=settings.record_inputs,
+        bundles=BundleFolders(settings.home / "bundles"),
+    )
     worker = f"local-{os.getpid()}"
-    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=slots, load=load)
+    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=settings.slots, load=load)
 
 
 async def find_file(path: str, caller: str) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@
     ├── RequestRefused         a request that cannot be served; the message says what to do instead
     │   ├── NotFound           no such execution, playbook, credential, result
     │   ├── AccessRefused      no token, an unknown token, or an insufficient role
+    │   │   └── RoleRequired   the role of the token is not sufficient
     │   ├── SecretUnavailable  unavailable keychain entries, each with its reason
     │   └── Conflict           the object exists already, or its state does not allow the request
     ├── VersionConflict        another writer appended first; reload and decide again
@@ -47,6 +48,10 @@ class NotFound(RequestRefused):
 
 class AccessRefused(RequestRefused):
     """The server denies access: no token, an unknown token, or an insufficient role."""
+
+
+class RoleRequired(AccessRefused):
+    """The role of the token is not sufficient."""
 
 
 class SecretUnavailable(RequestRefused):

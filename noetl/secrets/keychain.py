@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from noetl.core.model.bundle import split_bundle_file
 from noetl.core.model.playbook import KeychainEntry
 from noetl.core.templates.template import compile_value
 from noetl.errors import NoetlError, RequestRefused, SecretUnavailable, TemplateError
@@ -219,7 +220,8 @@ class _Resolution:
         self.keychain = keychain
         self.entries = entries
         self.workload = workload
-        self.folder = str(Path(file).parent) if file else "."
+        # A bundle has no secrets: its playbooks read files of the machine of the server.
+        self.folder = str(Path(file).parent) if file and split_bundle_file(file) is None else "."
         self.found: dict[str, Any] = {}
         self.path: list[str] = []
 

@@ -204,7 +204,13 @@ class Server:
         from noetl.runtime.network_policy import AddressPolicy
         from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, allow_outside
         from noetl.server.composition import Stores
-        from noetl.storage.factory import open_deliveries, open_process_locks, open_server_stores, open_triggers
+        from noetl.storage.factory import (
+            open_deliveries,
+            open_process_locks,
+            open_server_stores,
+            open_task_logs,
+            open_triggers,
+        )
         from noetl.storage.results import open_results
         from noetl.transport.notifying_queue import NotifyingRunQueue
 
@@ -212,7 +218,8 @@ class Server:
         address = f"{settings.server_host}:{settings.server_port}"
         opened = open_server_stores(settings.store, address, preallocate_wal=settings.sqlite_wal_preallocate)
         events = opened.events
-        triggers = open_triggers(events)  # before the database is used: its tables are created with the others
+        # Before the database is used: their tables are created with the others.
+        triggers, task_logs = open_triggers(events), open_task_logs(events)
         deliveries = open_deliveries(events)
         closing.push_async_callback(events.close)
         locks = open_process_locks(settings.store)
@@ -230,7 +237,7 @@ class Server:
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
         queue = opened.queue if bus is None else NotifyingRunQueue(opened.queue, bus)
-        stores = Stores(events, opened.playbooks, results, queue, triggers)
+        stores = Stores(events, opened.playbooks, results, queue, triggers, task_logs)
         return _Backends(stores, triggers, deliveries, opened.cluster, locks, credentials, keychain, bus)
 
     def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:
@@ -255,7 +262,9 @@ class Server:
             specs,
             keychain=backends.keychain,
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
-            options=Options(lease_seconds=self.settings.server_lease_seconds, process_number=number),
+            options=Options(
+                lease_seconds=self.settings.server_lease_seconds, process_number=number, stored_timers=True
+            ),
         )
 
     def _start_bus(self, bus: NatsBus, app: FastAPI, closing: AsyncExitStack) -> None:
@@ -274,22 +283,35 @@ class Server:
         from noetl.server.lifecycle.external_changes import watch_external_changes
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
+        from noetl.server.lifecycle.wait_timers import WaitTimers
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
         from noetl.server.scheduling.sources.manager import TriggerSources
 
         clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
-        resumed = await recovery.resume(orchestrator, only=backends.locks.acquire_orphans if backends.locks else None)
+        owned = backends.locks.acquire_orphans if backends.locks else None
+        resumed = await recovery.resume(orchestrator, only=owned, waiting=False)
         self._recovered = True
         metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
         if cluster is not None:
             self._heartbeats = await closing.enter_async_context(membership(cluster, orchestrator))
         retention = run_retention(
-            stores.results, clock, store=stores.events, retention=self.settings.retention, cluster=cluster
+            stores.results,
+            clock,
+            store=stores.events,
+            task_logs=stores.task_logs,
+            retention=self.settings.retention,
+            cluster=cluster,
         )
         scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
         sources = TriggerSources(state.deliveries, orchestrator, backends.credentials, clock, leadership=cluster)
-        periodic = running(watch_external_changes(orchestrator), retention, run_schedules(scheduler), sources.run())
+        periodic = running(
+            watch_external_changes(orchestrator, owned),
+            retention,
+            run_schedules(scheduler),
+            sources.run(),
+            WaitTimers(orchestrator, clock, cluster, owned).run(),
+        )
         await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))

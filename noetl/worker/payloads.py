@@ -9,17 +9,26 @@ restored when another worker continues the run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from noetl.core.model.events import ChildRequested, Event, IterationDone, IterationFailed, TaskDone, TaskStarted
+from noetl.core.model.events import (
+    ChildRequested,
+    Event,
+    IterationDone,
+    IterationFailed,
+    TaskDone,
+    TaskStarted,
+    WaitStarted,
+)
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error_info
 from noetl.core.model.playbook import ALL, OutputPolicy, Step
 from noetl.core.model.position import CallFrame, LoopFrame, Position
-from noetl.core.model.reference import Reference
+from noetl.core.model.reference import INLINE_STORES, Reference
 from noetl.core.templates.views import extract, plain
 from noetl.errors import NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.storage.ports.results import ResultStore, ResultStores
@@ -29,7 +38,8 @@ STORED = "$stored"  # marker of an offloaded value inside a position
 CHUNK = 1 << 20
 _MIN_OFFLOAD = 2048
 _MAX_MESSAGE = 16 * 1024
-_INLINE_STORES = frozenset({"auto", "default", "inline", "event", "events", ""})
+
+_log = logging.getLogger("noetl.work")
 
 _encode = msgspec.json.Encoder().encode
 _SMALL_TYPES = frozenset({type(None), bool, int, float})
@@ -43,23 +53,16 @@ class Payloads:
 
     # ── outcomes ────────────────────────────────────────────────────────────────────────
 
-    def fits(self, outcome: Outcome, limit: int, policy: OutputPolicy, *, stored: bool) -> bool:
+    def fits(self, outcome: Outcome, limit: int, policy: OutputPolicy) -> bool:
         """Whether the outcome can be reported unchanged."""
-        if stored and outcome.data is not None and outcome.ref is None:
-            return False
-        if (
-            _requested_store(policy) is not None
-            and outcome.data is not None
-            and outcome.status == "ok"
-            and outcome.ref is None
-        ):
+        if _always_stored(policy) and outcome.data is not None and outcome.status == "ok" and outcome.ref is None:
             return False
         if outcome.ref is not None:
             return outcome.data is None and not outcome.helpers
         if type(outcome.data) in _SMALL_TYPES and not outcome.helpers and outcome.error is None:
             return True
         try:
-            return len(_encode(outcome)) <= limit
+            return len(_encode(outcome)) <= _inline_limit(policy, limit)
         except (TypeError, ValueError, RecursionError, OverflowError):
             return False
 
@@ -83,7 +86,8 @@ class Payloads:
             return failed, failed
         reference = outcome.ref
         requested = _requested_store(policy) if outcome.status == "ok" else None
-        if reference is None and outcome.data is not None and (stored or requested is not None or len(encoded) > limit):
+        stored = stored or (requested is not None and _always_stored(policy))
+        if reference is None and outcome.data is not None and (stored or len(encoded) > _inline_limit(policy, limit)):
             try:
                 reference = await self._put(name, outcome.data, encoded, requested or {})
             except NoetlError as problem:
@@ -106,17 +110,18 @@ class Payloads:
         looping: bool,
         name: str,
         limit: int,
-        stored: bool,
     ) -> Outcome:
         """The output of a step or iteration as recorded in its terminal event."""
         exports = () if looping else step.exports
-        if recorded.ref is None and outcome.data is not None and outcome.ref is None:
-            stored = stored and not looping and outcome.status == "ok"
-            if stored or (_requested_store(step.output) is not None and outcome.status == "ok"):
-                _, recorded = await self.pack(
-                    outcome, name=name, limit=limit, policy=step.output, stored=stored, exports=exports
-                )
-                return recorded
+        again = outcome.data is not None and outcome.status == "ok"
+        if recorded.ref is not None:  # a task has stored it, perhaps in another store than its step requests
+            requested = _requested_store(step.output) if again else None
+            kept = getattr(self._selected(requested, name), "type", None) if requested else None
+            again = kept is not None and kept != recorded.ref.type
+            outcome = replace(outcome, ref=None) if again else outcome
+        if again and not self.fits(outcome, limit, step.output):
+            _, recorded = await self.pack(outcome, name=name, limit=limit, policy=step.output, exports=exports)
+            return recorded
         if recorded.ref is not None and outcome.data is not None and (exports or step.output.select):
             extracts = extracts_of(outcome, (*step.output.select, *exports), limit)
             return replace(recorded, extracts={**recorded.extracts, **extracts})
@@ -227,11 +232,17 @@ class Payloads:
         except TooLarge as problem:
             raise PayloadUnavailable(f"{problem}; read the part you need with `kind: resolve`", kind="limit") from None
 
+    def _selected(self, requested: Mapping[str, Any], name: str) -> ResultStore:
+        """The store that a playbook requests, else the default store."""
+        if not requested or not isinstance(self._results, ResultStores):
+            return self._results
+        chosen = self._results.of(requested)
+        if chosen is None:
+            _log.warning("%s: no result store of kind %r; the default store is used", name, requested.get("kind"))
+        return chosen or self._results
+
     async def _put(self, name: str, data: Any, encoded: bytes, requested: Mapping[str, Any]) -> Reference:
-        store = self._results
-        kind = requested.get("kind")
-        if kind is not None and isinstance(self._results, ResultStores):
-            store = self._results.of(str(kind))
+        store = self._selected(requested, name)
         rows, columns = _table_shape(data)
         ttl = requested.get("ttl")
         return await store.put(
@@ -260,7 +271,7 @@ class _Offloader(msgspec.Struct, eq=False):
             return replace(event, position=position, patch=patch)
         if isinstance(event, IterationDone | IterationFailed):
             return replace(event, step_patch=await self.mapping(event.step_patch))
-        if isinstance(event, ChildRequested) and event.position is not None:
+        if isinstance(event, ChildRequested | WaitStarted) and event.position is not None:
             return replace(event, position=await self.position(event.position))
         return event
 
@@ -324,7 +335,7 @@ def _private_size(event: Event) -> int:
         return len(_encode((event.position, event.patch.get("iter"), event.patch.get("step"))))
     if isinstance(event, IterationDone | IterationFailed):
         return len(_encode(event.step_patch)) if event.step_patch else 0
-    if isinstance(event, ChildRequested):
+    if isinstance(event, ChildRequested | WaitStarted):
         return len(_encode(event.position))
     return 0
 
@@ -354,7 +365,16 @@ def _requested_store(policy: OutputPolicy) -> Mapping[str, Any] | None:
     if not policy.store:
         return None
     kind = str(policy.store.get("kind") or policy.store.get("type") or "").lower()
-    return None if kind in _INLINE_STORES else {**policy.store, "kind": kind}
+    return None if kind in INLINE_STORES else {**policy.store, "kind": kind}
+
+
+def _always_stored(policy: OutputPolicy) -> bool:
+    """Whether small results are stored too: the playbook names a store, and says nothing about what stays inline."""
+    return _requested_store(policy) is not None and not policy.select and policy.inline_max_bytes is None
+
+
+def _inline_limit(policy: OutputPolicy, limit: int) -> int:
+    return limit if policy.inline_max_bytes is None else min(limit, policy.inline_max_bytes)
 
 
 def _is_whole(path: str) -> bool:

@@ -246,6 +246,30 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
+    def test_waiting_executions_are_found_by_their_timer_and_in_the_inbox(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            await store.append(make_append("1001", 0, BODIES[0]))
+            await store.append(make_append("1002", 0, BODIES[0], status="waiting", due=70.0, inbox=1))
+            await store.append(make_append("1003", 0, BODIES[0], status="waiting", due=50.0))
+            await store.append(make_append("1004", 0, BODIES[0], status="waiting", inbox=2))
+            assert await store.unfinished(waiting=False) == ["1001"]
+            assert await store.unfinished() == ["1001", "1002", "1003", "1004"]
+            assert await store.due(70.0) == [("1003", 50.0)]
+            assert await store.due(71.0) == [("1003", 50.0), ("1002", 70.0)]
+            assert await store.due(71.0, 1) == [("1003", 50.0)]
+            inbox = await store.executions(ExecutionFilter(inbox=True))
+            assert [each.execution_id for each in inbox] == ["1004", "1002"]
+            again = make_append("1002", 1, BODIES[1], status="waiting", due=90.0, inbox=1)
+            await store.append(msgspec.structs.replace(again, was="waiting", rewaits=True))
+            assert await store.due(100.0) == [("1003", 50.0), ("1002", 90.0)]
+            await store.append(make_append("1002", 2, BODIES[1], status="running"))
+            assert await store.due(100.0) == [("1003", 50.0)]
+            assert await store.unfinished(waiting=False) == ["1001", "1002"]
+            inbox = await store.executions(ExecutionFilter(inbox=True, before="1004"))
+            assert inbox == []
+
+        self._run(tmp_path, scenario)
+
     def test_expired_executions_can_be_deleted(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             def ended(execution_id: str, at: float, **more: Any) -> Append:

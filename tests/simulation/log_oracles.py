@@ -11,6 +11,7 @@ import msgspec
 from noetl.core.engine.advance import fold
 from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.core.engine.capacity import slots_held
+from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.events import (
     Event,
     IterationDone,
@@ -50,11 +51,11 @@ def check_log(log: Sequence[Recorded]) -> Iterator[str]:
 
 def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
     """The differences of an execution's summary row and folded state from its log."""
-    projected = project(None, list(log))
+    state = fold(playbook, list(log))
+    projected = project(None, list(log), None, wait_counts(state))
     shown = msgspec.structs.replace(summary, key=None, held=None) if summary else None
     if shown != projected:
         return [f"the projection {shown} differs from the log: {projected}"]
-    state = fold(playbook, list(log))
     if state.status != projected.status:
         return [f"folded status {state.status}, projected {projected.status}"]
     holds, shown_holds = slots_held(state), (summary.held if summary else None) or {}

@@ -74,7 +74,8 @@ def test_output_ref_is_a_reference_even_for_small_data():
     bench = Bench(text, act=answering(a={"n": 1}))
     events = bench.run()
     reference = events[1].patch["ctx"]["where_ref"]
-    assert reference["type"] == "blob" and events[1].outcome.ref is not None
+    assert reference["type"] == "blob"
+    assert events[1].outcome.data == {"n": 1}  # small data stays inline
     assert isinstance(events[-1], StepDone)
 
 
@@ -126,7 +127,7 @@ def test_an_unavailable_store_makes_a_large_outcome_an_error():
 
 def test_an_output_block_selects_the_store_and_the_inline_parts():
     text = "workflow: [{step: s, tool: [{name: a, kind: act, output: {store: {kind: blob, ttl: 1h}, select: [n]}}]}]"
-    bench = Bench(text, act=answering(a={"n": 1, "m": 2}))
+    bench = Bench(text, act=answering(a={"n": 1, "m": "x" * 100_000}))
     events = bench.run()
     assert events[1].outcome.ref.meta.ttl == "1h" and events[1].outcome.data is None
     assert events[1].outcome.extracts["n"] == 1

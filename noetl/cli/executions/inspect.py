@@ -25,6 +25,7 @@ STATUS_STYLES = {
     "cancelled": "yellow",
     "skipped": "dim",
     "running": "cyan",
+    "waiting": "yellow",
     "paused": "yellow",
 }
 
@@ -35,7 +36,7 @@ id_argument = click.argument("execution_id", metavar="ID")
 @click.option(
     "--status",
     multiple=True,
-    type=click.Choice(["pending", "running", "paused", "success", "failed", "cancelled"]),
+    type=click.Choice(["pending", "running", "waiting", "paused", "success", "failed", "cancelled"]),
     help="Only executions with this status (may be repeated).",
 )
 @click.option("--path", help="Only executions of this playbook.")
@@ -229,6 +230,7 @@ def show_state(document: Mapping[str, Any]) -> None:
         ("runs in flight", ("run_id", "status", "task", "worker"), document["runs"]),
         ("loops", ("run_id", "count", "finished", "failed"), document["loops"]),
         ("children", ("run_id", "path", "execution_id"), document["children"]),
+        ("waits", ("run_id", "task", "signal", "title", "since", "due"), document["waits"]),
     )
     for title, heads, rows in sections:
         if rows:
@@ -280,6 +282,26 @@ def event_details(body: Event) -> str:
             return body.reason
         case ev.RequestEvaluated() | ev.WorkflowSynthesized():
             return _error(body.error)
+        case _:
+            return _wait_details(body)
+
+
+def _wait_details(body: Event) -> str:
+    """The same for waits and signals."""
+    from noetl.core.model import events as ev
+
+    match body:
+        case ev.WaitStarted():
+            what = [f"signal {body.signal}"] if body.signal is not None else []
+            what += [f"{body.for_s:g} s"] if body.for_s is not None else []
+            what += [ev.instant(body.until)[:19] + "Z"] if body.until is not None else []
+            return " or ".join(what) + (f": {body.title}" if body.title else "")
+        case ev.WaitFinished():
+            return _error(body.outcome.error)
+        case ev.SignalReceived():
+            return body.name
+        case ev.SignalRefused():
+            return f"{body.name}: {body.reason}"
         case _:
             return ""
 

@@ -62,6 +62,7 @@ from noetl.core.model.events import (
     StepScheduled,
     StepSkipped,
     TokenParked,
+    WaitFinished,
     WorkerLost,
     WorkflowStarted,
     WorkflowSynthesized,
@@ -267,7 +268,7 @@ class _Advance(Struct, eq=False, gc=False):
         else:  # a loop or a step without tasks: a handler decides what follows
             self.pending.append((event, self.state.seq))
 
-    def _on_worker_lost(self, event: WorkerLost) -> None:
+    def _on_requeued(self, event: WorkerLost | WaitFinished) -> None:
         self.queued[iteration_id(event.step_run_id, event.path)] = None
 
     def _on_child_event(self, event: Any) -> None:
@@ -339,7 +340,8 @@ class _Advance(Struct, eq=False, gc=False):
 
 _FOLLOW_UPS: dict[type[Event], Any] = {
     StepScheduled: _Advance._on_step_scheduled,
-    WorkerLost: _Advance._on_worker_lost,
+    WorkerLost: _Advance._on_requeued,
+    WaitFinished: _Advance._on_requeued,
     ChildRequested: _Advance._on_child_event,
     ChildStarted: _Advance._on_child_event,
     ChildFinished: _Advance._on_child_event,

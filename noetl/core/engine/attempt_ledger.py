@@ -23,6 +23,7 @@ from noetl.core.model.events import (
     StepStarted,
     TaskDone,
     TaskStarted,
+    WaitStarted,
     WorkerLost,
 )
 from noetl.core.model.ids import iteration_id
@@ -60,7 +61,7 @@ class AttemptLedger:
             run = self._run(event)
             run.leased = False
             run.used += not event.returned or event.begun
-        elif isinstance(event, ChildRequested):
+        elif isinstance(event, ChildRequested | WaitStarted):
             run = self._run(event)
             run.leased, run.used = False, 0
         elif isinstance(event, IterationDone | IterationFailed):
@@ -94,7 +95,7 @@ class AttemptLedger:
         run.ended[key] = max(event.attempt, run.ended.get(key, 0))
 
     def _run(
-        self, event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested
+        self, event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested | WaitStarted
     ) -> _RunAttempts:
         run_id = _run_id(event)
         run = self._runs.get(run_id)
@@ -103,7 +104,9 @@ class AttemptLedger:
         return run
 
 
-def _run_id(event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested) -> str:
+def _run_id(
+    event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested | WaitStarted,
+) -> str:
     path = () if isinstance(event, StepStarted) else event.path
     return iteration_id(event.step_run_id, path) if path else event.step_run_id
 

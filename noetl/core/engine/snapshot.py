@@ -18,7 +18,9 @@ from noetl.core.engine.state import (
     BoundaryEvent,
     Child,
     Ending,
+    KeptSignal,
     Loop,
+    OpenWait,
     Run,
     RunStatus,
     State,
@@ -191,6 +193,9 @@ class _State(Struct, array_like=True):
     synthesized: list[Step]
     refused: dict[str, int]
     begun: bool = True  # older snapshots lack it; a log long enough for a snapshot has started
+    waits: list[OpenWait] = []
+    signals: dict[int, KeptSignal] = {}
+    signal_ids: list[str] = []
 
 
 class _Version(Struct, array_like=True):
@@ -242,6 +247,9 @@ def encode_state(state: State) -> bytes:
             synthesized=list(state.synthesized.values()),
             refused=state.refused,
             begun=state.begun,
+            waits=list(state.waits.values()),
+            signals=state.signals,
+            signal_ids=list(state.signal_ids),
         )
     )
 
@@ -319,6 +327,8 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
     for child in stored.children:
         restored_child = state.children[child.key] = Child(child.key, child.run_id, child.request, child.seq)
         restored_child.child = child.child
+    state.waits = {wait.key: wait for wait in stored.waits}
+    state.signal_ids = dict.fromkeys(stored.signal_ids)
     return state
 
 
@@ -337,6 +347,8 @@ _PLAIN = tuple(
         "steps",
         "children",
         "synthesized",
+        "waits",
+        "signal_ids",
     )
 )
 

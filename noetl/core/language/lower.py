@@ -14,6 +14,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from noetl.core.language.flow.result_reads import exports_of, reads_of
+from noetl.core.language.resource_limits import with_limits
 from noetl.core.language.source.node_reader import has_template
 from noetl.core.language.source.nodes import Mapping as MappingNode
 from noetl.core.language.source.nodes import Node, Scalar, Sequence, data_of
@@ -61,6 +62,7 @@ from noetl.core.model.playbook import (
 from noetl.core.model.tool import ToolSpec
 
 # Keys of a spec that apply to the node itself and are not defaults for its tasks.
+_ONLY_LARGE = 1 << 40  # bytes; the limit of the executor applies
 _NOT_DEFAULTS = {
     "executor": frozenset({"policy", "entry_step", "return_step", "extensions"}),
     "step": frozenset({"policy", "pool"}),
@@ -152,7 +154,7 @@ class Lowering:
         layers = []
         if executor.defaults is not None:
             layer = self.layer(executor.defaults, "executor", "executor/spec/policy/defaults")
-            _normalize_timeouts(layer.data)
+            _normalize_defaults(layer.data)
             layers.append(layer)
         if executor.spec is not None:
             layers.append(self.layer(executor.spec, "executor", "executor/spec"))
@@ -376,12 +378,20 @@ class Lowering:
     def output(self, output: OutputSyntax | None, spec: dict[str, Any] | None = None) -> OutputPolicy:
         """Where a result is stored: declared here, or in a surrounding spec (`spec.result.store`)."""
         result = (spec or {}).get("result")
-        store = result.get("store") if isinstance(result, dict) else None
-        if output is None:
-            return OutputPolicy(store=store) if isinstance(store, dict) and store else OutputPolicy()
-        own = self.mapping(output.store, f"{output.path}/store")
-        select = tuple(_select_path(node.text) for node in output.select)
-        return OutputPolicy(store=own or (store if isinstance(store, dict) else {}), select=select)
+        around: dict[str, Any] = result if isinstance(result, dict) else {}
+        store = around.get("store")
+        own = self.mapping(output.store, f"{output.path}/store") if output is not None else {}
+        store = own or (store if isinstance(store, dict) else {})
+        inline = output.inline_max_bytes.value if output is not None and output.inline_max_bytes is not None else None
+        for most in (inline, store.get("inline_max_bytes"), around.get("inline_max_bytes")):
+            if isinstance(most, int) and not isinstance(most, bool):
+                break
+        else:
+            most = None
+        if most is None and not own and store:
+            most = _ONLY_LARGE  # a default says where large results go
+        select = tuple(_select_path(node.text) for node in output.select) if output is not None else ()
+        return OutputPolicy(store=store, select=select, inline_max_bytes=most)
 
     # --- values and places ---
 
@@ -442,14 +452,14 @@ def _executor_data(spec: dict[str, Any]) -> list[dict[str, Any]]:
     own = {key: value for key, value in spec.items() if key not in _NOT_DEFAULTS["executor"]}
     if not isinstance(defaults, dict):
         return [own]
-    return [_normalize_timeouts({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
+    return [_normalize_defaults({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
 
 
-def _normalize_timeouts(defaults: dict[str, Any]) -> dict[str, Any]:
-    """`defaults.timeouts` is the default of `timeout`."""
+def _normalize_defaults(defaults: dict[str, Any]) -> dict[str, Any]:
+    """`defaults.timeouts` is the default of `timeout`, and `defaults.resources` that of `limits`."""
     if "timeouts" in defaults:
         defaults.setdefault("timeout", defaults.pop("timeouts"))
-    return defaults
+    return with_limits(defaults)
 
 
 def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:

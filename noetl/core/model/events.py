@@ -116,11 +116,25 @@ class ExecutionResumed(Event, frozen=True, omit_defaults=True):
 
 
 class SignalReceived(Event, frozen=True, omit_defaults=True):
-    """`ctx` was patched from outside, which may open the gate of a parked token."""
+    """A signal arrived: for a `wait` task (`kept` until it is taken), or to patch `ctx`, which may open a gate."""
 
     NAME = "signal.received"
     name: str = ""
     payload: dict[str, Any] = field(default_factory=dict)
+    by: str = ""  # who sent it
+    kept: bool = False  # it is data for a `wait` task, and does not change `ctx`
+    roles: tuple[str, ...] | None = None  # roles of the sender; None: unrestricted
+    id: str = ""  # idempotency key
+
+
+class SignalRefused(Event, frozen=True, omit_defaults=True):
+    """A kept signal does not fit the wait that it is for, and is dropped."""
+
+    NAME = "signal.refused"
+    STATUS = "error"
+    name: str
+    signal: int  # seq of `signal.received`
+    reason: str = ""
 
 
 class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
@@ -421,6 +435,8 @@ class TaskDone(Event, frozen=True, omit_defaults=True):
     nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")
     position: Position | None = None
     skipped: bool = False
+    input: dict[str, Any] | None = None  # what the templates of its input gave, masked; None: nothing, or not recorded
+    input_ref: Reference | None = None  # the same, if it is large
 
 
 class TaskProgress(Event, frozen=True, omit_defaults=True):
@@ -491,6 +507,44 @@ class ChildFinished(Event, frozen=True, omit_defaults=True):
     early: bool = False
 
 
+class WaitStarted(Event, frozen=True, omit_defaults=True):
+    """A task waits for a signal or for time; the run takes no worker slot meanwhile."""
+
+    NAME = "wait.started"
+    ENTITY = "task"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    task: str
+    signal: str | None = None  # None: it waits for time only
+    title: str = ""
+    form: Any = None  # JSON Schema of the signal's data
+    roles: tuple[str, ...] = ("operator",)
+    until: float | None = None  # seconds since the epoch
+    for_s: float | None = None
+    timeout_s: float | None = None
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+    position: Position | None = None
+
+
+class WaitFinished(Event, frozen=True, omit_defaults=True):
+    """The wait ended: a signal was taken, its time has come, or it timed out."""
+
+    NAME = "wait.finished"
+    ENTITY = "task"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    task: str
+    outcome: Outcome
+    signal: int | None = None  # seq of the signal that was taken
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+
+
 class WorkerLost(Event, frozen=True, omit_defaults=True):
     """The lease of a run ended without its end: it expired, or the worker returned the run.
 
@@ -525,11 +579,11 @@ BODIES: dict[tuple[str, int], type[Event]] = {
     (body.NAME, body.VERSION): body
     for body in (
         ExecutionRequested, RequestEvaluated, WorkflowStarted, ExecutionPaused, ExecutionResumed,
-        SignalReceived, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
+        SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
         PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
         StepSkipped, NextEvaluated, LoopStarted, IterationStarted, IterationDone, IterationFailed,
         OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
-        WorkerLost, ReportRefused,
+        WaitStarted, WaitFinished, WorkerLost, ReportRefused,
     )
 }  # fmt: skip
 
@@ -579,12 +633,8 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
     run = iteration_id(step_run, path) if step_run else None
     task = payload.get("task")
     task_run = None
-    if (
-        task
-        and run
-        and isinstance(body, TaskStarted | TaskDone | TaskProgress | ChildRequested | ChildStarted | ChildFinished)
-    ):
-        task_run = task_run_id(run, task, body.visit, body.attempt)
+    if task and run and body.ENTITY == "task":
+        task_run = task_run_id(run, task, payload.get("visit", 1), payload.get("attempt", 1))
     entity_id = {
         "task": task_run,
         "step": step_run or getattr(body, "step", None),
@@ -659,7 +709,7 @@ def status_of(body: Event) -> Status:
         if body.skipped:
             return "skipped"
         return "success" if body.outcome.status == "ok" else "error"
-    if isinstance(body, ChildFinished):
+    if isinstance(body, ChildFinished | WaitFinished):
         return "success" if body.outcome.status == "ok" else "error"
     if isinstance(body, WorkflowFinished | PlaybookProcessed):
         return "success" if body.outcome == "success" else "error"

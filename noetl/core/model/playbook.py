@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from noetl.core.model.bundle import shown_file
+
 Value = Any
 
 Surface = Literal["canonical", "v10", "2025-11"]
@@ -36,6 +38,7 @@ MAX_CALL_DEPTH = 32
 
 ALL = "*"
 WORKBOOK = "workbook"  # the kind of a call of a block: it starts no tool of its own
+WAIT = "wait"  # the kind of a task that waits for a signal or for time: the server ends it
 STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
 
 
@@ -78,10 +81,11 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 
 class OutputPolicy(Struct, frozen=True, omit_defaults=True):
-    """`output: {store, select}`: where a large result is stored and which fields are inline."""
+    """`output: {store, select, inline_max_bytes}`: where a large result is stored and what is inline."""
 
     store: dict[str, Value] = field(default_factory=dict)
     select: tuple[str, ...] = ()
+    inline_max_bytes: int | None = None
 
 
 class Task(Struct, frozen=True, omit_defaults=True):
@@ -298,5 +302,5 @@ class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
     def where(self, path: str) -> str:
         """`file:line:column` of a node, for error messages."""
         location = self.location(path)
-        name = self.file or self.path
+        name = shown_file(self.file) or self.path
         return f"{name}:{location.line}:{location.column}" if location else name

@@ -8,6 +8,18 @@ from msgspec import Struct
 
 ReferenceType = Literal["relational", "nats", "object_store", "blob"]
 
+# Values of `store: {kind}` in playbooks, and the types of store that they mean.
+STORE_KINDS: dict[str, ReferenceType] = {
+    "blob": "blob", "disk": "blob", "local": "blob", "file": "blob",
+    "relational": "relational", "postgres": "relational", "postgresql": "relational", "sqlite": "relational",
+    "db": "relational", "database": "relational",
+    "object_store": "object_store", "object": "object_store", "s3": "object_store", "gcs": "object_store",
+    "gs": "object_store", "azure": "object_store", "az": "object_store",
+    "nats": "nats", "nats_object": "nats", "nats_objects": "nats", "nats_kv": "nats", "kv": "nats",
+}  # fmt: skip
+# Values of `store: {kind}` that mean: inline, and the default store when it is large.
+INLINE_STORES = frozenset({"auto", "default", "inline", "event", "events", "eventlog", "memory", ""})
+
 
 class ReferenceMeta(Struct, frozen=True, omit_defaults=True):
     """The metadata of a stored payload."""

@@ -128,6 +128,12 @@ class Host(Protocol):
     def log(self, line: str, *, stream: str = "stdout") -> None:
         """Write a line of the tool's own output (masked) to the task log."""
 
+    def log_full(self) -> bool:
+        """Whether lines are printed faster than they are sent; then wait for `log_room` before the next ones."""
+
+    async def log_room(self) -> None:
+        """Wait while lines are printed faster than they are sent, for a limited time."""
+
     def mask(self, text: str) -> str:
         """The text with secret values masked; mask text before truncating it, so that no part of a secret remains."""
 

@@ -16,6 +16,14 @@ from noetl.core.model.events import Event, IterationDone, IterationFailed, StepD
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import Task
+from noetl.core.model.reference import Reference
+
+
+class RecordedInput(Struct, frozen=True, gc=False):
+    """What the log has of a task's input: the values that its templates gave, or a reference to them."""
+
+    values: dict[str, Any] | None = None
+    ref: Reference | None = None
 
 
 class RunTask(Struct, frozen=True, gc=False):

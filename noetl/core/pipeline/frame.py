@@ -18,6 +18,7 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.core.model.work import RunOrder
+from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import CompiledTask, Program, Programs
 from noetl.core.pipeline.scopes import Keychain, SharedScope, iteration, names_of, one_iteration, show_output
@@ -40,7 +41,9 @@ class TaskResult:
     def view(self) -> ResultView:
         """The view for templates, created on first use."""
         if self._view is None:
-            self._view = ResultView(self.outcome, name=self._name, resolve=self._shared.resolve)
+            self._view = ResultView(
+                self.outcome, name=self._name, resolve=self._shared.resolve, locate=self._shared.locate
+            )
         return self._view
 
 
@@ -171,6 +174,7 @@ class Frame:
         "resume",
         "run_id",
         "shared",
+        "task_input",
         "wait",
         "written",
     )
@@ -196,6 +200,7 @@ class Frame:
         self.lost = order.lost
         self.interrupted = order.lost > 0 and order.resume is None
         self.resume = order.resume
+        self.task_input: RecordedInput | None = None  # of the task whose outcome is applied
         self.wait = 0.0
 
     @property

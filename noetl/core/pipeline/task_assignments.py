@@ -18,7 +18,7 @@ from noetl.core.pipeline.error_locations import MISSING_DATA, located
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.program import CompiledAssignment
 from noetl.core.pipeline.scopes import show_ctx
-from noetl.core.templates.lookup import is_reference
+from noetl.core.templates.reference_rules import broken_rule
 from noetl.errors import TemplateError
 
 Patch = dict[str, dict[str, Any]]
@@ -60,7 +60,9 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
         if assignment.reads_secret:
             raise TemplateError("a secret cannot be assigned to a scope")
         value = assignment.value.evaluate(level.names, frame.nondeterminism)
-        _check_reference_rules(assignment.keys[-1], value, assignment.literal)
+        broken = broken_rule(assignment.keys[-1], value, assignment.literal)
+        if broken is not None:
+            raise TemplateError(broken, kind="schema")
         if assignment.scope == "ctx" and not assignment.value.static:
             _check_size(value)
     except MISSING_DATA:
@@ -79,40 +81,6 @@ def _check_size(value: Any) -> None:
             "by reference (`..._ref: {{ output.ref }}`) and read it with `kind: resolve`",
             kind="limit",
         )
-
-
-def _check_reference_rules(key: str, value: Any, literal: Any) -> None:
-    if key.endswith(("_ref", "_refs")):
-        if not _all_references(value):
-            raise TemplateError(
-                f'"{key}" ends in _ref and must receive a reference object such as {{{{ output.ref }}}}, '
-                f"not {_describe(value)}",
-                kind="schema",
-            )
-    elif is_reference(value):
-        raise TemplateError(
-            f'an unresolved reference can only be assigned to a name that ends in _ref ("{key}_ref"); '
-            "for the payload itself use {{ output.data }} or `kind: resolve`",
-            kind="schema",
-        )
-    elif isinstance(literal, Mapping) and isinstance(value, Mapping):
-        for name, below in literal.items():
-            if name in value:
-                _check_reference_rules(str(name), value[name], below)
-
-
-def _all_references(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(each is None or is_reference(each) for each in value)
-    return value is None or is_reference(value)
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "a mapping of another shape"
-    if isinstance(value, list):
-        return "a list of other values"
-    return f"{type(value).__name__} {str(value)[:40]!r}"
 
 
 def _write(frame: Frame, level: Level, assignment: CompiledAssignment, value: Any) -> None:

@@ -10,6 +10,7 @@ the extracted parts (`Outcome.extracts`) are available and everything else raise
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -26,6 +27,7 @@ from noetl.errors import TemplateError
 __all__ = [
     "Missing",
     "NeedsPayload",
+    "NeedsReference",
     "OutputView",
     "PayloadView",
     "ReferenceView",
@@ -38,8 +40,10 @@ __all__ = [
 ]
 
 Resolve = Callable[[Reference], Any]
+Locate = Callable[[Any], Reference]
 
 _ABSENT: Any = object()
+_json = msgspec.json.Encoder().encode
 # The extract with the names of a stored mapping's keys.
 KEYS = ""
 _MOST_KEYS = 256
@@ -56,6 +60,25 @@ class NeedsPayload(TemplateError):
     def __init__(self, reference: Reference) -> None:
         super().__init__("the template needs a stored payload that is not loaded", kind="ref.unresolved")
         self.reference = reference
+
+
+class NeedsReference(TemplateError):
+    """A template reads the reference of an output that is not stored; store `encoded` and evaluate again."""
+
+    def __init__(self, key: str, data: Any, encoded: bytes) -> None:
+        super().__init__("the template needs the reference of an output that is not stored", kind="ref.unresolved")
+        self.key = key
+        self.data = data
+        self.encoded = encoded
+
+
+def located(data: Any, known: Mapping[str, Any]) -> Any:
+    """The entry of `known` for the reference of this data; else NeedsReference is raised."""
+    encoded = _json(data)
+    key = "ref-" + hashlib.sha256(encoded).hexdigest()
+    if key not in known:
+        raise NeedsReference(key, data, encoded)
+    return known[key]
 
 
 class ReferenceView(View):
@@ -138,9 +161,11 @@ class _DataOf(View):
 
 
 class _Envelope(View):
-    """Base of OutputView and ResultView: the outcome and the access to its payload."""
+    """Base of OutputView and ResultView: the outcome and the access to its payload.
 
-    __slots__ = ("_hydrated", "name", "outcome", "resolve", "results")
+    `locate` stores data that is not in a store when a template reads its `ref`."""
+
+    __slots__ = ("_hydrated", "locate", "name", "outcome", "resolve", "results")
 
     def __init__(
         self,
@@ -149,7 +174,9 @@ class _Envelope(View):
         name: str = "output",
         results: Mapping[str, Any] | None = None,
         resolve: Resolve | None = None,
+        locate: Locate | None = None,
     ) -> None:
+        self.locate = locate
         self.outcome = outcome
         self.name = name
         self.results = results
@@ -220,16 +247,22 @@ class _Envelope(View):
         if key == "data":
             return self.data()
         if key in outcome.helpers:
-            return outcome.helpers[key]
+            return _Http(self) if key == "http" else outcome.helpers[key]
         if key == "error":
             return self._error()
         if key == "meta":
             return outcome.meta
         if key == "ref" or key == "_ref":
-            return None if outcome.ref is None else ReferenceView(outcome.ref)
+            return self._reference()
         if key == "results" and self.results is not None:
-            return _Results(self.results, self.resolve)
+            return _Results(self.results, self.resolve, self.locate)
         return self._habit(key)
+
+    def _reference(self) -> Any:
+        reference = self.outcome.ref
+        if reference is None and self.outcome.data is not None and self.locate is not None:
+            reference = self.locate(self.outcome.data)
+        return None if reference is None else ReferenceView(reference)
 
     def _error(self) -> Any:
         if self.outcome.error is None:
@@ -299,6 +332,8 @@ class OutputView(_Envelope):
         found = self.envelope_field(key)
         if found is not _ABSENT:
             return found
+        if key == "result_ref":  # v10
+            return self._reference()
         if key == "result":
             return ResultView(self.outcome, name=f"{self.name}.result", results=self.results, resolve=self._resolver())
         found = self.payload_field(key)
@@ -344,20 +379,42 @@ class ResultView(_Envelope):
         return _DataOf(payload, beside) if beside else payload
 
 
+class _Http(View):
+    """`.http` of a result: the fields of the answer, and its `body` whatever keys the body has."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: _Envelope) -> None:
+        self._owner = owner
+
+    def field(self, key: Any) -> Any:
+        """A field of the answer."""
+        return self._owner.data() if key == "body" else lookup(self.value(), key)
+
+    def fields(self) -> list[str]:
+        """Names of the fields."""
+        return [*self.value(), "body"]
+
+    def value(self) -> Any:
+        """The fields of the answer without its body."""
+        return self._owner.outcome.helpers["http"]
+
+
 class _Results(View):
     """`.results.<task>` of a composite step."""
 
-    __slots__ = ("_resolve", "_results")
+    __slots__ = ("_locate", "_resolve", "_results")
 
-    def __init__(self, results: Mapping[str, Any], resolve: Resolve | None) -> None:
+    def __init__(self, results: Mapping[str, Any], resolve: Resolve | None, locate: Locate | None) -> None:
         self._results = results
+        self._locate = locate
         self._resolve = resolve
 
     def field(self, key: Any) -> Any:
         """One task's result by its name."""
         found = self._results.get(key, _ABSENT)
         if isinstance(found, Outcome):
-            return ResultView(found, name=f"results.{key}", resolve=self._resolve)
+            return ResultView(found, name=f"results.{key}", resolve=self._resolve, locate=self._locate)
         return lookup(self._results, key) if found is _ABSENT else found
 
     def fields(self) -> list[str]:

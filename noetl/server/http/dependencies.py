@@ -10,9 +10,10 @@ from fastapi import Depends, HTTPException, Request
 from msgspec import Struct, field
 from starlette.types import Scope
 
+from noetl.core.model.roles import Role
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.tasks import cancel
-from noetl.server.http.access import Caller, Role, Tokens
+from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.deliveries import Deliveries

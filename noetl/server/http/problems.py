@@ -22,6 +22,7 @@ from noetl.errors import (
     Overloaded,
     PayloadUnavailable,
     RequestRefused,
+    RoleRequired,
     SecretUnavailable,
     StoreUnavailable,
     TemplateError,
@@ -85,6 +86,7 @@ def problem_of(error: Exception) -> Response:
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
+    (RoleRequired, 403),
     (AccessRefused, 401),
     (Conflict, 409),
     (Overloaded, 503),

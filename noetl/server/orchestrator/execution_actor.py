@@ -24,7 +24,9 @@ from noetl.core.engine.commands import ClaimAnyRun, Command, Reply, StartExecuti
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.state import State, begin
+from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.waits import NO_WAITS
 from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUnavailable, VersionConflict
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
@@ -90,6 +92,7 @@ class ExecutionActor:
         self.state: State | None = None
         self.summary: ExecutionSummary | None = None
         self.overtaken = False  # another process appended first, and its effects have not been performed here
+        self.waited = False  # whether it only waited before the latest append
         self._dependencies = dependencies
         self._host = host
         self._snapshot_at = SNAPSHOT_EVENTS
@@ -101,6 +104,11 @@ class ExecutionActor:
     def idle(self) -> bool:
         """Whether no command is pending or being decided."""
         return self._loop is None and not self._inbox
+
+    @property
+    def waits(self) -> bool:
+        """Whether it only waits for a signal or a timer."""
+        return self.summary is not None and self.summary.status == "waiting"
 
     def send(self, command: Command) -> ReplyFuture:
         """Put a command into the mailbox; the reply follows when its decision is durable."""
@@ -213,6 +221,7 @@ class ExecutionActor:
         try:
             all_commands = [*commands, *(offer.command for offer in offers)] if offers else commands
             before = state.seq
+            self.waited = self.waits
             decision = await self._advance(state, all_commands, capacity)
             if decision.events:
                 self.summary = await self._append(state, before, summary, decision, capacity)
@@ -258,7 +267,10 @@ class ExecutionActor:
         limiter = self._dependencies.limiter
         status_before, held_before = (None, None) if summary is None else (summary.status, summary.held)
         held = slots_held(state)
-        summary = project(summary, decision.events, held)
+        settled = not (decision.effects and isinstance(decision.effects[-1], ContinueLater))
+        waits = wait_counts(state, settled=settled) if state.waits else NO_WAITS
+        waits_before = (summary.due, summary.inbox) if summary else (None, 0)
+        summary = project(summary, decision.events, held, waits)
         reservations = () if capacity is None else limiter.reservations(capacity, held_before, held)
         await self._dependencies.store.append(
             Append(
@@ -268,7 +280,8 @@ class ExecutionActor:
                 summary,
                 status_before,
                 reservations,
-                self._dependencies.watch.is_news(status_before, summary.status),
+                news=self._dependencies.watch.is_news(status_before, summary.status),
+                rewaits=waits_before != (waits.due, waits.inbox),
             )
         )
         if capacity is not None:

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.waits import NO_WAITS, WaitCounts
 from noetl.core.templates.views import error_fields
 from noetl.storage.ports.events import ExecutionSummary
 
@@ -22,16 +23,22 @@ from noetl.storage.ports.events import ExecutionSummary
 
 
 def project(
-    summary: ExecutionSummary | None, events: Iterable[ev.Recorded], held: dict[str, int] | None = None
+    summary: ExecutionSummary | None,
+    events: Iterable[ev.Recorded],
+    held: dict[str, int] | None = None,
+    waits: WaitCounts = NO_WAITS,
 ) -> ExecutionSummary:
-    """The summary after these events; `held` are the slots that the state holds (`capacity.slots_held`)."""
+    """The summary after these events; `held` are the slots that the state holds (`capacity.slots_held`), and `waits`
+    its open waits (`views.open_waits`)."""
     row = msgspec.structs.asdict(summary) if summary else dict(_EMPTY)
     for recorded in events:
         apply = _PROJECTORS.get(type(recorded.body))
         if apply is not None:
             apply(row, recorded.body, recorded)
         row["seq"] = recorded.seq
-    row["held"] = held or None
+    if row["status"] in ("running", "waiting"):
+        row["status"] = "waiting" if waits.only else "running"
+    row |= {"held": held or None, "due": waits.due, "inbox": waits.inbox}
     return ExecutionSummary(**row)
 
 

@@ -98,9 +98,15 @@ class MemoryEventStore:
         found = {path: await self.executions(ExecutionFilter(path=path, limit=1)) for path in dict.fromkeys(paths)}
         return {path: rows[0] for path, rows in found.items() if rows}
 
-    async def unfinished(self) -> list[str]:
+    async def unfinished(self, *, waiting: bool = True) -> list[str]:
         """Ids of unfinished executions, oldest first."""
-        return [summary.execution_id for summary in self._summaries.values() if summary.status not in FINAL]
+        excluded = FINAL if waiting else FINAL | {"waiting"}
+        return [summary.execution_id for summary in self._summaries.values() if summary.status not in excluded]
+
+    async def due(self, before: float, limit: int = 1000) -> list[tuple[str, float]]:
+        """Waiting executions whose timer is due before that time, earliest first."""
+        found = [(each.execution_id, each.due) for each in self._summaries.values() if each.due is not None]
+        return sorted((each for each in found if each[1] < before), key=lambda each: each[1])[:limit]
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
         """The summaries and complete logs of several executions."""
@@ -190,6 +196,7 @@ def _matches(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
         (not where.status or summary.status in where.status)
         and (where.path is None or summary.path == where.path)
         and (where.parent is None or summary.parent == where.parent)
+        and (not where.inbox or summary.inbox > 0)
         and (not where.search or where.search.lower() in summary.path.lower() or where.search in summary.execution_id)
         and (
             where.before is None

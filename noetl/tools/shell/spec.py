@@ -45,6 +45,7 @@ SPEC = ToolSpec(
     },
     spec_keys={
         "timeout": "`total`: seconds after which the process group is stopped.",
+        "limits": "`memory_mb`, `cpu_s`, `open_files` of the processes.",
         "kill_grace": "Seconds between SIGTERM and SIGKILL (1).",
         "max_output_bytes": "Maximum bytes of stdout and of stderr in the output, start and end of each (1 MiB).",
         "max_log_bytes": "Maximum bytes of output written to the log (1 MiB).",

@@ -21,7 +21,7 @@ from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference
 from noetl.core.templates.budget import NondeterminismSource
 from noetl.core.templates.template import Compiled, holds
-from noetl.core.templates.views import NeedsPayload
+from noetl.core.templates.views import NeedsPayload, NeedsReference, located
 from noetl.errors import NoetlError, PayloadUnavailable, TemplateError
 
 Resolve = Callable[[Reference], Any]
@@ -57,8 +57,8 @@ class EvaluationContext(Struct, eq=False, gc=False):
         """The value of a template; an error in it is a Failure with its location."""
         try:
             return compiled.evaluate(names, self.nondeterminism)
-        except NeedsPayload as missing:
-            raise DataNeeded(FetchPayload(reference_key(missing.reference), missing.reference)) from None
+        except (NeedsPayload, NeedsReference) as missing:
+            raise _needed(missing) from None
         except TemplateError as problem:
             raise self.failure(problem, path) from problem
 
@@ -66,8 +66,8 @@ class EvaluationContext(Struct, eq=False, gc=False):
         """Whether a guard is true."""
         try:
             return holds(compiled, names, self.nondeterminism)
-        except NeedsPayload as missing:
-            raise DataNeeded(FetchPayload(reference_key(missing.reference), missing.reference)) from None
+        except (NeedsPayload, NeedsReference) as missing:
+            raise _needed(missing) from None
         except TemplateError as problem:
             raise self.failure(problem, path) from problem
 
@@ -94,6 +94,11 @@ class EvaluationContext(Struct, eq=False, gc=False):
         if isinstance(answer, PayloadUnavailable):
             raise TemplateError(str(answer), kind=answer.kind)
         return answer
+
+    def locate(self, data: Any) -> Reference:
+        """The reference of data that a template reads by its `ref`, stored at this moment."""
+        reference: Reference = located(data, self.answers)
+        return reference
 
     def resolver(self, outcome: Outcome) -> Resolve | None:
         """The function by which a view of this outcome reads stored payloads; None while its extracts may suffice."""
@@ -130,6 +135,12 @@ class EvaluationContext(Struct, eq=False, gc=False):
             raise DataNeeded(request)
         answer: Synthesized = self.answers[request.key]
         return answer
+
+
+def _needed(missing: NeedsPayload | NeedsReference) -> DataNeeded:
+    if isinstance(missing, NeedsReference):
+        return DataNeeded(StorePayload(missing.key, missing.encoded))
+    return DataNeeded(FetchPayload(reference_key(missing.reference), missing.reference))
 
 
 def reference_key(reference: Reference) -> str:

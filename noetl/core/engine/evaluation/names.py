@@ -169,7 +169,9 @@ def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
     if outcome is None:
         return None
     results = step_run.results or None
-    return ResultView(outcome, name=step_run.step.name, results=results, resolve=names.env.resolver(outcome))
+    return ResultView(
+        outcome, name=step_run.step.name, results=results, resolve=names.env.resolver(outcome), locate=names.env.locate
+    )
 
 
 def _input(names: ServerNames) -> Any:
@@ -182,7 +184,7 @@ def _output(names: ServerNames) -> Any:
     if outcome is None:
         return Missing("output", _NEVER)
     results = step_run.results if step_run is not None else None
-    return OutputView(outcome, results=results or None, resolve=names.env.resolver(outcome))
+    return OutputView(outcome, results=results or None, resolve=names.env.resolver(outcome), locate=names.env.locate)
 
 
 def _result(names: ServerNames) -> Any:
@@ -190,7 +192,9 @@ def _result(names: ServerNames) -> Any:
     if outcome is None:
         return Missing("result", _NEVER)
     results = step_run.results if step_run is not None else None
-    return ResultView(outcome, name="result", results=results or None, resolve=names.env.resolver(outcome))
+    return ResultView(
+        outcome, name="result", results=results or None, resolve=names.env.resolver(outcome), locate=names.env.locate
+    )
 
 
 def _arc_event(names: ServerNames) -> Any:
@@ -250,9 +254,9 @@ def _event(state: State, env: EvaluationContext, boundary: BoundaryEvent, step: 
     }
     outcome = boundary.outcome
     if outcome is not None:
-        output = OutputView(outcome, name="event.output", resolve=env.resolver(outcome))
+        output = OutputView(outcome, name="event.output", resolve=env.resolver(outcome), locate=env.locate)
         event["output"] = output
-        event["result"] = ResultView(outcome, name="event.result", resolve=env.resolver(outcome))
+        event["result"] = ResultView(outcome, name="event.result", resolve=env.resolver(outcome), locate=env.locate)
         event["payload"] |= {"output": output, "result": event["result"]}
         event["error"] = output.field("error")
         if body is LoopDone:
@@ -303,7 +307,8 @@ def result_of(state: State, env: EvaluationContext, name: str) -> Any:
     record = state.steps.get(name)
     if record is None or record.outcome is None:
         return Missing(name, _NEVER)
-    return ResultView(record.outcome, name=name, results=record.results or None, resolve=env.resolver(record.outcome))
+    resolve = env.resolver(record.outcome)
+    return ResultView(record.outcome, name=name, results=record.results or None, resolve=resolve, locate=env.locate)
 
 
 def status_of(state: State, name: str) -> dict[str, Any]:

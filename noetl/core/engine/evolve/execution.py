@@ -14,7 +14,6 @@ from noetl.core.model.events import (
     ExecutionResumed,
     PlaybookProcessed,
     RequestEvaluated,
-    SignalReceived,
     TaskProgress,
     WorkflowFinished,
     WorkflowStarted,
@@ -64,7 +63,7 @@ def _resumed(state: State, event: ExecutionResumed, at: float) -> None:
     state.paused = False
 
 
-@applies(SignalReceived, TaskProgress)
+@applies(TaskProgress)
 def _no_change(state: State, event: Event, at: float) -> None:
     """No change: the consequences for the state are separate events."""
 

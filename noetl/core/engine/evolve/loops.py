@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.engine.evolve.steps import boundary_event, lease, mark_started, release_lease
+from noetl.core.engine.evolve.steps import boundary_event, close_run, lease, mark_started
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import checksum
@@ -70,11 +70,9 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
     loop = step_run.loops[path[:-1]]
     index = path[-1]
     run_id = iteration_id(step_run.id, path)
-    run = state.open.pop(run_id, None)
+    run = close_run(state, run_id)
     contributions: dict[str, Any] | None = None
     if run is not None:
-        release_lease(state, run)
-        state.queued.pop(run_id, None)
         del step_run.open[run_id]
         contributions = run.contributions
     if event.step_patch:

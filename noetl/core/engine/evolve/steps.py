@@ -157,6 +157,20 @@ def release_lease(state: State, run: Run) -> None:
             del state.leased[name]
 
 
+def close_run(state: State, run_id: str) -> Run | None:
+    """Remove an open run that has ended, with its lease or its wait."""
+    run = state.open.pop(run_id, None)
+    if run is None:
+        return None
+    release_lease(state, run)
+    if state.queued:
+        state.queued.pop(run_id, None)
+    if run.child is not None and run.child in state.waits:
+        del state.waits[run.child]
+        state.due.pop(run.child, None)
+    return run
+
+
 @applies(StepStarted)
 def _step_started(state: State, event: StepStarted, at: float) -> None:
     step_run = state.runs[event.step_run_id]
@@ -169,8 +183,7 @@ def _step_started(state: State, event: StepStarted, at: float) -> None:
 
 def _close_runs(state: State, step_run: StepRun) -> None:
     for run_id in step_run.open:
-        release_lease(state, state.open.pop(run_id))
-        state.queued.pop(run_id, None)
+        close_run(state, run_id)
     step_run.open = {}
     step_run.loops = {}
     del state.looping[step_run.id]
@@ -198,10 +211,8 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
             record.running -= 1
     if step_run.loops:
         _close_runs(state, step_run)
-    elif (run := state.open.pop(step_run.id, None)) is not None:
-        release_lease(state, run)
-        if state.queued:
-            state.queued.pop(step_run.id, None)
+    else:
+        close_run(state, step_run.id)
     step_run.phase = "ended"
     step_run.event = boundary_event(state, event, step_run.id, event.output)
     step_run.outcome = record.outcome = event.output

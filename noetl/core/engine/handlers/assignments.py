@@ -17,7 +17,7 @@ from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo
-from noetl.core.templates.lookup import is_reference
+from noetl.core.templates.reference_rules import broken_rule
 
 MAX_CTX_VALUE = 1024 * 1024
 
@@ -53,21 +53,9 @@ def evaluate_sets(
 def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: ServerNames, path: str) -> Any:
     """Evaluate one assignment and check its value."""
     value = env.evaluate(assignment.value, names, path)
-    target = assignment.target[-1]
-    if target.endswith(("_ref", "_refs")):
-        if not _all_references(value):
-            raise env.fail(
-                "schema",
-                f'"{target}" ends in _ref and must receive a reference object such as {{{{ output.ref }}}}',
-                path,
-            )
-    elif is_reference(value):
-        raise env.fail(
-            "schema",
-            f'an unresolved reference can only be assigned to a name that ends in _ref ("{target}_ref"); '
-            "for the payload itself use {{ output.data }} or `kind: resolve`",
-            path,
-        )
+    broken = broken_rule(assignment.target[-1], value)
+    if broken is not None:
+        raise env.fail("schema", broken, path)
     if assignment.scope == "ctx" and not assignment.value.static:
         size = len(_json(value))
         if size > MAX_CTX_VALUE:
@@ -78,12 +66,6 @@ def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: 
                 path,
             )
     return value
-
-
-def _all_references(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(each is None or is_reference(each) for each in value)
-    return value is None or is_reference(value)
 
 
 def ctx_patch(ctx: Mapping[str, Any], writes: Mapping[str, Any]) -> dict[str, Any]:

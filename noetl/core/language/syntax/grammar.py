@@ -467,7 +467,8 @@ _shape(
     "Output block",
     "Where a large result is stored, and which fields stay inline in the event.",
     {
-        "store": Key("mapping", "`{kind, ...}` of the result store."),
+        "store": Key("mapping", "`{kind, bucket, ttl}` of the result store."),
+        "inline_max_bytes": Key("count", "Largest result that stays inline.", least=1, templated=False),
         "select": Key("texts", "Dotted paths below `output.data` that stay inline."),
         "output_select": Key("texts", "", state="accepted", instead="select"),
     },

@@ -70,6 +70,7 @@ class OutputSyntax(Struct, eq=False):
     """`output: {store, select}`."""
 
     store: Node | None = None
+    inline_max_bytes: Scalar | None = None
     select: list[Scalar] = field(default_factory=list)
     path: str = ""
 

@@ -22,7 +22,7 @@ from noetl.storage.ports.events import ExecutionFilter
 
 router = APIRouter(tags=["executions"])
 
-Status = Literal["pending", "running", "paused", "success", "failed", "cancelled"]
+Status = Literal["pending", "running", "waiting", "paused", "success", "failed", "cancelled"]
 
 ExecutionId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id of an execution")]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY)]
