@@ -379,7 +379,7 @@ def test_the_end_of_an_execution_starts_another_once(here):
         async with here.server():
             await here.triggers.add("execution", {"path": "work", "of": "qui*", "payload": {"of": "{{ event.path }}"}})
             await here.triggers.add("execution", {"path": "work", "of": "quick", "status": ["failed"]}, name="failures")
-            await until(lambda: here.orchestrator.actors.watch.enabled)
+            await until(lambda: here.orchestrator.actors.news.enabled)
             ended = await here.orchestrator.submit(Submission(path="quick", payload={"n": 1}))
             found = await reached(here, 2)
             assert found[1] == {"of": "quick"}
@@ -397,7 +397,7 @@ def test_executions_that_start_each_other_end_at_a_limit(here):
         async with here.server():
             await here.triggers.add("execution", {"path": "quick", "of": "quick"}, name="ping")
             await here.triggers.add("execution", {"path": "quick", "of": "quick"}, name="pong")
-            await until(lambda: here.orchestrator.actors.watch.enabled)
+            await until(lambda: here.orchestrator.actors.news.enabled)
             await here.orchestrator.submit(Submission(path="quick"))
 
             async def refused() -> list[Any]:

@@ -102,7 +102,7 @@ def _start(state: State, command: StartExecution, env: EvaluationContext, record
 
 def _cancel(state: State, command: CancelExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is None:
-        record([ExecutionCancelled(reason=command.reason)], None)
+        record([ExecutionCancelled(reason=command.reason, error=command.error)], None)
     return _ACCEPTED
 
 

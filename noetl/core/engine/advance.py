@@ -155,6 +155,7 @@ class _Advance(Struct, eq=False, gc=False):
         while self.next_command < len(commands):
             command = commands[self.next_command]
             kind = type(command)
+            env.meter.reset()
             if kind is ClaimAnyRun:
                 if self.needs_settling:
                     self._settle()
@@ -169,6 +170,7 @@ class _Advance(Struct, eq=False, gc=False):
             if self.pending:
                 self._drain()
         if self.needs_settling:
+            env.meter.reset()
             self._settle()
 
     def _drain(self) -> None:

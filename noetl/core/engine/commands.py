@@ -76,9 +76,10 @@ class ReturnRun(Command, frozen=True):
 
 
 class CancelExecution(Command, frozen=True):
-    """Cancel the execution."""
+    """Cancel the execution; with an `error` it ends as failed."""
 
     reason: str = ""
+    error: ErrorInfo | None = None
 
 
 class PauseExecution(Command, frozen=True):

@@ -138,11 +138,14 @@ class SignalRefused(Event, frozen=True, omit_defaults=True):
 
 
 class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
-    """The execution was cancelled; open runs are ended with kind `cancelled`."""
+    """The execution was cancelled; open runs are ended with kind `cancelled`.
+
+    With an `error` the server gave it up, and it ends as failed."""
 
     NAME = "execution.cancelled"
     STATUS = "error"
     reason: str = ""
+    error: ErrorInfo | None = None
 
 
 class CtxPatched(Event, frozen=True, omit_defaults=True):

@@ -11,10 +11,11 @@ the extracted parts (`Outcome.extracts`) are available and everything else raise
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -152,8 +153,8 @@ class _DataOf(View):
 
     def fields(self) -> list[str]:
         """Keys of both."""
-        own = [str(key) for key in self._own] if isinstance(self._own, Mapping) else []
-        return own + [key for key in self._beside if key not in own]
+        own = dict.fromkeys(str(key) for key in self._own) if isinstance(self._own, Mapping) else {}
+        return [*own, *(key for key in self._beside if key not in own)]
 
     def value(self) -> Any:
         """The data."""
@@ -375,7 +376,7 @@ class ResultView(_Envelope):
         payload = self.payload()
         beside: dict[str, Any] = self.http_fields() if "http" in self.outcome.helpers else {}
         if isinstance(payload, Mapping) and "data" in payload:
-            return _DataOf(payload["data"], {**beside, **payload})
+            return _DataOf(payload["data"], ChainMap(cast(Any, payload), beside) if beside else payload)
         return _DataOf(payload, beside) if beside else payload
 
 

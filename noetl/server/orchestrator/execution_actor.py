@@ -31,6 +31,7 @@ from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUn
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
@@ -62,7 +63,8 @@ class ActorDependencies(Struct, frozen=True):
     clock: Clock
     nondeterminism: Any
     limiter: ConcurrencyLimiter
-    watch: StatusWatch = field(default_factory=StatusWatch)
+    watch: DecisionWatch = NOT_WATCHED
+    news: StatusWatch = field(default_factory=StatusWatch)
     shared: bool = False  # other processes append to the same executions
 
 
@@ -245,14 +247,21 @@ class ExecutionActor:
     async def _advance(self, state: State, commands: list[Command], capacity: Capacity | None) -> Decision:
         """The engine's decision, with its data requests resolved."""
         dependencies = self._dependencies
+        watch = dependencies.watch
         began = time.perf_counter()
-        decision = advance(
-            state, commands, at=dependencies.clock.now(), nondeterminism=dependencies.nondeterminism, capacity=capacity
-        )
+        with watch.deciding(self.id, state.seq):
+            decision = advance(
+                state,
+                commands,
+                at=dependencies.clock.now(),
+                nondeterminism=dependencies.nondeterminism,
+                capacity=capacity,
+            )
         metrics.DECISION.observe(time.perf_counter() - began)
         while decision.requests:
             answers = await dependencies.resolver.resolve(decision.requests, self.id, state.playbook)
-            decision = decision.resume(answers)
+            with watch.deciding(self.id, state.seq):
+                decision = decision.resume(answers)
         return decision
 
     async def _append(
@@ -280,7 +289,7 @@ class ExecutionActor:
                 summary,
                 status_before,
                 reservations,
-                news=self._dependencies.watch.is_news(status_before, summary.status),
+                news=self._dependencies.news.is_news(status_before, summary.status),
                 rewaits=waits_before != (waits.due, waits.inbox),
             )
         )

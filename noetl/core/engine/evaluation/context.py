@@ -19,7 +19,7 @@ from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, S
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference
-from noetl.core.templates.budget import NondeterminismSource
+from noetl.core.templates.budget import Meter, NondeterminismSource
 from noetl.core.templates.template import Compiled, holds
 from noetl.core.templates.views import NeedsPayload, NeedsReference, located
 from noetl.errors import NoetlError, PayloadUnavailable, TemplateError
@@ -52,11 +52,12 @@ class EvaluationContext(Struct, eq=False, gc=False):
     nondeterminism: NondeterminismSource | None
     answers: dict[str, Any]
     capacity: Capacity | None = None  # free capacity of the limited keys; None: no limit applies
+    meter: Meter = msgspec.field(default_factory=Meter)  # what the templates of the current command may cost
 
     def evaluate(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> Any:
         """The value of a template; an error in it is a Failure with its location."""
         try:
-            return compiled.evaluate(names, self.nondeterminism)
+            return compiled.evaluate(names, self.nondeterminism, meter=self.meter)
         except (NeedsPayload, NeedsReference) as missing:
             raise _needed(missing) from None
         except TemplateError as problem:
@@ -65,7 +66,7 @@ class EvaluationContext(Struct, eq=False, gc=False):
     def holds(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> bool:
         """Whether a guard is true."""
         try:
-            return holds(compiled, names, self.nondeterminism)
+            return holds(compiled, names, self.nondeterminism, self.meter)
         except (NeedsPayload, NeedsReference) as missing:
             raise _needed(missing) from None
         except TemplateError as problem:

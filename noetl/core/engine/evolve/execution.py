@@ -70,8 +70,11 @@ def _no_change(state: State, event: Event, at: float) -> None:
 
 @applies(ExecutionCancelled)
 def _cancelled(state: State, event: ExecutionCancelled, at: float) -> None:
-    error = ErrorInfo("cancelled", event.reason or "the execution was cancelled")
-    state.ending = Ending("cancelled", error)
+    if event.error is not None:
+        state.ending = Ending("failed", event.error)
+    else:
+        error = ErrorInfo("cancelled", event.reason or "the execution was cancelled")
+        state.ending = Ending("cancelled", error)
     for step_run in [each for each in state.runs.values() if each.phase == "ended"]:
         remove_step_run(state, step_run)
 

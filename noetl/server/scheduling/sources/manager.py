@@ -85,13 +85,13 @@ class TriggerSources:
         """Start, restart and stop listeners as the definitions say, and process ends of executions."""
         ends = [each for each in await self._triggers.all(ExecutionTrigger.KIND) if isinstance(each, ExecutionTrigger)]
         # Every server lists new statuses as news; one of them reads the news.
-        self._orchestrator.actors.watch.enabled = bool(ends) or self._listener is not None
+        self._orchestrator.actors.news.enabled = bool(ends) or self._listener is not None
         leadership = self._leadership
         if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS):
             await self.stop()
             return
         await self._reconcile()
-        if self._orchestrator.actors.watch.enabled:
+        if self._orchestrator.actors.news.enabled:
             active = [each for each in ends if not each.paused]
             await process_news(self._orchestrator, self._deliveries, active, self._listener)
         if self._clock.monotonic() - self._cleaned_at > CLEAN_SECONDS:
