@@ -199,9 +199,9 @@ class Operations:
 
     # ── control ─────────────────────────────────────────────────────────────────────────
 
-    def cancel(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
-        """Cancel an execution; Conflict when it has already ended."""
-        return (yield from _control(execution_id, "cancel", {"reason": reason}))
+    def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> Operation[ExecutionSummary]:
+        """Cancel an execution; Conflict when it has already ended. `compensate` undoes its completed steps."""
+        return (yield from _control(execution_id, "cancel", {"reason": reason, "compensate": compensate}))
 
     def pause(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
         """Start no new run in an execution."""

@@ -21,6 +21,7 @@ from noetl.core.model.events import (
     Event,
     IterationDone,
     IterationFailed,
+    StepDone,
     TaskDone,
     TaskStarted,
     WaitStarted,
@@ -269,8 +270,13 @@ class _Offloader(msgspec.Struct, eq=False):
                 scope: values if scope == "ctx" else await self.mapping(values) for scope, values in event.patch.items()
             }
             return replace(event, position=position, patch=patch)
-        if isinstance(event, IterationDone | IterationFailed):
+        if isinstance(event, IterationDone):
+            patch = await self.mapping(event.step_patch)
+            return replace(event, step_patch=patch, input=await self.mapping(event.input))
+        if isinstance(event, IterationFailed):
             return replace(event, step_patch=await self.mapping(event.step_patch))
+        if isinstance(event, StepDone):
+            return replace(event, input=await self.mapping(event.input))
         if isinstance(event, ChildRequested | WaitStarted) and event.position is not None:
             return replace(event, position=await self.position(event.position))
         return event
@@ -333,8 +339,12 @@ def _private_size(event: Event) -> int:
         if event.position is None and not event.patch:
             return 0
         return len(_encode((event.position, event.patch.get("iter"), event.patch.get("step"))))
-    if isinstance(event, IterationDone | IterationFailed):
+    if isinstance(event, IterationDone):
+        return len(_encode((event.step_patch, event.input))) if event.step_patch or event.input else 0
+    if isinstance(event, IterationFailed):
         return len(_encode(event.step_patch)) if event.step_patch else 0
+    if isinstance(event, StepDone):
+        return len(_encode(event.input)) if event.input else 0
     if isinstance(event, ChildRequested | WaitStarted):
         return len(_encode(event.position))
     return 0

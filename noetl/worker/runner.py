@@ -24,10 +24,10 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import OutputPolicy, Step, Task
-from noetl.core.model.position import Position
+from noetl.core.model.position import Item, Position
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
-from noetl.core.model.work import Item, RunOrder
+from noetl.core.model.work import RunOrder
 from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, next_action
 from noetl.core.pipeline.error_locations import MISSING_DATA
@@ -175,7 +175,7 @@ class Runner:
                 item.value if item.collection is None else await self._retry_unavailable(partial(self._element, item))
                 for item in order.items
             ]
-        if order.position is not None or order.step_scope:
+        if order.position is not None or order.step_scope or context.output is not None:
             order = await self._retry_unavailable(partial(self._restore, order))
         frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
         limit = frame.playbook.executor.limits.max_payload_bytes
@@ -203,6 +203,10 @@ class Runner:
             assert isinstance(position, Position)
         if any(is_offloaded(value) for value in scope.values()):
             scope = await self.payloads.restore(scope)
+        if order.context.output is not None:  # a compensation: the recorded input of the run that it undoes
+            order = replace(
+                order, context=replace(order.context, input=await self.payloads.restore(order.context.input))
+            )
         return replace(order, position=position, step_scope=scope)
 
     # ── driving ─────────────────────────────────────────────────────────────────────────
@@ -510,6 +514,6 @@ def failure_of(order: RunOrder, problem: ErrorInfo) -> Event:
     """The terminal event of a run that could not be started."""
     output = Outcome(status="error", error=problem)
     context = order.context
-    if order.path or order.items:
+    if order.path:
         return IterationFailed(step=context.step, step_run_id=context.step_run_id, path=order.path, output=output)
     return StepFailed(step=context.step, step_run_id=context.step_run_id, output=output)

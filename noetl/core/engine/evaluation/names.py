@@ -7,14 +7,16 @@ available, and reading one is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.state import BoundaryEvent, Loop, State, StepRecord, StepRun, Token
+from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import Event, LoopDone, StepDone, StepFailed, WorkflowStarted, instant
 from noetl.core.model.ids import IterationPath, event_id
 from noetl.core.model.outcome import Outcome
+from noetl.core.model.position import Item
 from noetl.core.templates.status_helpers import STATUS_FUNCTIONS, status_functions
 from noetl.core.templates.views import Missing, OutputView, ResultView, View
 from noetl.errors import TemplateError
@@ -161,6 +163,33 @@ def at_arcs(state: State, env: EvaluationContext, step_run: StepRun) -> ServerNa
     names.outcome = step_run.outcome
     names.own = _own_result(names, step_run)
     return names
+
+
+def at_compensation(
+    state: State, env: EvaluationContext, step: str, run: CompletedRun, args: dict[str, Any], failure: dict[str, Any]
+) -> ServerNames:
+    """Names of a compensation's `when`: input, output and iteration of the run that it undoes, and the failure."""
+    values: dict[str, Any] = {"args": args, "input": {**args, **run.input}, "failure": failure}
+    if run.items:
+        values["iter"] = scope = _completed_iteration(env, run.items, f"{state.net.steps[step].path}/loop")
+        values["loop_index"] = scope["index"]
+    names = ServerNames(state, env, {"output": _output, "outcome": _output, "result": _result}, values)
+    names.outcome = run.output
+    names.own = ResultView(run.output, name=step, resolve=env.resolver(run.output))
+    return names
+
+
+def _completed_iteration(env: EvaluationContext, items: Sequence[Item], path: str) -> dict[str, Any]:
+    """`iter` of an iteration that has completed, with `parent` chained."""
+    scope: dict[str, Any] = {}
+    for item in items:
+        value = item.value if item.collection is None else env.fetch(item.collection, path)[item.index]
+        inner = {item.name: value, "index": item.index, "count": item.count}
+        inner |= {"first": item.index == 0, "last": item.index == item.count - 1}
+        if scope:
+            inner["parent"] = scope
+        scope = inner
+    return scope
 
 
 def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
