@@ -5,6 +5,7 @@
     ├── RequestRefused         a request that cannot be served; the message says what to do instead
     │   ├── NotFound           no such execution, playbook, credential, result
     │   ├── AccessRefused      no token, an unknown token, or an insufficient role
+    │   │   └── RoleRequired   the role of the token is not sufficient
     │   ├── SecretUnavailable  unavailable keychain entries, each with its reason
     │   └── Conflict           the object exists already, or its state does not allow the request
     ├── VersionConflict        another writer appended first; reload and decide again
@@ -49,6 +50,10 @@ class AccessRefused(RequestRefused):
     """The server denies access: no token, an unknown token, or an insufficient role."""
 
 
+class RoleRequired(AccessRefused):
+    """The role of the token is not sufficient."""
+
+
 class SecretUnavailable(RequestRefused):
     """Unavailable keychain entries; `reasons` has a message per name, never a value."""
 
@@ -60,6 +65,10 @@ class SecretUnavailable(RequestRefused):
 
 class Conflict(RequestRefused):
     """The request contradicts the existing state."""
+
+
+class Overloaded(RequestRefused):
+    """The request may succeed later: too much is waiting."""
 
 
 class VersionConflict(NoetlError):

@@ -23,6 +23,15 @@ def read_payload(payload: str | None, sets: Sequence[str]) -> dict[str, Any]:
     return document
 
 
+def read_labels(labels: Sequence[str]) -> dict[str, str]:
+    """Labels of the form NAME=VALUE."""
+    pairs = [each.partition("=") for each in labels]
+    for text, (name, equals, _) in zip(labels, pairs, strict=True):
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE", param_hint="--label")
+    return {name: value for name, _, value in pairs}
+
+
 def split_version(target: str) -> tuple[str, str | None]:
     """Path and version of PATH[@VERSION]."""
     path, at, version = target.rpartition("@")

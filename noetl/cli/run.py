@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
+from noetl.cli.projects.options import profile_option
 from noetl.cli.target import Target, store_option, with_server, with_target
+from noetl.core.model.bundle import split_bundle_file
+from noetl.core.model.merge import deep_merge
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
     from noetl.cli.output.display import Display
+    from noetl.cli.projects.project import ProjectProfile
     from noetl.client import Client
-    from noetl.core.language.compile import Compilation
+    from noetl.core.model.playbook import Playbook
     from noetl.embedded import LocalEngine
 
 MAX_READ = 64 * 1024 * 1024
@@ -43,6 +48,7 @@ wait_option = click.option("--wait/--no-wait", default=True, help="Wait for the 
 @strict
 @legacy
 @timeout_option
+@profile_option
 @store_option
 @json_options
 def run(
@@ -52,6 +58,7 @@ def run(
     strict: bool,
     legacy: bool,
     timeout: float | None,
+    profile: str | None,
     store: str | None,
     as_json: bool,
 ) -> int:
@@ -66,11 +73,14 @@ def run(
     given = read_payload(payload, sets)
     named = _from_file(source) if _is_file_name(source) else None
     checked = _compile(named, source, strict, legacy) if named is not None else None
+    chosen = _profile(profile, named)
 
     async def begin(engine: LocalEngine) -> str:
         from noetl.server.orchestrator.submissions import Submission
 
         found = named or await _registered(engine, source) or _from_file(source)
+        if chosen is not None:
+            found = await _with_profile(engine, found, chosen)
         request = Submission(
             text=found.text.decode("utf-8-sig"),
             file=found.file,
@@ -78,7 +88,7 @@ def run(
             payload=given,
             strict=strict,
             legacy=legacy,
-            compilation=checked or _compile(found, source, strict, legacy),
+            playbook=checked or _compile(found, source, strict, legacy),
         )
         return await engine.orchestrator.submit(request)
 
@@ -93,6 +103,7 @@ def run(
 @legacy
 @timeout_option
 @wait_option
+@profile_option
 @click.option("--key", metavar="TEXT", help="Idempotency key: commands with the same key start one execution.")
 @with_server
 @json_options
@@ -104,6 +115,7 @@ def execute(
     legacy: bool,
     timeout: float | None,
     wait: bool,
+    profile: str | None,
     key: str | None,
     target: Target,
     as_json: bool,
@@ -117,12 +129,24 @@ def execute(
 
     request: dict[str, Any] = {"payload": read_payload(payload, sets), "key": key, "strict": strict, "legacy": legacy}
     path, version = split_version(source)
-    if _is_file_name(source):
-        request["content"] = _text(_from_file(source), source)
+    packed = None
+    found = _from_file(source) if _is_file_name(source) else None
+    chosen = _profile(profile, found)
+    if chosen is not None:
+        target = chosen.target(target)
+    if found is not None:
+        from noetl.cli.projects.named_files import pack_file
+
+        packed, _ = pack_file(found.file or source, found.text, chosen.values if chosen else None)
+        request |= {"content": packed.text, "file": packed.file}
     else:
         request |= {"path": path, "version": version}
+        if chosen is not None:
+            request["payload"] = deep_merge(chosen.values.workload, request["payload"])
 
     def begin(client: Client) -> str:
+        if packed is not None and packed.file:
+            client.add_bundle(packed.bundle, packed.contents)
         return client.submit(**request)
 
     return asyncio.run(_run_remotely(begin, target, timeout, wait, as_json))
@@ -243,6 +267,27 @@ def _text(found: Found, source: str) -> str:
         raise RequestRefused(f"{source} is not UTF-8 text (byte {problem.start})") from None
 
 
+def _profile(name: str | None, found: Found | None) -> ProjectProfile | None:
+    """A profile of the project around a file, or around the working folder."""
+    if name is None:
+        return None
+    from noetl.cli.projects.project import open_project
+
+    return open_project(Path(found.file).parent if found is not None and found.file else Path()).profile(name)
+
+
+async def _with_profile(engine: LocalEngine, found: Found, profile: ProjectProfile) -> Found:
+    """The playbook in a bundle with the values of a profile, as a server runs it."""
+    from noetl.cli.backend.local import LocalBackend
+    from noetl.cli.projects.named_files import pack_file
+
+    if not found.file or split_bundle_file(found.file) is not None:
+        raise RequestRefused("--profile needs a file of a project, or a playbook that was applied with the profile")
+    packed, _ = pack_file(found.file, found.text, profile.values)
+    await LocalBackend(engine).add_bundle(packed.bundle, packed.contents)
+    return Found(found.text, packed.file, found.version)
+
+
 class Found(NamedTuple):
     """The text of a playbook, its file and its version."""
 
@@ -280,20 +325,35 @@ def _from_file(source: str) -> Found:
     raise NotFound(f"{source}: no playbook is registered under this path, and there is no such file")
 
 
-def _compile(found: Found, source: str, strict: bool, legacy: bool) -> Compilation:
+def _compile(found: Found, source: str, strict: bool, legacy: bool) -> Playbook:
     """Compile the playbook and print its diagnostics; errors end the command."""
+    from noetl.cli.compile_cache import CompileCache
+    from noetl.settings import load
+
+    shown = "<stdin>" if source == "-" else source
+    cache = CompileCache(load({}).settings.home)
+    key = cache.key(found.text, shown, strict=strict, legacy=legacy)
+    playbook = cache.get(key)
+    if playbook is None:
+        playbook, warnings = _compile_text(found.text, shown, strict, legacy)
+        if not warnings:
+            cache.put(key, playbook)
+    return playbook
+
+
+def _compile_text(text: bytes, shown: str, strict: bool, legacy: bool) -> tuple[Playbook, int]:
+    """Compile a text and print its diagnostics; returns the playbook and the number of warnings."""
     from noetl.cli.app import INVALID
     from noetl.core.language.compile import compile_playbook
     from noetl.tools.registry import specs
 
-    shown = "<stdin>" if source == "-" else source
-    compilation = compile_playbook(found.text, file=shown, specs=specs(), strict=strict, legacy=legacy)
+    compilation = compile_playbook(text, file=shown, specs=specs(), strict=strict, legacy=legacy)
     if compilation.playbook is None:
-        terminal.diagnostics((one for one in compilation.diagnostics if one.severity == "error"), found.text)
+        terminal.diagnostics((one for one in compilation.diagnostics if one.severity == "error"), text)
         raise click.exceptions.Exit(INVALID)
     warnings = compilation.diagnostics
     if warnings and not terminal.quiet:
-        terminal.diagnostics(warnings[:SHOWN_WARNINGS], found.text)
+        terminal.diagnostics(warnings[:SHOWN_WARNINGS], text)
         if len(warnings) > SHOWN_WARNINGS:
             terminal.note(f"... and {len(warnings) - SHOWN_WARNINGS} more; `noetl validate {shown}` shows all")
-    return compilation
+    return compilation.playbook, len(warnings)

@@ -95,7 +95,7 @@ class Target(NamedTuple):
         """Warn that an unfinished execution has no process and has to be resumed."""
         settings = self.settings()
         if (
-            status in ("pending", "running", "paused")
+            status in ("pending", "running", "waiting", "paused")
             and not self.is_remote(settings)
             and not self.is_process_alive(execution_id)
         ):

@@ -113,6 +113,18 @@ class ObjectInfo(NamedTuple):
     headers: dict[str, Any]
 
 
+async def buckets_described(client: Any, description: str) -> list[str]:
+    """The object buckets of the server with that description."""
+    found, offset = [], 0
+    while infos := await client.jetstream(timeout=30).streams_info(offset=offset):
+        offset += len(infos)
+        for info in infos:
+            name, said = info.config.name or "", info.config.description
+            if name.startswith("OBJ_") and said == description:
+                found.append(name.removeprefix("OBJ_"))
+    return found
+
+
 class ObjectBucket:
     """One bucket of a server's object store."""
 
@@ -121,7 +133,7 @@ class ObjectBucket:
         self.stream = f"OBJ_{bucket}"
         self._js = client.jetstream(timeout=30)
 
-    async def ensure(self) -> None:
+    async def ensure(self, description: str | None = None) -> None:
         """Create the bucket if it does not exist."""
         from nats.js.api import StorageType
         from nats.js.errors import NotFoundError
@@ -129,7 +141,7 @@ class ObjectBucket:
         try:
             await self._js.stream_info(self.stream)
         except NotFoundError:
-            await self._js.create_object_store(self.bucket, storage=StorageType.FILE)
+            await self._js.create_object_store(self.bucket, storage=StorageType.FILE, description=description)
 
     async def put(
         self, name: str, blocks: AsyncIterator[bytes], *, nuid: str | None = None, headers: dict[str, Any] | None = None

@@ -20,7 +20,6 @@ nanoseconds per value and line; only text with a secret is split.
 from __future__ import annotations
 
 import base64
-import html
 import json
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -73,6 +72,8 @@ def forms_of(text: str) -> set[str]:
     raw = text.encode("utf-8", "surrogateescape")
     once = json.dumps(text)[1:-1]
     plain = {text, once, json.dumps(once)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
+    import html  # takes a millisecond, and is needed only where there are secrets
+
     plain |= {html.escape(text), html.escape(text, quote=False)}
     for safe in ("", "/", "/:@", "~()*!.'"):
         for escaped in (quote(raw, safe=safe), quote_plus(raw, safe=safe)):
@@ -110,6 +111,11 @@ class Masker:
 
     def __bool__(self) -> bool:
         return bool(self._forms or self._short)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest form of a secret."""
+        return len(self._forms[0]) if self._forms else 0
 
     def add(self, *values: Any) -> None:
         """Add keychain values: texts, or mappings and lists of them."""

@@ -9,9 +9,11 @@ from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
     from noetl.storage.cluster.postgres import PostgresCluster
+    from noetl.storage.ports.deliveries import DeliveryStore
     from noetl.storage.ports.events import EventStore
     from noetl.storage.ports.playbooks import PlaybookStore
     from noetl.storage.ports.queue import RunQueue
+    from noetl.storage.ports.task_logs import TaskLogStore
     from noetl.storage.ports.triggers import TriggerStore
     from noetl.storage.sqlite.process_locks import ProcessLocks
 
@@ -59,6 +61,30 @@ def open_triggers(events: EventStore) -> TriggerStore:
     from noetl.storage.triggers.memory import MemoryTriggerStore
 
     return MemoryTriggerStore()
+
+
+def open_task_logs(events: EventStore) -> TaskLogStore:
+    """Open the task logs in the same database as an event store."""
+    database = getattr(events, "sql", None)
+    if database is not None:
+        from noetl.storage.task_logs.sql import SqlTaskLogStore
+
+        return SqlTaskLogStore(database)
+    from noetl.storage.task_logs.memory import MemoryTaskLogStore
+
+    return MemoryTaskLogStore()
+
+
+def open_deliveries(events: EventStore) -> DeliveryStore:
+    """Open the deliveries of triggers in the same database as an event store."""
+    database = getattr(events, "sql", None)
+    if database is not None:
+        from noetl.storage.triggers.delivery_sql import SqlDeliveryStore
+
+        return SqlDeliveryStore(database)
+    from noetl.storage.triggers.delivery_memory import MemoryDeliveryStore
+
+    return MemoryDeliveryStore()
 
 
 class ServerStores(NamedTuple):

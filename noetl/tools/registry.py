@@ -13,16 +13,16 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import noetl.tools
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import PLUGIN_KINDS, ToolCall, ToolFunction, ToolSpec
 
-__all__ = ["GROUP", "PLUGIN_KINDS", "Problem", "kinds", "load", "problems", "refresh", "specs"]
+__all__ = ["GROUP", "LazySpecs", "PLUGIN_KINDS", "Problem", "kinds", "load", "problems", "refresh", "specs"]
 
 GROUP = "noetl.tools"
 
@@ -51,8 +51,25 @@ def kinds() -> dict[str, ToolSpec]:
     return {kind: spec for kind, spec in sorted(_registry().specs.items()) if kind == spec.kind}
 
 
+class LazySpecs(Mapping[str, ToolSpec]):
+    """`specs()` as a mapping that imports a built-in kind when it is looked up, and the others when they are needed."""
+
+    def __getitem__(self, kind: str) -> ToolSpec:
+        module = _builtin(kind)
+        return _registry().specs[kind] if module is None else module.SPEC
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_registry().specs)
+
+    def __len__(self) -> int:
+        return len(_registry().specs)
+
+
 def load(kind: str) -> ToolFunction:
     """The function that runs a kind; for a kind that cannot run, one that returns the reason as an error."""
+    builtin = _builtin(kind)
+    if builtin is not None:
+        return cast(ToolFunction, builtin.run)
     registry = _registry()
     module = registry.modules.get(kind)
     if module is not None:
@@ -83,12 +100,22 @@ def refresh() -> None:
 
 
 @cache
+def _builtin(kind: str) -> Any:
+    """The module of a kind of `noetl.tools`; None for aliases and other kinds."""
+    known = kind in {info.name for info in _packages()}
+    return import_module(f"noetl.tools.{kind}.spec") if known else None
+
+
+def _packages() -> list[pkgutil.ModuleInfo]:
+    return [info for info in pkgutil.iter_modules(noetl.tools.__path__) if info.ispkg and not info.name.startswith("_")]
+
+
+@cache
 def _registry() -> _Registry:
     registry = _Registry({}, {}, {})
-    for info in pkgutil.iter_modules(noetl.tools.__path__):
-        if info.ispkg and not info.name.startswith("_"):
-            module = import_module(f"noetl.tools.{info.name}.spec")
-            _add(registry, module.SPEC, module)
+    for info in _packages():
+        module = import_module(f"noetl.tools.{info.name}.spec")
+        _add(registry, module.SPEC, module)
     for name, value, plugin, entry in _entry_points():
         _add_plugin(registry, name, value, plugin, entry)
     return registry

@@ -15,7 +15,21 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.runtime.masking import Masker
 
-_DATA_FIELDS = ("outcome", "output", "patch", "step_patch", "nondeterminism", "position", "results", "payload", "item")
+_DATA_FIELDS = (
+    "outcome",
+    "output",
+    "patch",
+    "step_patch",
+    "nondeterminism",
+    "position",
+    "results",
+    "payload",
+    "item",
+    "signal",
+    "title",
+    "form",
+    "input",
+)
 
 
 def mask_event(masker: Masker, event: Event) -> Event:
@@ -78,4 +92,4 @@ def _masked(masker: Masker, value: Any) -> Any:
         if any(isinstance(each, Outcome) for each in value.values()):
             return {key: _masked(masker, each) for key, each in value.items()}
         return masker.mask_data(value)
-    return value
+    return masker.mask(value) if isinstance(value, str) else value

@@ -9,27 +9,39 @@ restored when another worker continues the run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from noetl.core.model.events import ChildRequested, Event, IterationDone, IterationFailed, TaskDone, TaskStarted
+from noetl.core.model.events import (
+    ChildRequested,
+    Event,
+    IterationDone,
+    IterationFailed,
+    StepDone,
+    StepFailed,
+    TaskDone,
+    TaskStarted,
+    WaitStarted,
+)
+from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error_info
 from noetl.core.model.playbook import ALL, OutputPolicy, Step
 from noetl.core.model.position import CallFrame, LoopFrame, Position
-from noetl.core.model.reference import Reference
-from noetl.core.templates.views import extract, plain
+from noetl.core.model.reference import INLINE_STORES, STORED, Reference, is_stored, stored_marker
+from noetl.core.templates.views import extract
 from noetl.errors import NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.storage.ports.results import ResultStore, ResultStores
 
 JSON = "application/json"
-STORED = "$stored"  # marker of an offloaded value inside a position
 CHUNK = 1 << 20
 _MIN_OFFLOAD = 2048
 _MAX_MESSAGE = 16 * 1024
-_INLINE_STORES = frozenset({"auto", "default", "inline", "event", "events", ""})
+
+_log = logging.getLogger("noetl.work")
 
 _encode = msgspec.json.Encoder().encode
 _SMALL_TYPES = frozenset({type(None), bool, int, float})
@@ -43,23 +55,16 @@ class Payloads:
 
     # ── outcomes ────────────────────────────────────────────────────────────────────────
 
-    def fits(self, outcome: Outcome, limit: int, policy: OutputPolicy, *, stored: bool) -> bool:
+    def fits(self, outcome: Outcome, limit: int, policy: OutputPolicy) -> bool:
         """Whether the outcome can be reported unchanged."""
-        if stored and outcome.data is not None and outcome.ref is None:
-            return False
-        if (
-            _requested_store(policy) is not None
-            and outcome.data is not None
-            and outcome.status == "ok"
-            and outcome.ref is None
-        ):
+        if _always_stored(policy) and outcome.data is not None and outcome.status == "ok" and outcome.ref is None:
             return False
         if outcome.ref is not None:
             return outcome.data is None and not outcome.helpers
         if type(outcome.data) in _SMALL_TYPES and not outcome.helpers and outcome.error is None:
             return True
         try:
-            return len(_encode(outcome)) <= limit
+            return len(_encode(outcome)) <= _inline_limit(policy, limit)
         except (TypeError, ValueError, RecursionError, OverflowError):
             return False
 
@@ -83,7 +88,8 @@ class Payloads:
             return failed, failed
         reference = outcome.ref
         requested = _requested_store(policy) if outcome.status == "ok" else None
-        if reference is None and outcome.data is not None and (stored or requested is not None or len(encoded) > limit):
+        stored = stored or (requested is not None and _always_stored(policy))
+        if reference is None and outcome.data is not None and (stored or len(encoded) > _inline_limit(policy, limit)):
             try:
                 reference = await self._put(name, outcome.data, encoded, requested or {})
             except NoetlError as problem:
@@ -106,17 +112,18 @@ class Payloads:
         looping: bool,
         name: str,
         limit: int,
-        stored: bool,
     ) -> Outcome:
         """The output of a step or iteration as recorded in its terminal event."""
         exports = () if looping else step.exports
-        if recorded.ref is None and outcome.data is not None and outcome.ref is None:
-            stored = stored and not looping and outcome.status == "ok"
-            if stored or (_requested_store(step.output) is not None and outcome.status == "ok"):
-                _, recorded = await self.pack(
-                    outcome, name=name, limit=limit, policy=step.output, stored=stored, exports=exports
-                )
-                return recorded
+        again = outcome.data is not None and outcome.status == "ok"
+        if recorded.ref is not None:  # a task has stored it, perhaps in another store than its step requests
+            requested = _requested_store(step.output) if again else None
+            kept = getattr(self._selected(requested, name), "type", None) if requested else None
+            again = kept is not None and kept != recorded.ref.type
+            outcome = replace(outcome, ref=None) if again else outcome
+        if again and not self.fits(outcome, limit, step.output):
+            _, recorded = await self.pack(outcome, name=name, limit=limit, policy=step.output, exports=exports)
+            return recorded
         if recorded.ref is not None and outcome.data is not None and (exports or step.output.select):
             extracts = extracts_of(outcome, (*step.output.select, *exports), limit)
             return replace(recorded, extracts={**recorded.extracts, **extracts})
@@ -154,7 +161,7 @@ class Payloads:
         """The events with large parts of positions and private patches moved to the store.
 
         `offloaded` has what this run has already stored, by identity of the value."""
-        offloader = _Offloader(self, name, offloaded)
+        offloader = _Offloader(self, name, limit, offloaded)
         return tuple([await offloader.event(event) if _private_size(event) > limit else event for event in events])
 
     async def restore(self, value: Any) -> Any:
@@ -182,12 +189,12 @@ class Payloads:
                 outputs=tuple([await self.restore(output) for output in value.outputs]),
             )
         if isinstance(value, Outcome):
-            return replace(value, data=await self.restore(value.data)) if is_offloaded(value.data) else value
-        if is_offloaded(value):
+            return replace(value, data=await self.restore(value.data)) if is_stored(value.data) else value
+        if is_stored(value):
             return await self.read(msgspec.convert(value[STORED], Reference), limit=None)
-        if isinstance(value, dict) and any(is_offloaded(each) for each in value.values()):
+        if isinstance(value, dict) and any(is_stored(each) for each in value.values()):
             return {key: await self.restore(each) for key, each in value.items()}
-        if isinstance(value, list) and any(is_offloaded(each) for each in value):
+        if isinstance(value, list) and any(is_stored(each) for each in value):
             return [await self.restore(each) for each in value]
         return value
 
@@ -227,11 +234,17 @@ class Payloads:
         except TooLarge as problem:
             raise PayloadUnavailable(f"{problem}; read the part you need with `kind: resolve`", kind="limit") from None
 
+    def _selected(self, requested: Mapping[str, Any], name: str) -> ResultStore:
+        """The store that a playbook requests, else the default store."""
+        if not requested or not isinstance(self._results, ResultStores):
+            return self._results
+        chosen = self._results.of(requested)
+        if chosen is None:
+            _log.warning("%s: no result store of kind %r; the default store is used", name, requested.get("kind"))
+        return chosen or self._results
+
     async def _put(self, name: str, data: Any, encoded: bytes, requested: Mapping[str, Any]) -> Reference:
-        store = self._results
-        kind = requested.get("kind")
-        if kind is not None and isinstance(self._results, ResultStores):
-            store = self._results.of(str(kind))
+        store = self._selected(requested, name)
         rows, columns = _table_shape(data)
         ttl = requested.get("ttl")
         return await store.put(
@@ -249,18 +262,28 @@ class _Offloader(msgspec.Struct, eq=False):
 
     _payloads: Payloads
     _name: str
+    _limit: int
     _offloaded: dict[int, tuple[Any, Any]]
 
     async def event(self, event: Event) -> Event:
         if isinstance(event, TaskDone):
             position = None if event.position is None else await self.position(event.position)
             patch = {
-                scope: values if scope == "ctx" else await self.mapping(values) for scope, values in event.patch.items()
+                scope: await self.shared(values, event.path) if scope == "ctx" else await self.mapping(values)
+                for scope, values in event.patch.items()
             }
             return replace(event, position=position, patch=patch)
-        if isinstance(event, IterationDone | IterationFailed):
+        if isinstance(event, StepFailed):
+            return replace(event, patch=await self.shared(event.patch, ()))
+        if isinstance(event, IterationDone):
+            patch = await self.mapping(event.step_patch)
+            return replace(event, step_patch=patch, input=await self.mapping(event.input))
+        if isinstance(event, IterationFailed):
             return replace(event, step_patch=await self.mapping(event.step_patch))
-        if isinstance(event, ChildRequested) and event.position is not None:
+        if isinstance(event, StepDone):
+            patch = await self.shared(event.patch, ())
+            return replace(event, patch=patch, input=await self.mapping(event.input))
+        if isinstance(event, ChildRequested | WaitStarted) and event.position is not None:
             return replace(event, position=await self.position(event.position))
         return event
 
@@ -302,17 +325,28 @@ class _Offloader(msgspec.Struct, eq=False):
         self._offloaded[id(outcome)] = (outcome, slim)
         return slim
 
+    async def shared(self, writes: Mapping[str, Any], path: IterationPath) -> dict[str, Any]:
+        """Writes to `ctx` with large values stored; those of iterations are compared and reduced, so they stay."""
+        if path:
+            return dict(writes)
+        return {
+            key: await self.value(value)
+            if "." not in key and _size(value) > self._limit and not any(each.startswith(f"{key}.") for each in writes)
+            else value
+            for key, value in writes.items()
+        }
+
     async def mapping(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: await self.value(value) for key, value in values.items()}
 
     async def value(self, value: Any) -> Any:
-        if type(value) in _SMALL_TYPES or is_offloaded(value) or len(_encode(value)) < _MIN_OFFLOAD:
+        if type(value) in _SMALL_TYPES or is_stored(value) or len(_encode(value)) < _MIN_OFFLOAD:
             return value
         known = self._offloaded.get(id(value))
         if known is None:
             reference = await self._payloads.put_value(self._name, value)
             # The value is stored with its marker, because an id is unique only while the object lives.
-            known = self._offloaded[id(value)] = (value, {STORED: plain(reference)})
+            known = self._offloaded[id(value)] = (value, stored_marker(reference))
         return known[1]
 
 
@@ -321,17 +355,23 @@ def _private_size(event: Event) -> int:
     if isinstance(event, TaskDone):
         if event.position is None and not event.patch:
             return 0
-        return len(_encode((event.position, event.patch.get("iter"), event.patch.get("step"))))
-    if isinstance(event, IterationDone | IterationFailed):
+        shared = None if event.path else event.patch.get("ctx")
+        return len(_encode((event.position, event.patch.get("iter"), event.patch.get("step"), shared)))
+    if isinstance(event, StepFailed):
+        return len(_encode(event.patch)) if event.patch else 0
+    if isinstance(event, IterationDone):
+        return len(_encode((event.step_patch, event.input))) if event.step_patch or event.input else 0
+    if isinstance(event, IterationFailed):
         return len(_encode(event.step_patch)) if event.step_patch else 0
-    if isinstance(event, ChildRequested):
+    if isinstance(event, StepDone):
+        return len(_encode((event.patch, event.input))) if event.patch or event.input else 0
+    if isinstance(event, ChildRequested | WaitStarted):
         return len(_encode(event.position))
     return 0
 
 
-def is_offloaded(value: Any) -> bool:
-    """Whether a value is the marker of an offloaded one."""
-    return isinstance(value, dict) and len(value) == 1 and STORED in value
+def _size(value: Any) -> int:
+    return 0 if type(value) in _SMALL_TYPES else len(_encode(value))
 
 
 def extracts_of(outcome: Outcome, paths: Sequence[str], limit: int) -> dict[str, Any]:
@@ -354,7 +394,16 @@ def _requested_store(policy: OutputPolicy) -> Mapping[str, Any] | None:
     if not policy.store:
         return None
     kind = str(policy.store.get("kind") or policy.store.get("type") or "").lower()
-    return None if kind in _INLINE_STORES else {**policy.store, "kind": kind}
+    return None if kind in INLINE_STORES else {**policy.store, "kind": kind}
+
+
+def _always_stored(policy: OutputPolicy) -> bool:
+    """Whether small results are stored too: the playbook names a store, and says nothing about what stays inline."""
+    return _requested_store(policy) is not None and not policy.select and policy.inline_max_bytes is None
+
+
+def _inline_limit(policy: OutputPolicy, limit: int) -> int:
+    return limit if policy.inline_max_bytes is None else min(limit, policy.inline_max_bytes)
 
 
 def _is_whole(path: str) -> bool:

@@ -24,17 +24,18 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import OutputPolicy, Step, Task
-from noetl.core.model.position import Position
+from noetl.core.model.position import Item, Position
+from noetl.core.model.reference import Reference, is_stored
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
-from noetl.core.model.work import Item, RunOrder
-from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, Wait
+from noetl.core.model.work import RunOrder
+from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, next_action
+from noetl.core.pipeline.error_locations import MISSING_DATA
 from noetl.core.pipeline.frame import Frame, open_frame
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
-from noetl.core.pipeline.program import Program
 from noetl.core.pipeline.scopes import NeedsSecret
 from noetl.core.templates.template import compile_value
-from noetl.core.templates.views import NeedsPayload
+from noetl.core.templates.views import NeedsPayload, NeedsReference
 from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.observability import logging as logs
 from noetl.observability import tracing
@@ -45,8 +46,9 @@ from noetl.worker.cache import PlaybookCache, Secrets
 from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
-from noetl.worker.payloads import Payloads, is_offloaded
+from noetl.worker.payloads import Payloads
 from noetl.worker.reports import RunReports
+from noetl.worker.task_inputs import InputRecorder
 from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
 
 TASKS_PER_TURN = 8  # tasks of a run before it yields to the event loop
@@ -112,9 +114,10 @@ class Runner:
         clock: Clock,
         progress_events: bool = True,
     ) -> None:
-        self.cache = PlaybookCache(link, specs, clock)
+        self.cache = PlaybookCache(link, specs, clock, services.bundles)
         self.services = services
         self.payloads = Payloads(services.results)
+        self._inputs = InputRecorder(self.payloads) if services.record_inputs else None
         self._collections = StoredCollections(services.results)
         self._specs = specs
         self._load = load
@@ -172,7 +175,8 @@ class Runner:
                 item.value if item.collection is None else await self._retry_unavailable(partial(self._element, item))
                 for item in order.items
             ]
-        if order.position is not None or order.step_scope:
+        stored_args = any(map(is_stored, context.args.values()))
+        if order.position is not None or order.step_scope or context.output is not None or stored_args:
             order = await self._retry_unavailable(partial(self._restore, order))
         frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
         limit = frame.playbook.executor.limits.max_payload_bytes
@@ -198,9 +202,14 @@ class Runner:
         if position is not None:
             position = await self.payloads.restore(position)
             assert isinstance(position, Position)
-        if any(is_offloaded(value) for value in scope.values()):
+        if any(is_stored(value) for value in scope.values()):
             scope = await self.payloads.restore(scope)
-        return replace(order, position=position, step_scope=scope)
+        context = order.context
+        if any(map(is_stored, context.args.values())):
+            context = replace(context, args=await self.payloads.restore(context.args))
+        if context.output is not None:  # a compensation: the recorded input of the run that it undoes
+            context = replace(context, input=await self.payloads.restore(context.input))
+        return replace(order, position=position, step_scope=scope, context=context)
 
     # ── driving ─────────────────────────────────────────────────────────────────────────
 
@@ -211,7 +220,7 @@ class Runner:
         while True:
             try:
                 action = next_action(frame)
-            except (NeedsPayload, NeedsSecret) as need:
+            except MISSING_DATA as need:
                 await self._provide(active, need)
                 continue
             pending += action.events
@@ -229,7 +238,8 @@ class Runner:
                 if ran % TASKS_PER_TURN == 0:
                     await asyncio.sleep(0)  # tasks that never wait would block the event loop
                 outcome = await self._run_task(active, action, run)
-                pending = await self._apply(active, action.task, outcome, action.task_run_id)
+                task_input = None if self._inputs is None else await self._inputs.record(frame, action, active.secrets)
+                pending = await self._apply(active, action.task, outcome, action.task_run_id, task_input)
             elif isinstance(action, KnownOutcome):
                 # The pending events are completed by the next event: all go into one report.
                 outcome = self._with_meta(action.outcome, frame.top.attempt)
@@ -245,21 +255,21 @@ class Runner:
                 await self._finish(active, action, pending)
                 return
 
-    async def _apply(self, active: ActiveRun, task: Task, outcome: Outcome, name: str) -> tuple[Event, ...]:
+    async def _apply(
+        self, active: ActiveRun, task: Task, outcome: Outcome, name: str, task_input: RecordedInput | None = None
+    ) -> tuple[Event, ...]:
         """Store the outcome if it is large, then apply it to the pipeline."""
         frame = active.frame
-        compiled = frame.top.compiled
         masker = active.secrets.masker
         recorded: Outcome | None = None
         shown = mask_outcome(masker, outcome) if masker else outcome
-        if shown is not outcome or not self.payloads.fits(shown, active.limit, task.output, stored=compiled.stored):
+        if shown is not outcome or not self.payloads.fits(shown, active.limit, task.output):
             policy = self._output_policy(active, task)
             packed, recorded = await self.payloads.pack(
                 shown,
                 name=f"{active.order.context.execution_id}/{active.order.context.step}/{name.partition(':')[2]}",
                 limit=active.limit,
                 policy=policy,
-                stored=compiled.stored and outcome.status == "ok",
             )
             if packed.status == outcome.status:
                 outcome = replace(outcome, ref=packed.ref)  # the data stays unmasked inside the pipeline
@@ -267,8 +277,8 @@ class Runner:
                 outcome = packed
         while True:
             try:
-                return apply_outcome(frame, outcome, recorded)
-            except (NeedsPayload, NeedsSecret) as need:
+                return apply_outcome(frame, outcome, recorded, task_input)
+            except MISSING_DATA as need:
                 await self._provide(active, need)
 
     def _output_policy(self, active: ActiveRun, task: Task) -> OutputPolicy:
@@ -287,18 +297,19 @@ class Runner:
         output, results = finished.recorded, finished.results
         if tracing.ACTIVE is not None:
             tracing.record_failure(output.error)
-        program = active.frame.root.program
-        step = program.owner
+        step = active.frame.root.program.owner
         assert isinstance(step, Step)
-        if output.ref is not None or step.output.store or program.stored or results:
-            output, results = await self._prepare_output(active, finished, program, step)
+        if output.ref is not None or step.output != OutputPolicy() or results:
+            output, results = await self._prepare_output(active, finished, step)
+            if output.status == "error" and finished.status == "done":  # it could not be stored
+                finished = replace(finished, status="failed")
         sent = (*pending, finished.event(output, results))
         active.reports.finish(sent if self._sendable(active, sent) else await self._prepare_events(active, sent))
 
     async def _prepare_output(
-        self, active: ActiveRun, finished: Finished, program: Program, step: Step
+        self, active: ActiveRun, finished: Finished, step: Step
     ) -> tuple[Outcome, dict[str, Outcome]]:
-        name = f"{active.order.context.execution_id}/{step.name}/{active.frame.run_id.partition(':')[2]}"
+        name = self._name(active)
         masker = active.secrets.masker
         output = await self.payloads.final(
             mask_outcome(masker, finished.outcome) if masker else finished.outcome,
@@ -307,7 +318,6 @@ class Runner:
             looping=finished.looping,
             name=name,
             limit=active.limit,
-            stored=program.stored,
         )
         results = finished.results
         if results:
@@ -320,7 +330,7 @@ class Runner:
             try:
                 finished = abort(active.frame, problem)
                 break
-            except (NeedsPayload, NeedsSecret) as need:
+            except MISSING_DATA as need:
                 await self._provide(active, need)
         await self._finish(active, finished, finished.events)
 
@@ -355,7 +365,7 @@ class Runner:
                 spec=action.spec,
                 host=TaskHost(
                     (context.execution_id, context.step, action.label, action.task_run_id),
-                    active.frame.playbook.file,
+                    self.services.bundles.local_file(active.frame.playbook.file),
                     active.secrets,
                     self.services,
                     ProgressReporter(self, active, action, started + PROGRESS_AFTER),
@@ -444,9 +454,12 @@ class Runner:
 
     # ── data requests of templates ──────────────────────────────────────────────────────
 
-    async def _provide(self, active: ActiveRun, need: NeedsPayload | NeedsSecret) -> None:
-        """Fetch what a template needs; a failure becomes an error of that template."""
+    async def _provide(self, active: ActiveRun, need: NeedsPayload | NeedsReference | NeedsSecret) -> None:
+        """Fetch or store what a template needs; a failure becomes an error of that template."""
         frame = active.frame
+        if isinstance(need, NeedsReference):
+            frame.shared.references[need.key] = await self._stored(active, need)
+            return
         if isinstance(need, NeedsSecret):
             try:
                 frame.keychain.provide(await active.secrets.get([need.secret]))
@@ -462,6 +475,27 @@ class Runner:
         frame.shared.provide(need.reference, data)
         self.cache.limit_hydrated(need.reference.meta.bytes)
 
+    async def _stored(self, active: ActiveRun, need: NeedsReference) -> Reference | TemplateError:
+        """Store an output whose `ref` a template reads."""
+        masker = active.secrets.masker
+        outcome = Outcome("ok", data=need.data)
+        policy = getattr(active.frame.root.program.owner, "output", None) or OutputPolicy()
+        stored, _ = await self.payloads.pack(
+            mask_outcome(masker, outcome) if masker else outcome,
+            name=self._name(active),
+            limit=active.limit,
+            policy=policy,
+            stored=True,
+        )
+        if stored.ref is not None:
+            return stored.ref
+        problem = stored.error
+        return TemplateError(problem.message if problem else "the output could not be stored", kind="storage.access")
+
+    def _name(self, active: ActiveRun) -> str:
+        context = active.order.context
+        return f"{context.execution_id}/{context.step}/{active.frame.run_id.partition(':')[2]}"
+
     # ── outgoing events ─────────────────────────────────────────────────────────────────
 
     def _sendable(self, active: ActiveRun, events: tuple[Event, ...]) -> bool:
@@ -474,9 +508,7 @@ class Runner:
         if masker:
             events = tuple(mask_event(masker, event) for event in events)
         if self.payloads.must_offload(events, active.limit):
-            context = active.order.context
-            name = f"{context.execution_id}/{context.step}/{active.frame.run_id.partition(':')[2]}"
-            events = await self.payloads.offload(events, name, active.limit, active.offloaded)
+            events = await self.payloads.offload(events, self._name(active), active.limit, active.offloaded)
         return events
 
 
@@ -484,6 +516,6 @@ def failure_of(order: RunOrder, problem: ErrorInfo) -> Event:
     """The terminal event of a run that could not be started."""
     output = Outcome(status="error", error=problem)
     context = order.context
-    if order.path or order.items:
+    if order.path:
         return IterationFailed(step=context.step, step_run_id=context.step_run_id, path=order.path, output=output)
     return StepFailed(step=context.step, step_run_id=context.step_run_id, output=output)

@@ -78,6 +78,25 @@ class EventStoreSuite:
 
     # ── appending and reading ───────────────────────────────────────────────────────────
 
+    def test_news_are_listed_until_they_are_read(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            news = msgspec.structs.replace(make_append("2", 0, BODIES[0]), news=True)
+            await store.append(make_append("1", 0, BODIES[0]))
+            await store.append(news)
+            await store.append(msgspec.structs.replace(make_append("3", 0, BODIES[0]), news=True))
+            assert [each.execution_id for each in await store.news()] == ["2", "3"]
+            (first,) = await store.news(limit=1)
+            await store.append(msgspec.structs.replace(make_append("2", 1, BODIES[1]), was=None))
+            await store.mark_read([first])  # it has changed since
+            assert [each.execution_id for each in await store.news()] == ["2", "3"]
+            await store.mark_read(await store.news())
+            assert await store.news() == []
+            later = msgspec.structs.replace(make_append("1", 1, BODIES[1]), was=None, news=True)
+            await store.append(later)
+            assert [each.seq for each in await store.news()] == [later.expected_seq + len(later.events)]
+
+        self._run(tmp_path, scenario)
+
     def test_slots_are_counted_from_rows_and_limits_hold(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             def takes(execution_id: str, expected: int, count: int, *, most: int = 2, by: int = 1) -> Append:
@@ -224,6 +243,30 @@ class EventStoreSuite:
                 await store.append(make_append(str(1001 + number), 0, BODIES[0], status=status))
             await store.append(make_append("1001", 1, BODIES[1], status="failed"))
             assert await store.counts() == {"running": 1, "paused": 1, "success": 1, "failed": 1}
+
+        self._run(tmp_path, scenario)
+
+    def test_waiting_executions_are_found_by_their_timer_and_in_the_inbox(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            await store.append(make_append("1001", 0, BODIES[0]))
+            await store.append(make_append("1002", 0, BODIES[0], status="waiting", due=70.0, inbox=1))
+            await store.append(make_append("1003", 0, BODIES[0], status="waiting", due=50.0))
+            await store.append(make_append("1004", 0, BODIES[0], status="waiting", inbox=2))
+            assert await store.unfinished(waiting=False) == ["1001"]
+            assert await store.unfinished() == ["1001", "1002", "1003", "1004"]
+            assert await store.due(70.0) == [("1003", 50.0)]
+            assert await store.due(71.0) == [("1003", 50.0), ("1002", 70.0)]
+            assert await store.due(71.0, 1) == [("1003", 50.0)]
+            inbox = await store.executions(ExecutionFilter(inbox=True))
+            assert [each.execution_id for each in inbox] == ["1004", "1002"]
+            again = make_append("1002", 1, BODIES[1], status="waiting", due=90.0, inbox=1)
+            await store.append(msgspec.structs.replace(again, was="waiting", rewaits=True))
+            assert await store.due(100.0) == [("1003", 50.0), ("1002", 90.0)]
+            await store.append(make_append("1002", 2, BODIES[1], status="running"))
+            assert await store.due(100.0) == [("1003", 50.0)]
+            assert await store.unfinished(waiting=False) == ["1001", "1002"]
+            inbox = await store.executions(ExecutionFilter(inbox=True, before="1004"))
+            assert inbox == []
 
         self._run(tmp_path, scenario)
 

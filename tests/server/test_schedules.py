@@ -16,13 +16,17 @@ from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.cron import Cron
+from noetl.server.scheduling.deliveries import Deliveries
+from noetl.server.scheduling.kinds import KINDS
 from noetl.server.scheduling.scheduler import Scheduler, run_schedules
-from noetl.server.scheduling.schedules import Schedules, schedule_document
+from noetl.server.scheduling.schedules import Progress, Schedules
+from noetl.server.scheduling.trigger_service import Triggers
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.ports.events import ExecutionFilter
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.results.blob import BlobResults
+from noetl.storage.triggers.delivery_memory import MemoryDeliveryStore
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from noetl.tools.registry import specs
 
@@ -58,6 +62,7 @@ class Installation:
         self.events = MemoryEventStore()
         self.playbooks = MemoryPlaybookStore()
         self.triggers = MemoryTriggerStore()
+        self.deliveries = MemoryDeliveryStore()
         self.results = results
         self.orchestrators: list[Orchestrator] = []
         self.schedules, self.scheduler = self.server()
@@ -67,8 +72,12 @@ class Installation:
         orchestrator = build_orchestrator(stores, specs, clock=self.clock, options=Options(process_number=number))
         self.orchestrators.append(orchestrator)
         self.orchestrator = orchestrator
-        schedules = Schedules(self.triggers, orchestrator.catalog, self.clock)
-        return schedules, Scheduler(self.triggers, orchestrator, self.clock)
+        triggers = Triggers(self.triggers, orchestrator.catalog, self.clock, KINDS)
+        deliveries = Deliveries(self.deliveries, triggers, orchestrator, self.clock)
+        return Schedules(triggers, deliveries, self.clock), Scheduler(self.triggers, deliveries, self.clock)
+
+    async def progress(self, name: str = "daily") -> Progress:
+        return await self.schedules.progress(await self.schedules.get(name))
 
     async def move_to(self, text: str) -> list[str]:
         """Let it be that time, look once, and say at which local times executions were started so far."""
@@ -78,7 +87,7 @@ class Installation:
 
     async def started(self) -> list[str]:
         rows = await self.events.executions(ExecutionFilter(limit=10_000))
-        keys = sorted(float(row.key.rpartition(":")[2]) for row in rows if row.key)
+        keys = sorted(float(row.key.rpartition(":")[2]) for row in rows if row.key and ":manual:" not in row.key)
         return [datetime.fromtimestamp(tick, BERLIN).strftime("%m-%d %H:%M") for tick in keys]
 
     async def statuses(self) -> list[str]:
@@ -86,7 +95,7 @@ class Installation:
 
     async def end(self, name: str = "daily") -> None:
         """End the execution that a schedule started last."""
-        await self.orchestrator.cancel((await self.schedules.get(name)).last_execution or "")
+        await self.orchestrator.cancel((await self.progress(name)).last_execution or "")
 
 
 @pytest.fixture
@@ -125,10 +134,11 @@ def test_a_tick_starts_one_execution_with_the_payload_of_its_time(at_noon):
         assert await here.move_to("2026-01-11T06:30") == ["01-11 06:30"]
         assert await here.move_to("2026-01-11T06:30") == ["01-11 06:30"]
         schedule = await here.schedules.get("daily")
-        (first,) = await here.events.read(schedule.last_execution or "", 0, 1)
+        progress = await here.progress()
+        (first,) = await here.events.read(progress.last_execution or "", 0, 1)
         assert first.body.payload == {"day": "2026-01-11", "by": "daily", "n": 1}
         assert first.body.requested_by == "schedule daily"
-        assert (schedule.fired, schedule.next_at) == (1, at("2026-01-12T06:30"))
+        assert (progress.fired, schedule.next_at) == (1, at("2026-01-12T06:30"))
 
     at_noon(scenario)
 
@@ -150,7 +160,7 @@ def test_a_time_inside_a_repeated_hour_ticks_once_and_patterns_follow_elapsed_ti
         for minute in range(0, 6 * 60, 10):  # from midnight on, through both hours of two
             here.clock.time = at("2026-10-25T00:00") + 60 * minute
             await here.scheduler.run_due()
-        fired = {name: (await here.schedules.get(name)).fired for name in ("fixed", "hourly")}
+        fired = {name: (await here.progress(name)).fired for name in ("fixed", "hourly")}
         assert fired == {"fixed": 1, "hourly": 5}
 
     installed("2026-10-25T00:00", tmp_path)(scenario)
@@ -243,8 +253,8 @@ def test_skip_drops_the_tick(at_noon):
         assert await here.move_to("2026-01-10T14:00") == ["01-10 13:00"]
         await here.end()
         assert await here.move_to("2026-01-10T15:00") == ["01-10 13:00", "01-10 15:00"]
-        schedule = await here.schedules.get("daily")
-        assert (schedule.fired, schedule.skipped) == (2, 1)
+        progress = await here.progress()
+        assert (progress.fired, progress.skipped) == (2, 1)
 
     at_noon(scenario)
 
@@ -255,7 +265,7 @@ def test_queue_starts_ticks_in_order_one_at_a_time(at_noon):
         for hour in (13, 14, 15):
             await here.move_to(f"2026-01-10T{hour}:00")
         assert await here.started() == ["01-10 13:00"]
-        assert len((await here.schedules.get("daily")).queued) == 2
+        assert len((await here.progress()).queued) == 2
         await here.end()
         assert await here.move_to("2026-01-10T15:10") == ["01-10 13:00", "01-10 14:00"]
         here.schedules, here.scheduler = here.server(2)  # what waits survives its server
@@ -271,6 +281,99 @@ def test_cancel_ends_the_running_execution_first(at_noon):
         await here.move_to("2026-01-10T13:00")
         await here.move_to("2026-01-10T14:00")
         assert await here.statuses() == ["cancelled", "running"]
+
+    at_noon(scenario)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "cancel", "queue"])
+def test_missed_ticks_that_overlap_wait_and_none_is_lost(at_noon, overlap):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", catch_up="all", overlap=overlap)
+        assert await here.move_to("2026-01-10T15:40") == ["01-10 13:00"]
+        assert len((await here.progress()).queued) == 2
+        assert await here.move_to("2026-01-10T16:00") == ["01-10 13:00"]  # this tick waits behind the missed ones
+        for _ in range(3):
+            await here.end()
+            await here.move_to("2026-01-10T16:10")
+        assert await here.started() == ["01-10 13:00", "01-10 14:00", "01-10 15:00", "01-10 16:00"]
+        assert (await here.progress()).skipped == 0
+        await here.move_to("2026-01-10T17:00")  # all is made up for: the rule applies again
+        assert len(await here.started()) == (5 if overlap == "cancel" else 4)
+
+    at_noon(scenario)
+
+
+def test_concurrency_is_the_number_of_executions_that_may_overlap(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", overlap="queue", concurrency=2)
+        for hour in (13, 14, 15):
+            await here.move_to(f"2026-01-10T{hour}:00")
+        assert await here.started() == ["01-10 13:00", "01-10 14:00"]
+        await here.end()
+        assert len(await here.move_to("2026-01-10T15:10")) == 3
+
+    at_noon(scenario)
+
+
+# ── parts of a tick ─────────────────────────────────────────────────────────────────────
+
+
+def test_the_payload_reads_the_time_since_the_previous_tick(tmp_path):
+    async def scenario(here: Installation) -> None:
+        payload = {
+            "from": "{{ tick.start }}",
+            "to": "{{ tick.end }}",
+            "day": "{{ tick.start[:10] }}",
+            "at": "{{ tick }}",
+        }
+        await here.schedules.add("daily", "0 2 * * *", tz="Europe/Berlin", payload=payload)
+        await here.move_to("2026-03-29T03:00")
+        (first,) = await here.events.read((await here.progress()).last_execution or "", 0, 1)
+        assert first.body.payload == {
+            "from": "2026-03-28T02:00:00+01:00",
+            "to": "2026-03-29T03:00:00+02:00",  # the hour of two does not exist on this day
+            "day": "2026-03-28",
+            "at": "2026-03-29T03:00:00+02:00",
+        }
+
+    installed("2026-03-28T12:00", tmp_path)(scenario)
+
+
+def test_jitter_delays_each_tick_by_the_same_time_on_every_server(at_noon):
+    async def scenario(here: Installation) -> None:
+        added = await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin", jitter="10m")
+        assert added.jitter == 600
+        delays = [added.due(tick) - tick for tick in Cron("0 * * * *").upcoming(here.clock.now(), 50)]
+        assert all(0 <= delay < 600 for delay in delays)
+        assert len(set(delays)) == 50
+        due = added.due(at("2026-01-10T13:00"))
+        here.clock.time = due - 0.001
+        await here.scheduler.run_due()
+        assert await here.started() == []
+        assert 0 < await here.scheduler.seconds_until_next() <= 0.01
+        here.clock.time = due
+        await here.scheduler.run_due()
+        assert await here.started() == ["01-10 13:00"]
+
+    at_noon(scenario)
+
+
+def test_an_edit_moves_the_next_tick_and_run_now_starts_at_once(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "0 13 * * *", tz="Europe/Berlin", overlap="skip")
+        edited = await here.schedules.edit("daily", {"cron": "30 12 * * *", "payload": {"n": 2}})
+        assert edited.next_at == at("2026-01-10T12:30")
+        with pytest.raises(RequestRefused, match="has no field 'crom'"):
+            await here.schedules.edit("daily", {"crom": "* * * * *"})
+        with pytest.raises(RequestRefused, match="deadline is a duration"):
+            await here.schedules.edit("daily", {"deadline": "soon"})
+        first = await here.schedules.run_now("daily", "mine", "ann")
+        again = await here.schedules.run_now("daily", "mine", "ann")
+        assert (first.status, first.execution_id) == ("started", again.execution_id)
+        (event,) = await here.events.read(first.execution_id or "", 0, 1)
+        assert event.body.payload == {"n": 2}
+        assert await here.move_to("2026-01-10T12:30") == await here.started()
+        assert (await here.progress()).skipped == 1  # the started execution still runs
 
     at_noon(scenario)
 
@@ -311,8 +414,8 @@ def test_a_crash_between_start_and_store_starts_the_execution_once(at_noon, over
         here.schedules, here.scheduler = here.server(2)
         assert await here.move_to("2026-01-10T13:00:20") == ["01-10 13:00"]
         assert await here.statuses() == ["running"]
-        schedule = await here.schedules.get("daily")
-        assert (schedule.fired, schedule.skipped, schedule.queued) == (1, 0, ())
+        progress = await here.progress()
+        assert (progress.fired, progress.skipped, progress.queued) == (1, 0, ())
 
     at_noon(scenario)
 
@@ -334,18 +437,18 @@ def test_a_tick_that_cannot_start_is_recorded_and_the_next_one_follows(at_noon):
         added = await here.schedules.add("daily", "0 * * * *", tz="Europe/Berlin")
         here.playbooks._versions.clear()
         assert await here.move_to("2026-01-10T13:00") == []
-        failed = await here.schedules.get(added.name)
+        failed = await here.progress(added.name)
         assert "no playbook 'daily'" in (failed.last_error or "")
         await here.orchestrator.catalog.register(Source(NOOP), 0.0)
         assert await here.move_to("2026-01-10T14:00") == ["01-10 14:00"]
-        assert (await here.schedules.get(added.name)).last_error is None
+        assert (await here.progress(added.name)).last_error is None
 
     at_noon(scenario)
 
 
 def test_a_running_scheduler_starts_ticks_and_a_new_schedule_wakes_it(at_noon):
     async def scenario(here: Installation) -> None:
-        async with running(run_schedules(here.scheduler, here.schedules)):
+        async with running(run_schedules(here.scheduler)):
             await asyncio.sleep(0)
             here.clock.time = at("2026-01-10T12:30")
             added = asyncio.ensure_future(here.schedules.add("daily", "31 12 * * *", tz="Europe/Berlin"))
@@ -392,7 +495,7 @@ def test_an_invalid_schedule_is_refused_when_it_is_added(at_noon):
 def test_the_document_has_the_next_ticks_in_the_time_zone_of_the_schedule(at_noon):
     async def scenario(here: Installation) -> None:
         added = await here.schedules.add("daily", "30 6 * * *", tz="Europe/Berlin")
-        document = schedule_document(added, here.clock.now(), 2)
+        document = await here.schedules.document(added, 2)
         assert document["upcoming"] == ["2026-01-11T06:30:00+01:00", "2026-01-12T06:30:00+01:00"]
         assert document["next_at"] == "2026-01-11T05:30:00.000000Z"
         assert "06:30" in document["description"]

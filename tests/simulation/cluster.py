@@ -33,6 +33,7 @@ from noetl.server.orchestrator.catalog import Source, source_digest
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
+from noetl.storage.ports.playbooks import StoredPlaybook
 from noetl.storage.ports.triggers import StoredTrigger
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.triggers.memory import MemoryTriggerStore
@@ -120,7 +121,7 @@ class Cluster:
     async def start(self) -> None:
         """Start the server, the workers and the process faults."""
         for path, text in self.texts.items():
-            await self.playbooks.register(path, source_digest(Source(text)), text, 0.0)
+            await self.playbooks.register(StoredPlaybook(path, 0, source_digest(Source(text)), text))
         for key, maximum in self.max_slots.items():
             subject, _, name = key.partition(" ")
             limit = Limit(subject, name, maximum)  # type: ignore[arg-type]

@@ -30,6 +30,10 @@ class EffectLedger:
         """Count the side effect of an attempt."""
         self.done[task_run] += 1
 
+    def has_run(self, run: str) -> bool:
+        """Whether a tool of this run had its effect."""
+        return any(task_run.startswith(f"{run}:") for task_run in self.done)
+
 
 def tools(
     ledger: EffectLedger, on_start: Callable[[str], None]

@@ -12,7 +12,12 @@ from noetl.core.engine.advance import fold
 from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.core.engine.capacity import slots_held
 from noetl.core.engine.snapshot import decode_state, encode_state
+from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.events import (
+    ChildFinished,
+    CompensationDone,
+    CompensationFailed,
+    CompensationStarted,
     Event,
     IterationDone,
     IterationFailed,
@@ -29,7 +34,7 @@ from noetl.core.model.events import (
     WorkflowFinished,
 )
 from noetl.core.model.ids import iteration_id, task_run_id
-from noetl.core.model.playbook import Playbook
+from noetl.core.model.playbook import COMPENSATION, Playbook
 from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import ExecutionSummary
 
@@ -51,11 +56,11 @@ def check_log(log: Sequence[Recorded]) -> Iterator[str]:
 
 def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
     """The differences of an execution's summary row and folded state from its log."""
-    projected = project(None, list(log))
+    state = fold(playbook, list(log))
+    projected = project(None, list(log), None, wait_counts(state))
     shown = msgspec.structs.replace(summary, key=None, held=None) if summary else None
     if shown != projected:
         return [f"the projection {shown} differs from the log: {projected}"]
-    state = fold(playbook, list(log))
     if state.status != projected.status:
         return [f"folded status {state.status}, projected {projected.status}"]
     holds, shown_holds = slots_held(state), (summary.held if summary else None) or {}
@@ -128,3 +133,38 @@ def start_is_stored(log: Sequence[Recorded], task_run: str) -> bool:
         elif isinstance(body, TaskDone) and leases:
             leases[-1] = True
     return not all(leases)
+
+
+def check_compensation(done: Sequence[Recorded], log: Sequence[Recorded], playbook: Playbook) -> Iterator[str]:
+    """The differences between what `done` completed and what `log` undid: each run once, the latest step run first."""
+    groups: dict[str, list[str]] = {}  # step run -> its completed runs and children, in order
+    order: list[str] = []  # step runs in order of their end
+    for each in done:
+        body: Any = each.body
+        if isinstance(body, ChildFinished) and body.compensable:
+            groups.setdefault(body.step_run_id, []).append(f"child {body.child}")
+        elif isinstance(body, IterationDone) and playbook.step(body.step).compensation is not None:
+            groups.setdefault(body.step_run_id, []).append(run_of(body))
+        elif isinstance(body, StepDone | StepFailed) and not body.step.endswith(COMPENSATION):
+            step = playbook.step(body.step)
+            if isinstance(body, StepDone) and step.compensation is not None and step.loop is None:
+                groups.setdefault(body.step_run_id, []).append(body.step_run_id)
+            if body.step_run_id in groups:
+                order.append(body.step_run_id)
+    expected = [run for step_run in reversed(order) for run in reversed(groups[step_run])]
+    started: list[str] = []
+    open_: dict[str, str] = {}  # step run of a compensation -> the step run that it undoes
+    for each in log:
+        event: Any = each.body
+        if isinstance(event, CompensationStarted):
+            owner = event.run_id.partition("/")[0]
+            if any(other != owner for other in open_.values()):
+                yield f"{event.run_id} is undone while {set(open_.values())} still are"
+            open_[event.step_run_id] = owner
+            started.append(f"child {event.child}" if event.child else event.run_id)
+        elif isinstance(event, CompensationDone | CompensationFailed) and open_.pop(event.step_run_id, None) is None:
+            yield f"the compensation {event.step_run_id} ended twice, or without a start"
+    if open_:
+        yield f"compensations without an end: {sorted(open_)}"
+    if started != expected:
+        yield f"{started} was undone, not {expected}"

@@ -12,6 +12,8 @@ from msgspec import Struct, field
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import (
     ChildRequested,
+    CompensationDone,
+    ExecutionCancelled,
     ExecutionRequested,
     IterationDone,
     IterationFailed,
@@ -26,7 +28,13 @@ from noetl.core.model.events import (
     WorkflowFinished,
 )
 from noetl.core.model.ids import task_run_id
-from tests.simulation.log_oracles import check_log, check_projection, check_snapshot, run_of
+from tests.simulation.log_oracles import (
+    check_compensation,
+    check_log,
+    check_projection,
+    check_snapshot,
+    run_of,
+)
 from tests.simulation.promises import check_once, check_promises
 from tests.simulation.users import Acknowledged
 
@@ -68,6 +76,7 @@ async def check(cluster: Cluster, submitted: Mapping[str, Submitted]) -> list[st
         violations += [
             f"{name}: {each}" for each in [*_log(cluster, log), *await _projection(cluster, execution_id, log)]
         ]
+        violations += [f"{name}: {each}" for each in _compensations(cluster, log, logs)]
         if execution_id in submitted:
             known = submitted[execution_id]
             violations += [f"{name}: {each}" for each in check_promises(log, known.told)]
@@ -156,6 +165,33 @@ def _effects(cluster: Cluster, log: list[Recorded]) -> Iterator[str]:
                 yield f"{name} is done in the log, but its tool never ran"
 
 
+def _compensations(cluster: Cluster, log: list[Recorded], logs: Mapping[str, list[Recorded]]) -> Iterator[str]:
+    """What an ended execution completed was undone: all of it, once, in reverse order, by a tool that really ran."""
+    request = log[0].body
+    assert isinstance(request, ExecutionRequested)
+    if not isinstance(log[-1].body, PlaybookProcessed):
+        return
+    undone = log
+    if request.compensates is not None:
+        undone = logs[request.compensates.execution_id]
+    elif log[-1].body.outcome == "success":
+        return
+    if any(isinstance(each.body, ExecutionCancelled) and not each.body.compensate for each in log):
+        return
+    yield from check_compensation(undone, log, compiled(cluster.texts[request.path]))
+    for each in log:
+        body = each.body
+        if (
+            isinstance(body, CompensationDone)
+            and body.step in _UNDOING
+            and not cluster.ledger.has_run(body.step_run_id)
+        ):
+            yield f"{body.run_id} is undone in the log, but its compensation never ran"
+
+
+_UNDOING = frozenset({"start", "rooms", "confirm"})  # steps whose compensation has an effect
+
+
 async def _projection(cluster: Cluster, execution_id: str, log: list[Recorded]) -> list[str]:
     request = log[0].body
     assert isinstance(request, ExecutionRequested)
@@ -194,6 +230,8 @@ EXPECTED: dict[str, Any] = {
     "called": ("success", 0),
     "calls": ("success", [10, 20]),
     "nested": ("success", [[1, 2], [3]]),
+    "booked": ("success", "confirmation"),
+    "saga": ("failed", None),
     "lifecycle_timeout": ("success", "in time"),
     "long": ("success", [1, 2, 3, 4]),
     "once": [("success", "paid"), ("success", "unknown")],

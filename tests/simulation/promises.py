@@ -20,6 +20,7 @@ from noetl.core.model.events import (
     StepStarted,
     WorkflowFinished,
 )
+from noetl.core.model.playbook import COMPENSATION
 from tests.simulation.users import Acknowledged
 
 
@@ -56,6 +57,8 @@ def _order(log: Sequence[Recorded]) -> Iterator[str]:
             cancelled = True
         elif isinstance(body, StepFailed):
             failed.add(body.step_run_id)
+        elif (getattr(body, "step", None) or "").endswith(COMPENSATION):
+            continue  # a cancelled execution is compensated
         elif isinstance(body, StepStarted | IterationStarted) and not getattr(body, "by_server", False):
             if paused:
                 yield f"{body.step_run_id} was leased while the execution was paused"

@@ -241,6 +241,8 @@ def test_an_older_log_is_partitioned_while_servers_append_to_it(database):
     async def scenario():
         older = open_store(database)
         older.database.migrate("events", SCHEMA[:1])
+        async with older.database.connection() as connection:
+            await connection.execute(SCHEMA[2])  # the columns that this version writes
         began = str(number_at(time.time()))
         await older.append(make_append(began, 0, *BODIES[:2], key="k"))
         await older.append(make_append("1001", 0, BODIES[0]))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from noetl.errors import PayloadUnavailable, RequestRefused
@@ -82,17 +85,79 @@ def test_an_unknown_scheme_names_the_known_ones() -> None:
 
 
 def test_a_store_is_selected_by_the_kind_in_a_playbook(tmp_path: Path) -> None:
-    stores = open_results([f"file://{tmp_path}/a", f"sqlite://{tmp_path}/b.db"])
-    assert stores.of(None) is stores.default is stores.of("disk")
-    assert stores.of("postgres") is stores.by_type["relational"]
-    with pytest.raises(RequestRefused, match="'nats': it has blob, relational"):
-        stores.of("nats")
+    stores = open_results(f"file://{tmp_path}/a,sqlite://{tmp_path}/b.db")
+    assert stores.of({}) is stores.default is stores.of({"kind": "disk"})
+    assert stores.of({"kind": "postgres"}) is stores.of({"type": "DB"}) is stores.stores[1]
+    assert stores.of({"kind": "nats"}) is None and stores.of({"kind": "tape"}) is None
+    assert stores.types == ("blob", "relational")
+
+
+def test_a_bucket_selects_a_store_of_the_configuration_or_a_bucket_of_nats(
+    nats_server: str, s3: dict[str, Any], bucket: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        inner = f"{tmp_path.name}-own"
+        stores = ResultStores(
+            [
+                open_store(f"blob://{tmp_path}"),
+                open_store(f"{nats_server}/{tmp_path.name}"),
+                open_store(f"s3://{bucket}/a", fields=s3),
+            ]
+        )
+        assert stores.of({"kind": "s3", "bucket": bucket}) is stores.stores[2]
+        assert stores.of({"kind": "s3", "bucket": "elsewhere"}) is None
+        own = stores.of({"kind": "nats_object", "bucket": inner})
+        assert own is stores.of({"kind": "kv", "bucket": inner}) and own is not stores.of({"kind": "nats"})
+        reference = await own.put("17/a/1", chunked(b"hello"), content_type="text/plain")
+        assert reference.locator["bucket"] == inner
+        await stores.close()
+        fresh = open_results(f"{nats_server}/{tmp_path.name}")  # another process
+        assert await read(fresh, reference) == b"hello"
+        assert await fresh.forget(["17"]) == 1  # retention finds buckets that playbooks have named
+        foreign = msgspec.structs.replace(reference, locator={**reference.locator, "name": "secrets.json"})
+        with pytest.raises(PayloadUnavailable, match="not a stored result"):
+            await read(fresh, foreign)
+        await fresh.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_locator_says_where_the_payload_is_and_has_no_credential(
+    tmp_path: Path, database: str, nats_server: str, s3: dict[str, Any], bucket: str
+) -> None:
+    async def scenario() -> None:
+        host = socket.gethostname()
+        port = urlsplit(nats_server).port
+        expected = {
+            f"blob://{tmp_path}": {"store": "blob", "scheme": "file", "host": host, "root": str(tmp_path)},
+            f"sqlite://{tmp_path}/r.db": {"scheme": "sqlite", "host": host, "database": f"{tmp_path}/r.db"},
+            database: {
+                "scheme": "postgresql",
+                "database": urlsplit(database).path.strip("/"),
+                "table": "noetl_results",
+            },
+            f"{nats_server}/{tmp_path.name}": {"host": f"127.0.0.1:{port}", "bucket": tmp_path.name},
+            f"s3://{bucket}/a": {"scheme": "s3", "bucket": bucket},
+        }
+        for url, part in expected.items():
+            options = {"fields": s3} if url.startswith("s3:") else {}
+            store = open_store(url, **options)
+            reference = await store.put("1/a/1", chunked(b"hello"), content_type="text/plain")
+            assert part.items() <= reference.locator.items(), reference.locator
+            with_credential = url.startswith("s3:") or bool(urlsplit(url).password)
+            assert (reference.auth_reference == "settings/results") is with_credential
+            assert not {str(value) for value in s3.values() if "http" not in str(value)} & {
+                str(value) for value in reference.locator.values()
+            }
+            await store.close()
+
+    asyncio.run(scenario())
 
 
 def test_references_are_read_from_the_store_of_their_type(tmp_path: Path) -> None:
     async def scenario() -> None:
         both = open_results([f"file://{tmp_path}/a", f"sqlite://{tmp_path}/b.db"])
-        reference = await both.of("db").put("1:a:1", chunked(b"hello"), content_type="text/plain")
+        reference = await both.of({"kind": "db"}).put("1:a:1", chunked(b"hello"), content_type="text/plain")
         assert await read(both, reference) == b"hello"
         only = ResultStores([both.default])
         with pytest.raises(PayloadUnavailable, match="relational"):

@@ -63,7 +63,7 @@ def test_a_newer_schema_is_refused(tmp_path):
     connection.execute("UPDATE noetl_schema SET version = 99")
     connection.commit()
     connection.close()
-    with pytest.raises(StoreUnavailable, match="schema version 99, but this version of NoETL supports 1"):
+    with pytest.raises(StoreUnavailable, match=r"schema version 99, but this version of NoETL supports \d+"):
         open_store(file)
 
 
@@ -81,7 +81,7 @@ def test_an_older_schema_is_migrated_forward_with_its_data(tmp_path, monkeypatch
 
     asyncio.run(scenario())
     connection = sqlite3.connect(file)
-    assert connection.execute("SELECT version FROM noetl_schema WHERE name = 'events'").fetchone() == (2,)
+    assert connection.execute("SELECT version FROM noetl_schema WHERE name = 'events'").fetchone() == (len(newer),)
     assert connection.execute("SELECT count(*) FROM extra").fetchone() == (0,)
     connection.close()
 

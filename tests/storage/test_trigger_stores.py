@@ -1,4 +1,4 @@
-"""Schedules and webhooks, on every back end."""
+"""Triggers and deliveries, on every back end."""
 
 import asyncio
 
@@ -7,8 +7,12 @@ import pytest
 from noetl.storage.cluster.postgres import PostgresCluster
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
+from noetl.storage.triggers.delivery_memory import MemoryDeliveryStore
+from noetl.storage.triggers.delivery_sql import SqlDeliveryStore
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from noetl.storage.triggers.sql import SqlTriggerStore
+from tests.conformance.delivery_store import DeliveryStoreSuite
+from tests.conformance.delivery_store import Scenario as DeliveryScenario
 from tests.conformance.trigger_store import Scenario, TriggerStoreSuite
 
 
@@ -39,6 +43,37 @@ class TestPostgres(TriggerStoreSuite):
         database = PostgresDatabase(self.dsn)
         try:
             await scenario(SqlTriggerStore(database))
+        finally:
+            await database.close()
+
+
+class TestMemoryDeliveries(DeliveryStoreSuite):
+    async def within(self, scenario: DeliveryScenario) -> None:
+        await scenario(MemoryDeliveryStore())
+
+
+class TestSqliteDeliveries(DeliveryStoreSuite):
+    @pytest.fixture(autouse=True)
+    def _fresh(self, tmp_path) -> None:
+        self.path = str(tmp_path / "noetl.db")
+
+    async def within(self, scenario: DeliveryScenario) -> None:
+        file = SqliteFile(self.path)
+        try:
+            await scenario(SqlDeliveryStore(file))
+        finally:
+            await file.close()
+
+
+class TestPostgresDeliveries(DeliveryStoreSuite):
+    @pytest.fixture(autouse=True)
+    def _fresh(self, database: str) -> None:
+        self.dsn = database
+
+    async def within(self, scenario: DeliveryScenario) -> None:
+        database = PostgresDatabase(self.dsn)
+        try:
+            await scenario(SqlDeliveryStore(database))
         finally:
             await database.close()
 

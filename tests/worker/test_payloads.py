@@ -8,8 +8,7 @@ from work_link import Bench, MemoryResults
 
 from noetl.core.model.events import IterationDone, StepDone, TaskDone
 from noetl.core.model.outcome import Outcome, ok
-from noetl.core.model.position import Position
-from noetl.core.model.work import Item
+from noetl.core.model.position import Item, Position
 from noetl.data import formats, table_files
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.worker import collections as stored_collections
@@ -74,7 +73,8 @@ def test_output_ref_is_a_reference_even_for_small_data():
     bench = Bench(text, act=answering(a={"n": 1}))
     events = bench.run()
     reference = events[1].patch["ctx"]["where_ref"]
-    assert reference["type"] == "blob" and events[1].outcome.ref is not None
+    assert reference["type"] == "blob"
+    assert events[1].outcome.data == {"n": 1}  # small data stays inline
     assert isinstance(events[-1], StepDone)
 
 
@@ -126,7 +126,7 @@ def test_an_unavailable_store_makes_a_large_outcome_an_error():
 
 def test_an_output_block_selects_the_store_and_the_inline_parts():
     text = "workflow: [{step: s, tool: [{name: a, kind: act, output: {store: {kind: blob, ttl: 1h}, select: [n]}}]}]"
-    bench = Bench(text, act=answering(a={"n": 1, "m": 2}))
+    bench = Bench(text, act=answering(a={"n": 1, "m": "x" * 100_000}))
     events = bench.run()
     assert events[1].outcome.ref.meta.ttl == "1h" and events[1].outcome.data is None
     assert events[1].outcome.extracts["n"] == 1

@@ -13,6 +13,53 @@ from noetl.cli.target import Target, with_target
 name_argument = click.argument("name", metavar="NAME")
 
 
+def _rules(function: Any) -> Any:
+    """The options of `add` and `edit` that say how ticks start executions; what is not given is None."""
+    options = (
+        click.option("--tz", metavar="ZONE", help="Time zone of the expression; default: UTC."),
+        click.option(
+            "--payload",
+            metavar="JSON|@FILE",
+            help="Merged into the workload; may use {{ tick }}, {{ tick.start }}, {{ tick.end }} and {{ schedule }}.",
+        ),
+        click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the payload, as YAML."),
+        click.option(
+            "--catch-up",
+            type=click.Choice(["none", "last", "all"]),
+            help="Ticks that were missed while no server was running; default: last.",
+        ),
+        click.option(
+            "--overlap",
+            type=click.Choice(["allow", "skip", "queue", "cancel"]),
+            help="A tick while earlier executions are still running; default: allow.",
+        ),
+        click.option(
+            "--concurrency",
+            type=click.IntRange(1, 10_000),
+            help="Running executions before --overlap applies; default: 1.",
+        ),
+        click.option("--jitter", metavar="DURATION", help="Start each tick up to this much later (90s, 10m)."),
+        click.option(
+            "--deadline", metavar="DURATION", help="Time after a tick until its execution must have succeeded (2h)."
+        ),
+        click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label, for notification rules."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _given(payload: str | None, sets: tuple[str, ...], labels: tuple[str, ...], **fields: Any) -> dict[str, Any]:
+    from noetl.cli.inputs import read_labels, read_payload
+
+    given = {name: value for name, value in fields.items() if value is not None}
+    if payload is not None or sets:
+        given["payload"] = read_payload(payload, sets)
+    if labels:
+        given["labels"] = read_labels(labels)
+    return given
+
+
 @click.group()
 def schedule() -> None:
     """Start playbooks at scheduled times.
@@ -25,61 +72,63 @@ def schedule() -> None:
 @schedule.command()
 @click.argument("path", metavar="PATH[@VERSION]")
 @click.option("--cron", required=True, metavar="EXPR", help="minute hour day month weekday, or @daily, @hourly, ...")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Time zone of the expression.")
 @click.option("--name", metavar="NAME", help="Name of the schedule; default: the path.")
-@click.option(
-    "--payload", metavar="JSON|@FILE", help="Merged into the workload; may use {{ tick }} and {{ schedule }}."
-)
-@click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the payload, read as YAML.")
-@click.option(
-    "--catch-up",
-    type=click.Choice(["none", "last", "all"]),
-    default="last",
-    show_default=True,
-    help="Ticks that were missed while no server was running.",
-)
-@click.option(
-    "--overlap",
-    type=click.Choice(["allow", "skip", "queue", "cancel"]),
-    default="allow",
-    show_default=True,
-    help="A tick while the previous execution is still running.",
-)
+@_rules
 @click.option("--paused", is_flag=True, help="Add the schedule paused.")
 @with_target
 @json_options
-def add(
-    path: str,
-    cron: str,
-    tz: str,
-    name: str | None,
-    payload: str | None,
-    sets: tuple[str, ...],
-    catch_up: str,
-    overlap: str,
-    paused: bool,
-    target: Target,
-    as_json: bool,
-) -> None:
+def add(path: str, cron: str, name: str | None, paused: bool, target: Target, as_json: bool, **rules: Any) -> None:
     """Start a registered playbook at the times of EXPR.
 
     Example: noetl schedule add reports/daily --cron "30 6 * * mon-fri" --tz Europe/Berlin
     """
-    from noetl.cli.inputs import read_payload, split_version
+    from noetl.cli.inputs import split_version
 
     path, version = split_version(path)
     fields: dict[str, Any] = {
+        **_given(**rules),
         "name": name,
-        "tz": tz,
         "version": int(version) if version and version.isdecimal() else None,
-        "payload": read_payload(payload, sets),
-        "catch_up": catch_up,
-        "overlap": overlap,
         "paused": paused,
     }
     _show(target.call(lambda backend: backend.add_schedule(path, cron, **fields)), as_json)
-    if not target.has_server():
-        terminal.note("no server is running; schedules need one: `noetl server start`")
+    _warn_without_server(target)
+
+
+@schedule.command()
+@name_argument
+@click.option("--path", metavar="PATH[@VERSION]", help="Another playbook.")
+@click.option("--cron", metavar="EXPR", help="Another expression; its next tick is the first one after now.")
+@_rules
+@with_target
+@json_options
+def edit(name: str, path: str | None, cron: str | None, target: Target, as_json: bool, **rules: Any) -> None:
+    """Change a schedule; what is not given stays as it is."""
+    from noetl.cli.inputs import split_version
+
+    fields = _given(**rules, cron=cron)
+    if path is not None:
+        fields["path"], version = split_version(path)
+        fields["version"] = int(version) if version and version.isdecimal() else None
+    if not fields:
+        raise click.UsageError("give at least one option to change")
+    _show(target.call(lambda backend: backend.edit_schedule(name, fields)), as_json)
+
+
+@schedule.command()
+@name_argument
+@with_target
+@json_options
+def run(name: str, target: Target, as_json: bool) -> None:
+    """Start the playbook of a schedule now, with the payload of a tick at this time."""
+    started = target.call(lambda backend: backend.run_schedule(name))
+    if as_json:
+        terminal.json(started)
+    elif started["execution_id"]:
+        terminal.data(started["execution_id"])
+    else:
+        terminal.note(f"schedule {name} is due now; its server starts it")
+        _warn_without_server(target)
 
 
 @schedule.command("list")
@@ -165,6 +214,11 @@ def remove(name: str, target: Target) -> None:
     terminal.note(f"schedule {name} is deleted")
 
 
+def _warn_without_server(target: Target) -> None:
+    if not target.has_server():
+        terminal.note("no server is running; schedules need one: `noetl server start`")
+
+
 def _show(document: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         terminal.json(document)
@@ -175,6 +229,7 @@ def _show(document: Mapping[str, Any], as_json: bool) -> None:
         ("playbook", document["path"] + version),
         ("cron", f"{document['cron']} ({document['description']}), {document['tz']}"),
         ("late", f"catch-up {document['catch_up']}, overlap {document['overlap']}"),
+        *[(name, f"{document[name]:g} s") for name in ("jitter", "deadline") if document[name]],
         ("next", "paused" if document["paused"] else ", ".join(document["upcoming"]) or "never"),
         ("so far", f"{document['fired']} started, {document['skipped']} skipped, {len(document['queued'])} queued"),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from noetl.cli.output.terminal import json_options, output_options, terminal
@@ -32,21 +34,41 @@ def webhook() -> None:
     metavar="S",
     help="The greatest age of a signature, in seconds.",
 )
+@click.option(
+    "--preset",
+    type=click.Choice(["noetl", "github", "stripe", "slack", "hmac", "none"]),
+    default="noetl",
+    show_default=True,
+    help="How the sender signs its requests.",
+)
+@click.option("--signature", metavar="JSON|@FILE", help="Format of preset hmac: header, algorithm, prefix, ...")
+@click.option("--allow-unsigned", is_flag=True, help="Accept every request (with --preset none).")
+@click.option("--header", "headers", multiple=True, metavar="NAME", help="A header that the playbook may read.")
+@click.option("--raw-body", is_flag=True, help="Let the playbook read the body as it was sent.")
+@click.option(
+    "--respond",
+    type=click.Choice(["accepted", "result"]),
+    default="accepted",
+    show_default=True,
+    help="Respond at once, or with the output of the execution.",
+)
+@click.option("--wait", type=float, metavar="S", help="Seconds to wait for the output; default: 30.")
 @with_server
 @json_options
 def add(
     path: str,
-    name: str | None,
-    credential: str | None,
     payload: str | None,
     sets: tuple[str, ...],
-    window: float,
+    signature: str | None,
+    headers: tuple[str, ...],
     target: Target,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Let signed requests start a registered playbook.
+    """Let requests of another service start a registered playbook.
 
-    A generated secret is printed once; senders sign with it.
+    A generated secret is printed once; senders sign with it. Services that make the secret themselves: store it with
+    `noetl credential set NAME --type webhook` and pass --credential.
     """
     from noetl.cli.inputs import read_payload, split_version
 
@@ -54,11 +76,11 @@ def add(
     with target.client(target.settings()) as client:
         added = client.add_webhook(
             path,
-            name=name,
-            credential=credential,
             version=int(version) if version and version.isdecimal() else None,
             payload=read_payload(payload, sets),
-            window=window,
+            signature=read_payload(signature, ()) if signature else None,
+            headers=list(headers),
+            **options,
         )
         added["url"] = client.url + added["url"]
     if as_json:

@@ -13,15 +13,16 @@ from noetl.cli.backend.base import Document
 from noetl.core.model.events import Recorded
 from noetl.errors import Conflict, NotFound, RequestRefused
 from noetl.storage.ports.events import ExecutionFilter, ExecutionSummary
-from noetl.storage.ports.playbooks import StoredPlaybook
+from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 
 if TYPE_CHECKING:
     from noetl.client import ScheduleOptions
     from noetl.core.language.diagnostics import Diagnostic
+    from noetl.core.model.bundle import Bundle
     from noetl.embedded import LocalEngine
     from noetl.server.concurrency.limits import Limits
     from noetl.server.read_models.summaries import RunResult
-    from noetl.server.scheduling.schedules import Schedule, Schedules
+    from noetl.server.scheduling.schedules import Schedules
 
 PAGE_SIZE = 1_000
 AUTHOR = "the command line"  # recorded as the author of schedules and limits
@@ -70,6 +71,23 @@ class LocalBackend:
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         return self._orchestrator.subscribe(execution_id, after)
 
+    async def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        from noetl.server.read_models.task_logs import line_document
+
+        following: int | None = after
+        while following is not None:
+            page = await self._orchestrator.task_logs.read(execution_id, following, PAGE_SIZE)
+            for line in page.lines:
+                yield line_document(line)
+            following = page.next
+
+    async def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        from noetl.server.read_models.task_logs import line_document
+
+        async for lines in self._orchestrator.task_logs.follow(execution_id, after):
+            for line in lines:
+                yield line_document(line)
+
     async def state(self, execution_id: str, at: int | None = None) -> Document:
         from noetl.server.read_models.state_at import state_document
 
@@ -84,9 +102,10 @@ class LocalBackend:
         state = await self._orchestrator.state(execution_id)
         return net_document(state.playbook, state.synthesized.values())
 
-    async def cancel(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        await self._orchestrator.cancel(execution_id, reason)
-        await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
+    async def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> ExecutionSummary:
+        await self._orchestrator.cancel(execution_id, reason, compensate=compensate)
+        if not compensate:
+            await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
         return await self.summary(execution_id)
 
     async def pause(self, execution_id: str, reason: str = "") -> ExecutionSummary:
@@ -104,10 +123,33 @@ class LocalBackend:
 
         return list(compile_playbook(text, file=file, specs=specs(), strict=strict, legacy=legacy).diagnostics)
 
-    async def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:
+    async def register(
+        self,
+        content: str,
+        *,
+        strict: bool = False,
+        legacy: bool = False,
+        file: str = "",
+        origin: Origin | None = None,
+    ) -> StoredPlaybook:
         from noetl.server.orchestrator.catalog import Source
 
-        return await self._orchestrator.catalog.register(Source(content), time.time(), strict=strict, legacy=legacy)
+        source = Source(content, file)
+        return await self._orchestrator.catalog.register(
+            source, time.time(), strict=strict, legacy=legacy, origin=origin
+        )
+
+    async def add_bundle(self, bundle: Bundle, contents: Mapping[str, bytes]) -> str:
+        catalog = self._orchestrator.catalog
+        missing = await catalog.bundles.add(bundle)
+        await catalog.playbooks.save_files({digest: contents[digest] for digest in missing})
+        return bundle.digest
+
+    async def bundle(self, digest: str) -> Bundle:
+        found = await self._orchestrator.catalog.playbooks.bundle(digest)
+        if found is None:
+            raise NotFound(f"there is no bundle {digest}")
+        return found
 
     async def playbooks(self, search: str | None = None) -> list[StoredPlaybook]:
         found: list[StoredPlaybook] = []
@@ -124,25 +166,34 @@ class LocalBackend:
 
     async def add_schedule(self, path: str, cron: str, **options: Unpack[ScheduleOptions]) -> Document:
         given: Any = {name: value for name, value in options.items() if value is not None}
-        return _schedule(await self._schedules.add(path, cron, by=AUTHOR, **given))
+        schedules = self._schedules
+        return await schedules.document(await schedules.add(path, cron, by=AUTHOR, **given))
 
     async def schedules(self) -> list[Document]:
         found: list[Document] = []
         while page := await self._schedules.list(after=found[-1]["name"] if found else None, limit=PAGE_SIZE):
-            found += map(_schedule, page)
+            found += [await self._schedules.document(each) for each in page]
         return found
 
     async def schedule(self, name: str, count: int = 3) -> Document:
-        return _schedule(await self._schedules.get(name), count)
+        return await self._schedules.document(await self._schedules.get(name), count)
+
+    async def edit_schedule(self, name: str, fields: Mapping[str, Any]) -> Document:
+        return await self._schedules.document(await self._schedules.edit(name, fields))
+
+    async def run_schedule(self, name: str) -> Document:
+        from noetl.server.scheduling.deliveries import delivery_document
+
+        return delivery_document(await self._schedules.request(await self._schedules.get(name), by=AUTHOR))
 
     async def remove_schedule(self, name: str) -> None:
         await self._schedules.remove(name)
 
     async def pause_schedule(self, name: str) -> Document:
-        return _schedule(await self._schedules.pause(name))
+        return await self._schedules.document(await self._schedules.pause(name))
 
     async def resume_schedule(self, name: str) -> Document:
-        return _schedule(await self._schedules.resume(name))
+        return await self._schedules.document(await self._schedules.resume(name))
 
     async def set_limit(
         self, subject: str, name: str, most: int | None = None, *, weight: int | None = None
@@ -169,7 +220,7 @@ class LocalBackend:
         return await self.summary(execution_id)
 
     async def _cancel_children(self, execution_id: str, reason: str) -> None:
-        unfinished = ("pending", "running", "paused")
+        unfinished = ("pending", "running", "waiting", "paused")
         for child in await self.executions(parent=execution_id, status=unfinished):
             try:
                 await self.cancel(child.execution_id, reason)
@@ -179,10 +230,17 @@ class LocalBackend:
     @cached_property
     def _schedules(self) -> Schedules:
         from noetl.runtime.clock import RealClock
+        from noetl.server.scheduling.deliveries import Deliveries
+        from noetl.server.scheduling.kinds import KINDS
         from noetl.server.scheduling.schedules import Schedules
-        from noetl.storage.factory import open_triggers
+        from noetl.server.scheduling.trigger_service import Triggers
+        from noetl.storage.factory import open_deliveries, open_triggers
 
-        return Schedules(open_triggers(self._orchestrator.store), self._orchestrator.catalog, RealClock())
+        orchestrator, clock = self._orchestrator, RealClock()
+        triggers = Triggers(open_triggers(orchestrator.store), orchestrator.catalog, clock, KINDS)
+        return Schedules(
+            triggers, Deliveries(open_deliveries(orchestrator.store), triggers, orchestrator, clock), clock
+        )
 
     @property
     def _limits(self) -> Limits:
@@ -190,9 +248,3 @@ class LocalBackend:
         if limits is None:
             raise RequestRefused("this store does not support limits")
         return limits
-
-
-def _schedule(schedule: Schedule, count: int = 3) -> Document:
-    from noetl.server.scheduling.schedules import schedule_document
-
-    return schedule_document(schedule, time.time(), count)

@@ -60,11 +60,15 @@ class RemoteBackend:
     resume = _call(Client.resume)
     signal = _call(Client.signal)
     register = _call(Client.register)
+    add_bundle = _call(Client.add_bundle)
+    bundle = _call(Client.bundle)
     playbooks = _list(Client.playbooks)
     playbook = _call(Client.playbook)
     add_schedule = _call(Client.add_schedule)
     schedules = _list(Client.schedules)
     schedule = _call(Client.schedule)
+    edit_schedule = _call(Client.edit_schedule)
+    run_schedule = _call(Client.run_schedule)
     remove_schedule = _call(Client.remove_schedule)
     pause_schedule = _call(Client.pause_schedule)
     resume_schedule = _call(Client.resume_schedule)
@@ -79,6 +83,13 @@ class RemoteBackend:
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         stop = Stop()
         return _recorded(_iterate(lambda: self.client.follow(execution_id, after, stop=stop), stop))
+
+    def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        return _iterate(lambda: self.client.logs(execution_id, after))
+
+    def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        stop = Stop()
+        return _iterate(lambda: self.client.follow_logs(execution_id, after, stop=stop), stop)
 
     async def why(self, execution_id: str) -> Document:
         found = await asyncio.to_thread(self.client.why, execution_id)

@@ -40,7 +40,7 @@ def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False) 
         _sqlite(),
         *_store(settings),
     ]
-    findings += [environment.results(settings), *_tools(), *environment.nats(settings)]
+    findings += [*environment.results(settings), *_tools(), *environment.nats(settings)]
     findings += [*environment.processes(settings), *_server(settings)]
     if verify:
         findings += _verified(settings)

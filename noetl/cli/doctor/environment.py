@@ -55,9 +55,14 @@ def secret_files(settings: Settings) -> Iterator[Finding]:
         yield Finding("secrets", OK, detail)
 
 
-def results(settings: Settings) -> Finding:
+def results(settings: Settings) -> Iterator[Finding]:
+    """Whether each result store can be written."""
+    for url in settings.results.split(","):
+        yield _result_store(url.strip())
+
+
+def _result_store(url: str) -> Finding:
     """Whether large results can be stored: permissions of a folder are checked, another store is written to."""
-    url = settings.results
     if url.startswith(("blob:", "file:")):
         parts = urlsplit(url)
         folder = Path(unquote(parts.netloc + parts.path))

@@ -25,6 +25,7 @@ STATUS_STYLES = {
     "cancelled": "yellow",
     "skipped": "dim",
     "running": "cyan",
+    "waiting": "yellow",
     "paused": "yellow",
 }
 
@@ -35,7 +36,7 @@ id_argument = click.argument("execution_id", metavar="ID")
 @click.option(
     "--status",
     multiple=True,
-    type=click.Choice(["pending", "running", "paused", "success", "failed", "cancelled"]),
+    type=click.Choice(["pending", "running", "waiting", "paused", "success", "failed", "cancelled"]),
     help="Only executions with this status (may be repeated).",
 )
 @click.option("--path", help="Only executions of this playbook.")
@@ -94,6 +95,8 @@ def status(execution_id: str, target: Target, as_json: bool) -> None:
     rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
     if found["error"]:
         rows.append(("error", f"{found['error']['kind']}: {found['error']['message']}"))
+    if found.get("compensation"):
+        rows.append(("compensation", ", ".join(f"{count} {what}" for what, count in found["compensation"].items())))
     rows += [("waits", text) for text in found["waits_for"]]
     for name, value in rows:
         terminal.data(f"{name:<10} {terminal.colored_cell(value, STATUS_STYLES)}")
@@ -229,6 +232,7 @@ def show_state(document: Mapping[str, Any]) -> None:
         ("runs in flight", ("run_id", "status", "task", "worker"), document["runs"]),
         ("loops", ("run_id", "count", "finished", "failed"), document["loops"]),
         ("children", ("run_id", "path", "execution_id"), document["children"]),
+        ("waits", ("run_id", "task", "signal", "title", "since", "due"), document["waits"]),
     )
     for title, heads, rows in sections:
         if rows:
@@ -280,6 +284,30 @@ def event_details(body: Event) -> str:
             return body.reason
         case ev.RequestEvaluated() | ev.WorkflowSynthesized():
             return _error(body.error)
+        case ev.CompensationStarted() | ev.CompensationDone():
+            return body.run_id + (" not needed" if isinstance(body, ev.CompensationDone) and body.skipped else "")
+        case ev.CompensationFailed():
+            return f"{body.run_id} {_error(body.error)}"
+        case _:
+            return _wait_details(body)
+
+
+def _wait_details(body: Event) -> str:
+    """The same for waits and signals."""
+    from noetl.core.model import events as ev
+
+    match body:
+        case ev.WaitStarted():
+            what = [f"signal {body.signal}"] if body.signal is not None else []
+            what += [f"{body.for_s:g} s"] if body.for_s is not None else []
+            what += [ev.instant(body.until)[:19] + "Z"] if body.until is not None else []
+            return " or ".join(what) + (f": {body.title}" if body.title else "")
+        case ev.WaitFinished():
+            return _error(body.outcome.error)
+        case ev.SignalReceived():
+            return body.name
+        case ev.SignalRefused():
+            return f"{body.name}: {body.reason}"
         case _:
             return ""
 

@@ -12,7 +12,7 @@ import click
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.playbook_files import read_bounded
 from noetl.cli.playbooks.validate import legacy, strict
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, load_settings, with_target
 
 
 def compiled(name: str, *, strict: bool = False, legacy: bool = False) -> Any:
@@ -92,12 +92,15 @@ async def _registered_net(source: str, legacy: bool, target: Target) -> Any:
 @json_options
 def plan(file: str, strict: bool, legacy: bool, as_json: bool) -> None:
     """Show what FILE (- is stdin) would run: steps in order, effective specs, findings, requirements. Nothing runs."""
+    from noetl.core.language.checks.result_stores import unavailable_stores
     from noetl.core.language.editor.plan import as_text, missing_timeouts, plan_document
+    from noetl.storage.results import store_types
     from noetl.tools import registry as tools
 
     compilation = compiled(file, strict=strict, legacy=legacy)
     document = plan_document(compilation.playbook, dict(tools.specs()))
-    findings = sorted((*compilation.diagnostics, *missing_timeouts(document, compilation.playbook)))
+    stores = unavailable_stores(compilation.playbook, store_types(load_settings().settings.results))
+    findings = sorted((*compilation.diagnostics, *missing_timeouts(document, compilation.playbook), *stores))
     if as_json:
         import msgspec
 

@@ -36,6 +36,7 @@ from noetl.core.engine.handlers import reduce
 from noetl.core.engine.handlers.admission import time_out_tokens
 from noetl.core.engine.handlers.assignments import ctx_patch
 from noetl.core.engine.handlers.loops import fail_step, loop_counts
+from noetl.core.engine.handlers.signals import OPERATOR, deliver, end_due_wait, is_for_wait, take_kept
 from noetl.core.engine.handlers.start import evaluate_request
 from noetl.core.engine.identity import checksum, checksum_of, checksums_seen, key_of
 from noetl.core.engine.lease_rules import claim, claim_rejection, end_run, lose_lease, reserved_for_other, step_of
@@ -58,6 +59,7 @@ from noetl.core.model.events import (
     TaskDone,
     TaskProgress,
     TaskStarted,
+    WaitStarted,
 )
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import WORKBOOK
@@ -66,9 +68,10 @@ from noetl.core.model.work import Report, ReportAck
 _ENDED = "the execution has ended"
 _STEP_ENDS = frozenset([StepDone, StepFailed])
 _ITERATION_ENDS = frozenset([IterationDone, IterationFailed])
-_TASK_EVENTS = frozenset([TaskStarted, TaskDone, TaskProgress, ChildRequested])
+_SUSPENDING = frozenset([ChildRequested, WaitStarted])  # the run continues after the child or the wait has ended
+_TASK_EVENTS = frozenset([TaskStarted, TaskDone, TaskProgress]) | _SUSPENDING
 _RUN_ENDS = _STEP_ENDS | _ITERATION_ENDS
-_CLOSING = _RUN_ENDS | {TaskDone, ChildRequested}  # what can follow the start of a task
+_CLOSING = _RUN_ENDS | _SUSPENDING | {TaskDone}  # what can follow the start of a task
 _ACCEPTED = Reply(True)
 
 # Applies events at once: later events of a report are judged by the state after the earlier ones.
@@ -99,7 +102,8 @@ def _start(state: State, command: StartExecution, env: EvaluationContext, record
 
 def _cancel(state: State, command: CancelExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is None:
-        record([ExecutionCancelled(reason=command.reason)], None)
+        cancelled = ExecutionCancelled(reason=command.reason, error=command.error, compensate=command.compensate)
+        record([cancelled], None)
     return _ACCEPTED
 
 
@@ -120,7 +124,13 @@ def _resume(state: State, command: ResumeExecution, env: EvaluationContext, reco
 def _signal(state: State, command: SendSignal, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is not None:
         return Reply(False, "the execution is ending")
-    record([SignalReceived(name=command.name, payload=command.payload)], None)
+    if command.id and command.id in state.signal_ids:
+        return _ACCEPTED
+    if is_for_wait(state, command):
+        return deliver(state, command, env.at, record)
+    if command.roles is not None and OPERATOR not in command.roles:
+        return Reply(False, f"a signal that changes ctx requires the role {OPERATOR}", problem="role")
+    record([SignalReceived(name=command.name, payload=command.payload, by=command.by, id=command.id)], None)
     if command.payload:
         record([CtxPatched(ctx_patch(state.ctx, command.payload), "signal")], state.seq)
     return _ACCEPTED
@@ -134,6 +144,10 @@ def _timer(state: State, command: FireTimer, env: EvaluationContext, record: Rec
         record(events, cause)
     due = [run_id for run_id, at in state.due.items() if at <= env.at]
     for run_id in due:
+        wait = state.waits.get(run_id)
+        if wait is not None:
+            record([end_due_wait(wait)], wait.seq)
+            continue
         child = state.children.get(run_id)
         if child is not None and child.run_id in state.open:
             why = f"the child execution exceeded spec.timeout ({child.request.timeout_s:g} s)"
@@ -274,12 +288,15 @@ def _accept_events(
             break
         else:
             batch.append(event)
-            if kind is ChildRequested:
-                break  # the run is suspended until the child ends
+            if kind in _SUSPENDING:
+                break
     if batch:
         record(batch, lease)
-        if type(batch[-1]) is ChildRequested:
-            _limit_depth(state, batch[-1], record)
+        last = batch[-1]
+        if type(last) is ChildRequested:
+            _limit_depth(state, last, record)
+        elif type(last) is WaitStarted:
+            take_kept(state, last, record)
     return Reply(True, "", ReportAck(report.run_id, True))
 
 
@@ -403,7 +420,9 @@ def _overlapping(
 # ── children ────────────────────────────────────────────────────────────────────────────
 
 
-def _child_finished(request: ChildRequested, child: str, outcome: Outcome, *, early: bool = False) -> ChildFinished:
+def _child_finished(
+    request: ChildRequested, child: str, outcome: Outcome, *, early: bool = False, compensable: bool = False
+) -> ChildFinished:
     return ChildFinished(
         step=request.step,
         step_run_id=request.step_run_id,
@@ -414,6 +433,7 @@ def _child_finished(request: ChildRequested, child: str, outcome: Outcome, *, ea
         attempt=request.attempt,
         path=request.path,
         early=early,
+        compensable=compensable,
     )
 
 
@@ -440,7 +460,8 @@ def _child_ended(state: State, command: RecordChildEnd, env: EvaluationContext, 
     child = state.children.get(command.key)
     if child is None:
         return Reply(False, "no run waits for this child")
-    record([_child_finished(child.request, command.child, command.outcome)], child.seq)
+    ended = _child_finished(child.request, command.child, command.outcome, compensable=command.compensable)
+    record([ended], child.seq)
     return _ACCEPTED
 
 

@@ -3,7 +3,7 @@
 It is computed from the events alone, independently of the state, so that `doctor` and the simulation check with it
 what the engine guarantees:
 
-* a task starts only while its run is leased (the start of the first task under a lease may be reported late, with its end);
+* a task starts only while its run is leased (the first start under a lease may be reported late, with its end);
 * the number of a start is larger than every earlier one of its visit, and than those that lost leases used up;
 * an attempt ends at most once.
 """
@@ -23,6 +23,7 @@ from noetl.core.model.events import (
     StepStarted,
     TaskDone,
     TaskStarted,
+    WaitStarted,
     WorkerLost,
 )
 from noetl.core.model.ids import iteration_id
@@ -64,7 +65,7 @@ class AttemptLedger:
             run = self._run(event)
             run.leased = False
             run.used += not event.returned or event.begun
-        elif isinstance(event, ChildRequested):
+        elif isinstance(event, ChildRequested | WaitStarted):
             run = self._run(event)
             run.leased, run.used, run.late = False, 0, None
         elif isinstance(event, IterationDone | IterationFailed):
@@ -98,7 +99,7 @@ class AttemptLedger:
         run.ended[key] = max(event.attempt, run.ended.get(key, 0))
 
     def _run(
-        self, event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested
+        self, event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested | WaitStarted
     ) -> _RunAttempts:
         run_id = _run_id(event)
         run = self._runs.get(run_id)
@@ -107,7 +108,9 @@ class AttemptLedger:
         return run
 
 
-def _run_id(event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested) -> str:
+def _run_id(
+    event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested | WaitStarted,
+) -> str:
     path = () if isinstance(event, StepStarted) else event.path
     return iteration_id(event.step_run_id, path) if path else event.step_run_id
 

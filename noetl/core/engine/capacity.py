@@ -1,9 +1,9 @@
 """Capacity: how many slots of limited keys an execution holds, and whether a claim may take more.
 
 The slots held follow from the state alone: the leased runs, and whether the execution has started. They cannot leak:
-a lost worker and a run that ended, was cancelled or waits for a child hold no slot, by the log. The shell passes in how
-many slots the other executions leave free (`Capacity`). A claim that does not fit is rejected with the key whose limit
-is reached.
+a lost worker, a run that ended, was cancelled or waits for a child, and an execution that only waits for a signal or
+for time hold no slot, by the log. The shell passes in how many slots the other executions leave free (`Capacity`). A
+claim that does not fit is rejected with the key whose limit is reached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Capacity(Struct, frozen=True):
 
 def slots_held(state: State) -> dict[str, int]:
     """The slots that an execution holds now, by key."""
-    if state.finished is not None or not state.begun:
+    if state.finished is not None or not state.begun or (state.waits and state.only_waits):
         return {}
     holding = {playbook_key(state.playbook.path): 1}
     keys_of = state.net.concurrency_keys

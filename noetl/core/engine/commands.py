@@ -7,7 +7,7 @@ There is one reply per command, in the same order.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -76,9 +76,11 @@ class ReturnRun(Command, frozen=True):
 
 
 class CancelExecution(Command, frozen=True):
-    """Cancel the execution."""
+    """Cancel the execution; with an `error` it ends as failed. With `compensate`, completed steps are undone."""
 
     reason: str = ""
+    error: ErrorInfo | None = None
+    compensate: bool = False
 
 
 class PauseExecution(Command, frozen=True):
@@ -94,10 +96,17 @@ class ResumeExecution(Command, frozen=True):
 
 
 class SendSignal(Command, frozen=True):
-    """Patch `ctx` from outside: `payload` replaces its keys one by one."""
+    """Answer a `wait` task, by the name of its signal or by the `wait` itself; or patch `ctx` from outside:
+    `payload` replaces its keys one by one.
+
+    A signal with an `id` that was accepted before is accepted without an effect."""
 
     name: str = ""
     payload: dict[str, Any] = field(default_factory=dict)
+    by: str = ""
+    roles: tuple[str, ...] | None = None  # of the sender; None: unrestricted
+    wait: str = ""  # key of the wait that it answers
+    id: str = ""
 
 
 class FireTimer(Command, frozen=True):
@@ -117,6 +126,7 @@ class RecordChildEnd(Command, frozen=True):
     key: str
     child: str
     outcome: Outcome
+    compensable: bool = False  # it completed steps that have a compensation
 
 
 class Reply(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -128,3 +138,4 @@ class Reply(Struct, frozen=True, omit_defaults=True, gc=False):
     orders: tuple[RunOrder, ...] = ()  # to a claim
     reserved: bool = False  # to a claim: the run is reserved for another worker; claim it again later
     limit: str | None = None  # to a claim: the key whose limit is reached; the run stays queued
+    problem: Literal["", "role", "data"] = ""  # to a signal: the sender may not send it, or its data does not fit

@@ -9,12 +9,20 @@ from __future__ import annotations
 from zlib import crc32
 
 from noetl.core.engine.state import MAX_SEEN, Run, StepRecord
-from noetl.core.model.events import ChildRequested, Event, TaskDone, TaskProgress, TaskStarted, encode_body
+from noetl.core.model.events import (
+    ChildRequested,
+    Event,
+    TaskDone,
+    TaskProgress,
+    TaskStarted,
+    WaitStarted,
+    encode_body,
+)
 
 
 def key_of(event: Event) -> str:
     """The key of a worker's event within its run: event type, task, visit and attempt."""
-    if isinstance(event, TaskDone | TaskStarted | ChildRequested):
+    if isinstance(event, TaskDone | TaskStarted | ChildRequested | WaitStarted):
         return f"{event.NAME}:{event.task}:{event.visit}:{event.attempt}"
     return "" if isinstance(event, TaskProgress) else event.NAME
 

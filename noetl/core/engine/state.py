@@ -5,7 +5,9 @@
           │    └─ loops  one Loop per collection in progress (nested ones by their outer path)
           ├─ open        runs that can be leased: a step run, or one iteration in flight
           ├─ steps       a record per step name: its last outcome, its number of runs
-          └─ children    child executions that have not ended
+          ├─ children    child executions that have not ended
+          ├─ waits       tasks that wait for a signal or for time
+          └─ signals     signals that no wait has taken yet
 
 Sizes. An iteration is an object only while it is in flight. A finished one is a byte of status, a
 checksum of its last report, and its output as JSON text in a chunk; iterations not yet started are
@@ -24,7 +26,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from noetl.core.engine.evaluation.compiled_net import Net, net_of
-from noetl.core.model.events import ChildRequested, Event, ExecutionRequested, FinalStatus
+from noetl.core.model.compensation import CompensationCounts, CompletedRun, CompletedStep
+from noetl.core.model.events import ChildRequested, Event, ExecutionRequested, FinalStatus, SignalReceived, WaitStarted
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Step
@@ -86,7 +89,7 @@ class Run(Struct, eq=False, gc=False):
     lost: int = 0  # attempts that lost leases used up since the last accepted task
     current: str | None = None  # the task that was reported as started
     waits: bool = False  # the next attempt starts after a delay
-    child: str | None = None  # key of the child execution that it waits for
+    child: str | None = None  # key of the child execution or the wait that it is suspended for
     latest: tuple[Event, ...] = ()  # the latest events reported under this epoch
     seen: dict[str, int] = {}  # event key -> checksum of the earlier ones
     contributions: dict[str, Any] | None = None  # writes to reduced keys; the last one counts
@@ -203,6 +206,8 @@ class StepRun(Struct, eq=False):
     fired: tuple[int, ...] = ()  # indices of the arcs taken at loop.done
     synthesized: bool = False
     event: BoundaryEvent | None = None  # its latest boundary event
+    completed: list[CompletedRun] = []  # what a compensation has to undo, in order of completion
+    window: int = 1  # how many of them are undone at a time
     _context: RunContext | None = None
 
     @property
@@ -213,6 +218,13 @@ class StepRun(Struct, eq=False):
             end = self.started_at + self.timeout_s
             limit = end if limit is None else min(limit, end)
         return limit
+
+
+class Compensating(Struct, eq=False, gc=False):
+    """A completed run that is being undone."""
+
+    step: str
+    run: CompletedRun
 
 
 class StepRecord(Struct, eq=False, gc=False):
@@ -242,14 +254,55 @@ class Child(Struct, eq=False, gc=False):
     child: str | None = None  # execution id, once it exists
 
 
+class OpenWait(Struct, eq=False, gc=False):
+    """A task that waits for a signal or for time."""
+
+    key: str
+    run_id: str
+    request: WaitStarted
+    seq: int  # of the request
+    at: float  # when it began
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the wait ends by itself, without an error."""
+        request = self.request
+        return request.until if request.for_s is None else self.at + request.for_s
+
+    @property
+    def times_out_at(self) -> float | None:
+        """When the wait fails."""
+        return None if self.request.timeout_s is None else self.at + self.request.timeout_s
+
+    @property
+    def due(self) -> float | None:
+        """When a timer ends the wait, in one way or the other."""
+        instants = [at for at in (self.ends_at, self.times_out_at) if at is not None]
+        return min(instants, default=None)
+
+
+class KeptSignal(Struct, eq=False, gc=False):
+    """A signal that no wait has taken yet."""
+
+    signal: SignalReceived
+    at: float
+
+
 class Ending:
     """Why the execution is ending: no step is scheduled any more."""
 
-    __slots__ = ("error", "outcome", "status", "step")
+    __slots__ = ("compensate", "error", "outcome", "status", "step")
 
     def __init__(
-        self, status: FinalStatus, error: ErrorInfo | None, step: str | None = None, outcome: Outcome | None = None
+        self,
+        status: FinalStatus,
+        error: ErrorInfo | None,
+        step: str | None = None,
+        outcome: Outcome | None = None,
+        *,
+        compensate: bool = True,
     ) -> None:
+        self.compensate = compensate  # completed steps are undone before the execution ends
         self.status = status
         self.error = error
         self.step = step
@@ -260,10 +313,12 @@ class State:
     """One execution, folded from its log."""
 
     __slots__ = (
-        "_cause", "_mask", "at", "begun", "bucket", "bucket_at", "children", "ctx", "due", "ending", "entry", "error",
+        "_cause", "_mask", "at", "begun", "bucket", "bucket_at", "children", "compensated", "compensating",
+        "compensations_left", "completed", "ctx", "due", "ending", "entry", "error",
         "execution_id", "finished", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
-        "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "started",
-        "started_at", "step_runs", "steps", "synthesized", "tokens", "unexamined", "waiting", "workload",
+        "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "signal_ids", "signals",
+        "started", "started_at", "step_runs", "steps", "synthesized", "tokens", "unexamined", "waiting", "waits",
+        "workload",
     )  # fmt: skip
 
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
@@ -302,10 +357,24 @@ class State:
         self.begun = False  # whether any run was leased yet
         self.steps: dict[str, StepRecord] = {}
         self.children: dict[str, Child] = {}
-        self.due: dict[str, float] = {}  # step run -> when it times out
+        self.waits: dict[str, OpenWait] = {}  # in the order in which they began
+        self.signals: dict[int, KeptSignal] = {}  # by seq
+        self.signal_ids: dict[str, None] = {}  # idempotency keys of the latest signals
+        self.due: dict[str, float] = {}  # step run, token, child or wait -> when it times out
         self.last_leaf: str | None = None  # the step that finished last without a taken arc
         self.synthesized: dict[str, Step] = {}
         self.refused: dict[str, int] = {}  # run -> epoch of its recorded rejection
+        self.completed: list[CompletedStep] = []  # what a compensation has to undo, in order of completion
+        self.compensations_left: int | None = None  # runs of the last of them that are still to be undone; None: all
+        self.compensating: dict[str, Compensating] = {}  # step run of the compensation -> what it undoes
+        self.compensated = CompensationCounts()
+
+    @property
+    def accepts_claims(self) -> bool:
+        """Whether its queued runs can be leased: it is not paused and not ending, or compensations run."""
+        if self.ending is not None:
+            return bool(self.compensating) and self.finished is None
+        return not self.paused and self.finished is None
 
     @property
     def depth(self) -> int:
@@ -314,12 +383,31 @@ class State:
 
     @property
     def status(self) -> str:
-        """The status: pending, running, paused, success, failed or cancelled."""
+        """The status: pending, running, waiting, paused, success, failed or cancelled."""
         if self.finished:
             return self.finished
         if not self.started:
             return "pending"
-        return "paused" if self.paused else "running"
+        if self.paused:
+            return "paused"
+        return "waiting" if self.only_waits else "running"
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether every open run is a wait and nothing else can happen: only a signal or a timer continues it."""
+        if not self.waits or len(self.waits) != len(self.open) or self.paused or self.children or self.unexamined:
+            return False
+        if self.ending is not None:
+            return False
+        return all(next(self._unclaimed(step_run_id), None) is None for step_run_id in self.looping)
+
+    def _unclaimed(self, step_run_id: str) -> Iterator[int]:
+        """Iterations of a step run that a worker can claim."""
+        step_run = self.runs[step_run_id]
+        innermost = len(self.net.compiled(step_run.step.name).loops) - 1
+        for loop in step_run.loops.values():
+            if loop.depth == innermost:
+                yield from loop.unclaimed()
 
     def runs_of(self, step_run: StepRun) -> list[Run]:
         """The open runs of a step run: its own, or its iterations in flight."""

@@ -111,6 +111,7 @@ _WARNINGS = {
     "endless-cycle": "A cycle that never ends",
     "unreachable-task": "A task that no path leads to",
     "unknown-status": "A comparison with a value that does not exist",
+    "unknown-store": "A result store that does not exist",
     "closed-gate": "A gate that can never open",
     "unused-keychain": "A secret that is never read",
     "missing-timeout": "A timeout is missing",

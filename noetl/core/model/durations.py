@@ -1,18 +1,38 @@
-"""Durations in playbooks and settings: `30s`, `15m`, `24h`, `7d`, `2w`."""
+"""Durations in playbooks and settings (`30s`, `15m`, `24h`, `7d`, `2w`, `1h30m`), and instants."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from typing import Any
 
-_TTL = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)?\s*$")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, None: 1.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+_TTL = re.compile(rf"\s*(?:(?P<number>\d+(?:\.\d+)?)\s*|(?:{_PART.pattern})+)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def seconds(ttl: str | int | float | None) -> float | None:
-    """A ttl (`30s`, `15m`, `24h`, `7d`, `2w`, or a number of seconds) as seconds; None: no expiry."""
+    """A ttl (`30s`, `15m`, `24h`, `7d`, `2w`, `1h30m`, or a number of seconds) as seconds; None: no expiry."""
     if ttl is None:
         return None
-    match = _TTL.match(str(ttl))
+    match = _TTL.fullmatch(str(ttl))
     if not match:
         raise ValueError(f"ttl {ttl!r} is not a duration: write 30s, 15m, 24h or 7d")
-    return float(match[1]) * _UNITS[match[2]]
+    if match["number"]:
+        return float(match["number"])
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(str(ttl)))
+
+
+def instant_of(value: Any) -> float:
+    """An instant as seconds since the epoch: ISO 8601 text (UTC without an offset), or a number of seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        at = float(value)
+    else:
+        try:
+            found = datetime.fromisoformat(value.strip())
+        except (AttributeError, ValueError):
+            raise ValueError(f"{value!r} is not an instant: write 2026-03-31T18:00:00Z or a date") from None
+        at = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    if not abs(at) < 1e11:  # also for nan
+        raise ValueError(f"{value!r} is out of range")
+    return at

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Struct, field
 
+from noetl.core.model.compensation import CompensationCounts, CompensationSource
 from noetl.core.model.ids import IterationPath, event_id, iteration_id, task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Step
@@ -82,6 +83,7 @@ class ExecutionRequested(Event, frozen=True, omit_defaults=True):
     requested_by: str | None = None
     strict: bool = False
     trace: str | None = None  # W3C traceparent of the caller
+    compensates: CompensationSource | None = None
 
 
 class RequestEvaluated(Event, frozen=True, omit_defaults=True):
@@ -116,19 +118,37 @@ class ExecutionResumed(Event, frozen=True, omit_defaults=True):
 
 
 class SignalReceived(Event, frozen=True, omit_defaults=True):
-    """`ctx` was patched from outside, which may open the gate of a parked token."""
+    """A signal arrived: for a `wait` task (`kept` until it is taken), or to patch `ctx`, which may open a gate."""
 
     NAME = "signal.received"
     name: str = ""
     payload: dict[str, Any] = field(default_factory=dict)
+    by: str = ""  # who sent it
+    kept: bool = False  # it is data for a `wait` task, and does not change `ctx`
+    roles: tuple[str, ...] | None = None  # roles of the sender; None: unrestricted
+    id: str = ""  # idempotency key
+
+
+class SignalRefused(Event, frozen=True, omit_defaults=True):
+    """A kept signal does not fit the wait that it is for, and is dropped."""
+
+    NAME = "signal.refused"
+    STATUS = "error"
+    name: str
+    signal: int  # seq of `signal.received`
+    reason: str = ""
 
 
 class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
-    """The execution was cancelled; open runs are ended with kind `cancelled`."""
+    """The execution was cancelled; open runs are ended with kind `cancelled`.
+
+    With an `error` the server gave it up, and it ends as failed."""
 
     NAME = "execution.cancelled"
     STATUS = "error"
     reason: str = ""
+    error: ErrorInfo | None = None
+    compensate: bool = False  # completed steps are undone before the execution ends
 
 
 class CtxPatched(Event, frozen=True, omit_defaults=True):
@@ -161,6 +181,7 @@ class WorkflowFinished(Event, frozen=True, omit_defaults=True):
     output: Outcome | None = None
     error: ErrorInfo | None = None
     step: str | None = None  # the step of the output, or the step whose failure ended it
+    compensation: CompensationCounts | None = None  # None: nothing was to be undone
 
 
 class PlaybookProcessed(Event, frozen=True, omit_defaults=True):
@@ -233,6 +254,7 @@ class StepDone(Event, frozen=True, omit_defaults=True):
     nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")  # now()/uuid()/random() used
     results: dict[str, Outcome] = field(default_factory=dict)  # of a composite step's tasks
     by_server: bool = False
+    input: dict[str, Any] = field(default_factory=dict)  # evaluated by the worker; of a step with a compensation
 
 
 class StepFailed(Event, frozen=True, omit_defaults=True):
@@ -286,6 +308,45 @@ class NextEvaluated(Event, frozen=True, omit_defaults=True):
     error: ErrorInfo | None = None  # a guard that could not be evaluated
 
 
+# ── compensation ────────────────────────────────────────────────────────────────────────
+
+
+class CompensationStarted(Event, frozen=True, omit_defaults=True):
+    """A completed run is undone: by the step run `step_run_id` of `STEP.compensation`, or by a child execution."""
+
+    NAME = "compensation.started"
+    ENTITY = "step"
+    step: str  # the step that is undone
+    step_run_id: str
+    run_id: str  # the run that is undone: a step run, or one of its iterations
+    child: str | None = None  # the child execution whose steps are undone
+    playbook: str | None = None  # its path
+
+
+class CompensationDone(Event, frozen=True, omit_defaults=True):
+    """A completed run was undone; `skipped`: its `when` was false, and nothing was to be done."""
+
+    NAME = "compensation.done"
+    ENTITY = "step"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    run_id: str
+    skipped: bool = False
+
+
+class CompensationFailed(Event, frozen=True, omit_defaults=True):
+    """A compensation failed; the others continue."""
+
+    NAME = "compensation.failed"
+    ENTITY = "step"
+    STATUS = "error"
+    step: str
+    step_run_id: str
+    run_id: str
+    error: ErrorInfo
+
+
 # ── loops ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -332,6 +393,7 @@ class IterationDone(Event, frozen=True, omit_defaults=True):
     stop: bool = False  # loop.spec.until held after it
     skipped: bool = False
     by_server: bool = False
+    input: dict[str, Any] = field(default_factory=dict)  # evaluated by the worker; of a step with a compensation
 
 
 class IterationFailed(Event, frozen=True, omit_defaults=True):
@@ -421,6 +483,8 @@ class TaskDone(Event, frozen=True, omit_defaults=True):
     nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")
     position: Position | None = None
     skipped: bool = False
+    input: dict[str, Any] | None = None  # what the templates of its input gave, masked; None: nothing, or not recorded
+    input_ref: Reference | None = None  # the same, if it is large
 
 
 class TaskProgress(Event, frozen=True, omit_defaults=True):
@@ -489,6 +553,45 @@ class ChildFinished(Event, frozen=True, omit_defaults=True):
     attempt: int = 1
     path: IterationPath = ()
     early: bool = False
+    compensable: bool = False  # the child completed steps that have a compensation
+
+
+class WaitStarted(Event, frozen=True, omit_defaults=True):
+    """A task waits for a signal or for time; the run takes no worker slot meanwhile."""
+
+    NAME = "wait.started"
+    ENTITY = "task"
+    SOURCE = "worker"
+    step: str
+    step_run_id: str
+    task: str
+    signal: str | None = None  # None: it waits for time only
+    title: str = ""
+    form: Any = None  # JSON Schema of the signal's data
+    roles: tuple[str, ...] = ("operator",)
+    until: float | None = None  # seconds since the epoch
+    for_s: float | None = None
+    timeout_s: float | None = None
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+    position: Position | None = None
+
+
+class WaitFinished(Event, frozen=True, omit_defaults=True):
+    """The wait ended: a signal was taken, its time has come, or it timed out."""
+
+    NAME = "wait.finished"
+    ENTITY = "task"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    task: str
+    outcome: Outcome
+    signal: int | None = None  # seq of the signal that was taken
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
 
 
 class WorkerLost(Event, frozen=True, omit_defaults=True):
@@ -525,11 +628,12 @@ BODIES: dict[tuple[str, int], type[Event]] = {
     (body.NAME, body.VERSION): body
     for body in (
         ExecutionRequested, RequestEvaluated, WorkflowStarted, ExecutionPaused, ExecutionResumed,
-        SignalReceived, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
+        SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
         PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
         StepSkipped, NextEvaluated, LoopStarted, IterationStarted, IterationDone, IterationFailed,
+        CompensationStarted, CompensationDone, CompensationFailed,
         OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
-        WorkerLost, ReportRefused,
+        WaitStarted, WaitFinished, WorkerLost, ReportRefused,
     )
 }  # fmt: skip
 
@@ -579,12 +683,8 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
     run = iteration_id(step_run, path) if step_run else None
     task = payload.get("task")
     task_run = None
-    if (
-        task
-        and run
-        and isinstance(body, TaskStarted | TaskDone | TaskProgress | ChildRequested | ChildStarted | ChildFinished)
-    ):
-        task_run = task_run_id(run, task, body.visit, body.attempt)
+    if task and run and body.ENTITY == "task":
+        task_run = task_run_id(run, task, payload.get("visit", 1), payload.get("attempt", 1))
     entity_id = {
         "task": task_run,
         "step": step_run or getattr(body, "step", None),
@@ -659,7 +759,7 @@ def status_of(body: Event) -> Status:
         if body.skipped:
             return "skipped"
         return "success" if body.outcome.status == "ok" else "error"
-    if isinstance(body, ChildFinished):
+    if isinstance(body, ChildFinished | WaitFinished):
         return "success" if body.outcome.status == "ok" else "error"
     if isinstance(body, WorkflowFinished | PlaybookProcessed):
         return "success" if body.outcome == "success" else "error"

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 ReferenceType = Literal["relational", "nats", "object_store", "blob"]
+
+# Values of `store: {kind}` in playbooks, and the types of store that they mean.
+STORE_KINDS: dict[str, ReferenceType] = {
+    "blob": "blob", "disk": "blob", "local": "blob", "file": "blob",
+    "relational": "relational", "postgres": "relational", "postgresql": "relational", "sqlite": "relational",
+    "db": "relational", "database": "relational",
+    "object_store": "object_store", "object": "object_store", "s3": "object_store", "gcs": "object_store",
+    "gs": "object_store", "azure": "object_store", "az": "object_store",
+    "nats": "nats", "nats_object": "nats", "nats_objects": "nats", "nats_kv": "nats", "kv": "nats",
+}  # fmt: skip
+# Values of `store: {kind}` that mean: inline, and the default store when it is large.
+INLINE_STORES = frozenset({"auto", "default", "inline", "event", "events", "eventlog", "memory", ""})
 
 
 class ReferenceMeta(Struct, frozen=True, omit_defaults=True):
@@ -28,3 +40,16 @@ class Reference(Struct, frozen=True, omit_defaults=True):
     locator: dict[str, Any]
     meta: ReferenceMeta
     auth_reference: str | None = None
+
+
+STORED = "$stored"  # the only key of the marker of a stored value
+
+
+def stored_marker(reference: Reference) -> dict[str, Any]:
+    """What a scope or an event has instead of a value that is too large for the log."""
+    return {STORED: to_builtins(reference)}
+
+
+def is_stored(value: Any) -> bool:
+    """Whether a value is the marker of a stored one."""
+    return isinstance(value, dict) and len(value) == 1 and STORED in value

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, error_info, with_secondary
 from noetl.core.model.playbook import Playbook
 from noetl.core.pipeline.scopes import NeedsSecret
-from noetl.core.templates.views import NeedsPayload
+from noetl.core.templates.views import NeedsPayload, NeedsReference
 from noetl.errors import TemplateError
 
 # Not errors: the shell fetches the missing data and calls again.
-MISSING_DATA = (NeedsPayload, NeedsSecret)
+MISSING_DATA = (NeedsPayload, NeedsReference, NeedsSecret)
 
 _SHOWN = 200
 

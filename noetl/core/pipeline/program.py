@@ -27,6 +27,7 @@ from noetl.core.model.playbook import (
 from noetl.core.model.tool import ToolSpec, named_input
 from noetl.core.templates.binding import compile_bound
 from noetl.core.templates.deferred import compile_deferred
+from noetl.core.templates.paths import with_checked_paths
 from noetl.core.templates.template import Compiled, compile_value
 
 PLAYBOOK = "playbook"
@@ -37,8 +38,6 @@ _NOT_FOR_TOOLS = frozenset(
     | {"return_step", "pool"}
 )
 _OUTPUT_NAMES = frozenset({"output", "outcome"})
-# Reading one of these below a result reads its reference, not its data.
-_LOCATORS = frozenset({"ref", "_ref"})
 
 
 class CompiledAssignment(Struct, frozen=True):
@@ -99,7 +98,6 @@ class CompiledTask(Struct, frozen=True):
     suspends: bool
     max_task_runs: int  # of the pipeline, counted before this task starts
     reads_previous: bool  # its templates read `_prev` or the previous `output`, or it may be skipped
-    stored: bool  # a template reads this task's `output.ref`, so its output must be stored
     without_policy: bool  # no `set` and no rules: nothing is evaluated after its tool
     fields_read_input: bool
     policy_reads_input: bool
@@ -129,7 +127,6 @@ class Program(Struct, frozen=True):
     retained: frozenset[str]  # labels whose results must survive a change of worker
     jumps: bool
     composite: bool  # some template reads the step's `results.<task>`
-    stored: bool  # some template reads the `ref` of the step's output
 
 
 class Programs(Struct):
@@ -139,7 +136,7 @@ class Programs(Struct):
     specs: Mapping[str, ToolSpec]
     _steps: dict[str, Program] = field(default_factory=dict)
     _blocks: dict[str, Program] = field(default_factory=dict)
-    _mentions: frozenset[str] | None = None
+    _reads_results: bool | None = None
     _locations: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()  # declared keychain entries
 
@@ -186,9 +183,13 @@ class Programs(Struct):
 
     def _compile(self, owner: Step | Block) -> Program:
         reads = _names_of_tasks(owner.tasks)
-        stored = bool(_locators(reads, _OUTPUT_NAMES | {"_prev"}))
         tasks = tuple(
-            _task(task, number, self.specs.get(task.kind), owner.max_task_runs, all_stored=stored, reads=reads)
+            _task(
+                task,
+                number,
+                self.specs.get(task.kind),
+                owner.max_task_runs,
+            )
             for number, task in enumerate(owner.tasks)
         )
         assignments = _assignments(owner.assignments)
@@ -207,9 +208,8 @@ class Programs(Struct):
             every |= set(until.names)
         bare = frozenset(name.partition(".")[0] for name in every)
         labels = frozenset(task.name for task in owner.tasks)
-        composite = not is_block and len(labels) > 1 and "results" in self.mentions
+        composite = not is_block and len(labels) > 1 and self.reads_results
         retained = labels if composite or "steps" in bare else labels & bare | _mentioned_in_code(owner.tasks, labels)
-        exports = () if isinstance(owner, Block) else owner.exports
         return Program(
             owner=owner,
             tasks=tasks,
@@ -223,31 +223,15 @@ class Programs(Struct):
             retained=retained,
             jumps=any(rule.then.do == "jump" for task in tasks for rule in task.rules or ()),
             composite=composite,
-            stored=any(path.partition(".")[0] in _LOCATORS for path in exports)
-            or bool(_locators({n for a in assignments for n in a.value.names}, _OUTPUT_NAMES))
-            or f"{owner.name}.ref" in self.mentions,
         )
 
     @property
-    def mentions(self) -> frozenset[str]:
-        """Reads that decide what is sent to workers: `results`, and `NAME.ref` of each step read that way.
-
-        Derived from the text of the templates. It may have too many entries, which costs bytes, but never too few."""
-        if self._mentions is None:
-            found: set[str] = set()
-            names = {step.name for step in self.playbook.steps}
-            for text in _texts((self.playbook.steps, self.playbook.blocks)):
-                if "results" in text:
-                    found.add("results")
-                if "ref" in text:
-                    for name in compile_value(text).names:
-                        parts = name.split(".")
-                        if _LOCATORS & set(parts):
-                            found |= {f"{part}.ref" for part in parts if part in names}
-                        if parts[0] == "steps" and len(parts) == 1:
-                            found |= {f"{step}.ref" for step in names}
-            self._mentions = frozenset(found)
-        return self._mentions
+    def reads_results(self) -> bool:
+        """Whether a template mentions `results`, so that the results of tasks are sent to other steps."""
+        if self._reads_results is None:
+            texts = _texts((self.playbook.steps, self.playbook.blocks))
+            self._reads_results = any("results" in text for text in texts)
+        return self._reads_results
 
 
 def _texts(node: Any) -> Iterable[str]:
@@ -266,12 +250,17 @@ def _texts(node: Any) -> Iterable[str]:
             yield from _texts(getattr(node, name))
 
 
-def _task(
-    task: Task, index: int, spec: ToolSpec | None, most_runs: int, *, all_stored: bool, reads: frozenset[str]
-) -> CompiledTask:
+def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int) -> CompiledTask:
     given = named_input(spec, task.input) if spec else task.input
     bound = tuple(name for name, field in spec.fields.items() if field.bind) if spec else ()
     late = {name: frozenset(field.late) for name, field in spec.fields.items() if field.late} if spec else {}
+    if spec:
+        files = {
+            name: with_checked_paths(given[name], late.get(name, frozenset()))
+            for name, field in spec.fields.items()
+            if field.files and name in given
+        }
+        given = {**given, **files} if files else given
     fields, static = _fields(given, task.path, raw=task.raw, bound=bound, late=late)
     tool_spec = {key: value for key, value in task.spec.items() if key not in _NOT_FOR_TOOLS}
     spec_fields, static_spec = _fields(tool_spec, f"{task.path}/spec")
@@ -305,7 +294,6 @@ def _task(
         or bool(roots_before & (_OUTPUT_NAMES | {"_prev"}))
         or "_prev" in roots_after
         or task.kind == "python",  # its code may read all scopes
-        stored=all_stored or bool(_locators(reads, {task.name})),
         without_policy=not assignments and not rules,
         fields_read_input="input" in roots_before,
         policy_reads_input=bool(roots_after & {"input", "args"}),
@@ -436,13 +424,3 @@ def _mentioned_in_code(tasks: Iterable[Task], labels: frozenset[str]) -> frozens
                 return labels
             found |= {label for label in labels if label in code}
     return frozenset(found)
-
-
-def _locators(names: Iterable[str], roots: Iterable[str]) -> set[str]:
-    """Those of `names` that read the reference of one of `roots`."""
-    wanted = set(roots)
-    return {
-        name
-        for name in names
-        if (parts := name.split(".")) and parts[0] in wanted and len(parts) > 1 and parts[1] in _LOCATORS
-    }

@@ -34,6 +34,9 @@ def finish(frame: Frame, level: Level) -> Finished:
             stop = not failed and level.program.until is not None and _until_holds(frame, level, outcome)
         elif level.program.assignments:
             unset = _apply_step_set(frame, level, outcome, patch, failed=failed)
+            stored = frame.shared.with_reference(outcome)
+            if stored is not outcome:
+                outcome, recorded = stored, msgspec.structs.replace(recorded, ref=stored.ref)
             if unset and outcome.error is not None:
                 incomplete = with_unset(outcome.error, unset)
                 outcome = msgspec.structs.replace(outcome, error=incomplete)
@@ -66,6 +69,7 @@ def finish(frame: Frame, level: Level) -> Finished:
         skipped=frame.looping and not failed and not level.ran and bool(level.program.tasks),
         looping=frame.looping,
         item=_stored_item(frame, level) if failed and frame.looping else None,
+        input=level.input if level.input_evaluated and getattr(level.program.owner, "compensation", None) else None,
     )
 
 
@@ -86,7 +90,7 @@ def _apply_step_set(
     Returns the targets that were left unset because the step failed and their values could not be evaluated."""
     before = snapshot(frame, level)
     level.names.pop("iter", None)
-    level.names["result"] = ResultView(outcome, name="result", resolve=frame.shared.resolve)
+    level.names["result"] = ResultView(outcome, name="result", resolve=frame.shared.resolve, locate=frame.shared.locate)
     show_output(frame.shared, level, outcome)
     show_own_result(frame.shared, level, outcome)
     unset: dict[str, TemplateError] = {}

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.position import Item
 from noetl.core.model.reference import Reference
-from noetl.core.model.work import Item, RunContext
-from noetl.core.templates.views import Missing, NeedsPayload, OutputView, ResultView, plain
+from noetl.core.model.work import RunContext
+from noetl.core.templates.views import Missing, NeedsPayload, OutputView, ResultView, located, plain
 from noetl.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ class Keychain(Mapping[str, Any]):
 class SharedScope:
     """The names that all runs of one step run share."""
 
-    __slots__ = ("base", "context", "failures", "payload_bytes", "payloads", "playbook", "results")
+    __slots__ = ("base", "context", "failures", "payload_bytes", "payloads", "playbook", "references", "results")
 
     def __init__(self, context: RunContext, playbook: Playbook) -> None:
         self.context = context
@@ -86,18 +89,22 @@ class SharedScope:
         self.payload_bytes = 0
         self.failures: dict[str, tuple[str, str]] = {}
         self.results: dict[str, ResultView] = {}
+        self.references: dict[str, Reference | TemplateError] = {}  # of data stored because a template reads its `ref`
         self.base: dict[str, Any] = {
             "workload": context.workload,
             "execution_id": context.execution_id,
             "job": {"uuid": context.execution_id, "execution_id": context.execution_id},
         }
+        if context.failure is not None:
+            self.base["failure"] = context.failure
         self._build_views()
 
     def _build_views(self) -> None:
         """Create the views of other steps' results."""
         context = self.context
         for name, outcome in context.results.items():
-            view = ResultView(outcome, name=name, results=context.task_results.get(name), resolve=self.resolve)
+            results = context.task_results.get(name)
+            view = ResultView(outcome, name=name, results=results, resolve=self.resolve, locate=self.locate)
             self.results[name] = view
             if name not in RESERVED:
                 self.base[name] = view
@@ -111,6 +118,23 @@ class SharedScope:
             message, kind = self.failures[key]
             raise TemplateError(message, kind=kind)
         raise NeedsPayload(reference)
+
+    def locate(self, data: Any) -> Reference:
+        """The reference of data that is not in a store; NeedsReference is raised until the shell has stored it."""
+        found = located(data, self.references)
+        if isinstance(found, TemplateError):
+            raise found
+        reference: Reference = found
+        return reference
+
+    def with_reference(self, outcome: Outcome) -> Outcome:
+        """The outcome with the reference under which a template has stored its data, if one has."""
+        if not self.references or outcome.ref is not None or outcome.data is None:
+            return outcome
+        try:
+            return replace(outcome, ref=self.locate(outcome.data))
+        except TemplateError:
+            return outcome
 
     def provide(self, reference: Reference, data: Any) -> None:
         """Add a payload that the shell has fetched."""
@@ -284,18 +308,20 @@ def show_output(shared: SharedScope, level: Level, outcome: Outcome | None) -> N
     name = program.owner.name
     if len(program.tasks) == 1 and name in program.bare and name in shared.playbook.steps_by_name:
         # The rules and `set` of a step's only task read the step's name as this run, not as the one before.
-        names[name] = ResultView(outcome, name=name, resolve=shared.resolve)
+        names[name] = ResultView(outcome, name=name, resolve=shared.resolve, locate=shared.locate)
     if "output" in program.bare:
-        names["output"] = OutputView(outcome, results=results, resolve=shared.resolve)
+        names["output"] = OutputView(outcome, results=results, resolve=shared.resolve, locate=shared.locate)
     if "outcome" in program.bare:
-        names["outcome"] = OutputView(outcome, name="outcome", results=results, resolve=shared.resolve)
+        names["outcome"] = OutputView(
+            outcome, name="outcome", results=results, resolve=shared.resolve, locate=shared.locate
+        )
 
 
 def show_own_result(shared: SharedScope, level: Level, outcome: Outcome) -> None:
     """Set the name of the step to the run that has just completed, as its own `set` reads it."""
     name, program = level.program.owner.name, level.program
     results = level.task_outcomes() if program.composite else None
-    level.own = ResultView(outcome, name=name, results=results, resolve=shared.resolve)
+    level.own = ResultView(outcome, name=name, results=results, resolve=shared.resolve, locate=shared.locate)
     if name in program.bare and name not in RESERVED and name not in level.iterators and name not in level.results:
         level.names[name] = level.own
 

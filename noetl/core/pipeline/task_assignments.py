@@ -18,7 +18,8 @@ from noetl.core.pipeline.error_locations import MISSING_DATA, located
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.program import CompiledAssignment
 from noetl.core.pipeline.scopes import show_ctx
-from noetl.core.templates.lookup import is_reference
+from noetl.core.templates.reference_rules import broken_rule
+from noetl.core.templates.views import StoredView
 from noetl.errors import TemplateError
 
 Patch = dict[str, dict[str, Any]]
@@ -50,8 +51,13 @@ def assign(
                 raise
             unset[f"{assignment.scope}.{'.'.join(assignment.keys)}"] = problem
             continue
-        patch.setdefault(assignment.scope, {})[".".join(assignment.keys)] = value
         _write(frame, level, assignment, value)
+        written, key = patch.setdefault(assignment.scope, {}), ".".join(assignment.keys)
+        if assignment.scope == "ctx" and len(assignment.keys) > 1 and _is_large(frame, assignment.keys[0]):
+            # Below a value that is not in the log nothing can be written: the whole value is written again.
+            key, value = assignment.keys[0], frame.ctx[assignment.keys[0]]
+            frame.written = {**frame.written, key: value}
+        written[key] = value
 
 
 def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any:
@@ -60,7 +66,9 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
         if assignment.reads_secret:
             raise TemplateError("a secret cannot be assigned to a scope")
         value = assignment.value.evaluate(level.names, frame.nondeterminism)
-        _check_reference_rules(assignment.keys[-1], value, assignment.literal)
+        broken = broken_rule(assignment.keys[-1], value, assignment.literal)
+        if broken is not None:
+            raise TemplateError(broken, kind="schema")
         if assignment.scope == "ctx" and not assignment.value.static:
             _check_size(value)
     except MISSING_DATA:
@@ -69,6 +77,10 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
         problem.message = f"set {assignment.scope}.{'.'.join(assignment.keys)}: {problem.message}"
         raise located(playbook, problem, assignment.path) from None
     return value
+
+
+def _is_large(frame: Frame, key: str) -> bool:
+    return len(_encode(frame.ctx[key])) > frame.playbook.executor.limits.max_payload_bytes
 
 
 def _check_size(value: Any) -> None:
@@ -81,43 +93,12 @@ def _check_size(value: Any) -> None:
         )
 
 
-def _check_reference_rules(key: str, value: Any, literal: Any) -> None:
-    if key.endswith(("_ref", "_refs")):
-        if not _all_references(value):
-            raise TemplateError(
-                f'"{key}" ends in _ref and must receive a reference object such as {{{{ output.ref }}}}, '
-                f"not {_describe(value)}",
-                kind="schema",
-            )
-    elif is_reference(value):
-        raise TemplateError(
-            f'an unresolved reference can only be assigned to a name that ends in _ref ("{key}_ref"); '
-            "for the payload itself use {{ output.data }} or `kind: resolve`",
-            kind="schema",
-        )
-    elif isinstance(literal, Mapping) and isinstance(value, Mapping):
-        for name, below in literal.items():
-            if name in value:
-                _check_reference_rules(str(name), value[name], below)
-
-
-def _all_references(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(each is None or is_reference(each) for each in value)
-    return value is None or is_reference(value)
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "a mapping of another shape"
-    if isinstance(value, list):
-        return "a list of other values"
-    return f"{type(value).__name__} {str(value)[:40]!r}"
-
-
 def _write(frame: Frame, level: Level, assignment: CompiledAssignment, value: Any) -> None:
     keys = assignment.keys
     if assignment.scope == "ctx":
+        stored = frame.ctx.get(keys[0])
+        if len(keys) > 1 and isinstance(stored, StoredView):
+            frame.ctx = {**frame.ctx, keys[0]: stored.value()}
         frame.ctx = put_path(frame.ctx, keys, value)
         frame.written = {**frame.written, ".".join(keys): value}
         for each in frame.levels:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from noetl.core.model.events import TaskDone, TaskStarted
+from noetl.core.model.events import ChildRequested, TaskDone, TaskStarted, WaitStarted
 from noetl.core.model.ids import task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, ok
-from noetl.core.model.playbook import WORKBOOK
+from noetl.core.model.playbook import WAIT, WORKBOOK
 from noetl.core.pipeline.actions import Action, KnownOutcome, RunTask, Suspend
 from noetl.core.pipeline.calls import begin_call
 from noetl.core.pipeline.child_calls import child_request
@@ -23,6 +23,7 @@ from noetl.core.pipeline.program import CompiledField, CompiledTask
 from noetl.core.pipeline.run_completion import fail_level
 from noetl.core.pipeline.scopes import Scopes
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
+from noetl.core.pipeline.waits import wait_request
 from noetl.errors import TemplateError
 
 
@@ -112,8 +113,10 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         frame.interrupted = False
         _show_locals(level, level.attempt)
         return KnownOutcome(task, _ambiguous(level), frame.drain())
-    attempt = level.attempt + frame.lost if interrupted else level.attempt
-    _show_locals(level, attempt)
+    before = level.attempt
+    if interrupted:
+        level.attempt += frame.lost
+    _show_locals(level, level.attempt)
     names["input"] = level.input
     mark = frame.nondeterminism.mark()
     problem: TemplateError | None = None
@@ -122,15 +125,15 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         spec = _spec(frame, level, compiled, rendered)
         names["input"] = level.input
         called = begin_call(frame, rendered) if task.kind == WORKBOOK else None
-        request = child_request(frame, level, rendered, spec) if compiled.suspends else None
+        request = _suspend_request(frame, level, rendered, spec) if compiled.suspends else None
     except MISSING_DATA:
         frame.nondeterminism.rewind(mark)
         names["input"] = level.input
+        level.attempt = before
         raise
     except TemplateError as raised:
         names["input"] = level.input
         problem = located(frame.playbook, raised, task.path)
-    level.attempt = attempt
     if task.kind != WORKBOOK or problem is not None:
         frame.interrupted = False
     level.task_runs += 1
@@ -167,6 +170,15 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         events=frame.drain(),
         start_recorded=start_recorded,
     )
+
+
+def _suspend_request(
+    frame: Frame, level: Level, rendered: dict[str, Any], spec: dict[str, Any]
+) -> ChildRequested | WaitStarted:
+    """The event that hands the task over to the server: a wait, or the call of a playbook."""
+    if level.task.kind == WAIT:
+        return wait_request(frame, level, rendered)
+    return child_request(frame, level, rendered, spec)
 
 
 def resumed(frame: Frame, level: Level) -> Action:

@@ -10,15 +10,17 @@ the extracted parts (`Outcome.extracts`) are available and everything else raise
 
 from __future__ import annotations
 
+import hashlib
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.core.model.reference import Reference
+from noetl.core.model.reference import STORED, Reference, is_stored
 from noetl.core.templates.budget import MAX_DEPTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.lookup import Missing, Undefined, View, lookup, unwrap
 from noetl.errors import TemplateError
@@ -26,6 +28,7 @@ from noetl.errors import TemplateError
 __all__ = [
     "Missing",
     "NeedsPayload",
+    "NeedsReference",
     "OutputView",
     "PayloadView",
     "ReferenceView",
@@ -38,8 +41,10 @@ __all__ = [
 ]
 
 Resolve = Callable[[Reference], Any]
+Locate = Callable[[Any], Reference]
 
 _ABSENT: Any = object()
+_json = msgspec.json.Encoder().encode
 # The extract with the names of a stored mapping's keys.
 KEYS = ""
 _MOST_KEYS = 256
@@ -56,6 +61,25 @@ class NeedsPayload(TemplateError):
     def __init__(self, reference: Reference) -> None:
         super().__init__("the template needs a stored payload that is not loaded", kind="ref.unresolved")
         self.reference = reference
+
+
+class NeedsReference(TemplateError):
+    """A template reads the reference of an output that is not stored; store `encoded` and evaluate again."""
+
+    def __init__(self, key: str, data: Any, encoded: bytes) -> None:
+        super().__init__("the template needs the reference of an output that is not stored", kind="ref.unresolved")
+        self.key = key
+        self.data = data
+        self.encoded = encoded
+
+
+def located(data: Any, known: Mapping[str, Any]) -> Any:
+    """The entry of `known` for the reference of this data; else NeedsReference is raised."""
+    encoded = _json(data)
+    key = "ref-" + hashlib.sha256(encoded).hexdigest()
+    if key not in known:
+        raise NeedsReference(key, data, encoded)
+    return known[key]
 
 
 class ReferenceView(View):
@@ -107,6 +131,36 @@ class PayloadView(View):
         return value
 
 
+class StoredView(View):
+    """A value of a scope that is stored because it is too large for the log: fetched when a template reads it."""
+
+    __slots__ = ("_reference", "_resolve")
+
+    def __init__(self, marker: Mapping[str, Any], resolve: Resolve) -> None:
+        self._reference = msgspec.convert(marker[STORED], Reference)
+        self._resolve = resolve
+
+    def field(self, key: Any) -> Any:
+        """A field of the value."""
+        return lookup(self.value(), key)
+
+    def fields(self) -> list[str]:
+        """The keys of the value, if it is a mapping."""
+        value = self.value()
+        return [str(key) for key in value] if isinstance(value, Mapping) else []
+
+    def value(self) -> Any:
+        """The value."""
+        return self._resolve(self._reference)
+
+
+def with_stored(values: dict[str, Any], resolve: Resolve) -> dict[str, Any]:
+    """A scope in which stored values are read on demand."""
+    if not any(map(is_stored, values.values())):
+        return values
+    return {key: StoredView(value, resolve) if is_stored(value) else value for key, value in values.items()}
+
+
 class _DataOf(View):
     """`fetch.data` where `.data` alone does not say all: the data's own keys, then those beside it.
 
@@ -125,12 +179,15 @@ class _DataOf(View):
         found = lookup(self._own, key)
         if isinstance(found, Undefined) and isinstance(key, str) and key in self._beside:
             return self._beside[key]
+        if key == "data" and isinstance(self._own, Mapping) and "body" in self._beside:
+            # `output.data.data` is the body in other runtimes: beside the body's own `data` are its other keys.
+            return _DataOf(found, self._own)
         return found
 
     def fields(self) -> list[str]:
         """Keys of both."""
-        own = [str(key) for key in self._own] if isinstance(self._own, Mapping) else []
-        return own + [key for key in self._beside if key not in own]
+        own = dict.fromkeys(str(key) for key in self._own) if isinstance(self._own, Mapping) else {}
+        return [*own, *(key for key in self._beside if key not in own)]
 
     def value(self) -> Any:
         """The data."""
@@ -138,9 +195,11 @@ class _DataOf(View):
 
 
 class _Envelope(View):
-    """Base of OutputView and ResultView: the outcome and the access to its payload."""
+    """Base of OutputView and ResultView: the outcome and the access to its payload.
 
-    __slots__ = ("_hydrated", "name", "outcome", "resolve", "results")
+    `locate` stores data that is not in a store when a template reads its `ref`."""
+
+    __slots__ = ("_hydrated", "locate", "name", "outcome", "resolve", "results")
 
     def __init__(
         self,
@@ -149,7 +208,9 @@ class _Envelope(View):
         name: str = "output",
         results: Mapping[str, Any] | None = None,
         resolve: Resolve | None = None,
+        locate: Locate | None = None,
     ) -> None:
+        self.locate = locate
         self.outcome = outcome
         self.name = name
         self.results = results
@@ -220,16 +281,22 @@ class _Envelope(View):
         if key == "data":
             return self.data()
         if key in outcome.helpers:
-            return outcome.helpers[key]
+            return _Http(self) if key == "http" else outcome.helpers[key]
         if key == "error":
             return self._error()
         if key == "meta":
             return outcome.meta
         if key == "ref" or key == "_ref":
-            return None if outcome.ref is None else ReferenceView(outcome.ref)
+            return self._reference()
         if key == "results" and self.results is not None:
-            return _Results(self.results, self.resolve)
+            return _Results(self.results, self.resolve, self.locate)
         return self._habit(key)
+
+    def _reference(self) -> Any:
+        reference = self.outcome.ref
+        if reference is None and self.outcome.data is not None and self.locate is not None:
+            reference = self.locate(self.outcome.data)
+        return None if reference is None else ReferenceView(reference)
 
     def _error(self) -> Any:
         if self.outcome.error is None:
@@ -299,6 +366,8 @@ class OutputView(_Envelope):
         found = self.envelope_field(key)
         if found is not _ABSENT:
             return found
+        if key == "result_ref":  # v10
+            return self._reference()
         if key == "result":
             return ResultView(self.outcome, name=f"{self.name}.result", results=self.results, resolve=self._resolver())
         found = self.payload_field(key)
@@ -340,24 +409,46 @@ class ResultView(_Envelope):
         payload = self.payload()
         beside: dict[str, Any] = self.http_fields() if "http" in self.outcome.helpers else {}
         if isinstance(payload, Mapping) and "data" in payload:
-            return _DataOf(payload["data"], {**beside, **payload})
+            return _DataOf(payload["data"], ChainMap(cast(Any, payload), beside) if beside else payload)
         return _DataOf(payload, beside) if beside else payload
+
+
+class _Http(View):
+    """`.http` of a result: the fields of the answer, and its `body` whatever keys the body has."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: _Envelope) -> None:
+        self._owner = owner
+
+    def field(self, key: Any) -> Any:
+        """A field of the answer."""
+        return self._owner.data() if key == "body" else lookup(self.value(), key)
+
+    def fields(self) -> list[str]:
+        """Names of the fields."""
+        return [*self.value(), "body"]
+
+    def value(self) -> Any:
+        """The fields of the answer without its body."""
+        return self._owner.outcome.helpers["http"]
 
 
 class _Results(View):
     """`.results.<task>` of a composite step."""
 
-    __slots__ = ("_resolve", "_results")
+    __slots__ = ("_locate", "_resolve", "_results")
 
-    def __init__(self, results: Mapping[str, Any], resolve: Resolve | None) -> None:
+    def __init__(self, results: Mapping[str, Any], resolve: Resolve | None, locate: Locate | None) -> None:
         self._results = results
+        self._locate = locate
         self._resolve = resolve
 
     def field(self, key: Any) -> Any:
         """One task's result by its name."""
         found = self._results.get(key, _ABSENT)
         if isinstance(found, Outcome):
-            return ResultView(found, name=f"results.{key}", resolve=self._resolve)
+            return ResultView(found, name=f"results.{key}", resolve=self._resolve, locate=self._locate)
         return lookup(self._results, key) if found is _ABSENT else found
 
     def fields(self) -> list[str]:

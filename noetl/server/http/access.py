@@ -20,15 +20,12 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, get_args
 
 from msgspec import Struct, structs
 
+from noetl.core.model.roles import ROLES, Role
 from noetl.errors import RequestRefused
 from noetl.transport.signing import key_of, name_of
-
-Role = Literal["viewer", "operator", "author", "admin", "worker"]
-ROLES: tuple[Role, ...] = get_args(Role)
 
 _INCLUDES: dict[Role, frozenset[Role]] = {
     "viewer": frozenset({"viewer"}),
@@ -59,6 +56,11 @@ class Caller(Struct, frozen=True):
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes this role."""
         return role in _INCLUDES[self.role]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """All roles that the caller's role includes."""
+        return tuple(sorted(_INCLUDES[self.role]))
 
 
 class Tokens:

@@ -10,12 +10,16 @@ from fastapi import Depends, HTTPException, Request
 from msgspec import Struct, field
 from starlette.types import Scope
 
+from noetl.core.model.roles import Role
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.tasks import cancel
-from noetl.server.http.access import Caller, Role, Tokens
+from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.scheduling.deliveries import Deliveries
+from noetl.server.scheduling.resources import TriggerResources
 from noetl.server.scheduling.schedules import Schedules
+from noetl.server.scheduling.trigger_service import Triggers
 from noetl.server.scheduling.webhooks import Webhooks
 from noetl.storage.ports.secrets import CredentialStore
 
@@ -31,6 +35,9 @@ class AppState(Struct):
     credentials: CredentialStore
     schedules: Schedules
     webhooks: Webhooks
+    triggers: Triggers
+    deliveries: Deliveries
+    resources: TriggerResources
     version: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_future: asyncio.Task[Any] | None = None  # see `stop_signal`

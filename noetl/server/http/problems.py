@@ -19,8 +19,10 @@ from noetl.errors import (
     InvalidPlaybook,
     NoetlError,
     NotFound,
+    Overloaded,
     PayloadUnavailable,
     RequestRefused,
+    RoleRequired,
     SecretUnavailable,
     StoreUnavailable,
     TemplateError,
@@ -78,14 +80,16 @@ def problem_of(error: Exception) -> Response:
         return problem(422, "the playbook has errors", kind="urn:noetl:invalid-playbook", diagnostics=diagnostics)
     for kind, status in _STATUSES:
         if isinstance(error, kind):
-            return problem(status, str(error))
+            return problem(status, str(error), headers={"Retry-After": "10"} if kind is Overloaded else None)
     raise error
 
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NotFound, 404),
+    (RoleRequired, 403),
     (AccessRefused, 401),
     (Conflict, 409),
+    (Overloaded, 503),
     (SecretUnavailable, 422),
     (RequestRefused, 400),
     (TemplateError, 422),

@@ -77,7 +77,7 @@ async def _take_over(orchestrator: Orchestrator, takeover_needed: asyncio.Event)
         await takeover_needed.wait()
         takeover_needed.clear()
         try:
-            await recovery.resume(orchestrator)
+            await recovery.resume(orchestrator, waiting=False)
         except StoreUnavailable:
             takeover_needed.set()
             await asyncio.sleep(HEARTBEAT_SECONDS)

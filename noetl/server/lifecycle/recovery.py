@@ -29,12 +29,14 @@ async def resume(
     *,
     only: Callable[[list[str]], list[str]] | None = None,
     workers_gone: bool = False,
+    waiting: bool = True,
 ) -> list[str]:
     """Take over unfinished executions and return their ids; a damaged one is logged and skipped.
 
     `only` selects among them (see `ProcessLocks.orphans`). `workers_gone`: the workers stopped with the process
-    that ran them, so their leases expire at once."""
-    ids = await orchestrator.store.unfinished()
+    that ran them, so their leases expire at once. `waiting` False: those that only wait stay in the store, where their
+    timers are found (`wait_timers`)."""
+    ids = await orchestrator.store.unfinished(waiting=waiting)
     if only is not None:
         ids = only(ids)
     slots = asyncio.Semaphore(MAX_PARALLEL)

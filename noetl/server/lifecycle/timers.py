@@ -10,6 +10,8 @@ from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel, sleep_unless_set
 
+HORIZON = 30.0  # seconds; later timers of waiting executions are found in the store (`wait_timers`)
+
 
 class Timers:
     """Calls `due(execution_id)` at the instant of each execution. Volatile: the instants follow from the logs."""

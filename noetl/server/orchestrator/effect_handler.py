@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, SetTimer
-from noetl.core.engine.outstanding import outstanding
+from noetl.core.engine.outstanding import next_due, outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import PlaybookProcessed
 from noetl.observability import metrics, tracing
@@ -24,7 +24,7 @@ from noetl.server.dispatch.enqueuer import Enqueuer
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.children import Children
-from noetl.server.lifecycle.timers import Timers
+from noetl.server.lifecycle.timers import HORIZON, Timers
 from noetl.server.orchestrator.execution_actor import ExecutionActor, SlotOffer
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.storage.ports.queue import QueuedRun
@@ -72,6 +72,7 @@ class EffectHandler:
     clock: Clock
     enabled: bool = True  # False: effects are left to the process that runs the execution
     shared: bool = False  # other servers append to the same executions and perform their own effects
+    stored_timers: bool = False  # the store has the timers of waiting executions (`lifecycle.wait_timers`)
 
     # ── ExecutionHost ───────────────────────────────────────────────────────────────────
 
@@ -82,7 +83,10 @@ class EffectHandler:
     def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
         """Update leases from the events and perform the effects of a stored decision."""
         self.work.follow(decision.events)
-        self._perform(execution.id, decision.effects, execution.summary.path if execution.summary else "")
+        path = execution.summary.path if execution.summary else ""
+        self._perform(execution.id, decision.effects, path, waiting=execution.waits)
+        if self.stored_timers and execution.waited != execution.waits and execution.state is not None:
+            self._set_timer(execution.id, next_due(execution.state), waiting=execution.waits)
         if execution.overtaken:
             execution.overtaken = False
             if self.enabled and not self.shared:
@@ -100,7 +104,7 @@ class EffectHandler:
             self.work.expire_all(state)
         else:
             self.work.adopt(state)
-        self._perform(state.execution_id, effects, state.playbook.path)
+        self._perform(state.execution_id, effects, state.playbook.path, waiting=state.status == "waiting")
         if any(isinstance(effect, ContinueLater) for effect in effects):
             self.executions.get(state.execution_id).wake()
 
@@ -114,7 +118,13 @@ class EffectHandler:
 
     # ── internals ───────────────────────────────────────────────────────────────────────
 
-    def _perform(self, execution_id: str, effects: Iterable[Effect], path: str) -> None:
+    def _set_timer(self, execution_id: str, at: float | None, *, waiting: bool) -> None:
+        """Set the timer of an execution, unless it only waits and the store has its timer."""
+        if waiting and self.stored_timers and at is not None and at > self.clock.now() + HORIZON:
+            at = None
+        self.timers.set(execution_id, at)
+
+    def _perform(self, execution_id: str, effects: Iterable[Effect], path: str, *, waiting: bool) -> None:
         if not self.enabled:
             return
         queued: list[QueuedRun] = []
@@ -127,7 +137,7 @@ class EffectHandler:
                     QueuedRun(execution_id, effect.run_id, pool, effect.affinity, now, effect.limit, weight=weight)
                 )
             elif isinstance(effect, SetTimer):
-                self.timers.set(execution_id, effect.at)
+                self._set_timer(execution_id, effect.at, waiting=waiting)
             elif isinstance(effect, CancelRun):
                 self.work.leases.revoke(effect.run_id, effect.epoch, effect.worker)
             else:

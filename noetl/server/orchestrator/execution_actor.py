@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from noetl.core.engine.advance import advance, fold
 from noetl.core.engine.capacity import Capacity, slots_held
@@ -24,11 +24,14 @@ from noetl.core.engine.commands import ClaimAnyRun, Command, Reply, StartExecuti
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.state import State, begin
+from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.waits import NO_WAITS
 from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUnavailable, VersionConflict
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
@@ -40,6 +43,17 @@ PAGE = 5_000  # events per read when a log is folded
 SNAPSHOT_EVENTS = 20_000  # events before the first snapshot, and at least between two of them
 
 
+class StatusWatch(Struct):
+    """Whether new statuses of executions are listed as news, for triggers and notifications."""
+
+    enabled: bool = False
+    statuses: frozenset[str] = frozenset({"success", "failed", "cancelled", "waiting"})
+
+    def is_news(self, before: str | None, now: str) -> bool:
+        """Whether a change of the status is listed."""
+        return self.enabled and before != now and now in self.statuses
+
+
 class ActorDependencies(Struct, frozen=True):
     """What all actors of a process share."""
 
@@ -49,6 +63,8 @@ class ActorDependencies(Struct, frozen=True):
     clock: Clock
     nondeterminism: Any
     limiter: ConcurrencyLimiter
+    watch: DecisionWatch = NOT_WATCHED
+    news: StatusWatch = field(default_factory=StatusWatch)
     shared: bool = False  # other processes append to the same executions
 
 
@@ -78,6 +94,7 @@ class ExecutionActor:
         self.state: State | None = None
         self.summary: ExecutionSummary | None = None
         self.overtaken = False  # another process appended first, and its effects have not been performed here
+        self.waited = False  # whether it only waited before the latest append
         self._dependencies = dependencies
         self._host = host
         self._snapshot_at = SNAPSHOT_EVENTS
@@ -89,6 +106,11 @@ class ExecutionActor:
     def idle(self) -> bool:
         """Whether no command is pending or being decided."""
         return self._loop is None and not self._inbox
+
+    @property
+    def waits(self) -> bool:
+        """Whether it only waits for a signal or a timer."""
+        return self.summary is not None and self.summary.status == "waiting"
 
     def send(self, command: Command) -> ReplyFuture:
         """Put a command into the mailbox; the reply follows when its decision is durable."""
@@ -201,6 +223,7 @@ class ExecutionActor:
         try:
             all_commands = [*commands, *(offer.command for offer in offers)] if offers else commands
             before = state.seq
+            self.waited = self.waits
             decision = await self._advance(state, all_commands, capacity)
             if decision.events:
                 self.summary = await self._append(state, before, summary, decision, capacity)
@@ -224,14 +247,21 @@ class ExecutionActor:
     async def _advance(self, state: State, commands: list[Command], capacity: Capacity | None) -> Decision:
         """The engine's decision, with its data requests resolved."""
         dependencies = self._dependencies
+        watch = dependencies.watch
         began = time.perf_counter()
-        decision = advance(
-            state, commands, at=dependencies.clock.now(), nondeterminism=dependencies.nondeterminism, capacity=capacity
-        )
+        with watch.deciding(self.id, state.seq):
+            decision = advance(
+                state,
+                commands,
+                at=dependencies.clock.now(),
+                nondeterminism=dependencies.nondeterminism,
+                capacity=capacity,
+            )
         metrics.DECISION.observe(time.perf_counter() - began)
         while decision.requests:
             answers = await dependencies.resolver.resolve(decision.requests, self.id, state.playbook)
-            decision = decision.resume(answers)
+            with watch.deciding(self.id, state.seq):
+                decision = decision.resume(answers)
         return decision
 
     async def _append(
@@ -246,10 +276,22 @@ class ExecutionActor:
         limiter = self._dependencies.limiter
         status_before, held_before = (None, None) if summary is None else (summary.status, summary.held)
         held = slots_held(state)
-        summary = project(summary, decision.events, held)
+        settled = not (decision.effects and isinstance(decision.effects[-1], ContinueLater))
+        waits = wait_counts(state, settled=settled) if state.waits else NO_WAITS
+        waits_before = (summary.due, summary.inbox) if summary else (None, 0)
+        summary = project(summary, decision.events, held, waits)
         reservations = () if capacity is None else limiter.reservations(capacity, held_before, held)
         await self._dependencies.store.append(
-            Append(self.id, before, decision.events, summary, status_before, reservations)
+            Append(
+                self.id,
+                before,
+                decision.events,
+                summary,
+                status_before,
+                reservations,
+                news=self._dependencies.news.is_news(status_before, summary.status),
+                rewaits=waits_before != (waits.due, waits.inbox),
+            )
         )
         if capacity is not None:
             limiter.slots_changed(held_before, held)

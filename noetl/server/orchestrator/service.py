@@ -12,31 +12,34 @@ restart `recovery.resume` folds the logs and performs the outstanding effects.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from noetl.core.engine.commands import CancelExecution, Command, PauseExecution, ResumeExecution, SendSignal
+from noetl.core.engine.commands import CancelExecution, Command, PauseExecution, Reply, ResumeExecution, SendSignal
 from noetl.core.engine.state import State
+from noetl.core.engine.views.open_waits import inbox_entries
 from noetl.core.engine.views.waiting import Finding, waiting_reasons
 from noetl.core.model.events import Recorded
-from noetl.errors import Conflict, NotFound
+from noetl.core.model.outcome import ErrorInfo
+from noetl.core.model.waits import InboxEntry
+from noetl.errors import Conflict, NotFound, RequestRefused, RoleRequired
 from noetl.server.concurrency.limits import Limits
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.lifecycle.timers import Timers
 from noetl.server.orchestrator.effect_handler import EffectHandler, EndNotifier
-from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
+from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state, load_states
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.rerun import rerun_source
 from noetl.server.orchestrator.submissions import Submission
 from noetl.server.read_models.step_table import StepTables
 from noetl.server.read_models.summaries import Progress
-from noetl.storage.ports.events import ExecutionSummary, SharedLogs
+from noetl.storage.ports.events import ExecutionFilter, ExecutionSummary, SharedLogs
 from noetl.storage.ports.queue import RunQueue
 from noetl.storage.ports.results import ResultStore
 
@@ -68,6 +71,7 @@ class Orchestrator:
         self.store = self.actors.store
         self.catalog = self.actors.catalog
         self.limiter = self.actors.limiter
+        self.task_logs = self.work.task_logs
         self._changed_outside = False  # another process wrote, and the change has not been read yet
 
     # ── requests ────────────────────────────────────────────────────────────────────────
@@ -101,9 +105,17 @@ class Orchestrator:
                 summary = cached
             return summary
 
-    async def cancel(self, execution_id: str, reason: str = "") -> None:
-        """Cancel an execution and its children; Conflict when it has already ended."""
-        await self._send(execution_id, CancelExecution(reason))
+    async def cancel(self, execution_id: str, reason: str = "", *, compensate: bool = False) -> None:
+        """Cancel an execution and its children; Conflict when it has already ended.
+
+        With `compensate`, completed steps are undone before it ends."""
+        await self._send(execution_id, CancelExecution(reason, compensate=compensate))
+
+    async def give_up(self, execution_id: str, error: ErrorInfo) -> None:
+        """Fail an execution that cannot be decided; one that has ended is left as it is."""
+        summary = await self.store.summary(execution_id)
+        if summary is not None and summary.status not in FINAL:
+            await self._send(execution_id, CancelExecution(error.message, error))
 
     async def pause(self, execution_id: str, reason: str = "") -> None:
         """Start no new run until the execution is resumed."""
@@ -113,9 +125,40 @@ class Orchestrator:
         """Continue a paused execution."""
         await self._send(execution_id, ResumeExecution(reason))
 
-    async def signal(self, execution_id: str, name: str = "", payload: Mapping[str, Any] | None = None) -> None:
-        """Merge `payload` into the ctx of an execution, which may open a closed gate."""
-        await self._send(execution_id, SendSignal(name, dict(payload or {})))
+    async def signal(
+        self,
+        execution_id: str,
+        name: str = "",
+        payload: Mapping[str, Any] | None = None,
+        *,
+        by: str = "",
+        roles: Sequence[str] | None = None,
+        wait: str = "",
+        id: str = "",
+    ) -> None:
+        """Answer a wait of an execution, or merge `payload` into its ctx, which may open a closed gate.
+
+        `roles` of the sender (None: unrestricted); `wait` is the key of the wait that it answers. A signal with the
+        same `id` has an effect once. Raises RoleRequired, RequestRefused if the data does not fit, or Conflict."""
+        roles = None if roles is None else tuple(roles)
+        command = SendSignal(name, dict(payload or {}), by, roles, wait, id)
+        reply = await self.cache.send(execution_id, command)
+        if reply.problem == "role":
+            raise RoleRequired(f"execution {execution_id}: {reply.reason}")
+        if reply.problem == "data":
+            raise RequestRefused(f"execution {execution_id}: {reply.reason}")
+        self._check(execution_id, reply)
+
+    async def inbox(self, before: str | None = None, limit: int = 100) -> tuple[list[InboxEntry], str | None]:
+        """The waits that signals answer, newest executions first: those of `limit` executions, and where the next page
+        begins."""
+        found = await self.store.executions(ExecutionFilter(inbox=True, before=before, limit=limit + 1))
+        page = [each.execution_id for each in found[:limit]]
+        states = await load_states(self.actors, page)
+        entries: list[InboxEntry] = []
+        for execution_id in page:
+            entries += inbox_entries(states.get(execution_id) or await self.state(execution_id))
+        return entries, page[-1] if len(found) > limit else None
 
     async def rerun(
         self,
@@ -237,16 +280,23 @@ class Orchestrator:
             if self.limiter.most:
                 self.start()
 
-    async def poll_external_changes(self) -> None:
-        """Perform the effects of commands that other local processes (`noetl cancel`, `signal`) appended."""
+    async def poll_external_changes(self, owned: Callable[[list[str]], list[str]] | None = None) -> None:
+        """Perform the effects of commands that other local processes (`noetl cancel`, `signal`) appended.
+
+        `owned` selects the executions that this process continues among those that it does not have in memory: a signal
+        has ended their wait."""
         if not isinstance(self.store, SharedLogs):
             return
         known = self.cache.lengths()
-        if not known:
+        if not known and owned is None:
             return
         touched = await self.store.touched()
         if touched:
             await self.load_limits()
+        if touched and owned is not None:
+            others = [each for each in await self.store.unfinished(waiting=False) if each not in self.cache]
+            for execution_id in owned(others) if others else ():
+                await self.effects.catch_up(execution_id)
         self._changed_outside = touched or self._changed_outside
         if not self._changed_outside:
             return
@@ -261,7 +311,9 @@ class Orchestrator:
     # ── internals ───────────────────────────────────────────────────────────────────────
 
     async def _send(self, execution_id: str, command: Command) -> None:
-        reply = await self.cache.send(execution_id, command)
+        self._check(execution_id, await self.cache.send(execution_id, command))
+
+    def _check(self, execution_id: str, reply: Reply) -> None:
         if not reply.accepted:
             raise Conflict(f"execution {execution_id}: {reply.reason or 'this is not possible now'}")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
 from noetl.core.engine.commands import StartExecution
+from noetl.core.model.compensation import CompensationSource
 from noetl.core.model.events import ExecutionRequested, Parent, RerunSource
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo, error_info
@@ -15,9 +16,6 @@ from noetl.core.model.playbook import Playbook
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable
 from noetl.server.orchestrator.catalog import Catalog, Source, source_digest
 from noetl.storage.ports.secrets import Keychain
-
-if TYPE_CHECKING:
-    from noetl.core.language.compile import Compilation
 
 
 class Submission(Struct, frozen=True):
@@ -36,9 +34,10 @@ class Submission(Struct, frozen=True):
     legacy: bool = False
     parent: Parent | None = None
     rerun: RerunSource | None = None
+    compensates: CompensationSource | None = None  # what another execution completed, to be undone
     caller: str = ""  # file of the playbook that calls this one
     trace: str | None = None  # W3C traceparent of the caller
-    compilation: Compilation | None = None  # of `text`, with the same modes, if the caller has compiled it
+    playbook: Playbook | None = None  # `text` compiled with the same modes, if the caller has compiled it
 
 
 async def source_of(submission: Submission, catalog: Catalog) -> Source:
@@ -96,6 +95,7 @@ async def start_command(
         requested_by=submission.requested_by,
         strict=submission.strict,
         trace=submission.trace,
+        compensates=submission.compensates,
     )
     names = tuple(entry.name for entry in playbook.keychain)
     return StartExecution(request, names, await _missing_secrets(keychain, playbook, submission.payload, names))

@@ -32,6 +32,18 @@ def state_document(state: State) -> dict[str, Any]:
             {"run_id": child.run_id, "path": child.request.playbook, "execution_id": child.child}
             for child in state.children.values()
         ],
+        "waits": [
+            {
+                "run_id": wait.run_id,
+                "key": wait.key,
+                "task": wait.request.task,
+                "signal": wait.request.signal,
+                "title": wait.request.title,
+                "since": instant(wait.at),
+                "due": None if wait.due is None else instant(wait.due),
+            }
+            for wait in state.waits.values()
+        ],
         "output": output_document(state.output) if state.output is not None else None,
         "error": {"kind": state.error.kind, "message": state.error.message} if state.error else None,
     }

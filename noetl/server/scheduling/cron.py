@@ -59,13 +59,17 @@ class Cron:
         """The next ticks."""
         return list(islice(self.after(at), count))
 
+    def interval(self, tick: float) -> tuple[float, float]:
+        """The time from the previous tick to this one."""
+        return next((each.timestamp() for each in self._simulate(tick, reverse=True)), tick), tick
+
     def shown(self, tick: float) -> str:
         """A tick in ISO format in its time zone, with the offset from UTC."""
         return datetime.fromtimestamp(tick, self._zone).isoformat()
 
-    def _simulate(self, at: float) -> Any:
+    def _simulate(self, at: float, *, reverse: bool = False) -> Any:
         expression = NICKNAMES.get(self.expression.lower(), self.expression)
-        return CronSim(expression, datetime.fromtimestamp(at, self._zone))
+        return CronSim(expression, datetime.fromtimestamp(at, self._zone), reverse)
 
 
 def _zone(name: str) -> ZoneInfo:

@@ -1,178 +1,250 @@
-"""Webhooks: signed requests from outside that start an execution.
+"""Webhooks: requests from other services that start an execution.
 
-A sender signs `timestamp.body` with HMAC-SHA256 and a secret of the credential store:
-
-    X-NoETL-Timestamp: 1767225600                  seconds since the epoch
-    X-NoETL-Signature: sha256=<hex>                hmac(secret, "1767225600." + body)
-
-A delivery is accepted when its signature is valid and its timestamp is within the webhook's window. Repeating a
-delivery returns the same execution: the signature is its idempotency key. An unknown webhook gets the same error as a
-wrong signature, so that names cannot be guessed.
+A request is accepted when its signature is valid (`signatures`); a repeated delivery returns the same execution. An
+unknown webhook gets the same error as a wrong signature, so that names cannot be guessed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Literal
+from urllib.parse import parse_qs
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
-from noetl.core.model.events import instant
-from noetl.core.model.merge import deep_merge
-from noetl.errors import AccessRefused, NotFound, RequestRefused
+from noetl.errors import AccessRefused, NotFound, Overloaded, RequestRefused, TemplateError
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.service import Orchestrator
-from noetl.server.orchestrator.submissions import Submission
-from noetl.server.scheduling.schedules import check_name, check_registered, name_after
+from noetl.server.read_models.summaries import output_document
+from noetl.server.scheduling.deliveries import Deliveries
+from noetl.server.scheduling.signatures import (
+    INVALID,
+    PRESETS,
+    SIGNATURE,
+    TIMESTAMP,
+    HmacFormat,
+    Preset,
+    Verified,
+    check_age,
+    delivery_id,
+    handshake,
+    signature,
+    verify,
+)
+from noetl.server.scheduling.trigger_service import Triggers
+from noetl.server.scheduling.triggers import Trigger, trigger_document
+from noetl.storage.ports.deliveries import Delivery
 from noetl.storage.ports.secrets import CredentialStore
-from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 KIND = "webhook"
-TIMESTAMP, SIGNATURE = "X-NoETL-Timestamp", "X-NoETL-Signature"
 WINDOW = 300.0
-INVALID_SIGNATURE = "the signature is not valid for this webhook, its secret and this body"
+MAX_WAIT = 120.0
+__all__ = ["SIGNATURE", "TIMESTAMP", "Webhook", "Webhooks", "payload_of", "sign", "webhook_document"]
 
 
-class Webhook(Struct, frozen=True, omit_defaults=True):
+class Webhook(Trigger, frozen=True, omit_defaults=True, kw_only=True):
     """A webhook: the playbook that a signed request starts."""
 
-    id: str  # part of idempotency keys: a later webhook of the same name does not return old executions
-    name: str
-    path: str
-    credential: str  # its field `secret` is the signing key, or a list of keys during rotation
-    version: int | None = None
-    payload: dict[str, Any] = field(default_factory=dict)  # a body is merged into it
-    window: float = WINDOW
-    created_at: float = 0.0
-    created_by: str = ""
+    KIND: ClassVar[str] = KIND
+    DURATIONS: ClassVar[tuple[str, ...]] = ("window", "wait")
+    INTERNAL: ClassVar[frozenset[str]] = Trigger.INTERNAL | {"made_credential"}
+
+    credential: str = ""  # its field `secret` is the signing key, or a list of keys during rotation
+    preset: Preset = "noetl"
+    signature: HmacFormat | None = None  # of the preset hmac
+    allow_unsigned: bool = False
+    window: float = WINDOW  # tolerance of a signed timestamp in seconds
+    headers: tuple[str, ...] = ()  # headers that the playbook may read
+    raw_body: bool = False  # whether the playbook may read the body as it was sent
+    respond: Literal["accepted", "result"] = "accepted"
+    wait: float = 30.0  # seconds until a webhook that responds with the result responds without it
     made_credential: bool = False  # the credential was created for it and is removed with it
+
+    @property
+    def form(self) -> HmacFormat | None:
+        """How requests are signed; None: they are not."""
+        return self.signature if self.preset == "hmac" else PRESETS.get(self.preset)
+
+    def check(self) -> None:
+        """RequestRefused when the fields do not fit each other."""
+        super().check()
+        if (self.preset == "hmac") != (self.signature is not None):
+            raise RequestRefused("preset hmac needs `signature` with at least a header, and other presets have none")
+        if self.signature is not None:
+            self.signature.check()
+        if (self.preset == "none") != self.allow_unsigned:
+            raise RequestRefused(
+                "a webhook without signatures starts executions for every sender: "
+                "it needs preset none and allow_unsigned true"
+            )
+        if not 0 < self.window <= 86_400 or not 0 < self.wait <= MAX_WAIT:
+            raise RequestRefused(f"window is at most 86400 s, and wait at most {MAX_WAIT:g} s")
+
+    def event(self, headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+        """What the allow-list lets the playbook read of a request beside its data."""
+        event: dict[str, Any] = {}
+        if self.headers:
+            event["headers"] = {name: headers[name.lower()] for name in self.headers if name.lower() in headers}
+        if self.raw_body:
+            event["raw_body"] = body.decode(errors="replace")
+        return event
+
+
+class Answer(Struct, frozen=True):
+    """The response to a request: the document of a handshake, or the delivery."""
+
+    webhook: Webhook
+    delivery: Delivery | None = None
+    document: dict[str, Any] | None = None
 
 
 class Webhooks(Struct, eq=False):
     """The webhooks of an installation."""
 
-    _store: TriggerStore
+    _triggers: Triggers
+    _deliveries: Deliveries
     _orchestrator: Orchestrator
     _credentials: CredentialStore
     _clock: Clock
 
     async def add(
-        self,
-        path: str,
-        *,
-        name: str | None = None,
-        credential: str | None = None,
-        version: int | None = None,
-        payload: Mapping[str, Any] | None = None,
-        window: float = WINDOW,
-        by: str = "",
+        self, path: str, *, name: str | None = None, by: str = "", **fields: Any
     ) -> tuple[Webhook, str | None]:
         """Store a new webhook. Without `credential` one is created; its secret is returned only here."""
-        name = name or name_after(path)
-        check_name(name)
-        await check_registered(self._orchestrator.catalog, path, version)
-        secret = None if credential else secrets.token_urlsafe(32)
-        webhook = Webhook(
-            id=secrets.token_hex(8),
-            name=name,
-            path=path,
-            credential=credential or f"webhook-{name}",
-            version=version,
-            payload=dict(payload or {}),
-            window=window,
-            created_at=self._clock.now(),
-            created_by=by,
-            made_credential=secret is not None,
-        )
-        if secret is None and not await self._secrets(webhook):
+        await self._check_credential(fields.get("credential"))
+        webhook = _webhook(await self._triggers.add(KIND, {"path": path, **fields}, name=name, by=by))
+        return await self._with_secret(webhook)
+
+    async def put(self, name: str, fields: Mapping[str, Any], *, by: str = "") -> tuple[Webhook, str | None]:
+        """Store a webhook with exactly this definition; one without `credential` keeps or gets one of its own."""
+        await self._check_credential(fields.get("credential"))
+        given = dict(fields)
+        try:
+            known = await self.get(name)
+        except NotFound:
+            known = None
+        if known is not None and known.made_credential and not given.get("credential"):
+            given["credential"] = known.credential
+        return await self._with_secret(_webhook(await self._triggers.put(KIND, name, given, by=by)))
+
+    async def _check_credential(self, credential: str | None) -> None:
+        if credential and not secrets_of(await self._credentials.get(credential)):
             raise RequestRefused(f"credential {credential!r} has no text field `secret`")
-        await self._store.add(StoredTrigger(KIND, name, msgspec.json.encode(webhook)))
-        if secret is not None:
-            await self._credentials.set(webhook.credential, KIND, {"secret": secret})
-        return webhook, secret
+
+    async def _with_secret(self, webhook: Webhook) -> tuple[Webhook, str | None]:
+        """The webhook, with a new credential and its secret if it needs one."""
+        if webhook.credential or webhook.form is None:
+            return webhook, None
+        secret = secrets.token_urlsafe(32)
+        credential = f"webhook-{webhook.name}"
+        await self._credentials.set(credential, KIND, {"secret": secret})
+        changed = await self._triggers.change(KIND, webhook.name, credential=credential, made_credential=True)
+        return _webhook(changed), secret
 
     async def get(self, name: str) -> Webhook:
         """The webhook of a name; NotFound when there is none."""
-        row = await self._store.get(KIND, name)
-        if row is None:
-            raise NotFound(f"there is no webhook {name!r}; `noetl webhook list` shows all webhooks")
-        return _webhook(row)
+        return _webhook(await self._triggers.get(KIND, name))
+
+    async def list(self, *, after: str | None = None, limit: int = 100) -> list[Webhook]:
+        """One page of webhooks, by name."""
+        return [_webhook(each) for each in await self._triggers.list(KIND, after=after, limit=limit)]
 
     async def remove(self, name: str) -> None:
         """Remove a webhook, and the credential that was created for it."""
         webhook = await self.get(name)
-        await self._store.remove(KIND, name)
+        await self._triggers.remove(KIND, name)
         if webhook.made_credential:
             await self._credentials.delete(webhook.credential)
 
-    async def deliver(self, name: str, timestamp: str | None, signature: str | None, body: bytes) -> str:
-        """The execution that a signed request starts or has started; AccessRefused when its signature is not valid."""
-        row = await self._store.get(KIND, name)
-        webhook = _webhook(row) if row is not None else None
-        if not timestamp or not signature:
-            raise AccessRefused(f"the request is not signed: the headers {TIMESTAMP} and {SIGNATURE} are required")
-        known = await self._secrets(webhook) if webhook is not None else []
-        given = signature.strip().lower().removeprefix("sha256=")
-        valid = False
-        for secret in known or ["unknown webhook"]:  # the same work for a webhook that does not exist
-            valid |= hmac.compare_digest(sign(secret, timestamp, body).encode(), given.encode())
-        if webhook is None or not known or not valid:
-            raise AccessRefused(INVALID_SIGNATURE)
-        late = abs(self._clock.now() - float(timestamp)) if timestamp.isdecimal() and len(timestamp) < 12 else None
-        if late is None or late > webhook.window:
-            raise AccessRefused(
-                f"the timestamp is not within {webhook.window:g} s of this server's clock; "
-                "send the seconds since the epoch at the time of signing"
-            )
-        return await self._orchestrator.submit(
-            Submission(
-                path=webhook.path,
-                version=webhook.version,
-                payload=deep_merge(webhook.payload, payload_of(body)),
-                key=f"webhook:{webhook.id}:{given}",
-                requested_by=f"webhook {webhook.name}",
-            )
-        )
+    async def deliver(self, name: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Record a request and start its execution; AccessRefused when its signature is not valid."""
+        lowered = {each.lower(): value for each, value in headers.items()}
+        webhook, verified = await self._verified(name, lowered, body)
+        received = payload_of(body, lowered.get("content-type", ""))
+        hello = handshake(webhook.preset, lowered, received)
+        if hello is not None:
+            return Answer(webhook, document=hello)
+        if webhook.paused:
+            raise Overloaded(f"webhook {name!r} is paused; send the request again later")
+        await self._deliveries.check_room(webhook)
+        id = delivery_id(webhook.preset, verified, received) or f"request:{secrets.token_hex(16)}"
+        delivery = await self._received(webhook, id, received, webhook.event(lowered, body))
+        return Answer(webhook, await self._deliveries.start_unless_full(webhook, delivery))
 
-    async def _secrets(self, webhook: Webhook) -> list[str]:
-        fields = await self._credentials.get(webhook.credential) or {}
-        found = fields.get("secret")
-        several = found if isinstance(found, list) else [found]
-        return [each for each in several if isinstance(each, str) and each]
+    async def wait(self, execution_id: str, seconds: float) -> dict[str, Any]:
+        """The output of an execution, with its status; TimeoutError when it has not ended after some seconds."""
+        summary = await self._orchestrator.wait(execution_id, seconds)
+        progress = await self._orchestrator.progress(execution_id)
+        failed = progress.error if summary.status != "success" else None
+        return {**output_document(progress.output, failed), "status": summary.status}
 
-    async def list(self, *, after: str | None = None, limit: int = 100) -> list[Webhook]:
-        """One page of webhooks, by name."""
-        return [_webhook(row) for row in await self._store.list(KIND, after=after, limit=limit)]
+    async def _received(self, webhook: Webhook, id: str, received: dict[str, Any], event: dict[str, Any]) -> Delivery:
+        given = {**received, "webhook": event} if event else received
+        try:
+            payload = webhook.render({"event": {"id": id, "body": received, **event}}, given)
+        except TemplateError as problem:
+            return await self._deliveries.reject(webhook, id, str(problem), event={"id": id, **event})
+        return await self._deliveries.receive(webhook, id, payload, event={"id": id})
+
+    async def _verified(self, name: str, headers: Mapping[str, str], body: bytes) -> tuple[Webhook, Verified]:
+        try:
+            webhook = await self.get(name)
+        except NotFound:
+            verify("noetl", PRESETS["noetl"], ["unknown webhook"], headers, body)  # the same work
+            raise AccessRefused(INVALID) from None
+        if webhook.form is None:
+            return webhook, Verified(headers.get("idempotency-key"))
+        known = secrets_of(await self._credentials.get(webhook.credential))
+        verified = verify(webhook.preset, webhook.form, known, headers, body)
+        if verified is None:
+            raise AccessRefused(INVALID)
+        check_age(verified, webhook.form, self._clock.now(), webhook.window)
+        return webhook, verified
+
+
+def secrets_of(fields: Mapping[str, Any] | None) -> list[str]:
+    """The signing keys of a credential."""
+    found = (fields or {}).get("secret")
+    several = found if isinstance(found, list) else [found]
+    return [each for each in several if isinstance(each, str) and each]
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """The signature of a body at an instant."""
-    return hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    """The signature of a body at an instant, as the preset noetl has it."""
+    return signature(PRESETS["noetl"], secret, timestamp, body)
 
 
-def payload_of(body: bytes) -> dict[str, Any]:
-    """The payload of a request body: a JSON object as it is, anything else as field `body`."""
+def payload_of(body: bytes, content_type: str = "") -> dict[str, Any]:
+    """The payload of a request body: a JSON object or a form as it is, anything else as field `body`."""
     if not body:
         return {}
     try:
-        data = msgspec.json.decode(body)
+        data = msgspec.json.decode(body)  # whatever the content type says: curl and others send JSON as a form
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {"body": body.decode(errors="replace")}
+        form = content_type.startswith("application/x-www-form-urlencoded")
+        return _form(body) if form else {"body": body.decode(errors="replace")}
     return data if isinstance(data, dict) else {"body": data}
+
+
+def _form(body: bytes) -> dict[str, Any]:
+    """The fields of a form; one that repeats is a list. Slack sends JSON in the field `payload` alone."""
+    fields: dict[str, Any] = {
+        name: values[0] if len(values) == 1 else values
+        for name, values in parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=1000).items()
+    }
+    if list(fields) == ["payload"] and isinstance(fields["payload"], str):
+        inner = payload_of(fields["payload"].encode())
+        return fields if list(inner) == ["body"] else inner
+    return fields
 
 
 def webhook_document(webhook: Webhook) -> dict[str, Any]:
     """A webhook as a JSON document."""
-    document: dict[str, Any] = msgspec.structs.asdict(webhook)
-    del document["id"]
-    document["created_at"] = instant(webhook.created_at)
-    document["url"] = f"/api/webhooks/{webhook.name}"
-    return document
+    return {**trigger_document(webhook), "url": f"/api/webhooks/{webhook.name}"}
 
 
-def _webhook(row: StoredTrigger) -> Webhook:
-    return msgspec.json.decode(row.data, type=Webhook)
+def _webhook(trigger: Trigger) -> Webhook:
+    assert isinstance(trigger, Webhook)
+    return trigger

@@ -24,6 +24,7 @@ class MemoryEventStore:
         self._keys: dict[str, str] = {}
         self._snapshots: dict[str, tuple[int, bytes]] = {}
         self._tails: dict[str, dict[asyncio.Event, None]] = {}
+        self._news: set[str] = set()
         self._closed = False
 
     async def append(self, append: Append) -> None:
@@ -46,6 +47,8 @@ class MemoryEventStore:
             raise VersionConflict(execution_id, append.expected_seq, found)
         log.extend(append.events)
         self._summaries[execution_id] = msgspec.structs.replace(summary, seq=len(log))
+        if append.news:
+            self._news.add(execution_id)
         for changed in self._tails.get(execution_id, ()):
             changed.set()
 
@@ -95,9 +98,15 @@ class MemoryEventStore:
         found = {path: await self.executions(ExecutionFilter(path=path, limit=1)) for path in dict.fromkeys(paths)}
         return {path: rows[0] for path, rows in found.items() if rows}
 
-    async def unfinished(self) -> list[str]:
+    async def unfinished(self, *, waiting: bool = True) -> list[str]:
         """Ids of unfinished executions, oldest first."""
-        return [summary.execution_id for summary in self._summaries.values() if summary.status not in FINAL]
+        excluded = FINAL if waiting else FINAL | {"waiting"}
+        return [summary.execution_id for summary in self._summaries.values() if summary.status not in excluded]
+
+    async def due(self, before: float, limit: int = 1000) -> list[tuple[str, float]]:
+        """Waiting executions whose timer is due before that time, earliest first."""
+        found = [(each.execution_id, each.due) for each in self._summaries.values() if each.due is not None]
+        return sorted((each for each in found if each[1] < before), key=lambda each: each[1])[:limit]
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
         """The summaries and complete logs of several executions."""
@@ -121,6 +130,16 @@ class MemoryEventStore:
         rows = [each.held for each in self._summaries.values() if each.held and each.status not in FINAL]
         return {key: sum(held.get(key, 0) for held in rows) for key in keys}
 
+    async def news(self, limit: int = 100) -> list[ExecutionSummary]:
+        """Executions whose new status has not been marked as read, oldest first."""
+        return [self._summaries[each] for each in sorted(self._news, key=int)[:limit]]
+
+    async def mark_read(self, executions: Sequence[ExecutionSummary]) -> None:
+        """Mark the news of these executions as read; one that has changed since stays unread."""
+        for each in executions:
+            if self._summaries[each.execution_id].seq == each.seq:
+                self._news.discard(each.execution_id)
+
     async def expired(self, before: float, most: int = 1000) -> list[str]:
         """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
         return [
@@ -139,6 +158,7 @@ class MemoryEventStore:
             if summary is not None and summary.key is not None:
                 self._keys.pop(summary.key, None)
             self._logs.pop(execution_id, None)
+            self._news.discard(execution_id)
             self._snapshots.pop(execution_id, None)
 
     async def tidy(self, now: float) -> int:
@@ -176,6 +196,7 @@ def _matches(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
         (not where.status or summary.status in where.status)
         and (where.path is None or summary.path == where.path)
         and (where.parent is None or summary.parent == where.parent)
+        and (not where.inbox or summary.inbox > 0)
         and (not where.search or where.search.lower() in summary.path.lower() or where.search in summary.execution_id)
         and (
             where.before is None

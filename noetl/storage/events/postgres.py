@@ -88,6 +88,19 @@ SCHEMA = (
       CREATE TABLE noetl_log_other PARTITION OF noetl_log DEFAULT;
     END $$
     """,
+    # Waiting executions are found by their timer or in the inbox, and are not loaded when a server starts.
+    """
+    ALTER TABLE noetl_executions ADD COLUMN IF NOT EXISTS due float8,
+      ADD COLUMN IF NOT EXISTS inbox int4 NOT NULL DEFAULT 0;
+    DROP INDEX IF EXISTS noetl_executions_unfinished;
+    CREATE INDEX IF NOT EXISTS noetl_executions_active ON noetl_executions(id) WHERE NOT ended AND status <> 'waiting';
+    CREATE INDEX IF NOT EXISTS noetl_executions_due ON noetl_executions(due) WHERE due IS NOT NULL;
+    CREATE INDEX IF NOT EXISTS noetl_executions_inbox ON noetl_executions(id) WHERE inbox > 0
+    """,
+    """
+    ALTER TABLE noetl_executions ADD COLUMN news bool NOT NULL DEFAULT false;
+    CREATE INDEX noetl_executions_news ON noetl_executions(id) WHERE news
+    """,
 )
 
 CHANNEL = "noetl_log"
@@ -106,8 +119,10 @@ _PAGE = """
 class PostgresEventStore(SqlEventStore):
     """`ports.EventStore` in a Postgres database."""
 
-    UNFINISHED = "NOT ended"
+    ACTIVE = "NOT ended AND status <> 'waiting'"
     CONTAINS = "position($1::bytea IN data) > 0"
+    NEWS = "news"
+    READ = "news = false"
 
     def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database, SCHEMA)

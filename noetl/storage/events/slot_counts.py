@@ -57,7 +57,7 @@ async def held_in_postgres(connection: Any, keys: Iterable[str]) -> dict[str, in
     """The number of slots of each key that are in use, from Postgres."""
     keys = list(keys)
     rows = await connection.fetch(
-        "SELECT data FROM noetl_executions WHERE NOT ended AND "
+        "SELECT data FROM noetl_executions WHERE NOT ended AND status <> 'waiting' AND "
         "EXISTS (SELECT 1 FROM unnest($1::bytea[]) AS n(needle) WHERE position(n.needle IN data) > 0)",
         [json_key_pattern(key) for key in keys],
     )

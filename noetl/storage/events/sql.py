@@ -26,8 +26,10 @@ from noetl.storage.ports.sql import SqlDatabase, like_pattern
 class SqlEventStore(EventStore):
     """The base class of `ports.EventStore` in a database; a subclass appends to the logs, reads and deletes them."""
 
-    UNFINISHED: ClassVar[str]  # the condition of the partial index
+    ACTIVE: ClassVar[str]  # unfinished and not only waiting: the condition of the partial index
     CONTAINS: ClassVar[str]  # whether the bytes of `data` contain those of $1
+    NEWS: ClassVar[str]  # the condition of the partial index of unread news
+    READ: ClassVar[str]  # the assignment that marks news as read
 
     def __init__(self, database: SqlDatabase, schema: Sequence[str]) -> None:
         self.sql = database
@@ -74,10 +76,19 @@ class SqlEventStore(EventStore):
         rows = await self.sql.fetch(f"{self._select} WHERE id IN ({newest})", *known)
         return {summary.path: summary for summary in map(listed_summary, rows)}
 
-    async def unfinished(self) -> list[str]:
+    async def unfinished(self, *, waiting: bool = True) -> list[str]:
         """Ids of unfinished executions, oldest first."""
-        rows = await self.sql.fetch(f"SELECT id FROM {self._executions} WHERE {self.UNFINISHED} ORDER BY id")
-        return [str(row[0]) for row in rows]
+        rows = await self.sql.fetch(f"SELECT id FROM {self._executions} WHERE {self.ACTIVE} ORDER BY id")
+        numbers = {row[0] for row in rows}
+        if waiting:
+            rows = await self.sql.fetch(f"SELECT id FROM {self._executions} WHERE status = 'waiting'")
+            numbers |= {row[0] for row in rows}
+        return [str(number) for number in sorted(numbers)]
+
+    async def due(self, before: float, limit: int = 1000) -> list[tuple[str, float]]:
+        """Waiting executions whose timer is due before that time, earliest first."""
+        query = f"SELECT id, due FROM {self._executions} WHERE due < $1 ORDER BY due LIMIT {limit:d}"
+        return [(str(number), due) for number, due in await self.sql.fetch(query, before)]
 
     async def counts(self) -> dict[str, int]:
         """The number of executions by status."""
@@ -86,7 +97,7 @@ class SqlEventStore(EventStore):
 
     async def holders(self, key: str) -> list[ExecutionSummary]:
         """The unfinished executions with slots of a key, oldest first."""
-        query = f"{self._select} WHERE {self.UNFINISHED} AND {self.CONTAINS} ORDER BY id"
+        query = f"{self._select} WHERE {self.ACTIVE} AND {self.CONTAINS} ORDER BY id"
         found = [listed_summary(row) for row in await self.sql.fetch(query, json_key_pattern(key))]
         return [summary for summary in found if key in (summary.held or ())]
 
@@ -108,6 +119,18 @@ class SqlEventStore(EventStore):
                 break
             last = rows[-1][0]
         return found[:most]
+
+    async def news(self, limit: int = 100) -> list[ExecutionSummary]:
+        """Executions whose new status has not been marked as read, oldest first."""
+        query = f"{self._select} WHERE {self.NEWS} ORDER BY id LIMIT {limit:d}"
+        return [listed_summary(row) for row in await self.sql.fetch(query)]
+
+    async def mark_read(self, executions: Sequence[ExecutionSummary]) -> None:
+        """Mark the news of these executions as read; one that has changed since stays unread."""
+        await self.sql.execute_many(
+            f"UPDATE {self._executions} SET {self.READ} WHERE id = $1 AND seq = $2",
+            [(int(each.execution_id), each.seq) for each in executions],
+        )
 
     async def check(self) -> None:
         """Write and flush something."""
@@ -148,6 +171,8 @@ class SqlEventStore(EventStore):
             clauses.append(f"path = {placeholder(where.path)}")
         if where.parent is not None:
             clauses.append(f"parent = {placeholder(number_of(where.parent))}")
+        if where.inbox:
+            clauses.append("inbox > 0")
         if where.search:
             like = f"{placeholder(like_pattern(where.search))} ESCAPE '\\'"
             clauses.append(f"(path {self.sql.like} {like} OR CAST(id AS text) LIKE {like})")

@@ -64,6 +64,19 @@ SCHEMA = (
       crc INTEGER NOT NULL
     )
     """,
+    # Waiting executions are found by their timer or in the inbox, and are not loaded when a server starts.
+    """
+    ALTER TABLE executions ADD COLUMN due REAL;
+    ALTER TABLE executions ADD COLUMN inbox INTEGER NOT NULL DEFAULT 0;
+    DROP INDEX executions_unfinished;
+    CREATE INDEX executions_active ON executions(id) WHERE ended = 0 AND status <> 'waiting';
+    CREATE INDEX executions_due ON executions(due) WHERE due IS NOT NULL;
+    CREATE INDEX executions_inbox ON executions(id) WHERE inbox > 0
+    """,
+    """
+    ALTER TABLE executions ADD COLUMN news INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX executions_news ON executions(id) WHERE news = 1
+    """,
 )
 
 DROP_BATCH = 100  # executions per transaction, so that appends do not wait long
@@ -72,8 +85,10 @@ DROP_BATCH = 100  # executions per transaction, so that appends do not wait long
 class SqliteEventStore(SqlEventStore):
     """`ports.EventStore` in a SQLite file that other stores share."""
 
-    UNFINISHED = "ended = 0"
+    ACTIVE = "ended = 0 AND status <> 'waiting'"
     CONTAINS = "instr(data, $1) > 0"
+    NEWS = "news = 1"
+    READ = "news = 0"
 
     def __init__(self, file: SqliteFile) -> None:
         super().__init__(file, SCHEMA)
@@ -138,8 +153,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     def begin(db: sqlite3.Connection) -> None:
         try:
             db.execute(
-                "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     number,
                     last,
@@ -150,6 +165,9 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
                     summary.key,
                     row.summary_data,
                     row.summary_crc,
+                    summary.due,
+                    summary.inbox,
+                    append.news,
                 ),
             )
         except sqlite3.IntegrityError:
@@ -161,14 +179,15 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     def extend(db: sqlite3.Connection) -> None:
         changes = (last, row.summary_data, row.summary_crc)
         row_key = (number, append.expected_seq)
-        if append.was == summary.status:
+        if append.was == summary.status and not append.rewaits:
             changed = db.execute(
                 "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?", changes + row_key
             )
         else:  # rare, and changes indexes
             changed = db.execute(
-                "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ? WHERE id = ? AND seq = ?",
-                (*changes, summary.status, row.ended, *row_key),
+                "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ?, due = ?, inbox = ?, "
+                "news = max(news, ?) WHERE id = ? AND seq = ?",
+                (*changes, summary.status, row.ended, summary.due, summary.inbox, append.news, *row_key),
             )
         if changed.rowcount == 0:
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
@@ -232,6 +251,7 @@ def _logs(
 def _held(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, int]:
     found = " OR ".join(["instr(data, ?) > 0"] * len(keys))
     rows = db.execute(
-        f"SELECT data FROM executions WHERE ended = 0 AND ({found})", [json_key_pattern(key) for key in keys]
+        f"SELECT data FROM executions WHERE {SqliteEventStore.ACTIVE} AND ({found})",
+        [json_key_pattern(key) for key in keys],
     )
     return counted(rows, keys)

@@ -15,7 +15,7 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
 
     execution_id: str
     path: str
-    status: str  # pending | running | paused | success | failed | cancelled
+    status: str  # pending | running | waiting | paused | success | failed | cancelled
     started_at: float
     version: str | None = None
     playbook: str = ""  # digest
@@ -27,6 +27,8 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     steps_done: int = 0
     steps_running: int = 0
     held: dict[str, int] | None = None  # slots in use by its runs, by limited key (`pool gpu`)
+    due: float | None = None  # when a timer continues a waiting execution
+    inbox: int = 0  # waits that a signal answers
 
 
 class SlotReservation(Struct, frozen=True, gc=False):
@@ -46,6 +48,8 @@ class Append(Struct, frozen=True, gc=False):
     summary: ExecutionSummary
     was: str | None = None  # the status in the replaced row; None: unknown
     takes: tuple[SlotReservation, ...] = ()  # slots that it acquires, checked in its transaction
+    rewaits: bool = False  # `due` or `inbox` differ from the replaced row
+    news: bool = False  # the new status is listed by `EventStore.news` until it is read
 
 
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
@@ -57,6 +61,7 @@ class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
     search: str | None = None
     before: str | None = None  # execution id: the page begins before it
     limit: int = 100
+    inbox: bool = False  # only executions with a wait that a signal answers
 
 
 class EventStore(Protocol):
@@ -84,8 +89,12 @@ class EventStore(Protocol):
     async def latest(self, paths: Sequence[str]) -> dict[str, ExecutionSummary]:
         """The newest execution of each of these playbooks that has one."""
 
-    async def unfinished(self) -> list[str]:
-        """Ids of unfinished executions (those without playbook.processed)."""
+    async def unfinished(self, *, waiting: bool = True) -> list[str]:
+        """Ids of unfinished executions (those without playbook.processed), oldest first; `waiting` False: without those
+        that only wait for a signal or a timer."""
+
+    async def due(self, before: float, limit: int = 1000) -> list[tuple[str, float]]:
+        """Waiting executions whose timer is due before that time, and its instant, earliest first."""
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
         """The summaries and complete logs of several executions, except those with more than `most` events, damaged
@@ -109,6 +118,12 @@ class EventStore(Protocol):
 
     async def tidy(self, now: float) -> int:
         """Release the space of deleted logs and prepare partitions; return the number of dropped partitions."""
+
+    async def news(self, limit: int = 100) -> list[ExecutionSummary]:
+        """Executions whose new status (`Append.news`) has not been marked as read, oldest first."""
+
+    async def mark_read(self, executions: Sequence[ExecutionSummary]) -> None:
+        """Mark the news of these executions as read; one that has changed since stays unread."""
 
     async def check(self) -> None:
         """Write and flush something; raise the reason if that fails."""

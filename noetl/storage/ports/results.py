@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from noetl.core.model.reference import Reference
 
@@ -41,7 +41,7 @@ class ResultStore(Protocol):
 
 @runtime_checkable
 class ResultStores(Protocol):
-    """Several result stores, selected by `output: {store: {kind}}` of a playbook."""
+    """Several result stores, selected by `output: {store: {kind, bucket?}}` of a playbook."""
 
-    def of(self, kind: str | None) -> ResultStore:
-        """The store of a kind; RequestRefused if this installation has none."""
+    def of(self, store: Mapping[str, Any]) -> ResultStore | None:
+        """The store that a playbook selects; None if this installation has none of that kind."""

@@ -9,11 +9,11 @@ nats://host:4222/bucket                              nats object store
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from noetl.core.model.reference import Reference, ReferenceType
+from noetl.core.model.reference import INLINE_STORES, STORE_KINDS, Reference
 from noetl.errors import PayloadUnavailable, RequestRefused
 from noetl.storage.ports.results import ResultStore
 
@@ -51,41 +51,55 @@ def open_store(url: str, **options: Any) -> ResultStore:
     raise RequestRefused(f"unknown result store {scheme!r}: use file:, sqlite:, postgresql:, s3:, gs:, az: or nats:")
 
 
+_TYPES = {"blob": "blob", "file": "blob", "sqlite": "relational", "postgres": "relational", "nats": "nats"}
+
+
+def store_types(urls: str) -> tuple[str, ...]:
+    """The types of the stores of a setting, without opening them."""
+    schemes = [url.strip().partition(":")[0].lower() for url in urls.split(",")]
+    types = [_TYPES.get(scheme.removesuffix("ql"), "object_store") for scheme in schemes]
+    return tuple(dict.fromkeys(types))
+
+
 def _path(url: str) -> str:
     parts = urlsplit(url)
     return unquote(parts.netloc + parts.path)
 
 
-# Values of `output: {store: {kind}}` in playbooks, and their reference types.
-STORE_KINDS: dict[str, ReferenceType] = {
-    "blob": "blob", "disk": "blob", "local": "blob",
-    "relational": "relational", "postgres": "relational", "postgresql": "relational", "sqlite": "relational",
-    "db": "relational",
-    "object_store": "object_store", "object": "object_store", "s3": "object_store", "gcs": "object_store",
-    "gs": "object_store", "azure": "object_store", "file": "object_store",
-    "nats": "nats", "nats_object": "nats", "nats_objects": "nats", "nats_kv": "nats",
-}  # fmt: skip
-
-
 class ResultStores:
-    """The result stores of an installation: new payloads go to the first, references to the store of their type."""
+    """The result stores of an installation: new payloads go to the first unless the playbook selects another one.
+
+    A playbook selects by type (`store: {kind: nats_object}`) and bucket; a store of NATS can use any bucket of its
+    server, other buckets are those of the configuration. A reference is read from the store that its locator names."""
 
     def __init__(self, stores: Sequence[ResultStore]) -> None:
         if not stores:
             raise ValueError("an installation needs at least one result store")
         self.default = stores[0]
-        self.by_type: dict[str, ResultStore] = {store.type: store for store in reversed(stores)}  # type: ignore[attr-defined]
+        self.stores: list[Any] = list(stores)
 
-    def of(self, kind: str | None) -> ResultStore:
-        """The store for a value of `output.store.kind`; None is the first store."""
-        if kind in (None, "", "auto", "default"):
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of the stores, each once."""
+        return tuple(dict.fromkeys(store.type for store in self.stores))
+
+    def of(self, store: Mapping[str, Any]) -> ResultStore | None:
+        """The store for `store: {kind, bucket?}` of a playbook; None if this installation has none of that kind."""
+        kind = str(store.get("kind") or store.get("type") or "").lower()
+        if kind in INLINE_STORES:
             return self.default
-        wanted = STORE_KINDS.get(str(kind).lower())
-        if wanted in self.by_type:
-            return self.by_type[wanted]
-        raise RequestRefused(
-            f"this installation has no result store of kind {kind!r}: it has {', '.join(sorted(self.by_type))}"
-        )
+        ours = [each for each in self.stores if each.type == STORE_KINDS.get(kind)]
+        bucket = store.get("bucket")
+        if not ours or bucket is None:
+            return ours[0] if ours else None
+        return next((each for each in ours if each.bucket == bucket), None) or self._in_bucket(ours[0], str(bucket))
+
+    def _in_bucket(self, store: Any, bucket: str) -> ResultStore | None:
+        """The same server with another bucket, opened once; None if stores of this type are bound to their bucket."""
+        other = store.in_bucket(bucket)
+        if other is not None:
+            self.stores.append(other)
+        return other  # type: ignore[no-any-return]
 
     async def put(
         self,
@@ -101,7 +115,7 @@ class ResultStores:
         return await self.default.put(name, chunks, content_type=content_type, rows=rows, columns=columns, ttl=ttl)
 
     def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Stream a payload from the store of its type."""
+        """Stream a payload from its store."""
         return self._store(reference).open(reference, offset=offset, length=length)
 
     async def delete(self, reference: Reference) -> None:
@@ -110,26 +124,39 @@ class ResultStores:
 
     async def collect(self, now: float) -> int:
         """Delete expired payloads in all stores; return their number."""
-        return sum([await store.collect(now) for store in self.by_type.values()])
+        return sum([await store.collect(now) for store in await self._all()])
 
     async def forget(self, executions: Sequence[str]) -> int:
         """Delete the payloads of these executions that have no ttl, in all stores; return their number."""
-        return sum([await store.forget(executions) for store in self.by_type.values()])
+        return sum([await store.forget(executions) for store in await self._all()])
 
     async def close(self) -> None:
         """Close all stores."""
-        for store in self.by_type.values():
+        for store in self.stores:
             await store.close()
 
+    async def _all(self) -> list[Any]:
+        """All stores, with the buckets that playbooks have made."""
+        for store in [each for each in self.stores if each.type == "nats"]:
+            for bucket in await store.made_buckets():
+                if all(each.type != "nats" or each.bucket != bucket for each in self.stores):
+                    self._in_bucket(store, bucket)
+        return list(self.stores)
+
     def _store(self, reference: Reference) -> ResultStore:
-        store = self.by_type.get(reference.type)
-        if store is None:
+        ours = [each for each in self.stores if each.type == reference.type]
+        if not ours:
             raise PayloadUnavailable(
                 f"the payload is in a result store of type {reference.type!r}, which this installation does not have"
             )
-        return store
+        found: ResultStore | None = next((each for each in ours if each.holds(reference)), None)
+        bucket = reference.locator.get("bucket")
+        if found is None and isinstance(bucket, str):
+            found = self._in_bucket(ours[0], bucket)
+        return found or ours[0]
 
 
 def open_results(urls: str | Sequence[str], **options: Any) -> ResultStores:
-    """Open the result stores of one or more URLs."""
-    return ResultStores([open_store(url, **options) for url in ([urls] if isinstance(urls, str) else urls)])
+    """Open the result stores of one or more URLs (in one text: separated by commas)."""
+    named = urls.split(",") if isinstance(urls, str) else urls
+    return ResultStores([open_store(url.strip(), **options) for url in named if url.strip()])

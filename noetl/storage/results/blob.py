@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 import shutil
+import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ class BlobResults(PayloadStore):
     def __init__(self, root: str | Path, **options: Any) -> None:
         super().__init__(**options)
         self.root = Path(root).absolute()
+        self.address = {"scheme": "file", "host": socket.gethostname(), "root": str(self.root)}
 
     async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         path = by_hour(key, expires)

@@ -7,6 +7,7 @@ ttl ends with the second of its expiry, so `collect` needs only the names.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -15,22 +16,31 @@ from urllib.parse import urlsplit
 from noetl.connections import nats as driver
 from noetl.core.model.reference import Reference, ReferenceType
 from noetl.errors import PayloadUnavailable, StoreUnavailable
-from noetl.storage.results.payload_store import Packing, PayloadStore, missing
+from noetl.storage.results.payload_store import SETTING, Packing, PayloadStore, missing
 
 BUCKET = "noetl-results"
 ABANDONED = 24 * 3600
+DESCRIPTION = "NoETL results"
+_BUCKET = re.compile(r"[A-Za-z0-9_-]+")
+_PAYLOAD = re.compile(r"\d+/.+-[0-9a-f]{12}(\.\d+)?")
 
 
 class NatsResults(PayloadStore):
     """A result store in NATS; the bucket is the URL's path (`nats://host:4222/noetl-results`)."""
 
     type: ClassVar[ReferenceType] = "nats"
+    bucket: str
 
     def __init__(self, url: str, *, fields: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(**options)
         parts = urlsplit(url)
         self.bucket = parts.path.strip("/") or BUCKET
         self._fields = {**(fields or {}), "url": parts._replace(path="").geturl()}
+        self.address = {"scheme": "nats", "host": f"{parts.hostname}:{parts.port or 4222}", "bucket": self.bucket}
+        if parts.username or fields:
+            self.auth_reference = self.auth_reference or SETTING
+        self._options = options
+        self._own = True  # the bucket of the configuration
         self._client: Any = None
         self._opening = asyncio.Lock()
 
@@ -41,7 +51,7 @@ class NatsResults(PayloadStore):
         with self._store_errors():
             objects = await self._objects()
             await objects.put(key, packing.blocks(), nuid=nuid, headers={"Content-Type": packing.content_type})
-        return {"bucket": self.bucket, "name": key}
+        return {"name": key}
 
     async def _stored(
         self, key: str, reference: Reference, start: int, count: int | None
@@ -94,7 +104,7 @@ class NatsResults(PayloadStore):
         async with self._opening:
             if self._client is None or self._client.is_closed:
                 self._client = await driver.connect(self._fields)
-                await driver.ObjectBucket(self._client, self.bucket).ensure()
+                await driver.ObjectBucket(self._client, self.bucket).ensure(DESCRIPTION)
             return driver.ObjectBucket(self._client, self.bucket)
 
     async def _delete(self, names: Sequence[str]) -> None:
@@ -111,7 +121,24 @@ class NatsResults(PayloadStore):
             raise PayloadUnavailable(
                 f"bucket {bucket!r} is not the result store of this installation ({self.bucket!r})"
             )
+        if not self._own and not _PAYLOAD.fullmatch(name):  # other programs may have objects in that bucket
+            raise PayloadUnavailable(f"object {name!r} of bucket {bucket!r} is not a stored result")
         return name
+
+    def in_bucket(self, bucket: str) -> NatsResults:
+        """The same server with another bucket, which is created at first use."""
+        if not _BUCKET.fullmatch(bucket):
+            raise StoreUnavailable(f"{bucket!r} is not a name of a NATS bucket", kind="storage.access")
+        url = urlsplit(str(self._fields["url"]))._replace(path=f"/{bucket}").geturl()
+        other = NatsResults(url, fields={k: v for k, v in self._fields.items() if k != "url"}, **self._options)
+        other._own = False
+        return other
+
+    async def made_buckets(self) -> list[str]:
+        """The buckets that NoETL has made on this server."""
+        with self._store_errors():
+            await self._objects()
+            return await driver.buckets_described(self._client, DESCRIPTION)
 
     @contextmanager
     def _store_errors(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from noetl.connections import objects
 from noetl.connections.auth import plain_fields
 from noetl.core.model.reference import Reference, ReferenceType
 from noetl.errors import NoetlError, PayloadUnavailable, StoreUnavailable
-from noetl.storage.results.payload_store import Packing, PayloadStore, by_hour, missing
+from noetl.storage.results.payload_store import SETTING, Packing, PayloadStore, by_hour, missing
 
 
 class ObjectResults(PayloadStore):
@@ -30,6 +30,12 @@ class ObjectResults(PayloadStore):
         self.place = objects.parse_location(parts._replace(query="").geturl().rstrip("/") + "/")
         given = plain_fields({**dict(parse_qsl(parts.query)), **(fields or {})}, objects.PREFIXES)
         self.prefix = self.place.key.strip("/")
+        self.bucket = self.place.bucket
+        self.address = {"scheme": self.place.scheme, "bucket": self.bucket}
+        if given.get("endpoint"):
+            self.address["endpoint"] = str(given["endpoint"])
+        if len(given) > len(given.keys() & {"endpoint", "region"}):
+            self.auth_reference = self.auth_reference or SETTING
         self._store = objects.new_store(self.place, objects.config_of(self.place, given))
 
     async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:

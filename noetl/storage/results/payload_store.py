@@ -28,6 +28,7 @@ from noetl.errors import PayloadUnavailable
 
 BLOCK = 1 << 20
 HOUR = 3600
+SETTING = "settings/results"  # `auth_reference` of a store whose credential is in its URL
 COMPRESSIONS = ("auto", "zstd", "none")
 _HEADER = struct.Struct("<IIII")  # skippable frame: magic, its length (8), plain length, packed length
 _MAGIC = 0x184D2A5E
@@ -97,6 +98,7 @@ class PayloadStore(ABC):
     the stored bytes of a key (`_stored`)."""
 
     type: ClassVar[ReferenceType]
+    bucket: str = ""
 
     def __init__(
         self,
@@ -107,6 +109,7 @@ class PayloadStore(ABC):
     ) -> None:
         self.compression = compression
         self.auth_reference = auth_reference
+        self.address: dict[str, Any] = {}  # where the store is, without credentials; a part of every locator
         self._clock = clock
 
     async def put(
@@ -138,7 +141,16 @@ class PayloadStore(ABC):
             columns=tuple(columns) if columns is not None else None,
             compression=packing.compression,
         )
-        return Reference(type=self.type, locator=locator, meta=meta, auth_reference=self.auth_reference)
+        place = {"store": self.type, **self.address, **locator}
+        return Reference(type=self.type, locator=place, meta=meta, auth_reference=self.auth_reference)
+
+    def holds(self, reference: Reference) -> bool:
+        """Whether the locator names this store; references of older versions name none."""
+        return all(reference.locator.get(key, value) == value for key, value in self.address.items())
+
+    def in_bucket(self, bucket: str) -> PayloadStore | None:
+        """The same server with another bucket; None if this type of store is bound to its own."""
+        return None
 
     def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Stream a payload; PayloadUnavailable if it is missing or corrupt."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from noetl.errors import StoreUnavailable
+from noetl.storage.results.payload_store import SETTING
 from noetl.storage.results.relational import RelationalResults
 
 CONNECTIONS = 4
@@ -29,6 +31,12 @@ class PostgresResults(RelationalResults):
         from noetl.connections.postgres import conninfo, own_pool
 
         super().__init__(**options)
+        parts = urlsplit(dsn)
+        host = parts.hostname or ""
+        self.address = {"scheme": "postgresql", "host": f"{host}:{parts.port}" if parts.port else host}
+        self.address["database"] = parts.path.strip("/")
+        if parts.password:
+            self.auth_reference = self.auth_reference or SETTING
         self._pool = own_pool(conninfo({"dsn": dsn}), size=CONNECTIONS)
         self._ready = False
         self._preparing = asyncio.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ class SqliteResults(RelationalResults):
     def __init__(self, path: str | Path, **options: Any) -> None:
         super().__init__(**options)
         self.path = Path(path)
+        self.address = {"scheme": "sqlite", "host": socket.gethostname(), "database": str(self.path.absolute())}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="noetl-results")
         self._connection: sqlite3.Connection | None = None
 

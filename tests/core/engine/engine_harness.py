@@ -52,11 +52,12 @@ from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import ToolSpec
 from noetl.core.model.work import Report, ReportAck, RunOrder
+from noetl.tools.wait.spec import SPEC as WAIT
 
 SPECS = {
     kind: ToolSpec(kind=kind, open_fields=True, pure=kind == "noop", suspends=kind == "playbook")
     for kind in ("noop", "http", "python", "shell", "postgres", "playbook", "workbook")
-}
+} | {"wait": WAIT}
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test, path: tests/test}\n"
 
 

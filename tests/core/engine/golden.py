@@ -1,8 +1,8 @@
 """Golden logs: executions of a release, stored permanently and folded by every later version.
 
-`python tests/core/engine/golden.py NAME` runs the engine's own tests and some random executions, and writes their
-logs to `logs/NAME.jsonl.gz` with the state at the middle and at the end. A file is never rewritten; a new event
-version gets a new file.
+`python tests/core/engine/golden.py NAME [MODULE...]` runs the engine's own tests and some random executions (or only the
+tests of some modules), and writes their logs to `logs/NAME.jsonl.gz` with the state at the middle and at the end. A file
+is never rewritten; a new event version gets a new file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from noetl.core.model.events import Recorded, decode_body, encode_body
 from noetl.core.model.playbook import Playbook
 
 LOGS = Path(__file__).parent / "logs"
-MODULES = ("steps", "admission", "loops", "leases", "control", "synthesis", "views")
+MODULES = ("steps", "admission", "loops", "leases", "control", "synthesis", "views", "waits", "compensation")
 RANDOM_EXECUTIONS = 60
 
 
@@ -68,6 +68,12 @@ def summary_of(state: State) -> dict[str, Any]:
             "children": {child.key: [child.run_id, child.child] for child in state.children.values()},
             "due": state.due,
         }
+        | (
+            {"waits": {wait.key: [wait.run_id, wait.at, wait.due] for wait in state.waits.values()}}
+            if state.waits
+            else {}
+        )
+        | ({"signals": {str(seq): kept.signal for seq, kept in state.signals.items()}} if state.signals else {})
     )
 
 
@@ -94,7 +100,7 @@ def playbook_of(stored: dict[str, Any]) -> Playbook:
     return msgspec.convert(stored["playbook"], Playbook)
 
 
-def _harnesses() -> list[tuple[str, Any]]:
+def _harnesses(modules: list[str]) -> list[tuple[str, Any]]:
     """Run every test of the engine that takes no argument, and collect its harnesses."""
     import engine_harness
     from test_engine_random import RandomExecution
@@ -108,21 +114,21 @@ def _harnesses() -> list[tuple[str, Any]]:
         found.append((name, self))
 
     engine_harness.Harness.__init__ = collect
-    for module in MODULES:
+    for module in modules or MODULES:
         for test, function in inspect.getmembers(importlib.import_module(f"test_engine_{module}"), inspect.isfunction):
             if test.startswith("test_") and not inspect.signature(function).parameters:
                 name = test
                 function()
-    for seed in range(10_000, 10_000 + RANDOM_EXECUTIONS):
+    for seed in () if modules else range(10_000, 10_000 + RANDOM_EXECUTIONS):
         name = f"random {seed}"
         RandomExecution(seed).run()
     return found
 
 
-def write(path: Path) -> int:
+def write(path: Path, modules: list[str]) -> int:
     """Write the executions; return their number."""
     lines = []
-    for name, harness in _harnesses():
+    for name, harness in _harnesses(modules):
         if not harness.log or len(harness.log) > 2_000:
             continue
         half = len(harness.log) // 2
@@ -150,4 +156,4 @@ if __name__ == "__main__":
     if target.exists():
         sys.exit(f"{target} exists: golden logs are never rewritten")
     LOGS.mkdir(exist_ok=True)
-    print(write(target), "executions,", target.stat().st_size, "bytes")
+    print(write(target, sys.argv[2:]), "executions,", target.stat().st_size, "bytes")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from array import array
+from math import prod
 from typing import Any
 
 import msgspec
 
-from noetl.core.engine.evolve.steps import boundary_event, lease, mark_started, release_lease
+from noetl.core.engine.evolve.steps import boundary_event, close_run, lease, mark_started
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import checksum
+from noetl.core.engine.run_orders import items_of
 from noetl.core.engine.state import CHUNK, FAILED, MAX_FAILURES, OK, SKIPPED, Loop, Run, State, StepRun
+from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import (
     IterationDone,
     IterationFailed,
@@ -70,11 +73,9 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
     loop = step_run.loops[path[:-1]]
     index = path[-1]
     run_id = iteration_id(step_run.id, path)
-    run = state.open.pop(run_id, None)
+    run = close_run(state, run_id)
     contributions: dict[str, Any] | None = None
     if run is not None:
-        release_lease(state, run)
-        state.queued.pop(run_id, None)
         del step_run.open[run_id]
         contributions = run.contributions
     if event.step_patch:
@@ -89,6 +90,8 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
             loop.target = loop.issued
         data = _data_of(event.output)
         parts = _parts_of(state, step_run, inner, contributions)
+        if step_run.step.compensation is not None and run is not None and not event.skipped:
+            _record_completed(step_run, run, event)
         if event.skipped:
             loop.skipped += 1
         elif inner is not None and inner.failed:
@@ -105,6 +108,14 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         if item is not None and len(loop.failed_items) < MAX_FAILURES:
             loop.failed_items[index] = item
     _finish(state, loop, index, status, data, parts, checksum(event))
+
+
+def _record_completed(step_run: StepRun, run: Run, event: IterationDone) -> None:
+    """Record an iteration that a compensation has to undo."""
+    items = items_of(run)
+    step_run.completed.append(CompletedRun(run.id, event.input or step_run.input, event.output, items))
+    levels = (step_run.loops[run.path[:depth]].window for depth in range(len(run.path)))
+    step_run.window = max(step_run.window, prod(levels))
 
 
 def _write_scope(state: State, step_run: StepRun, patch: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Appliers of runs: reported tasks, lost leases, child executions."""
+"""Appliers of runs: reported tasks, lost leases, child executions, waits and their signals."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ from noetl.core.engine.evolve.steps import release_lease
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import compact_reports
-from noetl.core.engine.state import SUSPECT, Child, Run, State
+from noetl.core.engine.state import SUSPECT, Child, KeptSignal, OpenWait, Run, State
+from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import (
     ChildFinished,
     ChildRequested,
     ChildStarted,
     Event,
     ReportRefused,
+    SignalReceived,
+    SignalRefused,
     TaskDone,
     TaskStarted,
+    WaitFinished,
+    WaitStarted,
     WorkerLost,
 )
 from noetl.core.model.ids import iteration_id, task_run_id
 from noetl.core.model.outcome import Outcome, ok
 
+MAX_SIGNAL_IDS = 1_000  # idempotency keys of signals that are remembered
 MAX_LATEST = 2  # reported events of a run that are stored whole: most runs report the start and the end of one task
 
 
@@ -106,12 +112,13 @@ def _worker_lost(state: State, event: WorkerLost, at: float) -> None:
     _requeue(state, run)
 
 
-@applies(ChildRequested)
-def _child_requested(state: State, event: ChildRequested, at: float) -> None:
-    run = _run_of(state, event)
-    if run is None:
-        return
-    key = task_run_id(run.id, event.task, event.visit, event.attempt)
+def _key_of(event: Any) -> str:
+    """The id of the task run that an event belongs to."""
+    return task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
+
+
+def _suspend(state: State, run: Run, event: ChildRequested | WaitStarted, key: str, at: float) -> None:
+    """Release a run until its child has ended or its wait is over."""
     if event.position is not None:
         run.position = event.position
     release_lease(state, run)
@@ -123,23 +130,36 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
     run.current = None
     run.child = key
     _remember_report(run, event)
-    state.children[key] = Child(key, run.id, event, state.seq)
-    if event.timeout_s is not None and event.wait:
-        state.due[key] = at + event.timeout_s
 
 
-def _resume_caller(state: State, key: str, outcome: Outcome) -> None:
-    child = state.children.pop(key)
-    run = state.open.get(child.run_id)
+def _resume(state: State, run_id: str, key: str, outcome: Outcome) -> None:
+    """Queue a suspended run again, with the outcome of its task."""
+    run = state.open.get(run_id)
     if run is not None and run.child == key:
         run.child = None
         run.resume = outcome
         _requeue(state, run)
 
 
+@applies(ChildRequested)
+def _child_requested(state: State, event: ChildRequested, at: float) -> None:
+    run = _run_of(state, event)
+    if run is None:
+        return
+    key = _key_of(event)
+    _suspend(state, run, event, key, at)
+    state.children[key] = Child(key, run.id, event, state.seq)
+    if event.timeout_s is not None and event.wait:
+        state.due[key] = at + event.timeout_s
+
+
+def _resume_caller(state: State, key: str, outcome: Outcome) -> None:
+    _resume(state, state.children.pop(key).run_id, key, outcome)
+
+
 @applies(ChildStarted)
 def _child_started(state: State, event: ChildStarted, at: float) -> None:
-    key = task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
+    key = _key_of(event)
     child = state.children[key]
     child.child = event.child
     if not child.request.wait:
@@ -148,12 +168,52 @@ def _child_started(state: State, event: ChildStarted, at: float) -> None:
 
 @applies(ChildFinished)
 def _child_finished(state: State, event: ChildFinished, at: float) -> None:
-    key = task_run_id(iteration_id(event.step_run_id, event.path), event.task, event.visit, event.attempt)
+    key = _key_of(event)
     child = state.children[key]
+    if event.compensable and event.step_run_id in state.runs:
+        undo = CompletedRun(child.run_id, child=event.child, playbook=child.request.playbook)
+        state.runs[event.step_run_id].completed.append(undo)
     _resume_caller(state, key, event.outcome)
     state.due.pop(key, None)
     if event.early:  # the caller no longer waits for the child, which must still be cancelled
         state.children[key] = Child(key, "", child.request, child.seq, child.child)
+
+
+@applies(WaitStarted)
+def _wait_started(state: State, event: WaitStarted, at: float) -> None:
+    run = _run_of(state, event)
+    if run is None:
+        return
+    key = _key_of(event)
+    _suspend(state, run, event, key, at)
+    wait = state.waits[key] = OpenWait(key, run.id, event, state.seq, at)
+    due = wait.due
+    if due is not None:
+        state.due[key] = due
+
+
+@applies(WaitFinished)
+def _wait_finished(state: State, event: WaitFinished, at: float) -> None:
+    key = _key_of(event)
+    _resume(state, state.waits.pop(key).run_id, key, event.outcome)
+    state.due.pop(key, None)
+    if event.signal is not None:
+        del state.signals[event.signal]
+
+
+@applies(SignalReceived)
+def _signal_received(state: State, event: SignalReceived, at: float) -> None:
+    if event.kept:
+        state.signals[state.seq] = KeptSignal(event, at)
+    if event.id:
+        state.signal_ids[event.id] = None
+        while len(state.signal_ids) > MAX_SIGNAL_IDS:
+            del state.signal_ids[next(iter(state.signal_ids))]
+
+
+@applies(SignalRefused)
+def _signal_refused(state: State, event: SignalRefused, at: float) -> None:
+    del state.signals[event.signal]
 
 
 @applies(ReportRefused)

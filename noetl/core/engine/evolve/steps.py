@@ -7,6 +7,7 @@ from typing import Any
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers.runaway import bucket_level
 from noetl.core.engine.state import BoundaryEvent, Ending, Run, State, StepRecord, StepRun, Token
+from noetl.core.model.compensation import CompletedRun, CompletedStep
 from noetl.core.model.events import (
     Event,
     NextEvaluated,
@@ -157,6 +158,20 @@ def release_lease(state: State, run: Run) -> None:
             del state.leased[name]
 
 
+def close_run(state: State, run_id: str) -> Run | None:
+    """Remove an open run that has ended, with its lease or its wait."""
+    run = state.open.pop(run_id, None)
+    if run is None:
+        return None
+    release_lease(state, run)
+    if state.queued:
+        state.queued.pop(run_id, None)
+    if run.child is not None and run.child in state.waits:
+        del state.waits[run.child]
+        state.due.pop(run.child, None)
+    return run
+
+
 @applies(StepStarted)
 def _step_started(state: State, event: StepStarted, at: float) -> None:
     step_run = state.runs[event.step_run_id]
@@ -169,8 +184,7 @@ def _step_started(state: State, event: StepStarted, at: float) -> None:
 
 def _close_runs(state: State, step_run: StepRun) -> None:
     for run_id in step_run.open:
-        release_lease(state, state.open.pop(run_id))
-        state.queued.pop(run_id, None)
+        close_run(state, run_id)
     step_run.open = {}
     step_run.loops = {}
     del state.looping[step_run.id]
@@ -179,6 +193,8 @@ def _close_runs(state: State, step_run: StepRun) -> None:
 def remove_step_run(state: State, step_run: StepRun) -> None:
     """Remove a step run that has been routed, or that never will be."""
     del state.runs[step_run.id]
+    if step_run.id in state.compensating:
+        return
     name = step_run.step.name
     left = state.live[name] - 1
     if left:
@@ -198,10 +214,8 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
             record.running -= 1
     if step_run.loops:
         _close_runs(state, step_run)
-    elif (run := state.open.pop(step_run.id, None)) is not None:
-        release_lease(state, run)
-        if state.queued:
-            state.queued.pop(step_run.id, None)
+    else:
+        close_run(state, step_run.id)
     step_run.phase = "ended"
     step_run.event = boundary_event(state, event, step_run.id, event.output)
     step_run.outcome = record.outcome = event.output
@@ -210,6 +224,8 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
     record.finished_at = at
     record.last = step_run.id
     record.ended = event
+    if step_run.completed or (step_run.step.compensation is not None and type(event) is StepDone):
+        _record_completed(state, step_run, event)
     if state.due:
         state.due.pop(step_run.id, None)
     if state.ending is not None:
@@ -217,6 +233,17 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
     elif type(event) is StepFailed and event.fatal:
         state.ending = Ending("failed", event.output.error, event.step, event.output)
         remove_step_run(state, step_run)
+
+
+def _record_completed(state: State, step_run: StepRun, event: StepDone | StepFailed) -> None:
+    """Record what a compensation has to undo: the step run itself, or its iterations and child executions."""
+    step = step_run.step
+    runs = step_run.completed
+    if type(event) is StepDone and step.compensation is not None and step.loop is None:
+        runs = [*runs, CompletedRun(step_run.id, event.input or step_run.input, event.output)]
+    if runs:
+        state.completed.append(CompletedStep(step.name, step_run.id, tuple(runs), step_run.window, step_run.args))
+        step_run.completed = []
 
 
 @applies(NextEvaluated)

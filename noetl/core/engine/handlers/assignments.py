@@ -17,7 +17,8 @@ from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo
-from noetl.core.templates.lookup import is_reference
+from noetl.core.templates.reference_rules import broken_rule
+from noetl.core.templates.views import StoredView
 
 MAX_CTX_VALUE = 1024 * 1024
 
@@ -45,29 +46,23 @@ def evaluate_sets(
                 raise
             unset[f"ctx.{'.'.join(assignment.target)}"] = failure.error
             continue
-        writes[".".join(assignment.target)] = value
-        names.ctx = put_path(names.ctx, assignment.target, value)
+        target = assignment.target
+        head = names.ctx.get(target[0])
+        if len(target) > 1 and isinstance(head, StoredView):
+            names.ctx = {**names.ctx, target[0]: env.fetched(head)}
+        names.ctx = put_path(names.ctx, target, value)
+        if len(target) > 1 and isinstance(head, StoredView):
+            target, value = target[:1], names.ctx[target[0]]  # below a stored value nothing can be written
+        writes[".".join(target)] = env.for_log(value) if len(target) == 1 else value
     return writes
 
 
 def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: ServerNames, path: str) -> Any:
     """Evaluate one assignment and check its value."""
     value = env.evaluate(assignment.value, names, path)
-    target = assignment.target[-1]
-    if target.endswith(("_ref", "_refs")):
-        if not _all_references(value):
-            raise env.fail(
-                "schema",
-                f'"{target}" ends in _ref and must receive a reference object such as {{{{ output.ref }}}}',
-                path,
-            )
-    elif is_reference(value):
-        raise env.fail(
-            "schema",
-            f'an unresolved reference can only be assigned to a name that ends in _ref ("{target}_ref"); '
-            "for the payload itself use {{ output.data }} or `kind: resolve`",
-            path,
-        )
+    broken = broken_rule(assignment.target[-1], value)
+    if broken is not None:
+        raise env.fail("schema", broken, path)
     if assignment.scope == "ctx" and not assignment.value.static:
         size = len(_json(value))
         if size > MAX_CTX_VALUE:
@@ -78,12 +73,6 @@ def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: 
                 path,
             )
     return value
-
-
-def _all_references(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(each is None or is_reference(each) for each in value)
-    return value is None or is_reference(value)
 
 
 def ctx_patch(ctx: Mapping[str, Any], writes: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ For a finished execution it explains what ended it. This is `noetl why`; the sta
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -15,11 +16,14 @@ from noetl.core.engine.evaluation.compiled_net import CompiledStep
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_gate
 from noetl.core.engine.lease_rules import is_innermost
-from noetl.core.engine.state import Loop, Run, State, StepRun, Token
+from noetl.core.engine.state import Loop, OpenWait, Run, State, StepRun, Token
+from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
 from noetl.core.templates.template import Compiled, compile_value
 
-Subject = Literal["execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end", "limit"]
+Subject = Literal[
+    "execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end", "limit", "wait", "compensation"
+]
 _MAX_LISTED = 50  # findings of one kind that are listed individually
 
 
@@ -71,7 +75,17 @@ def _ending(state: State) -> Finding:
     ending = state.ending
     what = "cancelled" if ending is not None and ending.status == "cancelled" else "failed"
     where = f' at step "{ending.step}"' if ending is not None and ending.step else ""
-    return Finding("end", f"{what}{where}: the execution ends when its child executions have ended")
+    if not state.compensating:
+        return Finding("end", f"{what}{where}: the execution ends when its child executions have ended")
+    left = sum(len(group.runs) for group in state.completed)
+    if state.compensations_left is not None:
+        left -= len(state.completed[-1].runs) - state.compensations_left
+    counts = state.compensated
+    text = (
+        f"{what}{where}: completed steps are undone: {counts.done} done, {counts.failed} failed, "
+        f"{len(state.compensating)} running, {left} left"
+    )
+    return Finding("compensation", text)
 
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────
@@ -90,10 +104,8 @@ def _step_run_findings(state: State, step_run: StepRun, at: float, reached: Mapp
         yield Finding("run", f'and {len(runs) - _MAX_LISTED} more iterations of "{step_run.step.name}" in flight')
     due = state.due.get(step_run.id)
     if due is not None:
-        left = due - at
-        when = f"in {_duration(left)}" if left > 0 else f"{_duration(-left)} ago: the timer is late"
         name = step_run.step.name
-        yield Finding("timer", f'step "{name}" times out {when}', id=step_run.id, step=name, due=due)
+        yield Finding("timer", f'step "{name}" times out {_until(due, at)}', id=step_run.id, step=name, due=due)
 
 
 def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) -> Finding:
@@ -105,6 +117,8 @@ def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) 
     since = _duration(at - run.at)
     if run.status == "leased":
         text = f"{what} has been running on worker {run.worker} for {since}{at_task} (lease {run.epoch}){lost}"
+    elif run.status == "suspended" and run.child in state.waits:
+        return _wait_finding(state, state.waits[run.child], what, at)
     elif run.status == "suspended":
         child = state.children.get(run.child or "")
         whose = f' "{child.request.playbook}"' if child else ""
@@ -122,6 +136,35 @@ def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) 
         pool = f' of pool "{step.pool}"' if step.pool else ""
         text = f"{what} has been waiting for {since} for a worker{pool}{at_task}{lost}"
     return Finding("run", text, run.id, step.name, run.at)
+
+
+def _wait_finding(state: State, wait: OpenWait, what: str, at: float) -> Finding:
+    """For what a `wait` task waits, since when, until when, and how to answer it."""
+    request = wait.request
+    reasons = [] if request.signal is None else [f'the signal "{request.signal}"']
+    if wait.ends_at is not None:
+        reasons.append(f"{instant(wait.ends_at)[:19]}Z ({_until(wait.ends_at, at)})")
+    text = f'{what} has been waiting at task "{request.task}" for {_duration(at - wait.at)} for {" or ".join(reasons)}'
+    if request.title:
+        text += f": {request.title}"
+    if wait.times_out_at is not None:
+        text += f"; it times out {_until(wait.times_out_at, at)}"
+    if request.signal is not None:
+        text += f"; answer with `{answer_command(state.execution_id, wait)}`"
+    return Finding("wait", text, wait.key, request.step, wait.at, wait.due)
+
+
+def answer_command(execution_id: str, wait: OpenWait) -> str:
+    """The command that answers a wait, with a `--set` for every required field of its form."""
+    form = wait.request.form
+    required = form.get("required") if isinstance(form, Mapping) else None
+    fields = [str(each) for each in required] if isinstance(required, list | tuple) else []
+    signal = shlex.quote(wait.request.signal or "")
+    return " ".join([f"noetl signal {execution_id} --name {signal}", *(f"--set {field}=VALUE" for field in fields)])
+
+
+def _until(due: float, at: float) -> str:
+    return f"in {_duration(due - at)}" if due > at else f"{_duration(at - due)} ago: the timer is late"
 
 
 def _limit_of(state: State, step: str, reached: Mapping[str, str]) -> str | None:
@@ -159,8 +202,11 @@ def _limited_iterations(state: State, loop: Loop, reached: Mapping[str, str]) ->
 def _cancelled_children(state: State) -> Iterator[Finding]:
     """Cancelled children that have not ended yet."""
     for child in state.children.values():
-        if child.run_id not in state.open:
-            named = child.child or "not started yet"
+        named = child.child or "not started yet"
+        if child.run_id in state.compensating:
+            text = f'the child playbook "{child.request.playbook}" is undone by execution {named}'
+            yield Finding("child", text, child.key, child.request.step)
+        elif child.run_id not in state.open:
             text = f'the child playbook "{child.request.playbook}" ({named}) was cancelled and has not ended yet'
             yield Finding("child", text, child.key, child.request.step)
 

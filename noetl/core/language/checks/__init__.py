@@ -15,6 +15,7 @@ from noetl.core.language.checks import (
     guards,
     loop_rules,
     references,
+    result_stores,
     rules,
     runtime_version,
     specs,
@@ -22,6 +23,7 @@ from noetl.core.language.checks import (
     targets,
     template_syntax,
     unknown_names,
+    waits,
     workload,
 )
 from noetl.core.language.checks.analysis import AnalysisContext
@@ -45,6 +47,7 @@ CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     arcs.check,
     specs.check,
     code_syntax.check,
+    waits.check,
     runtime_version.check,
     workload.check,
     template_syntax.check,
@@ -52,6 +55,7 @@ CHECKS: tuple[Callable[[AnalysisContext], None], ...] = (
     unknown_names.check,
     deprecated_names.check,
     references.check,
+    result_stores.check,
     status_values.check,
 )
 # Checks of the whole graph are valid only when all of its parts could be read.

@@ -26,6 +26,8 @@ def _outcome(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
         if rest[:1] == ("data",):
             rest = rest[1:]
         instead = ".".join(("output.data", *rest))
+    elif read.path[1:2] == ("result_ref",):
+        instead = ".".join(("output.ref", *read.path[2:]))
     else:
         instead = ".".join(("output", *read.path[1:]))
     _report_v10(context, site, read, "v10-outcome", "`outcome` is v10 syntax", f"write `{instead}`")
@@ -35,6 +37,9 @@ def _output(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if read.path[1:2] == ("result",):
         instead = ".".join(("output.data", *read.path[2:]))
         _report_v10(context, site, read, "v10-result", "`output.result` is v10 syntax", f"write `{instead}`")
+    elif read.path[1:2] == ("result_ref",):
+        instead = ".".join(("output.ref", *read.path[2:]))
+        _report_v10(context, site, read, "v10-result", "`output.result_ref` is v10 syntax", f"write `{instead}`")
 
 
 def _args(context: AnalysisContext, site: TemplateSite, read: Read) -> None:

@@ -249,9 +249,20 @@ _shape(
         "mode": Key("text", "", state="reserved"),
         "tracing": Key("any", "", state="reserved"),
         "quotas": Key("any", "", state="reserved"),
-        "compensation": Key("any", "", state="reserved"),
+        "compensation": Key("shape", "How a completed run of this step is undone.", shape="compensation"),
     },
     lenient=True,
+)
+_shape(
+    "compensation",
+    "Compensation",
+    "How a completed run of a step is undone when the execution fails, or is cancelled with `--compensate`. The tasks "
+    "read the recorded `input` and `output` of the run, `iter` of an iteration, and `failure`.",
+    {
+        "tool": Key("tasks", "The tasks: a list, or one mapping.", required=True),
+        "when": Key("template", "Whether it is needed; default: always."),
+    },
+    noun="compensation block",
 )
 _shape(
     "admit",
@@ -467,7 +478,8 @@ _shape(
     "Output block",
     "Where a large result is stored, and which fields stay inline in the event.",
     {
-        "store": Key("mapping", "`{kind, ...}` of the result store."),
+        "store": Key("mapping", "`{kind, bucket, ttl}` of the result store."),
+        "inline_max_bytes": Key("count", "Largest result that stays inline.", least=1, templated=False),
         "select": Key("texts", "Dotted paths below `output.data` that stay inline."),
         "output_select": Key("texts", "", state="accepted", instead="select"),
     },

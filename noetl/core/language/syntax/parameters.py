@@ -36,8 +36,9 @@ class _Binder:
 
     def bind_all(self, fields: Fields) -> None:
         beside = {key: entry for key, entry in fields.items() if key not in SHAPES["task"].keys}
-        if "retry" in self.spec.fields and "retry" in fields:
-            beside["retry"] = fields["retry"]
+        for own in ("retry", "timeout"):  # keys of every task that a kind may declare as parameters of its own
+            if own in self.spec.fields and own in fields:
+                beside[own] = fields[own]
         if "timeout" in beside and "timeout" not in self.names:
             key_node, _ = beside.pop("timeout")
             self.reader.add("old-spelling", key_node, "`timeout` belongs under `spec`", "write `spec: {timeout: ...}`")

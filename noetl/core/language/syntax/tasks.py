@@ -170,6 +170,8 @@ def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | Non
         inside = reader.shape(block[1], "output")
         if "store" in inside:
             output.store = reader.mapping(inside["store"][1], "result store")
+        if "inline_max_bytes" in inside and isinstance(inside["inline_max_bytes"][1], Scalar):
+            output.inline_max_bytes = inside["inline_max_bytes"][1]
         for word in ("select", "output_select"):
             if word in inside:
                 output.select += _read_select(reader, *inside[word])

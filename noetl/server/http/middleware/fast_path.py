@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from noetl.core.model.roles import Role
 from noetl.server.http import problems
-from noetl.server.http.access import Role
 from noetl.server.http.dependencies import require_role
 from noetl.server.http.middleware.security import route_path
 

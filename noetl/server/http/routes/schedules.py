@@ -5,25 +5,29 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Header, Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
+from noetl.errors import RequestRefused
 from noetl.server.http.dependencies import App, Operator, Viewer
 from noetl.server.http.request_models import Body
-from noetl.server.http.response_models import json_response, page_of
+from noetl.server.http.response_models import json_response, page
+from noetl.server.http.routes.webhooks import accepted_response
 from noetl.server.scheduling.cron import Cron
-from noetl.server.scheduling.schedules import Schedule, schedule_document
+from noetl.server.scheduling.deliveries import delivery_document
 
 router = APIRouter(tags=["schedules"])
 
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
 Zone = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")]
+Duration = Annotated[float | int | str, Field(description="seconds, or text such as 90s, 15m, 2h")]
 Expression = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ScheduleBody(Body):
-    """A playbook and its start times; the payload can use `{{ tick }}` and `{{ schedule }}`."""
+    """A playbook and its start times; the payload can use `{{ tick }}`, `{{ tick.start }}`, `{{ tick.end }}` and
+    `{{ schedule }}`."""
 
     path: str = Field(min_length=1, max_length=1000)
     cron: Expression
@@ -33,7 +37,28 @@ class ScheduleBody(Body):
     payload: dict[str, Any] = {}
     catch_up: Literal["none", "last", "all"] = "last"
     overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"
+    concurrency: int = Field(1, ge=1, le=10_000)
+    jitter: Duration = 0
+    deadline: Duration | None = None
+    labels: dict[str, str] = {}
     paused: bool = False
+
+
+class ScheduleChange(Body):
+    """Fields of a schedule to change; the others stay as they are."""
+
+    path: str | None = Field(None, min_length=1, max_length=1000)
+    cron: Expression | None = None
+    tz: Zone | None = None
+    version: int | None = Field(None, ge=1, le=2**31)
+    payload: dict[str, Any] | None = None
+    catch_up: Literal["none", "last", "all"] | None = None
+    overlap: Literal["allow", "skip", "queue", "cancel"] | None = None
+    concurrency: int | None = Field(None, ge=1, le=10_000)
+    jitter: Duration | None = None
+    deadline: Duration | None = None
+    labels: dict[str, str] | None = None
+    paused: bool | None = None
 
 
 class CronBody(Body):
@@ -53,14 +78,15 @@ async def schedules(
 ) -> Response:
     """One page, sorted by name."""
     found = await state.schedules.list(after=after, limit=limit + 1)
-    return json_response(page_of(found, limit, lambda each: each.name, _document))
+    following = found[limit - 1].name if len(found) > limit else None
+    return json_response(page([await state.schedules.document(each) for each in found[:limit]], following))
 
 
 @router.post("/api/schedules", status_code=201, summary="Create a schedule")
 async def add(state: App, caller: Operator, body: ScheduleBody) -> Response:
     """The first tick is the next one of the expression. The default name is derived from the path."""
     added = await state.schedules.add(**body.model_dump(), by=caller.name)
-    return json_response(_document(added), 201, {"Location": f"/api/schedules/{added.name}"})
+    return json_response(await state.schedules.document(added), 201, {"Location": f"/api/schedules/{added.name}"})
 
 
 @router.post("/api/schedules/preview", summary="Preview the ticks of a cron expression")
@@ -79,7 +105,7 @@ async def schedule(
     count: Annotated[int, Query(ge=1, le=100, description="number of next ticks")] = 3,
 ) -> Response:
     """Includes the result of the last tick."""
-    return json_response(_document(await state.schedules.get(name), count))
+    return json_response(await state.schedules.document(await state.schedules.get(name), count))
 
 
 @router.delete("/api/schedules/{name}", status_code=204, summary="Delete a schedule")
@@ -92,14 +118,32 @@ async def remove(state: App, _: Operator, name: Name) -> Response:
 @router.post("/api/schedules/{name}/pause", summary="Pause a schedule")
 async def pause(state: App, _: Operator, name: Name) -> Response:
     """Ticks while it is paused are skipped."""
-    return json_response(_document(await state.schedules.pause(name)))
+    return json_response(await state.schedules.document(await state.schedules.pause(name)))
 
 
 @router.post("/api/schedules/{name}/resume", summary="Resume a schedule")
 async def resume(state: App, _: Operator, name: Name) -> Response:
     """The next tick is the first one after now."""
-    return json_response(_document(await state.schedules.resume(name)))
+    return json_response(await state.schedules.document(await state.schedules.resume(name)))
 
 
-def _document(schedule: Schedule, count: int = 3) -> dict[str, Any]:
-    return schedule_document(schedule, time.time(), count)
+@router.patch("/api/schedules/{name}", summary="Change a schedule")
+async def edit(state: App, _: Operator, name: Name, body: ScheduleChange) -> Response:
+    """Fields that are not given stay as they are; null sets `version` or `deadline` to none."""
+    given = body.model_dump(exclude_unset=True)
+    fields = {each: value for each, value in given.items() if value is not None or each in ("version", "deadline")}
+    return json_response(await state.schedules.document(await state.schedules.edit(name, fields)))
+
+
+@router.post("/api/schedules/{name}/run", status_code=202, summary="Start the playbook of a schedule now")
+async def run_now(
+    state: App,
+    caller: Operator,
+    name: Name,
+    key: Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)] = None,
+) -> Response:
+    """With the payload of a tick at this time; `overlap` does not apply."""
+    delivery = await state.schedules.run_now(name, key, caller.name)
+    if delivery.status == "failed":
+        raise RequestRefused(delivery_document(delivery)["error"])
+    return accepted_response(delivery)

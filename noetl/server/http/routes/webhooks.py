@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
+from noetl.errors import RequestRefused
 from noetl.server.http.dependencies import Admin, App, Viewer
+from noetl.server.http.problems import problem
 from noetl.server.http.request_models import Body
-from noetl.server.http.response_models import json_response, page_of, started_response
-from noetl.server.scheduling.webhooks import SIGNATURE, TIMESTAMP, WINDOW, webhook_document
+from noetl.server.http.response_models import json_response, page_of
+from noetl.server.scheduling.deliveries import delivery_document
+from noetl.server.scheduling.webhooks import MAX_WAIT, WINDOW, webhook_document
+from noetl.storage.ports.deliveries import Delivery
 
 router = APIRouter(tags=["webhooks"])
 
@@ -27,6 +31,16 @@ class WebhookBody(Body):
     version: int | None = Field(None, ge=1, le=2**31)
     payload: dict[str, Any] = {}
     window: float = Field(WINDOW, gt=0, le=86_400)
+    preset: Literal["noetl", "github", "stripe", "slack", "hmac", "none"] = "noetl"
+    signature: dict[str, Any] | None = None
+    allow_unsigned: bool = False
+    headers: list[str] = []
+    raw_body: bool = False
+    respond: Literal["accepted", "result"] = "accepted"
+    wait: float = Field(30.0, gt=0, le=MAX_WAIT)
+    overlap: Literal["allow", "skip", "queue", "cancel"] = "allow"
+    concurrency: int = Field(1, ge=1, le=10_000)
+    labels: dict[str, str] = {}
 
 
 @router.get("/api/webhooks", summary="List webhooks")
@@ -68,15 +82,46 @@ async def remove(state: App, _: Admin, name: Name) -> Response:
     "/api/webhooks/{name}",
     status_code=202,
     summary="Deliver a signed request; a repeated delivery returns the same execution",
-    responses={401: {"description": "Missing, invalid or expired signature"}},
+    responses={
+        200: {"description": "The output of the execution, or the response to the check of an address"},
+        401: {"description": "Missing, invalid or expired signature"},
+        503: {"description": "The webhook is paused, or too many deliveries wait"},
+    },
 )
-async def deliver(
-    request: Request,
-    state: App,
-    name: Name,
-    timestamp: Annotated[str | None, Header(alias=TIMESTAMP, max_length=20)] = None,
-    signature: Annotated[str | None, Header(alias=SIGNATURE, max_length=200)] = None,
-) -> Response:
-    """Requires a signature instead of a token. A JSON object becomes the payload, any other body its field `body`."""
-    execution_id = await state.webhooks.deliver(name, timestamp, signature, await request.body())
-    return started_response(execution_id)
+async def deliver(request: Request, state: App, name: Name) -> Response:
+    """Requires a signature instead of a token. A JSON object or a form becomes the payload, any other body its field
+    `body`. A webhook with `respond: result` waits for the execution and responds with its output."""
+    answer = await state.webhooks.deliver(name, request.headers, await request.body())
+    delivery = answer.delivery
+    if delivery is None:
+        return json_response(answer.document)
+    if delivery.status == "failed":
+        raise RequestRefused(delivery_document(delivery)["error"])
+    if answer.webhook.respond == "result" and delivery.execution_id is not None:
+        try:
+            output = await state.webhooks.wait(delivery.execution_id, answer.webhook.wait)
+        except TimeoutError:
+            return accepted_response(delivery)
+        return result_response(delivery.execution_id, output)
+    return accepted_response(delivery)
+
+
+def accepted_response(delivery: Delivery) -> Response:
+    """The response to a delivery that was recorded; `execution_id` is null while it waits."""
+    execution_id = delivery.execution_id
+    document = {
+        "execution_id": execution_id,
+        "status": "running" if execution_id else delivery.status,
+        "delivery_id": delivery.id,
+    }
+    headers = {"Location": f"/api/executions/{execution_id}"} if execution_id else None
+    return json_response(document, 202, headers)
+
+
+def result_response(execution_id: str, output: dict[str, Any]) -> Response:
+    """The data of a successful execution as it is; a problem document for another one."""
+    headers = {"X-NoETL-Execution": execution_id}
+    if output["status"] == "success":
+        return json_response(output["data"] if output.get("ref") is None else output, 200, headers)
+    message = (output.get("error") or {}).get("message") or "see the execution"
+    return problem(500, f"execution {execution_id} ended as {output['status']}: {message}", headers=headers)

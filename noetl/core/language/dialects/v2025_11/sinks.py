@@ -77,7 +77,7 @@ class SinkTranslator:
             fields["chunk"] = {"size": self.names.translate_node(size)}
         tasks = [to_node(fields, at)]
         if self.chunk is None:
-            payload = f"{self.task}.body" if self.kind == "http" else self.task
+            payload = f"{self.task}.http.body" if self.kind == "http" else self.task
             tasks.append(
                 to_node({"name": f"{self.owner}_result", "kind": "noop", "returns": f"{{{{ {payload} }}}}"}, at)
             )
@@ -170,9 +170,18 @@ class SinkTranslator:
         args = fields["args"][1] if "args" in fields else None
         if own is not None:
             target["data"] = own
-        elif isinstance(args, Mapping) and len(args.entries) > 1 and "mapping" not in target:
+        elif isinstance(args, Mapping) and "mapping" not in target and self._are_columns(args):
             target["mapping"] = {name: self._column(each) for name, (_, each) in args.entries.items()}
         return target
+
+    def _are_columns(self, args: Mapping) -> bool:
+        """Whether the arguments are the columns of a row; a single one may stand for all rows."""
+        if len(args.entries) != 1:
+            return bool(args.entries)
+        ((key, (_, value)),) = args.entries.items()
+        text = value.value if isinstance(value, Scalar) else None
+        single = SINGLE_NAME.match(text) if isinstance(text, str) else None
+        return not (single and self._is_rows(key, tuple(single.group(1).split("."))))
 
     def _column(self, value: Node) -> Any:
         """An argument as a column: plain text is a value, not the name of a source column."""
@@ -203,7 +212,7 @@ class SinkTranslator:
         single = SINGLE_NAME.match(value.value)
         if single:
             path = single.group(1).split(".")
-            if path[0] in rows and len(path) == 2 and path[1] in _ROWS:
+            if path[0] in rows and len(path) == 2 and path[1] in (*_ROWS, "body"):
                 return scalar_node("{{ row }}", value)
         translated = NameTranslator(self.names.variables, self.names.step, {**self.names.local, **rows}).translate_text(
             value.value

@@ -108,6 +108,7 @@ class ToolTranslator:
             else:
                 entries[key] = (key_node, names.translate_node(value))
         inside = names.with_locals(**self._locals(block, variable, name, local))
+        inside = inside.with_http(name if kind == "http" else None)
         self._results(entries, block, names, local, reduce)
         if chunk is not None:
             self._check_chunk(chunk, stored=sink is not None)

@@ -20,6 +20,7 @@ class Setter(NamedTuple):
 
     step: str
     by_name: bool
+    http: str | None = None  # the name of the http result that the step returns
 
 
 class Variables:
@@ -35,8 +36,9 @@ class Variables:
             if name:
                 self.steps.add(name)
                 self._edges[name] = set(targets_of(step.get("next")))
+                http = _http_result(step, name)
                 for variable, by_name in _variables_set_by(step):
-                    self.setters.setdefault(variable, []).append(Setter(name, by_name))
+                    self.setters.setdefault(variable, []).append(Setter(name, by_name, http))
 
     def incoming(self) -> dict[str, int]:
         """How many edges lead to each step."""
@@ -63,14 +65,25 @@ class Variables:
 class NameTranslator:
     """Translates names at one place; `local` contains the names that exist only there."""
 
-    def __init__(self, variables: Variables, step: str | None = None, local: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        variables: Variables,
+        step: str | None = None,
+        local: dict[str, str] | None = None,
+        http: str | None = None,
+    ) -> None:
         self.variables = variables
         self.step = step
         self.local = local or {}
+        self.http = http  # the task of kind http among the local names
 
     def with_locals(self, **local: str) -> NameTranslator:
         """The same place with more local names."""
-        return NameTranslator(self.variables, self.step, {**self.local, **local})
+        return NameTranslator(self.variables, self.step, {**self.local, **local}, self.http)
+
+    def with_http(self, task: str | None) -> NameTranslator:
+        """The same place, where the task's result is that of an HTTP request."""
+        return NameTranslator(self.variables, self.step, self.local, task)
 
     def translate_text(self, text: str) -> str:
         """Translate a template to canonical names."""
@@ -112,16 +125,30 @@ class NameTranslator:
             if path[1] in ("workload", "execution_id"):
                 return Replacement(2, path[1])
             translated = self._variable(path[1:])
-            return Replacement(2, translated if translated is not None else f"ctx.{path[1]}")
+            return self._http_field(path[1:], translated, 2) or Replacement(
+                2, translated if translated is not None else f"ctx.{path[1]}"
+            )
         if head in self.local:
             translated = self._variable(path)
+            field = _HTTP_FIELDS.get(path[1]) if len(path) > 1 and translated == self.http else None
+            if field is not None:
+                return Replacement(2, f"{translated}.{field}")
             return Replacement(1, translated) if translated is not None and translated != head else None
         if head == "step" and len(path) > 2 and path[2] == "status" and path[1] in self.variables.steps:
             return Replacement(1, "steps")
         if head in self.variables.setters and head not in self.variables.steps and head not in RESERVED:
             translated = self._variable(path)
-            return Replacement(1, translated) if translated is not None else None
+            found = Replacement(1, translated) if translated is not None else None
+            return self._http_field(path, translated, 1) or found
         return None
+
+    def _http_field(self, path: tuple[str, ...], translated: str | None, parts: int) -> Replacement | None:
+        """`status` and `timestamp` of an http step's result: those of the payload, else those of the answer."""
+        one = self.variables.setters.get(path[0], [Setter("", False)])[0]
+        if one.http is None or translated != one.step or len(path) < 2 or path[1] not in ("status", "timestamp"):
+            return None
+        answer = f"{one.http}.{_HTTP_FIELDS[path[1]]}"
+        return Replacement(parts + 1, f"({one.step}.data.{path[1]} | default({answer}))")
 
     def _variable(self, path: tuple[str, ...]) -> str | None:
         name = path[0]
@@ -143,6 +170,20 @@ class NameTranslator:
             return False
         setters = self.variables.setters.get(rest[0], [])
         return bool(setters) and not any(self.variables.leads_to(each.step, self.step) for each in setters)
+
+
+# Fields of an http result in 2025-11, and below the result of a task.
+_HTTP_FIELDS = {"body": "http.body", "status": "http.status", "headers": "http.headers", "timestamp": "meta.ts"}
+
+
+def _http_result(step: Mapping, name: str) -> str | None:
+    """The name under which the http result of a step with one tool can be read."""
+    tool = step.get("tool")
+    if not isinstance(tool, Mapping) or text_of(tool.get("kind")) != "http" or not IDENTIFIER.match(name):
+        return None
+    if tool.get("sink") is None:
+        return name
+    return f"{name}.results.{text_of(tool.get('name')) or text_of(tool.get('result')) or f'{name}_task'}"
 
 
 def with_entries(node: Mapping, entries: dict[str, tuple[Scalar, Node]]) -> Mapping:

@@ -131,6 +131,9 @@ class _V10Migration:
             if base is not None and written and any(site.visibility is visibility for visibility in BEFORE_INPUT):
                 return written.group(), f"ctx.{base}"
             return "args", "input"
+        found = _RESULT_REF.match(value, read.offset)
+        if found is not None:
+            return found.group(), "output.ref"
         found = _RESULT.match(value, read.offset)
         if found is None:
             return root, "output"
@@ -257,3 +260,4 @@ _BELOW = re.compile(r"""\s*\.\s*(?P<name>[^\W\d]\w*)\b(?!\s*\()|\s*\[\s*(['"])(?
 _HTTP_FIELDS = frozenset({"body", "status_code", "headers", "url"})
 _PART = r"""(?:\s*\.\s*{0}\b|\s*\[\s*(?:'{0}'|"{0}")\s*\])"""
 _RESULT = re.compile(r"(?:outcome|output)" + _PART.format("result") + "(?P<data>" + _PART.format("data") + ")?")
+_RESULT_REF = re.compile(r"(?:outcome|output)" + _PART.format("result_ref"))
