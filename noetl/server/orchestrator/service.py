@@ -105,9 +105,11 @@ class Orchestrator:
                 summary = cached
             return summary
 
-    async def cancel(self, execution_id: str, reason: str = "") -> None:
-        """Cancel an execution and its children; Conflict when it has already ended."""
-        await self._send(execution_id, CancelExecution(reason))
+    async def cancel(self, execution_id: str, reason: str = "", *, compensate: bool = False) -> None:
+        """Cancel an execution and its children; Conflict when it has already ended.
+
+        With `compensate`, completed steps are undone before it ends."""
+        await self._send(execution_id, CancelExecution(reason, compensate=compensate))
 
     async def give_up(self, execution_id: str, error: ErrorInfo) -> None:
         """Fail an execution that cannot be decided; one that has ended is left as it is."""

@@ -28,13 +28,14 @@ from noetl.core.language.syntax.grammar import (
     Shape,
 )
 from noetl.core.language.syntax.set_blocks import read_scoped, read_set
-from noetl.core.language.syntax.tasks import read_output, read_tool, split_rule
+from noetl.core.language.syntax.tasks import read_output, read_sets, read_tool, split_rule
 from noetl.core.language.syntax.tree import (
     AdmitRuleSyntax,
     AdmitSyntax,
     ArcSyntax,
     BlockSyntax,
     BodySyntax,
+    CompensationSyntax,
     DocumentSyntax,
     ExecutorSyntax,
     KeychainSyntax,
@@ -315,8 +316,7 @@ def _read_body(reader: Reader, body: BodySyntax, fields: Fields) -> None:
     if "tool" in fields:
         body.has_tool = True
         body.items = read_tool(reader, fields["tool"][1], body.name, f"{body.path}/tool")
-    if "set" in fields:
-        body.sets = read_set(reader, fields["set"][1], f"{body.path}/set")
+    body.sets = read_sets(reader, fields, body.path)
 
 
 _PERCENT = re.compile(r"\d+(\.\d+)?\s*%")
@@ -361,11 +361,26 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
         body.failure = (text_of(failure["mode"][1]) if "mode" in failure else None) or "fail_fast"
         if "max_failed" in failure:
             body.max_failed = _read_max_failed(reader, failure["max_failed"][1], body.failure)
+    if not isinstance(body, StepSyntax) and "compensation" in policy:
+        message = "a compensation belongs to a step; in a workbook block it has no effect"
+        reader.add("unused-field", policy["compensation"][0], message, "move it to the steps that call the block")
     if isinstance(body, StepSyntax):
         if "admit" in policy:
             body.admit = _read_admit(reader, policy["admit"][1], f"{path}/admit")
+        if "compensation" in policy:
+            body.compensation = _read_compensation(reader, body, policy["compensation"][1], f"{path}/compensation")
         if "synthesize" in policy:
             body.synthesis = _read_synthesis(reader, policy["synthesize"][1], f"{path}/synthesize")
+
+
+def _read_compensation(reader: Reader, step: StepSyntax, node: Node, path: str) -> CompensationSyntax:
+    fields = reader.shape(node, "compensation")
+    body = CompensationSyntax(node, path, step.name, step.name_node)
+    body.when = fields["when"][1] if "when" in fields else None
+    if "tool" in fields:
+        body.has_tool = True
+        body.items = read_tool(reader, fields["tool"][1], "compensation", f"{path}/tool")
+    return body
 
 
 def _read_admit(reader: Reader, node: Node, path: str) -> AdmitSyntax:

@@ -221,6 +221,7 @@ _shape(
         "set": Key("set", "Assignments after the step ends, whether it succeeds or fails."),
         "next": Key("shape", "The router: which arcs tokens take.", shape="next"),
         "args": Key("any", "", state="v10", instead="input"),
+        "set_ctx": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}"),
         "assert": Key("any", "", state="reserved"),
     },
 )
@@ -249,9 +250,20 @@ _shape(
         "mode": Key("text", "", state="reserved"),
         "tracing": Key("any", "", state="reserved"),
         "quotas": Key("any", "", state="reserved"),
-        "compensation": Key("any", "", state="reserved"),
+        "compensation": Key("shape", "How a completed run of this step is undone.", shape="compensation"),
     },
     lenient=True,
+)
+_shape(
+    "compensation",
+    "Compensation",
+    "How a completed run of a step is undone when the execution fails, or is cancelled with `--compensate`. The tasks "
+    "read the recorded `input` and `output` of the run, `iter` of an iteration, and `failure`.",
+    {
+        "tool": Key("tasks", "The tasks: a list, or one mapping.", required=True),
+        "when": Key("template", "Whether it is needed; default: always."),
+    },
+    noun="compensation block",
 )
 _shape(
     "admit",
