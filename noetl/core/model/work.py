@@ -89,6 +89,7 @@ class HeartbeatReply(Struct, frozen=True, omit_defaults=True, gc=False):
     lost: list[str] = field(default_factory=list)
     unknown: list[tuple[str, int]] = field(default_factory=list)  # run id, epoch
     term: float | None = None
+    proofs: list[str] = field(default_factory=list)  # of the `unknown` leases
 
 
 class Claim(Struct, frozen=True, omit_defaults=True, gc=False):
