@@ -156,6 +156,7 @@ class Server:
         from noetl.server.lifecycle.decision_watch import MappedDecisionWatch
         from noetl.server.scheduling.deliveries import Deliveries
         from noetl.server.scheduling.kinds import KINDS
+        from noetl.server.scheduling.resources import TriggerResources
         from noetl.server.scheduling.schedules import Schedules
         from noetl.server.scheduling.trigger_service import Triggers
         from noetl.server.scheduling.webhooks import Webhooks
@@ -171,15 +172,18 @@ class Server:
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
             triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
             deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock)
+            schedules = Schedules(triggers, deliveries, clock)
+            webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
             self._state = AppState(
                 orchestrator=orchestrator,
                 tokens=self.tokens,
                 specs=specs,
                 credentials=backends.credentials,
-                schedules=Schedules(triggers, deliveries, clock),
-                webhooks=Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock),
+                schedules=schedules,
+                webhooks=webhooks,
                 triggers=triggers,
                 deliveries=deliveries,
+                resources=TriggerResources(deliveries, schedules, webhooks),
                 version=__version__,
             )
             app.state.app_state = self._state
@@ -289,6 +293,7 @@ class Server:
         from noetl.server.lifecycle.retention import run_retention
         from noetl.server.lifecycle.wait_timers import WaitTimers
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
+        from noetl.server.scheduling.sources.manager import TriggerSources
 
         clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
@@ -308,10 +313,12 @@ class Server:
             cluster=cluster,
         )
         scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
+        sources = TriggerSources(state.deliveries, orchestrator, backends.credentials, clock, leadership=cluster)
         periodic = running(
             watch_external_changes(orchestrator, owned),
             retention,
             run_schedules(scheduler),
+            sources.run(),
             WaitTimers(orchestrator, clock, cluster, owned).run(),
         )
         await closing.enter_async_context(periodic)

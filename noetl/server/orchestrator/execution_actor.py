@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from noetl.core.engine.advance import advance, fold
 from noetl.core.engine.capacity import Capacity, slots_held
@@ -43,6 +43,17 @@ PAGE = 5_000  # events per read when a log is folded
 SNAPSHOT_EVENTS = 20_000  # events before the first snapshot, and at least between two of them
 
 
+class StatusWatch(Struct):
+    """Whether new statuses of executions are listed as news, for triggers and notifications."""
+
+    enabled: bool = False
+    statuses: frozenset[str] = frozenset({"success", "failed", "cancelled", "waiting"})
+
+    def is_news(self, before: str | None, now: str) -> bool:
+        """Whether a change of the status is listed."""
+        return self.enabled and before != now and now in self.statuses
+
+
 class ActorDependencies(Struct, frozen=True):
     """What all actors of a process share."""
 
@@ -53,6 +64,7 @@ class ActorDependencies(Struct, frozen=True):
     nondeterminism: Any
     limiter: ConcurrencyLimiter
     watch: DecisionWatch = NOT_WATCHED
+    news: StatusWatch = field(default_factory=StatusWatch)
     shared: bool = False  # other processes append to the same executions
 
 
@@ -277,6 +289,7 @@ class ExecutionActor:
                 summary,
                 status_before,
                 reservations,
+                news=self._dependencies.news.is_news(status_before, summary.status),
                 rewaits=waits_before != (waits.due, waits.inbox),
             )
         )
