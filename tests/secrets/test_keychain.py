@@ -58,7 +58,9 @@ def test_env_gives_one_value_or_a_mapping():
 
 
 def test_a_missing_variable_is_named():
-    assert reasons(entry("x", "env", var="NOPE")) == {"x": "the environment variable NOPE is not set"}
+    assert reasons(entry("x", "env", var="NOPE")) == {
+        "x": "the environment variable NOPE is not set (.env is read for NOETL_* settings only)"
+    }
     assert "A1, A2" in reasons(entry("x", "env", vars={"a": "A1", "b": "A2"}))["x"]
 
 

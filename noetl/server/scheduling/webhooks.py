@@ -115,8 +115,14 @@ class Webhooks(Struct, eq=False):
         """Store a new webhook. Without `credential` one is created; its secret is returned only here."""
         credential, unsigned = fields.get("credential"), fields.get("preset") == "none"
         made = not credential and not unsigned
-        if credential and not secrets_of(await self._credentials.get(credential)):
-            raise RequestRefused(f"credential {credential!r} has no text field `secret`")
+        if credential:
+            stored = await self._credentials.get(credential)
+            if stored is None:
+                raise NotFound(
+                    f"there is no credential {credential!r}; create it with `noetl credential set {credential}`"
+                )
+            if not secrets_of(stored):
+                raise RequestRefused(f"credential {credential!r} has no text field `secret`")
         webhook = _webhook(await self._triggers.add(KIND, {"path": path, **fields}, name=name, by=by))
         if not made:
             return webhook, None
