@@ -57,6 +57,7 @@ class Settings(Struct, frozen=True):
     server_drain_seconds: float
     worker_pool: str
     worker_drain_seconds: float
+    secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
     log_format: str
     traces: str
@@ -303,6 +304,12 @@ TABLE: tuple[Setting, ...] = (
         "pool that a worker leases runs from; several pools share its slots by weight: `default=3,reports=1`",
     ),
     Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
+    Setting(
+        "secrets.folders",
+        _texts,
+        ("/run/secrets", "/var/run/secrets", "/etc/noetl/secrets"),
+        "folders in which keychain entries of `kind: file` may read files on a server",
+    ),
     Setting("private_networks", _networks, (), "private networks that the tools of a worker may connect to"),
     Setting("log.format", _one_of("text", "json"), "text", "log format of servers and workers: `text` or `json`"),
     Setting(

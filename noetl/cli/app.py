@@ -45,6 +45,7 @@ COMMANDS: dict[str, str] = {
     "catalog": "playbooks.catalog:catalog",
     "schedule": "admin.schedule:schedule",
     "webhook": "admin.webhook:webhook",
+    "trigger": "admin.trigger:trigger",
     "limit": "admin.limit:limit",
     "credential": "admin.credential:credential",
     "token": "admin.token:token",

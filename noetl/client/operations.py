@@ -199,9 +199,9 @@ class Operations:
 
     # ── control ─────────────────────────────────────────────────────────────────────────
 
-    def cancel(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
-        """Cancel an execution; Conflict when it has already ended."""
-        return (yield from _control(execution_id, "cancel", {"reason": reason}))
+    def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> Operation[ExecutionSummary]:
+        """Cancel an execution; Conflict when it has already ended. `compensate` undoes its completed steps."""
+        return (yield from _control(execution_id, "cancel", {"reason": reason, "compensate": compensate}))
 
     def pause(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
         """Start no new run in an execution."""
@@ -408,6 +408,53 @@ class Operations:
         """Remove a limit."""
         yield Request("DELETE", _limit(subject, name))
 
+    # ── triggers ────────────────────────────────────────────────────────────────────────
+
+    def triggers(self, kind: str | None = None) -> Pages[Document]:
+        """All triggers, by kind and name."""
+        return Pages("/api/triggers", _document, {"kind": kind} if kind else {})
+
+    def trigger(self, kind: str, name: str) -> Operation[Document]:
+        """A trigger with its newest delivery."""
+        return _document((yield Request("GET", _trigger(kind, name))))
+
+    def put_trigger(self, kind: str, name: str, definition: Mapping[str, Any]) -> Operation[Document]:
+        """Create a trigger, or replace its definition."""
+        return _document((yield Request("PUT", _trigger(kind, name), dict(definition))))
+
+    def pause_trigger(self, kind: str, name: str) -> Operation[Document]:
+        """Pause a trigger."""
+        return _document((yield Request("POST", _trigger(kind, name) + "/pause")))
+
+    def resume_trigger(self, kind: str, name: str) -> Operation[Document]:
+        """Resume a trigger."""
+        return _document((yield Request("POST", _trigger(kind, name) + "/resume")))
+
+    def remove_trigger(self, kind: str, name: str) -> Operation[None]:
+        """Delete a trigger."""
+        yield Request("DELETE", _trigger(kind, name))
+
+    def deliveries(
+        self,
+        kind: str | None = None,
+        name: str | None = None,
+        status: str | None = None,
+        *,
+        limit: int | None = None,
+    ) -> Pages[Document]:
+        """Deliveries of triggers, newest first."""
+        query = {"kind": kind, "name": name, "status": status}
+        given = {each: value for each, value in query.items() if value}
+        return Pages("/api/deliveries", _document, given, "before", limit)
+
+    def delivery(self, id: str) -> Operation[Document]:
+        """A delivery with its payload."""
+        return _document((yield Request("GET", _item("deliveries", id))))
+
+    def replay_delivery(self, id: str) -> Operation[Document]:
+        """Start another execution with the payload of a delivery."""
+        return _document((yield Request("POST", _item("deliveries", id) + "/replay")))
+
     # ── webhooks ────────────────────────────────────────────────────────────────────────
 
     def add_webhook(self, path: str, **options: Unpack[WebhookOptions]) -> Operation[Document]:
@@ -463,6 +510,10 @@ def _limit(subject: str, name: str) -> str:
 def _idempotency(key: str | None) -> dict[str, str]:
     """Every request that starts work has a key, so that it can be sent again when its response is lost."""
     return {"Idempotency-Key": key or f"client-{secrets.token_hex(16)}"}
+
+
+def _trigger(kind: str, name: str) -> str:
+    return f"{_item('triggers', kind)}/{quote(name, safe='')}"
 
 
 def _given(options: Mapping[str, Any]) -> Document:

@@ -171,6 +171,10 @@ class EffectLedger:
         """Count the side effect of an attempt."""
         self.done[task_run] += 1
 
+    def has_run(self, run: str) -> bool:
+        """Whether a tool of this run had its effect."""
+        return any(task_run.startswith(f"{run}:") for task_run in self.done)
+
 
 def tools(ledger: EffectLedger) -> Callable[[str], Callable[[ToolCall], Awaitable[Outcome]]]:
     """The tool kinds of the simulation: `effect` counts its call, takes time, and fails a given number of times."""

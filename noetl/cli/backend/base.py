@@ -66,8 +66,8 @@ class Backend(Protocol):
     async def graph(self, execution_id: str) -> Document:
         """The steps and arcs of the playbook."""
 
-    async def cancel(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        """Cancel an execution."""
+    async def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> ExecutionSummary:
+        """Cancel an execution; `compensate` undoes its completed steps."""
 
     async def pause(self, execution_id: str, reason: str = "") -> ExecutionSummary:
         """Start no new run in an execution."""

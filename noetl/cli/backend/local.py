@@ -102,9 +102,10 @@ class LocalBackend:
         state = await self._orchestrator.state(execution_id)
         return net_document(state.playbook, state.synthesized.values())
 
-    async def cancel(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        await self._orchestrator.cancel(execution_id, reason)
-        await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
+    async def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> ExecutionSummary:
+        await self._orchestrator.cancel(execution_id, reason, compensate=compensate)
+        if not compensate:
+            await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
         return await self.summary(execution_id)
 
     async def pause(self, execution_id: str, reason: str = "") -> ExecutionSummary:

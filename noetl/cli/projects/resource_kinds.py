@@ -12,17 +12,23 @@ from noetl.errors import RequestRefused
 if TYPE_CHECKING:
     from noetl.client import Client
 
-SCHEDULE: dict[str, Any] = {
-    "path": ...,
-    "cron": ...,
-    "tz": "UTC",
-    "version": None,
-    "payload": {},
-    "catch_up": "last",
-    "overlap": "allow",
-    "paused": False,
-}
-WEBHOOK: dict[str, Any] = {"path": ..., "credential": ..., "version": None, "payload": {}, "window": 300.0}
+
+def _fields_of(kind: str) -> dict[str, Any]:
+    """The fields of a kind of trigger with their defaults."""
+    import msgspec
+
+    from noetl.server.scheduling.kinds import KINDS
+
+    of = KINDS[kind]
+    defaults: dict[str, Any] = {}
+    for each in msgspec.structs.fields(of):
+        if each.name not in of.INTERNAL:
+            made = each.default_factory() if each.default_factory is not msgspec.NODEFAULT else each.default
+            defaults[each.name] = ... if each.required else msgspec.json.decode(msgspec.json.encode(made))
+    return defaults
+
+
+SCHEDULE: dict[str, Any] = _fields_of("schedule")
 LIMIT: dict[str, Any] = {"subject": ..., "name": ..., "most": None, "weight": None}
 
 
@@ -35,9 +41,10 @@ async def _schedules(backend: Backend) -> dict[str, Spec]:
 
 
 async def _put_schedule(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
-    options = {field: value for field, value in spec.items() if field not in ("path", "cron")}
     if exists:
-        await backend.remove_schedule(name)
+        await backend.edit_schedule(name, spec)
+        return
+    options = {field: value for field, value in spec.items() if field not in ("path", "cron")}
     await backend.add_schedule(spec["path"], spec["cron"], name=name, **options)
 
 
@@ -53,31 +60,38 @@ resource_kind(
 def _client(backend: Backend) -> Client:
     client: Client | None = getattr(backend, "client", None)
     if client is None:
-        raise RequestRefused("webhooks need a server: apply the project with --server, or start `noetl dev`")
+        raise RequestRefused(
+            "webhooks and triggers need a server: apply the project with --server, or start `noetl dev`"
+        )
     return client
 
 
-async def _webhooks(backend: Backend) -> dict[str, Spec]:
-    client = _client(backend)
-    found = await asyncio.to_thread(lambda: list(client.webhooks()))
-    return {one["name"]: _spec(one, WEBHOOK) for one in found}
+def _register_trigger(kind: str, resource: str) -> None:
+    """Register the resource of a kind of trigger that only a server has."""
+    fields = _fields_of(kind)
+
+    async def current(backend: Backend) -> dict[str, Spec]:
+        client = _client(backend)
+        found = await asyncio.to_thread(lambda: list(client.triggers(kind)))
+        return {one["name"]: _spec(one, fields) for one in found}
+
+    async def put(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
+        given = {field: value for field, value in spec.items() if value is not None}
+        await asyncio.to_thread(_client(backend).put_trigger, kind, name, given)
+
+    async def remove(backend: Backend, name: str) -> None:
+        await asyncio.to_thread(_client(backend).remove_trigger, kind, name)
+
+    resource_kind(ResourceKind(resource, fields, current, put, remove, lambda spec: str(spec["path"])))
 
 
-async def _put_webhook(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
-    client = _client(backend)
-    if exists:
-        await asyncio.to_thread(client.remove_webhook, name)
-    options = {field: value for field, value in spec.items() if field != "path"}
-    await asyncio.to_thread(lambda: client.add_webhook(spec["path"], name=name, **options))
-
-
-async def _remove_webhook(backend: Backend, name: str) -> None:
-    await asyncio.to_thread(_client(backend).remove_webhook, name)
-
-
-resource_kind(
-    ResourceKind("Webhook", WEBHOOK, _webhooks, _put_webhook, _remove_webhook, lambda spec: str(spec["path"]))
-)
+for _kind, _resource in (
+    ("webhook", "Webhook"),
+    ("nats", "NatsTrigger"),
+    ("object", "ObjectTrigger"),
+    ("execution", "ExecutionTrigger"),
+):
+    _register_trigger(_kind, _resource)
 
 
 async def _limits(backend: Backend) -> dict[str, Spec]:

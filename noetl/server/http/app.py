@@ -30,6 +30,7 @@ from noetl.server.http.routes import (
     schedules,
     session,
     task_logs,
+    triggers,
     webhooks,
     worker_protocol,
 )
@@ -57,7 +58,7 @@ def create_app(
     )
     for module in (
         executions, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
-        webhooks, limits, results, session, health, operations, openapi, web_page,
+        webhooks, triggers, limits, results, session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

@@ -39,7 +39,9 @@ SPEC = ToolSpec(
         ),
         "arguments": Field("list", "Positional arguments: `$1`, `$2`, ..."),
         "env": Field("mapping", "Environment variables. Only PATH, HOME, locale and similar variables are inherited."),
-        "cwd": Field("string", "Working directory. Default: the playbook's.", aliases=("workdir", "working_dir")),
+        "cwd": Field(
+            "string", "Working directory. Default: the playbook's.", aliases=("workdir", "working_dir"), files=True
+        ),
         "stdin": Field("any", "Standard input: a string; other values are encoded as JSON."),
         "shell": Field("string", "The shell. Default: bash if installed, otherwise sh.", aliases=("interpreter",)),
     },

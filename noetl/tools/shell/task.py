@@ -215,8 +215,11 @@ def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
     env = base_environment()
     inherited = call.spec.get("inherit_env")
     if inherited is True:
-        env = dict(os.environ)
+        env = {name: value for name, value in os.environ.items() if not _is_private(name)}
     elif isinstance(inherited, list):
+        private = [str(name) for name in inherited if _is_private(str(name))]
+        if private:
+            raise InvalidTask("schema", f"`inherit_env`: {private[0]} is a setting of NoETL and is not inherited")
         env |= {str(name): os.environ[str(name)] for name in inherited if str(name) in os.environ}
     # Inputs that are not fields of this kind are variables too: `input: {name: ...}` is `$name`.
     for name, value in fields.items():
@@ -231,6 +234,11 @@ def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
         if value is not None:
             env[str(name)] = _argument(value)
     return env
+
+
+def _is_private(name: str) -> bool:
+    """Whether a variable is a setting of NoETL: tokens, the master key, the address of the store."""
+    return name.upper().startswith("NOETL_")
 
 
 def _working_folder(call: ToolCall, fields: Mapping[str, Any]) -> str | None:
