@@ -38,23 +38,27 @@ COMMANDS: dict[str, str] = {
     "resume": "executions.control:resume",
     "signal": "executions.control:signal",
     "rerun": "run:rerun",
+    "new": "projects.new:new",
+    "apply": "projects.apply:apply",
+    "diff": "projects.apply:diff",
     "register": "playbooks.catalog:register",
     "catalog": "playbooks.catalog:catalog",
     "schedule": "admin.schedule:schedule",
     "webhook": "admin.webhook:webhook",
+    "trigger": "admin.trigger:trigger",
     "limit": "admin.limit:limit",
     "credential": "admin.credential:credential",
     "token": "admin.token:token",
     "server": "processes.lifecycle:server",
     "worker": "processes.lifecycle:worker",
-    "dev": "processes.lifecycle:dev",
+    "dev": "processes.dev:dev",
     "retention": "executions.retention:retention",
     "config": "admin.installation:config",
     "doctor": "admin.installation:doctor",
     "completion": "admin.installation:completion",
 }
 # Other names of commands; they work and are not listed.
-ALIASES = {"lint": "validate"}
+ALIASES = {"lint": "validate", "init": "new"}
 REMOVED = {"cluster": "`make cluster` in a checkout of the repository starts a local cluster"}
 
 

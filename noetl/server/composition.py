@@ -22,6 +22,7 @@ from noetl.server.dispatch.task_logs import TaskLogs
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.children import Children
+from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.lifecycle.timers import Timers
 from noetl.server.orchestrator.catalog import Catalog, Files
 from noetl.server.orchestrator.effect_handler import EffectHandler, EndNotifier
@@ -70,6 +71,7 @@ class Options(Struct, frozen=True):
     cached_executions: int = 2_000  # idle executions in memory; of ended ones only the summary
     process_number: int | None = None  # part of execution ids; None: random
     performs_effects: bool = True  # False: only append; another process performs the effects
+    watch: DecisionWatch = NOT_WATCHED  # the deadline of decisions
     stored_timers: bool = False  # timers of waiting executions are read from the store (`lifecycle.wait_timers`)
 
 
@@ -97,6 +99,7 @@ def build_orchestrator(
         clock=clock,
         nondeterminism=nondeterminism or SystemNondeterminism(clock),
         limiter=limiter,
+        watch=options.watch,
         shared=shared,
     )
 

@@ -79,6 +79,14 @@ class HttpWorkLink:
         """The compiled playbook."""
         return await self._send_until_done("GET", f"/api/work/playbooks/{digest}", None, 0.0)
 
+    async def bundle(self, digest: str) -> bytes:
+        """The bundle of a playbook."""
+        return await self._send_until_done("GET", f"/api/work/bundles/{digest}", None, 0.0)
+
+    async def bundle_file(self, digest: str) -> bytes:
+        """The content of a file of a bundle."""
+        return await self._send_until_done("GET", f"/api/work/files/{digest}", None, 0.0)
+
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values."""
         return await self._request("secrets", wire.SecretsRequest(execution_id, list(names)), dict[str, Any])

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import Timeout
@@ -20,6 +21,7 @@ from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.runtime.masking import Masker
 from noetl.runtime.network_policy import AddressPolicy
 from noetl.storage.ports.results import ResultStore
+from noetl.worker.bundles import BundleFolders
 from noetl.worker.cache import Secrets
 
 MAX_LINE = 16 * 1024
@@ -82,6 +84,12 @@ class HostServices(Struct, frozen=True):
     policy: AddressPolicy = AddressPolicy()
     observer: TaskObserver = TaskObserver()
     record_inputs: bool = True  # in the events of tasks
+    bundles: BundleFolders = field(default_factory=BundleFolders)
+
+
+@lru_cache(maxsize=1000)  # every call of a python task asks for it
+def _folder_of(file: str) -> str:
+    return str(Path(file).parent.absolute())
 
 
 class TaskHost(Struct, eq=False):
@@ -144,6 +152,8 @@ class TaskHost(Struct, eq=False):
 
     def resolve_path(self, path: str) -> str:
         """The absolute path; relative paths start at the playbook's folder."""
+        if path == "." and self._file:
+            return _folder_of(self._file)
         given = Path(path).expanduser()
         if given.is_absolute():
             return str(given)

@@ -60,6 +60,8 @@ class RemoteBackend:
     resume = _call(Client.resume)
     signal = _call(Client.signal)
     register = _call(Client.register)
+    add_bundle = _call(Client.add_bundle)
+    bundle = _call(Client.bundle)
     playbooks = _list(Client.playbooks)
     playbook = _call(Client.playbook)
     add_schedule = _call(Client.add_schedule)

@@ -95,6 +95,8 @@ def status(execution_id: str, target: Target, as_json: bool) -> None:
     rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
     if found["error"]:
         rows.append(("error", f"{found['error']['kind']}: {found['error']['message']}"))
+    if found.get("compensation"):
+        rows.append(("compensation", ", ".join(f"{count} {what}" for what, count in found["compensation"].items())))
     rows += [("waits", text) for text in found["waits_for"]]
     for name, value in rows:
         terminal.data(f"{name:<10} {terminal.colored_cell(value, STATUS_STYLES)}")
@@ -282,6 +284,10 @@ def event_details(body: Event) -> str:
             return body.reason
         case ev.RequestEvaluated() | ev.WorkflowSynthesized():
             return _error(body.error)
+        case ev.CompensationStarted() | ev.CompensationDone():
+            return body.run_id + (" not needed" if isinstance(body, ev.CompensationDone) and body.skipped else "")
+        case ev.CompensationFailed():
+            return f"{body.run_id} {_error(body.error)}"
         case _:
             return _wait_details(body)
 

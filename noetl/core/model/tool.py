@@ -36,6 +36,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     also: tuple[str, ...] = ()  # other accepted spellings of the choices
     raw: bool = False  # never rendered as a template (code)
     bind: bool = False  # executed as code, e.g. by a shell: values of its expressions stay data (`templates.binding`)
+    files: bool = False  # names local files: values of its expressions stay in their folder (`templates.paths`)
     late: tuple[str, ...] = ()  # names that the tool provides; templates that read them are deferred to it
     default: Any = None
     or_input: bool = False  # under `input`, a value of another type is a value for the code

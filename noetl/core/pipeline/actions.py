@@ -82,6 +82,7 @@ class Finished(Struct, frozen=True, gc=False):
     skipped: bool = False
     looping: bool = False
     item: Any = None  # of a failed iteration, if the server does not have it
+    input: dict[str, Any] | None = None  # for the compensation, if the server does not have it
 
     def event(self, output: Outcome, results: dict[str, Outcome]) -> Event:
         """The terminal event, with the packed output."""
@@ -95,6 +96,7 @@ class Finished(Struct, frozen=True, gc=False):
                     step_patch=self.step_patch,
                     stop=self.stop,
                     skipped=self.skipped,
+                    input=self.input or {},
                 )
             return IterationFailed(
                 step=self.step,
@@ -104,8 +106,17 @@ class Finished(Struct, frozen=True, gc=False):
                 step_patch=self.step_patch,
                 item=self.item,
             )
-        terminal = StepDone if self.status == "done" else StepFailed
-        return terminal(
+        if self.status == "done":
+            return StepDone(
+                step=self.step,
+                step_run_id=self.step_run_id,
+                output=output,
+                patch=self.patch,
+                nondeterminism=self.nondeterminism,
+                results=results,
+                input=self.input or {},
+            )
+        return StepFailed(
             step=self.step,
             step_run_id=self.step_run_id,
             output=output,

@@ -58,6 +58,8 @@ def next_action(frame: Frame) -> Action:
                 return KnownOutcome(frame.top.task, outcome, frame.drain())
             continue
         compiled = level.compiled
+        if frame.undone is not None and len(frame.levels) == 1:
+            show_output(frame.shared, level, frame.undone)
         if compiled.skips and skip(frame, level, compiled):
             continue
         if level.task_runs >= compiled.max_task_runs:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
@@ -140,6 +141,20 @@ class WorkerService:
         except CorruptLog as problem:
             # A retry does not help the worker; NotFound ends its run.
             raise NotFound(str(problem)) from None
+
+    async def bundle(self, digest: str) -> bytes:
+        """The bundle of a playbook as JSON."""
+        found = await self.catalog.playbooks.bundle(digest)
+        if found is None:
+            raise NotFound(f"there is no bundle {digest}")
+        return msgspec.json.encode(found)
+
+    async def bundle_file(self, digest: str) -> bytes:
+        """The content of a file of a bundle."""
+        found = await self.catalog.playbooks.file(digest)
+        if found is None:
+            raise NotFound(f"there is no file {digest}")
+        return found
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Keychain values for a run of an execution."""

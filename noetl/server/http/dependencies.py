@@ -17,6 +17,7 @@ from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.deliveries import Deliveries
+from noetl.server.scheduling.resources import TriggerResources
 from noetl.server.scheduling.schedules import Schedules
 from noetl.server.scheduling.trigger_service import Triggers
 from noetl.server.scheduling.webhooks import Webhooks
@@ -36,6 +37,7 @@ class AppState(Struct):
     webhooks: Webhooks
     triggers: Triggers
     deliveries: Deliveries
+    resources: TriggerResources
     version: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_future: asyncio.Task[Any] | None = None  # see `stop_signal`

@@ -39,6 +39,12 @@ class WorkLink(Protocol):
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""
 
+    async def bundle(self, digest: str) -> bytes:
+        """The bundle of a playbook (JSON)."""
+
+    async def bundle_file(self, digest: str) -> bytes:
+        """The content of a file of a bundle."""
+
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values for a worker."""
 

@@ -147,22 +147,13 @@ def _identifiers(code: str) -> tuple[str, ...]:
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
-# The folder of a playbook does not change, and resolving it takes up to a tenth of the time of a call.
-_folders: dict[str, str | None] = {}
+_is_folder = lru_cache(maxsize=1000)(os.path.isdir)  # the folder of a playbook does not change
 
 
 def _playbook_folder(call: ToolCall) -> str | None:
     """The folder of the playbook, if it exists on this machine."""
-    file = call.where.rsplit(":", 2)[0]
-    if not file or file not in _folders:
-        folder = call.host.resolve_path(".")
-        found = folder if os.path.isdir(folder) else None
-        if not file:
-            return found
-        if len(_folders) > 1000:
-            _folders.clear()
-        _folders[file] = found
-    return _folders[file]
+    folder = call.host.resolve_path(".")
+    return folder if _is_folder(folder) else None
 
 
 def _read_limits(given: Any) -> dict[str, int]:

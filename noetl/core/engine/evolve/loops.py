@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from math import prod
 from typing import Any
 
 import msgspec
@@ -11,7 +12,9 @@ from noetl.core.engine.evolve.steps import boundary_event, close_run, lease, mar
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import checksum
+from noetl.core.engine.run_orders import items_of
 from noetl.core.engine.state import CHUNK, FAILED, MAX_FAILURES, OK, SKIPPED, Loop, Run, State, StepRun
+from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import (
     IterationDone,
     IterationFailed,
@@ -87,6 +90,8 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
             loop.target = loop.issued
         data = _data_of(event.output)
         parts = _parts_of(state, step_run, inner, contributions)
+        if step_run.step.compensation is not None and run is not None and not event.skipped:
+            _record_completed(step_run, run, event)
         if event.skipped:
             loop.skipped += 1
         elif inner is not None and inner.failed:
@@ -103,6 +108,14 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         if item is not None and len(loop.failed_items) < MAX_FAILURES:
             loop.failed_items[index] = item
     _finish(state, loop, index, status, data, parts, checksum(event))
+
+
+def _record_completed(step_run: StepRun, run: Run, event: IterationDone) -> None:
+    """Record an iteration that a compensation has to undo."""
+    items = items_of(run)
+    step_run.completed.append(CompletedRun(run.id, event.input or step_run.input, event.output, items))
+    levels = (step_run.loops[run.path[:depth]].window for depth in range(len(run.path)))
+    step_run.window = max(step_run.window, prod(levels))
 
 
 def _write_scope(state: State, step_run: StepRun, patch: dict[str, Any]) -> None:

@@ -46,12 +46,19 @@ def _node(step: Step, playbook: Playbook, *, created: bool = False) -> dict[str,
         "gate": bool(step.admission.rules),
         "join": step.admission.join,
         "loop": _loop(step.loop),
-        "tasks": [
-            {"name": task.name, "kind": task.kind, "line": _line(playbook, task.path)}
-            for task in step.tasks
-            if task.generated is None
-        ],
+        "tasks": _tasks(step, playbook),
+        "compensation": None
+        if step.compensation is None
+        else {"tasks": _tasks(step.compensation.step, playbook), "when": step.compensation.when},
     }
+
+
+def _tasks(step: Step, playbook: Playbook) -> list[dict[str, Any]]:
+    return [
+        {"name": task.name, "kind": task.kind, "line": _line(playbook, task.path)}
+        for task in step.tasks
+        if task.generated is None
+    ]
 
 
 def _line(playbook: Playbook, path: str) -> int | None:
