@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -19,7 +19,7 @@ import msgspec
 from noetl.core.model.events import Recorded
 from noetl.core.model.ids import process_of
 from noetl.core.model.playbook import Limits
-from noetl.core.model.reference import Reference
+from noetl.core.model.reference import STORED, Reference, is_stored
 from noetl.core.model.tool import ToolFunction
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
@@ -116,6 +116,9 @@ class LocalEngine:
         """The result with its output loaded from the result store, unless it is larger than max_hydrate_bytes.
 
         So `data` is present whether or not the output was small enough for the log; `ref` is its reference."""
+        if any(map(is_stored, result.ctx.values())):
+            ctx = await self._restored(result.ctx)
+            result = msgspec.structs.replace(result, ctx=ctx)
         if result.output.get("data") is not None or result.output.get("ref") is None:
             return result
         reference = msgspec.convert(result.output["ref"], Reference)
@@ -124,6 +127,16 @@ class LocalEngine:
         except (PayloadUnavailable, StoreUnavailable):
             return result  # only the reference: too large, deleted, or not decodable
         return msgspec.structs.replace(result, output={**result.output, "data": data})
+
+    async def _restored(self, ctx: dict[str, Any]) -> dict[str, Any]:
+        resolver = RequestResolver(self.orchestrator.results, dict)
+        values = dict(ctx)
+        for key, value in ctx.items():
+            if is_stored(value):
+                with suppress(PayloadUnavailable, StoreUnavailable):  # the marker remains
+                    reference = msgspec.convert(value[STORED], Reference)
+                    values[key] = await resolver.hydrate(reference, Limits().max_hydrate_bytes)
+        return values
 
     async def close(self) -> None:
         """Stop the workers and close the back ends."""

@@ -25,7 +25,7 @@ from noetl.core.model.events import (
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import OutputPolicy, Step, Task
 from noetl.core.model.position import Item, Position
-from noetl.core.model.reference import Reference
+from noetl.core.model.reference import Reference, is_stored
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
 from noetl.core.model.work import RunOrder
 from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, Wait
@@ -46,7 +46,7 @@ from noetl.worker.cache import PlaybookCache, Secrets
 from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
-from noetl.worker.payloads import Payloads, is_offloaded
+from noetl.worker.payloads import Payloads
 from noetl.worker.reports import RunReports
 from noetl.worker.task_inputs import InputRecorder
 from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
@@ -175,7 +175,8 @@ class Runner:
                 item.value if item.collection is None else await self._retry_unavailable(partial(self._element, item))
                 for item in order.items
             ]
-        if order.position is not None or order.step_scope or context.output is not None:
+        stored_args = any(map(is_stored, context.args.values()))
+        if order.position is not None or order.step_scope or context.output is not None or stored_args:
             order = await self._retry_unavailable(partial(self._restore, order))
         frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
         limit = frame.playbook.executor.limits.max_payload_bytes
@@ -201,13 +202,14 @@ class Runner:
         if position is not None:
             position = await self.payloads.restore(position)
             assert isinstance(position, Position)
-        if any(is_offloaded(value) for value in scope.values()):
+        if any(is_stored(value) for value in scope.values()):
             scope = await self.payloads.restore(scope)
-        if order.context.output is not None:  # a compensation: the recorded input of the run that it undoes
-            order = replace(
-                order, context=replace(order.context, input=await self.payloads.restore(order.context.input))
-            )
-        return replace(order, position=position, step_scope=scope)
+        context = order.context
+        if any(map(is_stored, context.args.values())):
+            context = replace(context, args=await self.payloads.restore(context.args))
+        if context.output is not None:  # a compensation: the recorded input of the run that it undoes
+            context = replace(context, input=await self.payloads.restore(context.input))
+        return replace(order, position=position, step_scope=scope, context=context)
 
     # ── driving ─────────────────────────────────────────────────────────────────────────
 
@@ -227,7 +229,7 @@ class Runner:
                 sent = pending if self._sendable(active, pending) else await self._prepare_events(active, pending)
                 if action.task.effect == "at_most_once":
                     await reports.confirm(sent)
-                elif pure or action.start_recorded:
+                elif pure or (action.start_recorded and not active.order.alone):
                     reports.queue(sent)
                 else:
                     await reports.flush(sent)

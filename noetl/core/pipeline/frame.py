@@ -22,7 +22,7 @@ from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import CompiledTask, Program, Programs
 from noetl.core.pipeline.scopes import Keychain, SharedScope, iteration, names_of, one_iteration, show_output
-from noetl.core.templates.views import ResultView
+from noetl.core.templates.views import ResultView, with_stored
 
 
 class TaskResult:
@@ -192,7 +192,7 @@ class Frame:
         self.run_id = order.run_id
         self.path: IterationPath = order.path  # empty for a step without a loop
         self.looping = bool(order.path)  # the run is one iteration of a looping step
-        self.ctx: Mapping[str, Any] = order.ctx
+        self.ctx: Mapping[str, Any] = with_stored(order.ctx, shared.resolve)
         self.written: dict[str, Any] = {}  # to `ctx`, by dotted path
         self.call_patch: dict[str, Any] = {}  # ctx writes of the `set` of the block that has just ended
         self.levels: list[Level] = []

@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.core.model.reference import Reference
+from noetl.core.model.reference import STORED, Reference, is_stored
 from noetl.core.templates.budget import MAX_DEPTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.lookup import Missing, Undefined, View, lookup, unwrap
 from noetl.errors import TemplateError
@@ -131,6 +131,36 @@ class PayloadView(View):
         return value
 
 
+class StoredView(View):
+    """A value of a scope that is stored because it is too large for the log: fetched when a template reads it."""
+
+    __slots__ = ("_reference", "_resolve")
+
+    def __init__(self, marker: Mapping[str, Any], resolve: Resolve) -> None:
+        self._reference = msgspec.convert(marker[STORED], Reference)
+        self._resolve = resolve
+
+    def field(self, key: Any) -> Any:
+        """A field of the value."""
+        return lookup(self.value(), key)
+
+    def fields(self) -> list[str]:
+        """The keys of the value, if it is a mapping."""
+        value = self.value()
+        return [str(key) for key in value] if isinstance(value, Mapping) else []
+
+    def value(self) -> Any:
+        """The value."""
+        return self._resolve(self._reference)
+
+
+def with_stored(values: dict[str, Any], resolve: Resolve) -> dict[str, Any]:
+    """A scope in which stored values are read on demand."""
+    if not any(map(is_stored, values.values())):
+        return values
+    return {key: StoredView(value, resolve) if is_stored(value) else value for key, value in values.items()}
+
+
 class _DataOf(View):
     """`fetch.data` where `.data` alone does not say all: the data's own keys, then those beside it.
 
@@ -149,6 +179,9 @@ class _DataOf(View):
         found = lookup(self._own, key)
         if isinstance(found, Undefined) and isinstance(key, str) and key in self._beside:
             return self._beside[key]
+        if key == "data" and isinstance(self._own, Mapping) and "body" in self._beside:
+            # `output.data.data` is the body in other runtimes: beside the body's own `data` are its other keys.
+            return _DataOf(found, self._own)
         return found
 
     def fields(self) -> list[str]:

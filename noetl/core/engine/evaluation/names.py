@@ -18,7 +18,7 @@ from noetl.core.model.ids import IterationPath, event_id
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.position import Item
 from noetl.core.templates.status_helpers import STATUS_FUNCTIONS, status_functions
-from noetl.core.templates.views import Missing, OutputView, ResultView, View
+from noetl.core.templates.views import Missing, OutputView, ResultView, View, with_stored
 from noetl.errors import TemplateError
 
 _NEVER = "this step has not run"
@@ -59,7 +59,7 @@ class ServerNames(Mapping[str, Any]):
     def __init__(self, state: State, env: EvaluationContext, factories: Factories, values: dict[str, Any]) -> None:
         self.state = state
         self.env = env
-        self.ctx = state.ctx
+        self.ctx = with_stored(state.ctx, env.resolve)
         self._factories = factories
         self._values = values
         self.step_run: StepRun | None = None
@@ -121,6 +121,7 @@ Factories = Mapping[str, Callable[[ServerNames], Any]]
 
 def at_gate(state: State, env: EvaluationContext, token: Token, args: dict[str, Any]) -> ServerNames:
     """Names of admission rules: the token's args and the boundary event that created the token."""
+    args = with_stored(args, env.resolve)
     names = ServerNames(state, env, _GATE, {"args": args, "input": args})
     names.token = token
     return names
@@ -128,6 +129,7 @@ def at_gate(state: State, env: EvaluationContext, token: Token, args: dict[str, 
 
 def at_input(state: State, env: EvaluationContext, args: dict[str, Any]) -> ServerNames:
     """Names of a step's `input`, `loop.in`, timeout and deadline."""
+    args = with_stored(args, env.resolve)
     return ServerNames(state, env, {}, {"args": args, "input": args})
 
 
@@ -135,7 +137,9 @@ def at_loop(
     state: State, env: EvaluationContext, step_run: StepRun, path: IterationPath, outcome: Outcome | None = None
 ) -> ServerNames:
     """Names of an inner `loop.in` (the outer iteration) and of `until` of an outer loop (with its output)."""
-    names = ServerNames(state, env, _LOOP if outcome is None else _UNTIL, {"args": step_run.args})
+    names = ServerNames(
+        state, env, _LOOP if outcome is None else _UNTIL, {"args": with_stored(step_run.args, env.resolve)}
+    )
     names.step_run = step_run
     names.outcome = outcome
     names.path = path
@@ -147,7 +151,7 @@ def at_loop(
 
 def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome: Outcome) -> ServerNames:
     """Names of a step's own `set` where the server evaluates it (loops, steps without a task)."""
-    names = ServerNames(state, env, _STEP_SET, {"args": step_run.args})
+    names = ServerNames(state, env, _STEP_SET, {"args": with_stored(step_run.args, env.resolve)})
     run = state.open.get(step_run.id)
     names.scope = run.position.step if run is not None and run.position is not None else step_run.scope
     names.step_run = step_run
@@ -158,7 +162,7 @@ def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome
 
 def at_arcs(state: State, env: EvaluationContext, step_run: StepRun) -> ServerNames:
     """Names of arcs: the boundary event and the step's output."""
-    names = ServerNames(state, env, _ARCS, {"args": step_run.args})
+    names = ServerNames(state, env, _ARCS, {"args": with_stored(step_run.args, env.resolve)})
     names.step_run = step_run
     names.outcome = step_run.outcome
     names.own = _own_result(names, step_run)
@@ -205,7 +209,7 @@ def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
 
 def _input(names: ServerNames) -> Any:
     step_run = names.step_run
-    return {**step_run.args, **step_run.input} if step_run is not None else {}
+    return with_stored({**step_run.args, **step_run.input}, names.env.resolve) if step_run is not None else {}
 
 
 def _output(names: ServerNames) -> Any:
