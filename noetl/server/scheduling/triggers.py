@@ -166,7 +166,7 @@ def _seconds(what: str, value: Any) -> float | None:
 def _reason(of: type[Trigger], problem: str) -> str:
     """The message of a ValidationError: `Expected ..., got ... - at `$.cron``."""
     reason, _, place = problem.partition(" - at `$.")
-    where = place.rstrip("`")
+    where = re.sub(r"\[.*?\]", "", place.rstrip("`"))
     if missing := re.search(r"missing required field `(\w+)`", reason):
         return f"a trigger of kind {of.KIND} needs {missing[1]}"
     if wrong := re.search(r"Invalid enum value (.*)", reason):

@@ -55,7 +55,9 @@ class RerunBody(Body):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     from_step: str | None = Field(default=None, alias="from")
-    payload: dict[str, Any] | None = None
+    payload: dict[str, Any] | None = Field(default=None, description="replaces the payload of the execution")
+    changes: dict[str, Any] | None = Field(default=None, description="replaces some keys of the payload")
+    version: int | str | None = Field(default=None, description="a version in the catalog, or `latest`")
 
 
 @router.get("/api/executions", summary="List executions, newest first")
@@ -201,7 +203,12 @@ async def rerun(
     """Starts a new execution; with `from`, the results of earlier steps are reused."""
     body = body or RerunBody()
     started = await state.orchestrator.rerun(
-        execution_id, body.from_step, payload=body.payload, key=f"http:{key}" if key else None
+        execution_id,
+        body.from_step,
+        payload=body.payload,
+        changes=body.changes,
+        version=body.version,
+        key=f"http:{key}" if key else None,
     )
     return started_response(started)
 
