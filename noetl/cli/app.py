@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "pause": "executions.control:pause",
     "resume": "executions.control:resume",
     "signal": "executions.control:signal",
+    "inbox": "executions.inbox:inbox",
     "rerun": "run:rerun",
     "register": "playbooks.catalog:register",
     "catalog": "playbooks.catalog:catalog",

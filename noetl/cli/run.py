@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,7 +186,8 @@ async def run_locally(
     display = open_display()
     try:
         async with open_engine(store, observer=ToolOutput(display), **more) as engine:
-            follower = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout)
+            options = f" --store {shlex.quote(store)}" if store else ""
+            follower = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout, options=options)
             result, code = await follower.finish()
     finally:
         display.close()

@@ -60,6 +60,8 @@ class Client:
     pause = _call(Operations.pause)
     resume = _call(Operations.resume)
     signal = _call(Operations.signal)
+    inbox = _iterate(Operations.inbox)
+    answer_link = _call(Operations.answer_link)
     rerun = _call(Operations.rerun)
     executions = _iterate(Operations.executions)
     summary = _call(Operations.summary)

@@ -208,9 +208,27 @@ class Operations:
         """Continue a paused execution."""
         return (yield from _control(execution_id, "resume", {"reason": reason}))
 
-    def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> Operation[ExecutionSummary]:
-        """Merge `payload` into the ctx of an execution, which may open a closed gate."""
-        return (yield from _control(execution_id, "signal", {"name": name, "payload": dict(payload)}))
+    def signal(
+        self, execution_id: str, payload: Mapping[str, Any], name: str = "", *, wait: str = "", key: str | None = None
+    ) -> Operation[ExecutionSummary]:
+        """Answer the wait for the signal `name` (or with the key `wait`); without one, merge `payload` into ctx.
+
+        A signal that arrives before its wait is kept. Signals with the same `key` have one effect."""
+        body = {"name": name, "payload": dict(payload), "wait": wait}
+        path = f"{_execution(execution_id)}/signal"
+        return summary_of((yield Request("POST", path, body, headers=_idempotency(key))))
+
+    def inbox(self) -> Pages[Document]:
+        """The waits that a signal answers, newest executions first."""
+        return Pages("/api/inbox", _document, cursor="before")
+
+    def answer_link(
+        self, execution_id: str, name: str = "", *, wait: str = "", recipient: str = "", expires_s: float | None = None
+    ) -> Operation[Document]:
+        """Create a signed link with which its recipient answers a wait once: `url`, `expires_at`."""
+        options = {"name": name, "wait": wait, "recipient": recipient, "expires_s": expires_s}
+        body = {"execution_id": execution_id, **_given(options)}
+        return _document((yield Request("POST", "/api/inbox/links", body)))
 
     def rerun(
         self,

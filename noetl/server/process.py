@@ -10,6 +10,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import threading
@@ -149,6 +150,8 @@ class Server:
         from noetl.runtime.clock import RealClock
         from noetl.runtime.event_loop import freeze_gc
         from noetl.runtime.tasks import running
+        from noetl.secrets.master_key import open_ring
+        from noetl.server.answer_links import AnswerLinks
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
         from noetl.server.scheduling.deliveries import Deliveries
@@ -175,6 +178,7 @@ class Server:
                 webhooks=Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock),
                 triggers=triggers,
                 deliveries=deliveries,
+                answer_links=AnswerLinks(partial(open_ring, self.settings.home, os.environ)),
                 version=__version__,
             )
             app.state.app_state = self._state

@@ -59,6 +59,7 @@ class RemoteBackend:
     pause = _call(Client.pause)
     resume = _call(Client.resume)
     signal = _call(Client.signal)
+    inbox = _list(Client.inbox)
     register = _call(Client.register)
     playbooks = _list(Client.playbooks)
     playbook = _call(Client.playbook)

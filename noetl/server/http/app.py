@@ -22,6 +22,7 @@ from noetl.server.http.routes import (
     execute,
     executions,
     health,
+    inbox,
     limits,
     operations,
     playbooks,
@@ -54,8 +55,8 @@ def create_app(
         openapi_url=None,  # replaced by a route that requires a token
     )
     for module in (
-        executions, event_index, playbooks, editor, diagnostic_docs, credentials, schedules, webhooks, limits, results,
-        session, health, operations, openapi, web_page,
+        executions, inbox, event_index, playbooks, editor, diagnostic_docs, credentials, schedules, webhooks, limits,
+        results, session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

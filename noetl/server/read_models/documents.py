@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.events import instant, seconds
+from noetl.core.model.waits import InboxEntry
 from noetl.server.read_models.summaries import Progress, RunResult, StepResult, error_document, output_document
 from noetl.storage.ports.events import ExecutionSummary
 
@@ -85,6 +86,11 @@ def execution_document(summary: ExecutionSummary, progress: Progress, waits_for:
             for row in progress.steps.values()
         ],
     }
+
+
+def inbox_document(entry: InboxEntry) -> dict[str, Any]:
+    """A wait that a signal answers."""
+    return {**msgspec.structs.asdict(entry), "since": instant(entry.since), "due": when(entry.due)}
 
 
 def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:

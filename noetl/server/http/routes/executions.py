@@ -35,10 +35,11 @@ class ReasonBody(Body):
 
 
 class SignalBody(Body):
-    """A patch of `ctx`."""
+    """Data for a `wait` task, by the name of its signal or the key of the wait; or a patch of `ctx`."""
 
     name: str = Field("", max_length=200)
     payload: dict[str, Any] = {}
+    wait: str = Field("", max_length=500)
 
 
 class RerunBody(Body):
@@ -177,10 +178,14 @@ async def resume(state: App, _: Operator, execution_id: ExecutionId, body: Reaso
     return await _row(state, execution_id)
 
 
-@router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Patch ctx of an execution")
-async def signal(state: App, _: Operator, execution_id: ExecutionId, body: SignalBody) -> Response:
-    """May open the gate of a parked token."""
-    await state.orchestrator.signal(execution_id, body.name, body.payload)
+@router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Answer a wait, or patch ctx")
+async def signal(state: App, caller: Viewer, execution_id: ExecutionId, body: SignalBody, key: Key = None) -> Response:
+    """A signal with the name of a `wait` task answers it, or is kept until it waits; this requires a role of the wait.
+    Any other signal is merged into `ctx`, which may open a gate; this requires the role operator. Data that does not
+    fit the form of the wait is refused (400). Requests with the same key have one effect."""
+    await state.orchestrator.signal(
+        execution_id, body.name, body.payload, by=caller.name, roles=caller.roles, wait=body.wait, id=key or ""
+    )
     return await _row(state, execution_id)
 
 
