@@ -35,6 +35,7 @@ from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.concurrency.limits import KIND, Limit
 from noetl.server.lifecycle import recovery
+from noetl.server.lifecycle.wait_timers import WaitTimers
 from noetl.server.orchestrator.catalog import Source, source_digest
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
@@ -44,6 +45,7 @@ from noetl.storage.ports.events import Append
 from noetl.storage.ports.triggers import StoredTrigger
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.triggers.memory import MemoryTriggerStore
+from noetl.tools.wait.spec import SPEC as WAIT
 from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
@@ -155,6 +157,7 @@ SPECS: dict[str, ToolSpec] = {
     "playbook": ToolSpec(
         kind="playbook", suspends=True, fields={"path": Field(type="string", required=True)}, open_fields=True
     ),
+    "wait": WAIT,
     "effect": ToolSpec(kind="effect", fields={"value": Field(), "fails": Field(), "takes": Field()}),
 }
 
@@ -212,11 +215,12 @@ class ServerProcess:
             lambda: SPECS,
             clock=cluster.clock,
             nondeterminism=cluster.nondeterminism,
-            options=Options(lease_seconds=LEASE_SECONDS),
+            options=Options(lease_seconds=LEASE_SECONDS, stored_timers=True),
         )
         await orchestrator.load_limits()
         orchestrator.start()
-        await recovery.resume(orchestrator)
+        await recovery.resume(orchestrator, waiting=False)
+        self.process.start(WaitTimers(orchestrator, cluster.clock).run())
         self._orchestrator = orchestrator
 
     @property
@@ -400,11 +404,20 @@ class Cluster:
 
     async def submit(self, submission: Submission) -> str:
         """Submit until acknowledged, as a client with an idempotency key does."""
+        return await self._until_acknowledged(lambda orchestrator: orchestrator.submit(submission))
+
+    async def signal(self, execution_id: str, name: str, data: dict[str, Any]) -> None:
+        """Send a signal until it is acknowledged, as a client with an idempotency key does."""
+        await self._until_acknowledged(
+            lambda orchestrator: orchestrator.signal(execution_id, name, data, id=f"{execution_id}-{name}")
+        )
+
+    async def _until_acknowledged(self, request: Callable[[Orchestrator], Coroutine[Any, Any, T]]) -> T:
         while True:
             server = self.server
             if server is not None:
                 try:
-                    return await server.call(lambda orchestrator: orchestrator.submit(submission), 30.0)
+                    return await server.call(request, 30.0)
                 except (ProcessCrashed, StoreUnavailable, TimeoutError):
                     pass
             await asyncio.sleep(0.3)

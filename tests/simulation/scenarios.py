@@ -10,11 +10,12 @@ from contextlib import contextmanager
 
 from msgspec import Struct, field
 
+from noetl.errors import Conflict
 from noetl.server.orchestrator.submissions import Submission
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import FaultInjector
 from tests.simulation.oracles import check, expected_outcomes
-from tests.simulation.playbooks import TEXTS, choose_playbooks, limits_of
+from tests.simulation.playbooks import ASKS, TEXTS, choose_playbooks, limits_of
 from tests.simulation.virtual_time import Deadlock, VirtualClock, VirtualLoop
 
 FAULT_SECONDS = 120.0  # faults are injected for this long
@@ -84,6 +85,9 @@ async def _run(
         for number, path in enumerate(paths)
     ]
     ids = await asyncio.gather(*submitted)
+    for number, (execution_id, path) in enumerate(zip(ids, paths, strict=True)):
+        if path == ASKS:
+            cluster.spawn(_answer(cluster, execution_id, random.Random(result.seed + number).uniform(0, 60)))
     ended = await _all_ended(cluster, FAULT_SECONDS)
     injector.stopped = True
     if not ended and not await _all_ended(cluster, RECOVERY_SECONDS):
@@ -94,6 +98,15 @@ async def _run(
     await asyncio.sleep(60)
     result.events = sum([len(await cluster.store.read(execution_id)) for execution_id in ids])
     result.violations += await check(cluster, dict(zip(ids, paths, strict=True)), expected_outcomes())
+
+
+async def _answer(cluster: Cluster, execution_id: str, after: float) -> None:
+    """Send the signal that an execution waits for: before it waits, while it waits, or at the instant it times out."""
+    await asyncio.sleep(after)
+    try:
+        await cluster.signal(execution_id, "go", {"n": 7})
+    except Conflict:
+        return  # it has failed, because three workers were lost
 
 
 async def _all_ended(cluster: Cluster, seconds: float) -> bool:

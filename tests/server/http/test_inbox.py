@@ -99,7 +99,12 @@ def test_the_api_lists_refuses_and_takes_answers(client: Client, cluster: Cluste
     execution_id = begin(client)
     entries = [each for each in client.inbox() if each["execution_id"] == execution_id]
     (entry,) = entries
-    assert (entry["signal"], entry["step"], entry["task"], entry["may_answer"]) == ("approve", "start", "approval", True)
+    assert (entry["signal"], entry["step"], entry["task"], entry["may_answer"]) == (
+        "approve",
+        "start",
+        "approval",
+        True,
+    )
     status, problem = cluster.ask("POST", f"/api/executions/{execution_id}/signal", {"name": "approve", "payload": {}})
     assert status == 400 and '"approved" is a required property' in problem["detail"]
     listed = cluster.ask("GET", "/api/executions?status=waiting")[1]["items"]
