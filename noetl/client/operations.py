@@ -109,6 +109,20 @@ class WebhookOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
 
 
+class ForkOptions(TypedDict, total=False):
+    """Options of `fork`."""
+
+    version: int | str | None
+    payload: Mapping[str, Any] | None  # instead of that of the execution
+    changes: Mapping[str, Any] | None  # merged over the payload
+
+
+class RerunOptions(ForkOptions, total=False):
+    """Options of `rerun`."""
+
+    failed: bool
+
+
 class _Submission(msgspec.Struct, kw_only=True):
     """The body of `POST /api/execute`."""
 
@@ -235,13 +249,37 @@ class Operations:
         execution_id: str,
         from_step: str | None = None,
         *,
-        payload: Mapping[str, Any] | None = None,
         key: str | None = None,
+        **options: Unpack[RerunOptions],
     ) -> Operation[str]:
-        """Run the playbook of an execution again, from a step if given; return the id of the new execution."""
-        body = {"from": from_step, "payload": None if payload is None else dict(payload)}
+        """Run the playbook of an execution again, from a step, or what `failed`; return the id of the new execution."""
+        body = {"from": from_step, **_given(options)}
         path = f"{_execution(execution_id)}/rerun"
         return _execution_id((yield Request("POST", path, body, headers=_idempotency(key))))
+
+    def plan_rerun(
+        self, execution_id: str, from_step: str | None = None, **options: Unpack[RerunOptions]
+    ) -> Operation[Document]:
+        """What a rerun would do: where it `starts`, the results that are `kept`, `changed` and `dropped`."""
+        body = {"from": from_step, "dry_run": True, **_given(options)}
+        return _document((yield Request("POST", f"{_execution(execution_id)}/rerun", body)))
+
+    def fork(
+        self, execution_id: str, at: int, *, key: str | None = None, **options: Unpack[ForkOptions]
+    ) -> Operation[str]:
+        """Start an execution with the results and the ctx after event `at` of another one; return its id."""
+        path = f"{_execution(execution_id)}/fork"
+        return _execution_id((yield Request("POST", path, {"at": at, **_given(options)}, headers=_idempotency(key))))
+
+    def plan_fork(self, execution_id: str, at: int, **options: Unpack[ForkOptions]) -> Operation[Document]:
+        """What a fork would do."""
+        body = {"at": at, "dry_run": True, **_given(options)}
+        return _document((yield Request("POST", f"{_execution(execution_id)}/fork", body)))
+
+    def compare(self, execution_id: str, other: str) -> Operation[Document]:
+        """What differs between two executions: version, inputs, steps, outputs, first_divergence."""
+        path = f"{_execution(execution_id)}/compare/{_execution(other).rpartition('/')[2]}"
+        return _document((yield Request("GET", path)))
 
     # ── inspect ─────────────────────────────────────────────────────────────────────────
 

@@ -22,7 +22,9 @@ OUTPUTS = {
 
 
 def test_every_example_has_an_expectation():
-    found = {str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.yaml") if not {"build", "jobs"} & {*file.parts}}
+    found = {
+        str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.yaml") if not {"build", "jobs"} & {*file.parts}
+    }
     assert found == {*OUTPUTS, "quickstart/playbook.yaml"}
 
 

@@ -71,6 +71,9 @@ class Backend(Protocol):
     async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
         """Answer a wait, or merge a payload into ctx."""
 
+    async def compare(self, execution_id: str, other: str) -> Document:
+        """What differs between two executions."""
+
     async def inbox(self) -> list[Document]:
         """The waits that a signal answers."""
 

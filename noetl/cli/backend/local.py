@@ -98,6 +98,16 @@ class LocalBackend:
     async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
         return await self._changed(execution_id, self._orchestrator.signal(execution_id, name, payload, by=user_name()))
 
+    async def plan_rerun(self, execution_id: str, fields: Mapping[str, Any]) -> Document:
+        """What a rerun would do."""
+        from noetl.server.orchestrator.submissions import RerunRequest
+
+        plan = await self._orchestrator.plan_rerun(RerunRequest(execution_id, **fields))
+        return msgspec.structs.asdict(plan)
+
+    async def compare(self, execution_id: str, other: str) -> Document:
+        return await self._orchestrator.compare(execution_id, other)
+
     async def inbox(self) -> list[Document]:
         from noetl.server.read_models.documents import inbox_document
 

@@ -60,6 +60,7 @@ class RemoteBackend:
     resume = _call(Client.resume)
     signal = _call(Client.signal)
     inbox = _list(Client.inbox)
+    compare = _call(Client.compare)
     register = _call(Client.register)
     playbooks = _list(Client.playbooks)
     playbook = _call(Client.playbook)

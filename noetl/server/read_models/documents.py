@@ -35,6 +35,8 @@ class Row(msgspec.Struct, gc=False):
     steps_done: int
     steps_running: int
     seq: int
+    rerun_of: str | None
+    forked_from: str | None
 
 
 def row_of(summary: ExecutionSummary) -> Row:
@@ -56,6 +58,8 @@ def row_of(summary: ExecutionSummary) -> Row:
         summary.steps_done,
         summary.steps_running,
         summary.seq,
+        summary.rerun_of,
+        summary.forked_from,
     )
 
 
@@ -109,6 +113,8 @@ def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:
         error=error["message"] if isinstance(error, Mapping) else error,
         steps_done=document["steps_done"],
         steps_running=document["steps_running"],
+        rerun_of=document.get("rerun_of"),
+        forked_from=document.get("forked_from"),
     )
 
 
