@@ -26,6 +26,7 @@ def _lazy(module: str, name: str = "experiment") -> Experiment:
 
 CHAOS: dict[str, Experiment] = {
     "kills": _lazy("kills"),
+    "sagas": _lazy("sagas"),
     "rolling": _lazy("kills", "rolling"),
     "restarts": _lazy("restarts"),
     "zombies": _lazy("zombies"),

@@ -11,8 +11,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any, LiteralString
 
 import psycopg
 from msgspec import Struct, field
@@ -64,6 +65,15 @@ workflow:
 """
 
 
+class Work(Struct, frozen=True):
+    """A playbook to run, the status it ends with, and a check of its side effects by the number of the request of each
+    execution."""
+
+    playbook: str
+    expected: str
+    check: Callable[[Cluster, dict[str, int]], list[str]]
+
+
 class KillReport(Struct):
     """The kills and their results."""
 
@@ -91,16 +101,16 @@ def kill_while_running(
     executions: int,
     kills: int,
     pause: float = 0.5,
-    seed: int = 1,
     within: float = 180.0,
     only: tuple[str, ...] = ("server", "worker", "nats", "postgres"),
     signum: signal.Signals = signal.SIGKILL,
+    work: Work | None = None,
 ) -> KillReport:
     """Kill components while executions are submitted and run; then every execution must end.
 
     The first kills hit every component once; the others are drawn by `SHARES`. A kill waits until a server is ready,
-    because otherwise a slow machine would only restart processes."""
-    draw = random.Random(seed)
+    because otherwise a slow machine would only restart processes. Without `work`, the playbook of this module runs."""
+    draw = random.Random(1)
     components = sorted(name for name in cluster.pids() if _kind(name) in only)
     untouched = draw.sample(components, len(components))
     done = KillReport()
@@ -112,7 +122,9 @@ def kill_while_running(
     def submit(offset: int) -> None:
         for number in range(offset, executions, 4):
             try:
-                found = cluster.submit(PLAYBOOK, {"dsn": dsn, "number": number}, f"chaos-{seed}-{number}")
+                found = cluster.submit(
+                    work.playbook if work else PLAYBOOK, {"dsn": dsn, "number": number}, f"chaos-{number}"
+                )
                 if numbers.setdefault(found, number) != number:
                     duplicates.append(f"{found} was acknowledged for two requests")
             except RuntimeError as problem:
@@ -139,13 +151,16 @@ def kill_while_running(
     done.recovered.append(time.monotonic() - stopped)
     done.seconds = time.monotonic() - began
     cluster.wait_until_ready(60)
-    done.report = check_executions(cluster.dsn, ids)
+    done.report = check_executions(cluster.dsn, ids, expected=work.expected if work else "success")
     failed = {each for each in ids for what in done.report.violations if each in what and POISON in what}
     done.poisoned = len(failed)
     done.report.violations = [what for what in done.report.violations if POISON not in what]
     done.report.violations += [*violations, *duplicates]
     done.report.violations += [f"execution {each} did not end within {within:g} s" for each in left]
-    done.report.violations += _effects(cluster, executions, {numbers[each] for each in failed})
+    if work is None:
+        done.report.violations += _effects(cluster, executions, {numbers[each] for each in failed})
+    else:
+        done.report.violations += work.check(cluster, numbers)
     return done
 
 
@@ -176,16 +191,18 @@ def _kind(name: str) -> str:
     return name.partition("-")[0]
 
 
-def _effects(cluster: Cluster, executions: int, failed: set[int]) -> list[str]:
-    """Effects that are duplicated or missing; failed requests may have missing effects."""
-    rows: list[tuple[int, int, int]] = []
+def read_rows(cluster: Cluster, query: LiteralString) -> list[tuple[Any, ...]]:
+    """The rows of a query, which is repeated while Postgres restarts."""
     for _ in range(50):
         with suppress(psycopg.OperationalError), psycopg.connect(cluster.dsn) as connection:
-            rows = connection.execute(
-                "SELECT number, item, count(*)::int FROM chaos_effects GROUP BY number, item"
-            ).fetchall()
-            break
+            return connection.execute(query).fetchall()
         time.sleep(0.2)
+    raise RuntimeError("Postgres is not available")
+
+
+def _effects(cluster: Cluster, executions: int, failed: set[int]) -> list[str]:
+    """Effects that are duplicated or missing; failed requests may have missing effects."""
+    rows = read_rows(cluster, "SELECT number, item, count(*)::int FROM chaos_effects GROUP BY number, item")
     counted = {(number, item): count for number, item, count in rows}
     violations = []
     for number in range(executions):

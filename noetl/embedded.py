@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -19,7 +19,7 @@ import msgspec
 from noetl.core.model.events import Recorded
 from noetl.core.model.ids import process_of
 from noetl.core.model.playbook import Limits
-from noetl.core.model.reference import Reference
+from noetl.core.model.reference import STORED, Reference, is_stored
 from noetl.core.model.tool import ToolFunction
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
@@ -110,12 +110,17 @@ class LocalEngine:
 
     async def result(self, execution_id: str) -> RunResult:
         """The current result of an execution."""
-        return await self.hydrated(run_result(execution_id, await self.orchestrator.progress(execution_id)))
+        result = run_result(execution_id, await self.orchestrator.progress(execution_id))
+        summary = await self.orchestrator.summary(execution_id)  # `waiting` and `paused` are not in the step table
+        return await self.hydrated(msgspec.structs.replace(result, status=summary.status))
 
     async def hydrated(self, result: RunResult) -> RunResult:
         """The result with its output loaded from the result store, unless it is larger than max_hydrate_bytes.
 
         So `data` is present whether or not the output was small enough for the log; `ref` is its reference."""
+        if any(map(is_stored, result.ctx.values())):
+            ctx = await self._restored(result.ctx)
+            result = msgspec.structs.replace(result, ctx=ctx)
         if result.output.get("data") is not None or result.output.get("ref") is None:
             return result
         reference = msgspec.convert(result.output["ref"], Reference)
@@ -124,6 +129,16 @@ class LocalEngine:
         except (PayloadUnavailable, StoreUnavailable):
             return result  # only the reference: too large, deleted, or not decodable
         return msgspec.structs.replace(result, output={**result.output, "data": data})
+
+    async def _restored(self, ctx: dict[str, Any]) -> dict[str, Any]:
+        resolver = RequestResolver(self.orchestrator.results, dict)
+        values = dict(ctx)
+        for key, value in ctx.items():
+            if is_stored(value):
+                with suppress(PayloadUnavailable, StoreUnavailable):  # the marker remains
+                    reference = msgspec.convert(value[STORED], Reference)
+                    values[key] = await resolver.hydrate(reference, Limits().max_hydrate_bytes)
+        return values
 
     async def close(self) -> None:
         """Stop the workers and close the back ends."""
@@ -182,7 +197,7 @@ async def open_local(
     from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials
     from noetl.server.lifecycle.external_changes import watch_external_changes
     from noetl.server.lifecycle.retention import collect
-    from noetl.storage.factory import open_process_locks, open_stores, open_triggers
+    from noetl.storage.factory import open_process_locks, open_stores, open_task_logs, open_triggers
     from noetl.storage.queue.memory import MemoryRunQueue
     from noetl.storage.results import open_results
     from noetl.tools.registry import specs
@@ -202,7 +217,9 @@ async def open_local(
         secrets = keychain or InstallationKeychain(InstalledCredentials(settings.home, database=database))
         closing.push_async_callback(secrets.close)
         orchestrator = build_orchestrator(
-            Stores(events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events)),
+            Stores(
+                events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events), open_task_logs(events)
+            ),
             specs,
             keychain=secrets,
             files=find_file,
@@ -215,7 +232,7 @@ async def open_local(
         closing.push_async_callback(orchestrator.close)
         if work:
             await orchestrator.load_limits()
-            pool = _create_pool(orchestrator, results, settings.slots, observer, load, clock or RealClock())
+            pool = _create_pool(orchestrator, results, settings, observer, load, clock or RealClock())
             closing.push_async_callback(close_loop_resources)
             closing.push_async_callback(pool.stop, grace=0.0)
             await pool.start()
@@ -255,17 +272,23 @@ def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[
 def _create_pool(
     orchestrator: Orchestrator,
     results: ResultStore,
-    slots: int,
+    settings: Settings,
     observer: TaskObserver | None,
     load: Callable[[str], ToolFunction] | None,
     clock: Clock,
 ) -> Pool:
+    from noetl.worker.bundles import BundleFolders
     from noetl.worker.factory import create_pool
     from noetl.worker.host import HostServices, TaskObserver
 
-    services = HostServices(results, observer=observer or TaskObserver())
+    services = HostServices(
+        results,
+        observer=observer or TaskObserver(),
+        record_inputs=settings.record_inputs,
+        bundles=BundleFolders(settings.home / "bundles"),
+    )
     worker = f"local-{os.getpid()}"
-    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=slots, load=load)
+    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=settings.slots, load=load)
 
 
 async def find_file(path: str, caller: str) -> tuple[str, str] | None:

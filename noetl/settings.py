@@ -29,7 +29,9 @@ from noetl.errors import RequestRefused
 
 PREFIX = "NOETL_"
 PROJECT_FILE = "noetl.toml"
+PROJECT_TABLES = ("project", "profile")  # of the project file: they describe the project, not the installation
 ENV_FILE = ".env"
+SEE_SETTINGS = "; see `noetl config show`"
 USER_FILE = "config.toml"
 
 
@@ -50,6 +52,7 @@ class Settings(Struct, frozen=True):
     server_drain_seconds: float
     worker_pool: str
     worker_drain_seconds: float
+    secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
     log_format: str
     traces: str
@@ -57,6 +60,7 @@ class Settings(Struct, frozen=True):
     nats_url: str | None
     nats_prefix: str
     sqlite_wal_preallocate: bool
+    record_inputs: bool
 
 
 class BadSetting(RequestRefused):
@@ -295,6 +299,12 @@ TABLE: tuple[Setting, ...] = (
         "pool that a worker leases runs from; several pools share its slots by weight: `default=3,reports=1`",
     ),
     Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
+    Setting(
+        "secrets.folders",
+        _texts,
+        ("/run/secrets", "/var/run/secrets", "/etc/noetl/secrets"),
+        "folders in which keychain entries of `kind: file` may read files on a server",
+    ),
     Setting("private_networks", _networks, (), "private networks that the tools of a worker may connect to"),
     Setting("log.format", _one_of("text", "json"), "text", "log format of servers and workers: `text` or `json`"),
     Setting(
@@ -322,6 +332,12 @@ TABLE: tuple[Setting, ...] = (
         _boolean,
         False,
         "preallocate SQLite's write-ahead log: `on` or `off`; shortens the first commits of a new log by about 15%",
+    ),
+    Setting(
+        "record_inputs",
+        _boolean,
+        True,
+        "record the rendered input of every task attempt in the event log: `on` or `off` (embedded engine and workers)",
     ),
 )
 
@@ -433,11 +449,11 @@ def _from_toml(file: Path, warnings: list[str]) -> dict[str, Any]:
         raise BadSetting(f"{file} is not valid TOML: {problem}") from None
     known = {setting.name: setting.attribute for setting in TABLE}
     found: dict[str, Any] = {}
-    for name, value in _leaves(document):
+    for name, value in _leaves({key: value for key, value in document.items() if key not in PROJECT_TABLES}):
         if name in known:
             found[known[name]] = value
         else:
-            warnings.append(f"{file}: unknown setting {name}{_suggestion(name, list(known))}")
+            warnings.append(f"{file}: unknown setting {name}{similar(name, list(known), SEE_SETTINGS)}")
     return found
 
 
@@ -449,11 +465,12 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + key, value
 
 
-def _suggestion(name: str, known: list[str]) -> str:
+def similar(name: str, known: list[str], otherwise: str = "") -> str:
+    """The end of a message about an unknown name: a similar one, if there is one."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else "; see `noetl config show`"
+    return f"; did you mean {close[0]}?" if close else otherwise
 
 
 def _read(file: Path) -> str | None:

@@ -9,6 +9,7 @@ import click
 
 from docs.generate.api_page import api_page
 from docs.generate.messages_page import messages_page
+from docs.generate.seed_audit_page import seed_audit_page
 from docs.generate.tool_pages import write_tool_pages
 from noetl.cli.app import COMMANDS, noetl
 from noetl.core.language.reference.grammar_page import grammar_page
@@ -142,4 +143,5 @@ def write_pages(folder: Path) -> None:
     (folder / "metrics.md").write_text(metrics_page(), encoding="utf-8")
     (folder / "messages.md").write_text(messages_page(), encoding="utf-8")
     (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
+    (folder / "seed-audit.md").write_text(seed_audit_page(), encoding="utf-8")
     write_tool_pages(folder / "tools")

@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "executions": "executions.inspect:executions",
     "status": "executions.inspect:status",
     "events": "executions.inspect:events",
+    "logs": "executions.logs:logs",
     "replay": "executions.inspect:replay",
     "why": "executions.inspect:why",
     "execute": "run:execute",
@@ -40,23 +41,27 @@ COMMANDS: dict[str, str] = {
     "rerun": "executions.rerun:rerun",
     "fork": "executions.rerun:fork",
     "compare": "executions.rerun:compare",
+    "new": "projects.new:new",
+    "apply": "projects.apply:apply",
+    "diff": "projects.apply:diff",
     "register": "playbooks.catalog:register",
     "catalog": "playbooks.catalog:catalog",
     "schedule": "admin.schedule:schedule",
     "webhook": "admin.webhook:webhook",
+    "trigger": "admin.trigger:trigger",
     "limit": "admin.limit:limit",
     "credential": "admin.credential:credential",
     "token": "admin.token:token",
     "server": "processes.lifecycle:server",
     "worker": "processes.lifecycle:worker",
-    "dev": "processes.lifecycle:dev",
+    "dev": "processes.dev:dev",
     "retention": "executions.retention:retention",
     "config": "admin.installation:config",
     "doctor": "admin.installation:doctor",
     "completion": "admin.installation:completion",
 }
 # Other names of commands; they work and are not listed.
-ALIASES = {"lint": "validate"}
+ALIASES = {"lint": "validate", "init": "new"}
 REMOVED = {"cluster": "`make cluster` in a checkout of the repository starts a local cluster"}
 
 

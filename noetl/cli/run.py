@@ -6,17 +6,22 @@ import asyncio
 import os
 import shlex
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
+from noetl.cli.projects.options import profile_option
 from noetl.cli.target import Target, store_option, with_server
+from noetl.core.model.bundle import split_bundle_file
+from noetl.core.model.merge import deep_merge
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
     from noetl.cli.output.display import Display
+    from noetl.cli.projects.project import ProjectProfile
     from noetl.client import Client
     from noetl.core.model.playbook import Playbook
     from noetl.embedded import LocalEngine
@@ -44,6 +49,7 @@ wait_option = click.option("--wait/--no-wait", default=True, help="Wait for the 
 @strict
 @legacy
 @timeout_option
+@profile_option
 @store_option
 @json_options
 def run(
@@ -53,6 +59,7 @@ def run(
     strict: bool,
     legacy: bool,
     timeout: float | None,
+    profile: str | None,
     store: str | None,
     as_json: bool,
 ) -> int:
@@ -67,11 +74,14 @@ def run(
     given = read_payload(payload, sets)
     named = _from_file(source) if _is_file_name(source) else None
     checked = _compile(named, source, strict, legacy) if named is not None else None
+    chosen = _profile(profile, named)
 
     async def begin(engine: LocalEngine) -> str:
         from noetl.server.orchestrator.submissions import Submission
 
         found = named or await _registered(engine, source) or _from_file(source)
+        if chosen is not None:
+            found = await _with_profile(engine, found, chosen)
         request = Submission(
             text=found.text.decode("utf-8-sig"),
             file=found.file,
@@ -94,6 +104,7 @@ def run(
 @legacy
 @timeout_option
 @wait_option
+@profile_option
 @click.option("--key", metavar="TEXT", help="Idempotency key: commands with the same key start one execution.")
 @with_server
 @json_options
@@ -105,6 +116,7 @@ def execute(
     legacy: bool,
     timeout: float | None,
     wait: bool,
+    profile: str | None,
     key: str | None,
     target: Target,
     as_json: bool,
@@ -118,12 +130,24 @@ def execute(
 
     request: dict[str, Any] = {"payload": read_payload(payload, sets), "key": key, "strict": strict, "legacy": legacy}
     path, version = split_version(source)
-    if _is_file_name(source):
-        request["content"] = _text(_from_file(source), source)
+    packed = None
+    found = _from_file(source) if _is_file_name(source) else None
+    chosen = _profile(profile, found)
+    if chosen is not None:
+        target = chosen.target(target)
+    if found is not None:
+        from noetl.cli.projects.named_files import pack_file
+
+        packed, _ = pack_file(found.file or source, found.text, chosen.values if chosen else None)
+        request |= {"content": packed.text, "file": packed.file}
     else:
         request |= {"path": path, "version": version}
+        if chosen is not None:
+            request["payload"] = deep_merge(chosen.values.workload, request["payload"])
 
     def begin(client: Client) -> str:
+        if packed is not None and packed.file:
+            client.add_bundle(packed.bundle, packed.contents)
         return client.submit(**request)
 
     return asyncio.run(run_remotely(begin, target, timeout, wait, as_json))
@@ -202,6 +226,27 @@ def _text(found: Found, source: str) -> str:
         return found.text.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise RequestRefused(f"{source} is not UTF-8 text (byte {problem.start})") from None
+
+
+def _profile(name: str | None, found: Found | None) -> ProjectProfile | None:
+    """A profile of the project around a file, or around the working folder."""
+    if name is None:
+        return None
+    from noetl.cli.projects.project import open_project
+
+    return open_project(Path(found.file).parent if found is not None and found.file else Path()).profile(name)
+
+
+async def _with_profile(engine: LocalEngine, found: Found, profile: ProjectProfile) -> Found:
+    """The playbook in a bundle with the values of a profile, as a server runs it."""
+    from noetl.cli.backend.local import LocalBackend
+    from noetl.cli.projects.named_files import pack_file
+
+    if not found.file or split_bundle_file(found.file) is not None:
+        raise RequestRefused("--profile needs a file of a project, or a playbook that was applied with the profile")
+    packed, _ = pack_file(found.file, found.text, profile.values)
+    await LocalBackend(engine).add_bundle(packed.bundle, packed.contents)
+    return Found(found.text, packed.file, found.version)
 
 
 class Found(NamedTuple):

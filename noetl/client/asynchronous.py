@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from noetl.client.operations import Operation, Operations, Pages, StreamEnd, stream_path
+from noetl.client.operations import Operation, Operations, Pages, StreamEnd, log_stream_path, stream_path
 from noetl.client.server_settings import server_settings
 from noetl.transport.api_connection import Request
 from noetl.transport.async_api_connection import AsyncApiConnection
@@ -76,12 +76,15 @@ class AsyncClient:
     summary = _call(Operations.summary)
     execution = _call(Operations.execution)
     events = _iterate(Operations.events)
+    logs = _iterate(Operations.logs)
     state = _call(Operations.state)
     why = _call(Operations.why)
     graph = _call(Operations.graph)
     workers = _call(Operations.workers)
     session = _call(Operations.session)
     register = _call(Operations.register)
+    add_bundle = _call(Operations.add_bundle)
+    bundle = _call(Operations.bundle)
     playbooks = _iterate(Operations.playbooks)
     playbook = _call(Operations.playbook)
     validate = _call(Operations.validate)
@@ -100,6 +103,15 @@ class AsyncClient:
     limits = _iterate(Operations.limits)
     limit = _call(Operations.limit)
     remove_limit = _call(Operations.remove_limit)
+    triggers = _iterate(Operations.triggers)
+    trigger = _call(Operations.trigger)
+    put_trigger = _call(Operations.put_trigger)
+    pause_trigger = _call(Operations.pause_trigger)
+    resume_trigger = _call(Operations.resume_trigger)
+    remove_trigger = _call(Operations.remove_trigger)
+    deliveries = _iterate(Operations.deliveries)
+    delivery = _call(Operations.delivery)
+    replay_delivery = _call(Operations.replay_delivery)
     add_webhook = _call(Operations.add_webhook)
     webhooks = _iterate(Operations.webhooks)
     remove_webhook = _call(Operations.remove_webhook)
@@ -109,6 +121,12 @@ class AsyncClient:
         """Yield events with seq > after as they are recorded, until the execution has ended; reconnects if needed."""
         async for data in self._connection.stream(stream_path(execution_id), after):
             yield msgspec.json.decode(data)
+
+    async def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+        """Yield lines of tasks as they are printed, until the execution has ended; reconnects if needed."""
+        async for data in self._connection.stream(log_stream_path(execution_id), after):
+            for line in msgspec.json.decode(data):
+                yield line
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from noetl.client.operations import Operation, Operations, Pages, StreamEnd, stream_path
+from noetl.client.operations import Operation, Operations, Pages, StreamEnd, log_stream_path, stream_path
 from noetl.client.server_settings import server_settings
 from noetl.transport.api_connection import ApiConnection, Request, Stop
 
@@ -71,12 +71,15 @@ class Client:
     summary = _call(Operations.summary)
     execution = _call(Operations.execution)
     events = _iterate(Operations.events)
+    logs = _iterate(Operations.logs)
     state = _call(Operations.state)
     why = _call(Operations.why)
     graph = _call(Operations.graph)
     workers = _call(Operations.workers)
     session = _call(Operations.session)
     register = _call(Operations.register)
+    add_bundle = _call(Operations.add_bundle)
+    bundle = _call(Operations.bundle)
     playbooks = _iterate(Operations.playbooks)
     playbook = _call(Operations.playbook)
     validate = _call(Operations.validate)
@@ -95,6 +98,15 @@ class Client:
     limits = _iterate(Operations.limits)
     limit = _call(Operations.limit)
     remove_limit = _call(Operations.remove_limit)
+    triggers = _iterate(Operations.triggers)
+    trigger = _call(Operations.trigger)
+    put_trigger = _call(Operations.put_trigger)
+    pause_trigger = _call(Operations.pause_trigger)
+    resume_trigger = _call(Operations.resume_trigger)
+    remove_trigger = _call(Operations.remove_trigger)
+    deliveries = _iterate(Operations.deliveries)
+    delivery = _call(Operations.delivery)
+    replay_delivery = _call(Operations.replay_delivery)
     add_webhook = _call(Operations.add_webhook)
     webhooks = _iterate(Operations.webhooks)
     remove_webhook = _call(Operations.remove_webhook)
@@ -104,6 +116,11 @@ class Client:
         """Yield events with seq > after as they are recorded, until the execution has ended; reconnects if needed."""
         for data in self._connection.stream(stream_path(execution_id), after, stop=stop):
             yield msgspec.json.decode(data)
+
+    def follow_logs(self, execution_id: str, after: int = 0, *, stop: Stop | None = None) -> Iterator[dict[str, Any]]:
+        """Yield lines of tasks as they are printed, until the execution has ended; reconnects if needed."""
+        for data in self._connection.stream(log_stream_path(execution_id), after, stop=stop):
+            yield from msgspec.json.decode(data)
 
     def close(self) -> None:
         """Close the connection."""

@@ -15,13 +15,14 @@ from urllib.parse import quote
 
 import msgspec
 
+from noetl.core.model.bundle import Bundle
 from noetl.core.model.events import seconds
 from noetl.core.model.playbook import Limits
 from noetl.errors import Conflict, NotFound, PayloadUnavailable
 from noetl.server.read_models.documents import result_of, summary_of
 from noetl.server.read_models.summaries import RunResult
 from noetl.storage.ports.events import ExecutionSummary
-from noetl.storage.ports.playbooks import StoredPlaybook
+from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 from noetl.transport.api_connection import Request, diagnostics
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class SubmitOptions(TypedDict, total=False):
     """Options of `submit` and `run`."""
 
     content: str | None  # the text of a playbook, instead of a registered path
+    file: str  # of `content`, in a bundle
     version: int | str | None
     entry_step: str | None
     return_step: str | None
@@ -129,6 +131,7 @@ class _Submission(msgspec.Struct, kw_only=True):
     path: str | None
     payload: dict[str, Any]
     content: str | None = None
+    file: str = ""
     version: int | str | None = None
     entry_step: str | None = None
     return_step: str | None = None
@@ -210,9 +213,9 @@ class Operations:
 
     # ── control ─────────────────────────────────────────────────────────────────────────
 
-    def cancel(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
-        """Cancel an execution; Conflict when it has already ended."""
-        return (yield from _control(execution_id, "cancel", {"reason": reason}))
+    def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> Operation[ExecutionSummary]:
+        """Cancel an execution; Conflict when it has already ended. `compensate` undoes its completed steps."""
+        return (yield from _control(execution_id, "cancel", {"reason": reason, "compensate": compensate}))
 
     def pause(self, execution_id: str, reason: str = "") -> Operation[ExecutionSummary]:
         """Start no new run in an execution."""
@@ -309,6 +312,21 @@ class Operations:
         """The events recorded so far with seq > after, in order."""
         return Pages(f"{_execution(execution_id)}/events", _document, {"after": after})
 
+    def logs(
+        self,
+        execution_id: str,
+        after: int = 0,
+        *,
+        step: str | None = None,
+        iteration: str | None = None,
+        attempt: int | None = None,
+        stream: str | None = None,
+        search: str | None = None,
+    ) -> Pages[Document]:
+        """The lines that tasks have printed so far, with seq > after, in order."""
+        where = {"step": step, "iteration": iteration, "attempt": attempt, "stream": stream, "search": search}
+        return Pages(f"{_execution(execution_id)}/logs", _document, {**where, "after": after})
+
     def state(self, execution_id: str, at: int | None = None) -> Operation[Document]:
         """The state of an execution, now or after event `at`."""
         return _document((yield Request("GET", f"{_execution(execution_id)}/state", query={"at": at})))
@@ -332,10 +350,35 @@ class Operations:
 
     # ── catalog ─────────────────────────────────────────────────────────────────────────
 
-    def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> Operation[StoredPlaybook]:
-        """Register a new version under the playbook's own path; the same text again is the same version."""
-        body = {"content": content, "strict": strict, "legacy": legacy}
+    def register(
+        self,
+        content: str,
+        *,
+        strict: bool = False,
+        legacy: bool = False,
+        file: str = "",
+        origin: Origin | None = None,
+    ) -> Operation[StoredPlaybook]:
+        """Register a new version under the playbook's own path; the same text again is the same version.
+
+        `file` is `bundle:DIGEST/PATH` if files travel with the playbook (`add_bundle`)."""
+        body: Document = {"content": content, "strict": strict, "legacy": legacy, "file": file}
+        if origin is not None:
+            body["origin"] = msgspec.to_builtins(origin)
         return _stored({**(yield Request("POST", "/api/catalog/register", body)), "content": content})
+
+    def add_bundle(self, bundle: Bundle, contents: Mapping[str, bytes]) -> Operation[str]:
+        """Send a bundle and those of its files that the server does not have; return its digest."""
+        body = {"files": bundle.files, "profile": msgspec.to_builtins(bundle.profile)}
+        added = yield Request("POST", "/api/bundles", body)
+        for digest in added["missing"]:
+            yield Request("PUT", f"/api/files/{digest}", contents[digest], raw=True)
+        return str(added["digest"])
+
+    def bundle(self, digest: str) -> Operation[Bundle]:
+        """The files and the profile of a bundle."""
+        found = yield Request("GET", f"/api/bundles/{digest}")
+        return msgspec.convert({"files": found["files"], "profile": found["profile"]}, Bundle)
 
     def playbooks(self, search: str | None = None) -> Pages[StoredPlaybook]:
         """The newest version of every path, without the texts."""
@@ -421,6 +464,53 @@ class Operations:
         """Remove a limit."""
         yield Request("DELETE", _limit(subject, name))
 
+    # ── triggers ────────────────────────────────────────────────────────────────────────
+
+    def triggers(self, kind: str | None = None) -> Pages[Document]:
+        """All triggers, by kind and name."""
+        return Pages("/api/triggers", _document, {"kind": kind} if kind else {})
+
+    def trigger(self, kind: str, name: str) -> Operation[Document]:
+        """A trigger with its newest delivery."""
+        return _document((yield Request("GET", _trigger(kind, name))))
+
+    def put_trigger(self, kind: str, name: str, definition: Mapping[str, Any]) -> Operation[Document]:
+        """Create a trigger, or replace its definition."""
+        return _document((yield Request("PUT", _trigger(kind, name), dict(definition))))
+
+    def pause_trigger(self, kind: str, name: str) -> Operation[Document]:
+        """Pause a trigger."""
+        return _document((yield Request("POST", _trigger(kind, name) + "/pause")))
+
+    def resume_trigger(self, kind: str, name: str) -> Operation[Document]:
+        """Resume a trigger."""
+        return _document((yield Request("POST", _trigger(kind, name) + "/resume")))
+
+    def remove_trigger(self, kind: str, name: str) -> Operation[None]:
+        """Delete a trigger."""
+        yield Request("DELETE", _trigger(kind, name))
+
+    def deliveries(
+        self,
+        kind: str | None = None,
+        name: str | None = None,
+        status: str | None = None,
+        *,
+        limit: int | None = None,
+    ) -> Pages[Document]:
+        """Deliveries of triggers, newest first."""
+        query = {"kind": kind, "name": name, "status": status}
+        given = {each: value for each, value in query.items() if value}
+        return Pages("/api/deliveries", _document, given, "before", limit)
+
+    def delivery(self, id: str) -> Operation[Document]:
+        """A delivery with its payload."""
+        return _document((yield Request("GET", _item("deliveries", id))))
+
+    def replay_delivery(self, id: str) -> Operation[Document]:
+        """Start another execution with the payload of a delivery."""
+        return _document((yield Request("POST", _item("deliveries", id) + "/replay")))
+
     # ── webhooks ────────────────────────────────────────────────────────────────────────
 
     def add_webhook(self, path: str, **options: Unpack[WebhookOptions]) -> Operation[Document]:
@@ -442,6 +532,11 @@ class Operations:
         at = str(int(time.time()))
         headers = {TIMESTAMP: at, SIGNATURE: f"sha256={sign(secret, at, body)}"}
         return _execution_id((yield Request("POST", _item("webhooks", name), body, headers=headers)))
+
+
+def log_stream_path(execution_id: str) -> str:
+    """The path of the stream of task logs."""
+    return f"{_execution(execution_id)}/logs/stream"
 
 
 def stream_path(execution_id: str) -> str:
@@ -473,6 +568,10 @@ def _idempotency(key: str | None) -> dict[str, str]:
     return {"Idempotency-Key": key or f"client-{secrets.token_hex(16)}"}
 
 
+def _trigger(kind: str, name: str) -> str:
+    return f"{_item('triggers', kind)}/{quote(name, safe='')}"
+
+
 def _given(options: Mapping[str, Any]) -> Document:
     return {name: value for name, value in options.items() if value is not None}
 
@@ -496,4 +595,6 @@ def _stored(document: Document) -> StoredPlaybook:
         digest=document["digest"],
         text=document.get("content", ""),
         registered_at=seconds(document["registered_at"]),
+        file=document.get("file", ""),
+        origin=msgspec.convert(document.get("origin", {}), Origin),
     )

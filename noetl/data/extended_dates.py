@@ -68,12 +68,12 @@ def _dated(days: int, clock: str) -> str:
     eras, rest = divmod(days + 719_162, 146_097)  # 400 years have the same days as any other 400
     near = date(1, 1, 1) + timedelta(days=rest)
     year = near.year + 400 * eras
-    said = f"{year:04}" if year > 0 else f"{1 - year:04}"
-    return f"{said}-{near.month:02}-{near.day:02}{clock}{'' if year > 0 else ' BC'}"
+    text = f"{year:04}" if year > 0 else f"{1 - year:04}"
+    return f"{text}-{near.month:02}-{near.day:02}{clock}{'' if year > 0 else ' BC'}"
 
 
-def mended(array: Any) -> Any:
-    """A column as the bulk driver of Postgres gives it, with infinity as infinity: its own arithmetic turns it over."""
+def with_infinity(array: Any) -> Any:
+    """A date or time column of the bulk driver of Postgres, with infinite values restored."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

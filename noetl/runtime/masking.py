@@ -112,6 +112,11 @@ class Masker:
     def __bool__(self) -> bool:
         return bool(self._forms or self._short)
 
+    @property
+    def longest(self) -> int:
+        """The length of the longest form of a secret."""
+        return len(self._forms[0]) if self._forms else 0
+
     def add(self, *values: Any) -> None:
         """Add keychain values: texts, or mappings and lists of them."""
         fresh = set().union(*map(secret_texts, values)) - self._known

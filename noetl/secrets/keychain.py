@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from noetl.core.model.bundle import split_bundle_file
 from noetl.core.model.playbook import KeychainEntry
+from noetl.core.templates.paths import with_checked_paths
 from noetl.core.templates.template import compile_value
 from noetl.errors import NoetlError, RequestRefused, SecretUnavailable, TemplateError
 from noetl.secrets.source import SecretRequest, one_or_all
@@ -51,6 +53,26 @@ def own_variables_are_private(name: str) -> bool:
     return not name.upper().startswith("NOETL_")
 
 
+_KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
+
+
+def no_kernel_files(path: str) -> bool:
+    """The policy of an embedded engine for `file` entries: no file of the kernel, such as `/proc/self/environ`."""
+    return not _is_inside(path, _KERNEL_FOLDERS)
+
+
+def only_inside(folders: Sequence[str], home: Path) -> Callable[[str], bool]:
+    """The policy of a shared server for `file` entries: files in these folders, but not in its home folder."""
+    allowed = tuple(os.path.realpath(folder) for folder in folders)
+    own = (os.path.realpath(home),)
+    return lambda path: no_kernel_files(path) and _is_inside(path, allowed) and not _is_inside(path, own)
+
+
+def _is_inside(path: str, folders: Sequence[str]) -> bool:
+    real = os.path.realpath(path)
+    return any(real == folder or real.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
 class InstallationKeychain:
     """`ports.Keychain`: declared entries by kind, other names as stored credentials."""
 
@@ -61,7 +83,7 @@ class InstallationKeychain:
         environment: Mapping[str, str] | None = None,
         allows_address: Callable[[str], bool] | None = None,
         allows_variable: Callable[[str], bool] = own_variables_are_private,
-        allows_file: Callable[[str], bool] = lambda path: True,
+        allows_file: Callable[[str], bool] = no_kernel_files,
     ) -> None:
         self.credentials = credentials
         self._environment = os.environ if environment is None else environment
@@ -204,12 +226,6 @@ class InstalledCredentials:
         return int((await self._database.row(query))[0])
 
 
-def allow_outside(home: Path) -> Callable[[str], bool]:
-    """The policy of a shared server for `file` entries: every file outside of its home folder."""
-    own = os.path.realpath(home)
-    return lambda path: os.path.commonpath([own, os.path.realpath(path)]) != own
-
-
 class _Resolution:
     """One resolution of several names: the values found so far and the path of names in progress."""
 
@@ -219,7 +235,8 @@ class _Resolution:
         self.keychain = keychain
         self.entries = entries
         self.workload = workload
-        self.folder = str(Path(file).parent) if file else "."
+        # A bundle has no secrets: its playbooks read files of the machine of the server.
+        self.folder = str(Path(file).parent) if file and split_bundle_file(file) is None else "."
         self.found: dict[str, Any] = {}
         self.path: list[str] = []
 
@@ -303,6 +320,8 @@ class _Resolution:
             if parts[0] == "keychain" and len(parts) > 1
         }
         values = {name: await self.value(name) for name in sorted(wanted)}
+        if field in ("path", "file"):
+            compiled = compile_value(with_checked_paths(value))
         try:
             return compiled.evaluate({**self.workload, "workload": self.workload, "keychain": values})
         except TemplateError as problem:

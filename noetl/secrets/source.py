@@ -5,7 +5,9 @@ Invariant: an error message never contains the value of a secret.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -175,12 +177,21 @@ def data_or_text(text: str) -> Any:
 
 def read_secret_file(request: SecretRequest, path: Path, format: str) -> Any:
     """The content of a file: text, or the value of a JSON or YAML document."""
-    if not request.allows_file(str(path.resolve())):
-        raise request.unavailable(f"access to the file {path} is not allowed in this installation")
+    real = os.path.realpath(path)
+    if not request.allows_file(real):
+        raise request.unavailable(
+            f"access to the file {path} is not allowed in this installation; the setting `secrets.folders` lists the "
+            "folders of secret files"
+        )
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise request.unavailable(f"the file {path} is larger than {MAX_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8-sig")
+        # The real path is opened without following links: what was checked is what is read.
+        with os.fdopen(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise request.unavailable(f"{path} is not a file")
+            if status.st_size > MAX_BYTES:
+                raise request.unavailable(f"the file {path} is larger than {MAX_BYTES:,} bytes")
+            text = file.read(MAX_BYTES + 1).decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
         raise request.unavailable(f"the file {path} is not UTF-8 text", "parse") from wrong
     except OSError as failure:

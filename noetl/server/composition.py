@@ -18,9 +18,11 @@ from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.concurrency.limits import ChangeNotifier, Limits
 from noetl.server.dispatch.enqueuer import Enqueuer
+from noetl.server.dispatch.task_logs import TaskLogs
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.children import Children
+from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.lifecycle.timers import Timers
 from noetl.server.orchestrator.catalog import Catalog, Files
 from noetl.server.orchestrator.effect_handler import EffectHandler, EndNotifier
@@ -37,7 +39,9 @@ from noetl.storage.ports.playbooks import PlaybookStore
 from noetl.storage.ports.queue import RunQueue
 from noetl.storage.ports.results import ResultStore
 from noetl.storage.ports.secrets import Keychain
+from noetl.storage.ports.task_logs import TaskLogStore
 from noetl.storage.ports.triggers import TriggerStore
+from noetl.storage.task_logs.memory import MemoryTaskLogStore
 
 Specs = Callable[[], Mapping[str, ToolSpec]]
 
@@ -50,6 +54,7 @@ class Stores(Struct, frozen=True):
     results: ResultStore
     queue: RunQueue
     triggers: TriggerStore | None = None  # of concurrency limits; None: no limits
+    task_logs: TaskLogStore | None = None  # None: in memory
 
 
 class Cluster(Struct, frozen=True):
@@ -66,6 +71,7 @@ class Options(Struct, frozen=True):
     cached_executions: int = 2_000  # idle executions in memory; of ended ones only the summary
     process_number: int | None = None  # part of execution ids; None: random
     performs_effects: bool = True  # False: only append; another process performs the effects
+    watch: DecisionWatch = NOT_WATCHED  # the deadline of decisions
     stored_timers: bool = False  # timers of waiting executions are read from the store (`lifecycle.wait_timers`)
 
 
@@ -93,6 +99,7 @@ def build_orchestrator(
         clock=clock,
         nondeterminism=nondeterminism or SystemNondeterminism(clock),
         limiter=limiter,
+        watch=options.watch,
         shared=shared,
     )
 
@@ -107,6 +114,7 @@ def build_orchestrator(
         limiter=limiter,
         background=background,
         clock=clock,
+        task_logs=TaskLogs(stores.task_logs or MemoryTaskLogStore(), stores.events),
         keychain=keychain,
         heartbeats=cluster.heartbeats,
         term=options.lease_seconds,

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noetl import __version__
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from noetl.secrets.keychain import InstalledCredentials
     from noetl.server.composition import Stores
     from noetl.server.http.dependencies import AppState
+    from noetl.server.lifecycle.decision_watch import DecisionWatch
     from noetl.server.lifecycle.membership import HeartbeatMonitor
     from noetl.server.orchestrator.service import Orchestrator
     from noetl.storage.cluster.postgres import PostgresCluster
@@ -154,8 +156,10 @@ class Server:
         from noetl.server.answer_links import AnswerLinks
         from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
+        from noetl.server.lifecycle.decision_watch import MappedDecisionWatch
         from noetl.server.scheduling.deliveries import Deliveries
         from noetl.server.scheduling.kinds import KINDS
+        from noetl.server.scheduling.resources import TriggerResources
         from noetl.server.scheduling.schedules import Schedules
         from noetl.server.scheduling.trigger_service import Triggers
         from noetl.server.scheduling.webhooks import Webhooks
@@ -165,19 +169,24 @@ class Server:
         async with AsyncExitStack() as closing:
             self._begin_tracing(closing)
             backends = self._open_backends(closing)
-            orchestrator = await self._build_orchestrator(backends)
+            watch = MappedDecisionWatch(Path(self.settings.home) / "deciding")
+            closing.callback(watch.close)
+            orchestrator = await self._build_orchestrator(backends, watch)
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
             triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
             deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock)
+            schedules = Schedules(triggers, deliveries, clock)
+            webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
             self._state = AppState(
                 orchestrator=orchestrator,
                 tokens=self.tokens,
                 specs=specs,
                 credentials=backends.credentials,
-                schedules=Schedules(triggers, deliveries, clock),
-                webhooks=Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock),
+                schedules=schedules,
+                webhooks=webhooks,
                 triggers=triggers,
                 deliveries=deliveries,
+                resources=TriggerResources(deliveries, schedules, webhooks),
                 answer_links=AnswerLinks(partial(open_ring, self.settings.home, os.environ)),
                 version=__version__,
             )
@@ -202,9 +211,15 @@ class Server:
     def _open_backends(self, closing: AsyncExitStack) -> _Backends:
         """Open all back ends; `closing` closes them in reverse order."""
         from noetl.runtime.network_policy import AddressPolicy
-        from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, allow_outside
+        from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, only_inside
         from noetl.server.composition import Stores
-        from noetl.storage.factory import open_deliveries, open_process_locks, open_server_stores, open_triggers
+        from noetl.storage.factory import (
+            open_deliveries,
+            open_process_locks,
+            open_server_stores,
+            open_task_logs,
+            open_triggers,
+        )
         from noetl.storage.results import open_results
         from noetl.transport.notifying_queue import NotifyingRunQueue
 
@@ -212,7 +227,8 @@ class Server:
         address = f"{settings.server_host}:{settings.server_port}"
         opened = open_server_stores(settings.store, address, preallocate_wal=settings.sqlite_wal_preallocate)
         events = opened.events
-        triggers = open_triggers(events)  # before the database is used: its tables are created with the others
+        # Before the database is used: their tables are created with the others.
+        triggers, task_logs = open_triggers(events), open_task_logs(events)
         deliveries = open_deliveries(events)
         closing.push_async_callback(events.close)
         locks = open_process_locks(settings.store)
@@ -225,12 +241,12 @@ class Server:
         keychain = InstallationKeychain(
             credentials,
             allows_address=AddressPolicy(private=False, networks=settings.private_networks).allows,
-            allows_file=allow_outside(settings.home),
+            allows_file=only_inside(settings.secrets_folders, settings.home),
         )
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
         queue = opened.queue if bus is None else NotifyingRunQueue(opened.queue, bus)
-        stores = Stores(events, opened.playbooks, results, queue, triggers)
+        stores = Stores(events, opened.playbooks, results, queue, triggers, task_logs)
         return _Backends(stores, triggers, deliveries, opened.cluster, locks, credentials, keychain, bus)
 
     def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:
@@ -244,7 +260,7 @@ class Server:
         closing.push_async_callback(bus.close)
         return bus
 
-    async def _build_orchestrator(self, backends: _Backends) -> Orchestrator:
+    async def _build_orchestrator(self, backends: _Backends, watch: DecisionWatch) -> Orchestrator:
         from noetl.server.composition import Cluster, Options, build_orchestrator
         from noetl.tools.registry import specs
 
@@ -256,7 +272,10 @@ class Server:
             keychain=backends.keychain,
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
             options=Options(
-                lease_seconds=self.settings.server_lease_seconds, process_number=number, stored_timers=True
+                lease_seconds=self.settings.server_lease_seconds,
+                process_number=number,
+                stored_timers=True,
+                watch=watch,
             ),
         )
 
@@ -278,9 +297,11 @@ class Server:
         from noetl.server.lifecycle.retention import run_retention
         from noetl.server.lifecycle.wait_timers import WaitTimers
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
+        from noetl.server.scheduling.sources.manager import TriggerSources
 
         clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
+        await self._give_up_poisoned(orchestrator, backends.locks)
         owned = backends.locks.acquire_orphans if backends.locks else None
         resumed = await recovery.resume(orchestrator, only=owned, waiting=False)
         self._recovered = True
@@ -288,18 +309,32 @@ class Server:
         if cluster is not None:
             self._heartbeats = await closing.enter_async_context(membership(cluster, orchestrator))
         retention = run_retention(
-            stores.results, clock, store=stores.events, retention=self.settings.retention, cluster=cluster
+            stores.results,
+            clock,
+            store=stores.events,
+            task_logs=stores.task_logs,
+            retention=self.settings.retention,
+            cluster=cluster,
         )
         scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
+        sources = TriggerSources(state.deliveries, orchestrator, backends.credentials, clock, leadership=cluster)
         periodic = running(
             watch_external_changes(orchestrator, owned),
             retention,
             run_schedules(scheduler),
+            sources.run(),
             WaitTimers(orchestrator, clock, cluster, owned).run(),
         )
         await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))
+
+    async def _give_up_poisoned(self, orchestrator: Orchestrator, locks: ProcessLocks | None) -> None:
+        """Fail the executions that ended a server, before anything of them is decided again."""
+        for each in orchestrator.actors.watch.poisoned():
+            if locks is None or locks.acquire_orphans([each.execution_id]):
+                log.error("execution %s is given up: %s", each.execution_id, each.error.message)
+                await orchestrator.give_up(each.execution_id, each.error)
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from noetl.storage.ports.events import EventStore
     from noetl.storage.ports.playbooks import PlaybookStore
     from noetl.storage.ports.queue import RunQueue
+    from noetl.storage.ports.task_logs import TaskLogStore
     from noetl.storage.ports.triggers import TriggerStore
     from noetl.storage.sqlite.process_locks import ProcessLocks
 
@@ -60,6 +61,18 @@ def open_triggers(events: EventStore) -> TriggerStore:
     from noetl.storage.triggers.memory import MemoryTriggerStore
 
     return MemoryTriggerStore()
+
+
+def open_task_logs(events: EventStore) -> TaskLogStore:
+    """Open the task logs in the same database as an event store."""
+    database = getattr(events, "sql", None)
+    if database is not None:
+        from noetl.storage.task_logs.sql import SqlTaskLogStore
+
+        return SqlTaskLogStore(database)
+    from noetl.storage.task_logs.memory import MemoryTaskLogStore
+
+    return MemoryTaskLogStore()
 
 
 def open_deliveries(events: EventStore) -> DeliveryStore:

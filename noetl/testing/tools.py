@@ -82,6 +82,13 @@ class ToolHost:
         """The bytes of a file in the folder."""
         return (self.folder / uri.removeprefix("file://")).read_bytes()
 
+    def log_full(self) -> bool:
+        """False: lines are never delayed."""
+        return False
+
+    async def log_room(self) -> None:
+        """Return at once."""
+
     def resolve_path(self, path: str) -> str:
         """A path in the folder."""
         return str((self.folder / path).resolve())

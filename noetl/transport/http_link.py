@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 
 from noetl.core.model import wire
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.transport.server_policy import ServerAddresses, ServerBusy, problem_detail, response_error
@@ -70,9 +71,21 @@ class HttpWorkLink:
         reply = await self._request("report", request, wire.ReportReply)
         return reply.acks, wire.unpack_orders(reply.orders)
 
+    async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
+        """Send lines that tasks have printed."""
+        await self._request("logs", wire.LogsRequest(worker, number, list(chunks)), wire.RunsReply)
+
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook."""
         return await self._send_until_done("GET", f"/api/work/playbooks/{digest}", None, 0.0)
+
+    async def bundle(self, digest: str) -> bytes:
+        """The bundle of a playbook."""
+        return await self._send_until_done("GET", f"/api/work/bundles/{digest}", None, 0.0)
+
+    async def bundle_file(self, digest: str) -> bytes:
+        """The content of a file of a bundle."""
+        return await self._send_until_done("GET", f"/api/work/files/{digest}", None, 0.0)
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values."""

@@ -22,6 +22,7 @@ from noetl.errors import SecretUnavailable
 from noetl.runtime.clock import Clock
 from noetl.runtime.masking import Masker
 from noetl.storage.ports.work_link import WorkLink
+from noetl.worker.bundles import BundleFolders
 
 MAX_PLAYBOOKS = 128
 MAX_CONTEXTS = 256
@@ -64,8 +65,11 @@ class Secrets:
 class PlaybookCache:
     """Playbooks, shared scopes and secrets of the active runs."""
 
-    def __init__(self, link: WorkLink, specs: Mapping[str, ToolSpec], clock: Clock) -> None:
+    def __init__(
+        self, link: WorkLink, specs: Mapping[str, ToolSpec], clock: Clock, bundles: BundleFolders | None = None
+    ) -> None:
         self._link = link
+        self._bundles = bundles or BundleFolders()
         self._specs = specs
         self._clock = clock
         self._programs: OrderedDict[str, Programs] = OrderedDict()
@@ -91,6 +95,7 @@ class PlaybookCache:
 
     async def _fetch(self, digest: str) -> Programs:
         playbook = _decoder().decode(await self._link.playbook(digest))
+        await self._bundles.prepare(self._link, playbook.file)
         programs = self._programs[digest] = Programs(playbook, self._specs)
         while len(self._programs) > MAX_PLAYBOOKS:
             self._programs.popitem(last=False)

@@ -28,6 +28,7 @@ _DATA_FIELDS = (
     "signal",
     "title",
     "form",
+    "input",
 )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.work_link import WorkLink
 from noetl.tools.registry import LazySpecs
@@ -11,6 +13,7 @@ from noetl.tools.registry import load as load_tool
 from noetl.worker.host import HostServices
 from noetl.worker.pool import HEARTBEAT, Pool
 from noetl.worker.runner import Runner
+from noetl.worker.task_logs import TaskLogSender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,5 +33,6 @@ def create_pool(
     load: Callable[[str], ToolFunction] | None = None,
 ) -> Pool:
     """A worker pool that leases runs over `link`; not started."""
+    services = replace(services, observer=TaskLogSender(link, worker, clock, services.observer))
     runner = Runner(link, services, specs=LazySpecs(), load=load or load_tool, clock=clock)
     return Pool(link, runner, worker=worker, clock=clock, slots=slots, pool=pool, heartbeat=heartbeat)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import Timeout
@@ -20,9 +21,11 @@ from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.runtime.masking import Masker
 from noetl.runtime.network_policy import AddressPolicy
 from noetl.storage.ports.results import ResultStore
+from noetl.worker.bundles import BundleFolders
 from noetl.worker.cache import Secrets
 
 MAX_LINE = 16 * 1024
+LONG_LINE = 32 * 1024  # characters; tools cut lines at 64 KiB
 MAX_SOURCE = 16 << 20
 SOURCE_SECONDS = 30.0
 
@@ -62,6 +65,17 @@ class TaskObserver:
     def counts(self, counts: TaskCounts) -> None:
         """Progress of a task."""
 
+    @property
+    def full(self) -> bool:
+        """Whether lines arrive faster than they can be processed."""
+        return False
+
+    async def wait_for_room(self) -> None:
+        """Wait until that is no longer so, for a limited time."""
+
+    async def close(self) -> None:
+        """Process what has arrived; called when the worker stops."""
+
 
 class HostServices(Struct, frozen=True):
     """What all tool calls of a worker share."""
@@ -69,6 +83,13 @@ class HostServices(Struct, frozen=True):
     results: ResultStore
     policy: AddressPolicy = AddressPolicy()
     observer: TaskObserver = TaskObserver()
+    record_inputs: bool = True  # in the events of tasks
+    bundles: BundleFolders = field(default_factory=BundleFolders)
+
+
+@lru_cache(maxsize=1000)  # every call of a python task asks for it
+def _folder_of(file: str) -> str:
+    return str(Path(file).parent.absolute())
 
 
 class TaskHost(Struct, eq=False):
@@ -82,10 +103,22 @@ class TaskHost(Struct, eq=False):
 
     def log(self, line: str, *, stream: str = "stdout") -> None:
         """Pass a line of the tool's output on, masked."""
-        masked = self._secrets.masker.mask(line)
+        masker = self._secrets.masker
+        masked = masker.mask(line)
+        if len(line) > LONG_LINE:
+            # The tool may have cut it inside of a secret, whose beginning is then at the end of the text.
+            masked = masked[: max(0, len(masked) - masker.longest)]
         if len(masked) > MAX_LINE:
             masked = masked[:MAX_LINE] + "... (cut)"
         self._services.observer.line(TaskLine(*self._ids, stream, masked))
+
+    def log_full(self) -> bool:
+        """Whether lines are printed faster than they are sent; then wait for `log_room` before the next ones."""
+        return self._services.observer.full
+
+    async def log_room(self) -> None:
+        """Wait while lines are printed faster than they are sent."""
+        await self._services.observer.wait_for_room()
 
     def mask(self, text: str) -> str:
         """The text with secret values replaced."""
@@ -119,6 +152,8 @@ class TaskHost(Struct, eq=False):
 
     def resolve_path(self, path: str) -> str:
         """The absolute path; relative paths start at the playbook's folder."""
+        if path == "." and self._file:
+            return _folder_of(self._file)
         given = Path(path).expanduser()
         if given.is_absolute():
             return str(given)

@@ -21,20 +21,22 @@ from noetl.core.model.events import (
     Event,
     IterationDone,
     IterationFailed,
+    StepDone,
+    StepFailed,
     TaskDone,
     TaskStarted,
     WaitStarted,
 )
+from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error_info
 from noetl.core.model.playbook import ALL, OutputPolicy, Step
 from noetl.core.model.position import CallFrame, LoopFrame, Position
-from noetl.core.model.reference import INLINE_STORES, Reference
-from noetl.core.templates.views import extract, plain
+from noetl.core.model.reference import INLINE_STORES, STORED, Reference, is_stored, stored_marker
+from noetl.core.templates.views import extract
 from noetl.errors import NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.storage.ports.results import ResultStore, ResultStores
 
 JSON = "application/json"
-STORED = "$stored"  # marker of an offloaded value inside a position
 CHUNK = 1 << 20
 _MIN_OFFLOAD = 2048
 _MAX_MESSAGE = 16 * 1024
@@ -159,7 +161,7 @@ class Payloads:
         """The events with large parts of positions and private patches moved to the store.
 
         `offloaded` has what this run has already stored, by identity of the value."""
-        offloader = _Offloader(self, name, offloaded)
+        offloader = _Offloader(self, name, limit, offloaded)
         return tuple([await offloader.event(event) if _private_size(event) > limit else event for event in events])
 
     async def restore(self, value: Any) -> Any:
@@ -187,12 +189,12 @@ class Payloads:
                 outputs=tuple([await self.restore(output) for output in value.outputs]),
             )
         if isinstance(value, Outcome):
-            return replace(value, data=await self.restore(value.data)) if is_offloaded(value.data) else value
-        if is_offloaded(value):
+            return replace(value, data=await self.restore(value.data)) if is_stored(value.data) else value
+        if is_stored(value):
             return await self.read(msgspec.convert(value[STORED], Reference), limit=None)
-        if isinstance(value, dict) and any(is_offloaded(each) for each in value.values()):
+        if isinstance(value, dict) and any(is_stored(each) for each in value.values()):
             return {key: await self.restore(each) for key, each in value.items()}
-        if isinstance(value, list) and any(is_offloaded(each) for each in value):
+        if isinstance(value, list) and any(is_stored(each) for each in value):
             return [await self.restore(each) for each in value]
         return value
 
@@ -260,17 +262,27 @@ class _Offloader(msgspec.Struct, eq=False):
 
     _payloads: Payloads
     _name: str
+    _limit: int
     _offloaded: dict[int, tuple[Any, Any]]
 
     async def event(self, event: Event) -> Event:
         if isinstance(event, TaskDone):
             position = None if event.position is None else await self.position(event.position)
             patch = {
-                scope: values if scope == "ctx" else await self.mapping(values) for scope, values in event.patch.items()
+                scope: await self.shared(values, event.path) if scope == "ctx" else await self.mapping(values)
+                for scope, values in event.patch.items()
             }
             return replace(event, position=position, patch=patch)
-        if isinstance(event, IterationDone | IterationFailed):
+        if isinstance(event, StepFailed):
+            return replace(event, patch=await self.shared(event.patch, ()))
+        if isinstance(event, IterationDone):
+            patch = await self.mapping(event.step_patch)
+            return replace(event, step_patch=patch, input=await self.mapping(event.input))
+        if isinstance(event, IterationFailed):
             return replace(event, step_patch=await self.mapping(event.step_patch))
+        if isinstance(event, StepDone):
+            patch = await self.shared(event.patch, ())
+            return replace(event, patch=patch, input=await self.mapping(event.input))
         if isinstance(event, ChildRequested | WaitStarted) and event.position is not None:
             return replace(event, position=await self.position(event.position))
         return event
@@ -313,17 +325,28 @@ class _Offloader(msgspec.Struct, eq=False):
         self._offloaded[id(outcome)] = (outcome, slim)
         return slim
 
+    async def shared(self, writes: Mapping[str, Any], path: IterationPath) -> dict[str, Any]:
+        """Writes to `ctx` with large values stored; those of iterations are compared and reduced, so they stay."""
+        if path:
+            return dict(writes)
+        return {
+            key: await self.value(value)
+            if "." not in key and _size(value) > self._limit and not any(each.startswith(f"{key}.") for each in writes)
+            else value
+            for key, value in writes.items()
+        }
+
     async def mapping(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: await self.value(value) for key, value in values.items()}
 
     async def value(self, value: Any) -> Any:
-        if type(value) in _SMALL_TYPES or is_offloaded(value) or len(_encode(value)) < _MIN_OFFLOAD:
+        if type(value) in _SMALL_TYPES or is_stored(value) or len(_encode(value)) < _MIN_OFFLOAD:
             return value
         known = self._offloaded.get(id(value))
         if known is None:
             reference = await self._payloads.put_value(self._name, value)
             # The value is stored with its marker, because an id is unique only while the object lives.
-            known = self._offloaded[id(value)] = (value, {STORED: plain(reference)})
+            known = self._offloaded[id(value)] = (value, stored_marker(reference))
         return known[1]
 
 
@@ -332,17 +355,23 @@ def _private_size(event: Event) -> int:
     if isinstance(event, TaskDone):
         if event.position is None and not event.patch:
             return 0
-        return len(_encode((event.position, event.patch.get("iter"), event.patch.get("step"))))
-    if isinstance(event, IterationDone | IterationFailed):
+        shared = None if event.path else event.patch.get("ctx")
+        return len(_encode((event.position, event.patch.get("iter"), event.patch.get("step"), shared)))
+    if isinstance(event, StepFailed):
+        return len(_encode(event.patch)) if event.patch else 0
+    if isinstance(event, IterationDone):
+        return len(_encode((event.step_patch, event.input))) if event.step_patch or event.input else 0
+    if isinstance(event, IterationFailed):
         return len(_encode(event.step_patch)) if event.step_patch else 0
+    if isinstance(event, StepDone):
+        return len(_encode((event.patch, event.input))) if event.patch or event.input else 0
     if isinstance(event, ChildRequested | WaitStarted):
         return len(_encode(event.position))
     return 0
 
 
-def is_offloaded(value: Any) -> bool:
-    """Whether a value is the marker of an offloaded one."""
-    return isinstance(value, dict) and len(value) == 1 and STORED in value
+def _size(value: Any) -> int:
+    return 0 if type(value) in _SMALL_TYPES else len(_encode(value))
 
 
 def extracts_of(outcome: Outcome, paths: Sequence[str], limit: int) -> dict[str, Any]:

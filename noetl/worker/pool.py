@@ -156,6 +156,7 @@ class Pool:
                 slot.cancel()
         if self._reconciling is not None:
             self._reconciling.cancel()
+        await self.runner.services.observer.close()
         await cancel(*self._loops)
 
     async def abandon(self) -> None:

@@ -32,6 +32,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     from noetl.runtime.network_policy import AddressPolicy
     from noetl.runtime.resources import close_loop_resources
     from noetl.storage.results import open_results
+    from noetl.worker.bundles import BundleFolders
     from noetl.worker.factory import create_pool
     from noetl.worker.host import HostServices
     from noetl.worker.pool import HEARTBEAT
@@ -49,7 +50,12 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
         results = open_results(settings.results)
         closing.push_async_callback(results.close)
         closing.push_async_callback(close_loop_resources)
-        services = HostServices(results, AddressPolicy(private=False, networks=settings.private_networks))
+        services = HostServices(
+            results,
+            AddressPolicy(private=False, networks=settings.private_networks),
+            record_inputs=settings.record_inputs,
+            bundles=BundleFolders(settings.home / "bundles"),
+        )
         pools = []
         slots_by_pool = shares(settings.worker_pool, settings.slots)
         for pool, slots in slots_by_pool.items():

@@ -24,11 +24,11 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import OutputPolicy, Step, Task
-from noetl.core.model.position import Position
-from noetl.core.model.reference import Reference
+from noetl.core.model.position import Item, Position
+from noetl.core.model.reference import Reference, is_stored
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
-from noetl.core.model.work import Item, RunOrder
-from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, Wait
+from noetl.core.model.work import RunOrder
+from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, next_action
 from noetl.core.pipeline.error_locations import MISSING_DATA
 from noetl.core.pipeline.frame import Frame, open_frame
@@ -46,8 +46,9 @@ from noetl.worker.cache import PlaybookCache, Secrets
 from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
-from noetl.worker.payloads import Payloads, is_offloaded
+from noetl.worker.payloads import Payloads
 from noetl.worker.reports import RunReports
+from noetl.worker.task_inputs import InputRecorder
 from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
 
 TASKS_PER_TURN = 8  # tasks of a run before it yields to the event loop
@@ -113,9 +114,10 @@ class Runner:
         clock: Clock,
         progress_events: bool = True,
     ) -> None:
-        self.cache = PlaybookCache(link, specs, clock)
+        self.cache = PlaybookCache(link, specs, clock, services.bundles)
         self.services = services
         self.payloads = Payloads(services.results)
+        self._inputs = InputRecorder(self.payloads) if services.record_inputs else None
         self._collections = StoredCollections(services.results)
         self._specs = specs
         self._load = load
@@ -173,7 +175,8 @@ class Runner:
                 item.value if item.collection is None else await self._retry_unavailable(partial(self._element, item))
                 for item in order.items
             ]
-        if order.position is not None or order.step_scope:
+        stored_args = any(map(is_stored, context.args.values()))
+        if order.position is not None or order.step_scope or context.output is not None or stored_args:
             order = await self._retry_unavailable(partial(self._restore, order))
         frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
         limit = frame.playbook.executor.limits.max_payload_bytes
@@ -199,9 +202,14 @@ class Runner:
         if position is not None:
             position = await self.payloads.restore(position)
             assert isinstance(position, Position)
-        if any(is_offloaded(value) for value in scope.values()):
+        if any(is_stored(value) for value in scope.values()):
             scope = await self.payloads.restore(scope)
-        return replace(order, position=position, step_scope=scope)
+        context = order.context
+        if any(map(is_stored, context.args.values())):
+            context = replace(context, args=await self.payloads.restore(context.args))
+        if context.output is not None:  # a compensation: the recorded input of the run that it undoes
+            context = replace(context, input=await self.payloads.restore(context.input))
+        return replace(order, position=position, step_scope=scope, context=context)
 
     # ── driving ─────────────────────────────────────────────────────────────────────────
 
@@ -230,7 +238,8 @@ class Runner:
                 if ran % TASKS_PER_TURN == 0:
                     await asyncio.sleep(0)  # tasks that never wait would block the event loop
                 outcome = await self._run_task(active, action, run)
-                pending = await self._apply(active, action.task, outcome, action.task_run_id)
+                task_input = None if self._inputs is None else await self._inputs.record(frame, action, active.secrets)
+                pending = await self._apply(active, action.task, outcome, action.task_run_id, task_input)
             elif isinstance(action, KnownOutcome):
                 # The pending events are completed by the next event: all go into one report.
                 outcome = self._with_meta(action.outcome, frame.top.attempt)
@@ -246,7 +255,9 @@ class Runner:
                 await self._finish(active, action, pending)
                 return
 
-    async def _apply(self, active: ActiveRun, task: Task, outcome: Outcome, name: str) -> tuple[Event, ...]:
+    async def _apply(
+        self, active: ActiveRun, task: Task, outcome: Outcome, name: str, task_input: RecordedInput | None = None
+    ) -> tuple[Event, ...]:
         """Store the outcome if it is large, then apply it to the pipeline."""
         frame = active.frame
         masker = active.secrets.masker
@@ -266,7 +277,7 @@ class Runner:
                 outcome = packed
         while True:
             try:
-                return apply_outcome(frame, outcome, recorded)
+                return apply_outcome(frame, outcome, recorded, task_input)
             except MISSING_DATA as need:
                 await self._provide(active, need)
 
@@ -354,7 +365,7 @@ class Runner:
                 spec=action.spec,
                 host=TaskHost(
                     (context.execution_id, context.step, action.label, action.task_run_id),
-                    active.frame.playbook.file,
+                    self.services.bundles.local_file(active.frame.playbook.file),
                     active.secrets,
                     self.services,
                     ProgressReporter(self, active, action, started + PROGRESS_AFTER),
@@ -505,6 +516,6 @@ def failure_of(order: RunOrder, problem: ErrorInfo) -> Event:
     """The terminal event of a run that could not be started."""
     output = Outcome(status="error", error=problem)
     context = order.context
-    if order.path or order.items:
+    if order.path:
         return IterationFailed(step=context.step, step_run_id=context.step_run_id, path=order.path, output=output)
     return StepFailed(step=context.step, step_run_id=context.step_run_id, output=output)

@@ -5,6 +5,7 @@ only step), and: `files` beside it, the request's `payload`, `legacy`, `status` 
 a mapping may have more keys), `mentions` (texts in the error), `warns` (codes of diagnostics),
 `refused` (texts in the errors of the validator).
 `workload.api` and `workload.pg` are the addresses of a real HTTP API and a real database where a case names them;
+`ctx` is a part of the last `ctx`, `events` the number of events by name.
 `credentials: {name: prefix}` stores the fields of the database as credentials, their names with the prefix.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from tests.e2e.api import serving
 from tests.e2e.cases import assert_part
 
 HERE = Path(__file__).parent
-PARTS = ("keychain", "executor", "workload", "workbook", "workflow")
+PARTS = ("vars", "keychain", "executor", "workload", "workbook", "workflow")
 CASES: dict[str, dict[str, Any]] = {}
 for _file in sorted((HERE / "habits").glob("*.yml")):
     for _name, _case in yaml.safe_load(_file.read_text()).items():
@@ -44,7 +46,11 @@ def playbook(name: str, case: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 def test_habit(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    case = CASES[name]
+    check_case(name, CASES[name], tmp_path, request)
+
+
+def check_case(name: str, case: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Validate and run the playbook of a case, and compare."""
     text = playbook(name, case)
     file = tmp_path / "playbook.yaml"
     file.write_text(text)
@@ -68,12 +74,16 @@ def test_habit(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Non
     with serving() as api:
         if "workload.api" in text:
             payload["api"] = api
-        result = asyncio.run(_run(file, payload, home, legacy))
+        result, events = asyncio.run(_run(file, payload, home, legacy))
     assert result.status == case.get("status", "success"), (result.error or {}).get("message")
     if "data" in case:
         assert_part(case["data"], result.data, "data")
+    if "ctx" in case:
+        assert_part(case["ctx"], result.ctx, "ctx")
     for part in case.get("mentions", ()):
         assert part in str(result.error)
+    for event, count in case.get("events", {}).items():
+        assert events[event] == count, event
 
 
 async def _store(prefixes: dict[str, str], dsn: str, home: Path) -> None:
@@ -87,10 +97,11 @@ async def _store(prefixes: dict[str, str], dsn: str, home: Path) -> None:
         await credentials.close()
 
 
-async def _run(file: Path, payload: dict[str, Any], home: Path, legacy: bool) -> Any:
+async def _run(file: Path, payload: dict[str, Any], home: Path, legacy: bool) -> tuple[Any, Counter[str]]:
     async with await open_local(home=home) as engine:
         result = await engine.run(file, payload, timeout=60, legacy=legacy)
-        return await engine.hydrated(result)
+        events = await engine.orchestrator.events(result.execution_id)
+        return await engine.hydrated(result), Counter(each.body.NAME for each in events)
 
 
 def test_the_page_of_habits_names_every_case() -> None:

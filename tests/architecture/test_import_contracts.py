@@ -89,7 +89,7 @@ def test_the_tree_keeps_its_contracts(tree):
 )
 def test_a_bad_import_breaks_its_contract(tree, contract, file, line):
     target = tree / "noetl" / file
-    text = target.read_text() if target.exists() else '"""A file of no room."""\n'
+    text = target.read_text() if target.exists() else '"""A file outside the layers."""\n'
     target.write_text(f"{text}\n{line}\n")
     assert contract in broken_contracts(tree)
 

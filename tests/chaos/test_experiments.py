@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from chaos.access import internal_urls, run_cases
+from chaos.cluster import running_cluster
 from chaos.findings import Finding, merge_findings, render_page
 from chaos.flush import check_calls
 from chaos.poison import poison_playbooks
+from chaos.sagas import BOOKED, check_bookings, kill_sagas
 from chaos.zombies import experiment as zombies
 
 WRITE = '7 pwrite64(4</h/noetl.db-wal>, "\\0", 4096, 32) = 4096\n'
@@ -53,6 +55,31 @@ def test_a_run_of_some_experiments_keeps_the_findings_of_the_others(tmp_path: Pa
     assert "| a | 1 |" not in text
     assert "x was lost" in text
     assert "| [kills](#kills) (G2) | t | a: 3 | **violated** |" in text
+
+
+BOOKINGS = [(0, what, "do") for what in BOOKED] + [(0, what, "undo") for what in reversed(BOOKED)]
+
+
+def test_bookings_that_are_cancelled_in_reverse_order_are_not_reported():
+    assert check_bookings(BOOKINGS, 1) == []
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [BOOKINGS[:-1], [*BOOKINGS, BOOKINGS[-1]], [*BOOKINGS[:5], *reversed(BOOKINGS[5:])], BOOKINGS[1:]],
+    ids=["forgotten", "repeated", "misordered", "not-booked"],
+)
+def test_a_wrong_cancellation_is_reported(rows):
+    assert check_bookings(rows, 1) != []
+
+
+@pytest.mark.timeout(240)
+def test_sagas_are_undone_in_order_while_processes_are_killed():
+    with running_cluster(workers=2, NOETL_SERVER_LEASE_SECONDS="3", NOETL_SLOTS="8") as cluster:
+        done = kill_sagas(cluster, executions=8, kills=4, within=120)
+    assert done.report.violations == []
+    assert done.report.outcomes["failed"] == 8
+    assert done.total == 4
 
 
 @pytest.mark.timeout(240)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.http.serving import Cluster
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 OUTPUTS = {
@@ -19,13 +21,16 @@ OUTPUTS = {
     "children/region.yaml": {"region": "north", "stores": 5},
     "workbook.yaml": "Ada Lovelace",
 }
+FAILING = {
+    "saga.yaml": {"undone": ["cancelled room in Rome", "cancelled room in Paris", "cancelled flight of Ada"]},
+}  # the example and its ctx
 
 
 def test_every_example_has_an_expectation():
     found = {
         str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.yaml") if not {"build", "jobs"} & {*file.parts}
     }
-    assert found == {*OUTPUTS, "quickstart/playbook.yaml"}
+    assert found == {*OUTPUTS, *FAILING, "quickstart/playbook.yaml"}
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
@@ -34,6 +39,38 @@ def test_an_example_gives_its_output(noetl, name):
     assert answer.code == 0, answer.err
     assert answer.json["output"]["data"] == OUTPUTS[name]
     assert "warning" not in answer.err
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_an_example_of_a_failure_gives_its_ctx(noetl, name):
+    answer = noetl("run", EXAMPLES / name, "--json")
+    assert answer.code == 1, answer.err
+    assert answer.json["ctx"] == FAILING[name]
+    assert answer.json["compensation"] == {"done": 3, "failed": 0}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("home"))
+    try:
+        cluster.start_server()
+        cluster.start_worker()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("name", [*(name for name in OUTPUTS if "/" not in name), *FAILING])
+def test_an_example_gives_the_same_on_a_server(cluster, name):
+    body = {"content": (EXAMPLES / name).read_text(encoding="utf-8")}
+    status, started = cluster.ask("POST", "/api/execute", body)
+    assert status == 202, started
+    document = cluster.finished(started["execution_id"], 60)
+    if name in FAILING:
+        assert (document["status"], document["ctx"]) == ("failed", FAILING[name])
+        assert document["compensation"]["failed"] == 0
+    else:
+        assert document["output"]["data"] == OUTPUTS[name]
 
 
 def test_the_quickstart_pages_retries_and_stores_rows(noetl, folder):

@@ -296,3 +296,27 @@ def test_a_control_command_does_not_run_the_effects_itself(noetl, playbook, star
     answer = noetl("resume", "last", "--json")
     assert answer.json["status"] == "success", answer.err
     assert (folder / "go").exists()
+
+
+def test_logs_are_printed_filtered_and_followed(noetl, playbook):
+    text = """\
+workflow:
+  - step: start
+    tool:
+      - {name: one, kind: python, code: "import sys; print('hello'); print('WARNING: careful', file=sys.stderr)"}
+      - {name: two, kind: python, code: "print('colors ' + chr(27) + '[31mred' + chr(27) + '[0m')"}
+"""
+    ran = noetl("run", playbook(text), "--json").json
+    lines = noetl("logs", ran["execution_id"], "--json").lines
+    assert [(line["task"], line["stream"], line["text"]) for line in lines] == [
+        ("one", "stdout", "hello"),
+        ("one", "stderr", "WARNING: careful"),
+        ("two", "stdout", "colors \x1b[31mred\x1b[0m"),
+    ]
+    shown = noetl("logs", "last", "--follow").out
+    assert "start.one  hello" in shown and "colors red" in shown and "\x1b" not in shown
+    assert [line["text"] for line in noetl("logs", "last", "--json", "--level", "warning").lines] == [
+        "WARNING: careful"
+    ]
+    assert [line["text"] for line in noetl("logs", "last", "--json", "--search", "RED").lines] == [lines[2]["text"]]
+    assert noetl("logs", "12345").code == 2

@@ -30,6 +30,7 @@ def waits(noetl) -> bool:
 def test_a_run_waits_and_is_answered_from_another_terminal(noetl, playbook, start):
     process = start("run", playbook(APPROVAL, "pay"), "--json")
     wait_for(lambda: waits(noetl))
+    assert noetl("status", "last", "--json").json["status"] == "waiting"
     (entry,) = noetl("inbox", "--json").json
     assert (entry["signal"], entry["title"], entry["roles"]) == ("approve", "Pay 100?", ["operator"])
     assert entry["form"]["required"] == ["approved"] and entry["due"] > entry["since"]

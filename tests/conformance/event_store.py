@@ -78,6 +78,25 @@ class EventStoreSuite:
 
     # ── appending and reading ───────────────────────────────────────────────────────────
 
+    def test_news_are_listed_until_they_are_read(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            news = msgspec.structs.replace(make_append("2", 0, BODIES[0]), news=True)
+            await store.append(make_append("1", 0, BODIES[0]))
+            await store.append(news)
+            await store.append(msgspec.structs.replace(make_append("3", 0, BODIES[0]), news=True))
+            assert [each.execution_id for each in await store.news()] == ["2", "3"]
+            (first,) = await store.news(limit=1)
+            await store.append(msgspec.structs.replace(make_append("2", 1, BODIES[1]), was=None))
+            await store.mark_read([first])  # it has changed since
+            assert [each.execution_id for each in await store.news()] == ["2", "3"]
+            await store.mark_read(await store.news())
+            assert await store.news() == []
+            later = msgspec.structs.replace(make_append("1", 1, BODIES[1]), was=None, news=True)
+            await store.append(later)
+            assert [each.seq for each in await store.news()] == [later.expected_seq + len(later.events)]
+
+        self._run(tmp_path, scenario)
+
     def test_slots_are_counted_from_rows_and_limits_hold(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             def takes(execution_id: str, expected: int, count: int, *, most: int = 2, by: int = 1) -> Append:

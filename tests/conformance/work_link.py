@@ -17,6 +17,7 @@ from noetl.core.model.events import IterationDone, Recorded, StepDone, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference
+from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.core.model.work import Claim, HeartbeatReply, Report, RunOrder
 from noetl.errors import NotFound, SecretUnavailable
 from noetl.server.composition import Stores, build_orchestrator
@@ -80,6 +81,17 @@ class WorkLinkSuite:
             execution_id = await orchestrator.submit(Submission(text=ONE))
             (order,) = await asyncio.wait_for(waiting, self.SOON)
             assert (order.context.execution_id, order.context.step, order.epoch) == (execution_id, "only", 1)
+
+        self._run(scenario)
+
+    def test_lines_of_tasks_reach_the_store_once(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            execution_id = await orchestrator.submit(Submission(text=ONE))
+            chunk = LogChunk(execution_id, [LogSource("only", "t")], [LogLine(0, 5.0, "stdout", "ä\x1b[0m", 2)])
+            for number in (1, 2, 2):
+                await link("w").logs("w", number, [chunk])
+            lines = (await orchestrator.task_logs.read(execution_id)).lines
+            assert [(each.seq, each.line) for each in lines] == [(1, chunk.lines[0]), (2, chunk.lines[0])]
 
         self._run(scenario)
 

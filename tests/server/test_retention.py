@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from noetl.embedded import open_local
 from noetl.errors import StoreUnavailable
 from noetl.runtime.tasks import running
-from noetl.server.lifecycle.retention import run_retention
+from noetl.server.lifecycle.retention import delete_old, run_retention
+from noetl.storage.factory import open_stores, open_task_logs
 from noetl.storage.results import open_results
 from tests.conformance.result_store import chunked
 
@@ -54,6 +56,31 @@ def test_a_server_deletes_expired_results_periodically(tmp_path: Path) -> None:
         return len(files(tmp_path))
 
     assert asyncio.run(scenario()) == 1
+
+
+def test_task_logs_are_deleted_with_their_execution(tmp_path: Path) -> None:
+    text = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: p}
+workflow: [{step: s, tool: {kind: python, code: "print('kept')"}}]
+"""
+
+    async def scenario() -> None:
+        async with await open_local(home=tmp_path) as engine:
+            first, second = await engine.run(text), await engine.run(text)
+        events, _ = open_stores(f"sqlite://{tmp_path}/noetl.db")
+        logs = open_task_logs(events)
+        results = open_results(f"file://{tmp_path}/results")
+        try:
+            assert await logs.last(first.execution_id) == await logs.last(second.execution_id) == 1
+            assert await delete_old(events, results, time.time() + 60, logs) == 2
+            assert await logs.last(first.execution_id) == await logs.last(second.execution_id) == 0
+        finally:
+            await results.close()
+            await events.close()
+
+    asyncio.run(scenario())
 
 
 def test_an_unreachable_store_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,18 +28,18 @@ def test_the_queue_gets_a_share_of_freed_slots_and_at_least_one(freed, for_the_q
 
 
 class SlowThenAway(MemoryEventStore):
-    """A disk that, from the second append on, keeps its writers waiting and then is away, until it is mended."""
+    """A disk that, from the second append on, keeps its writers waiting and then is away, until it is repaired."""
 
     def __init__(self):
         super().__init__()
         self.reached = asyncio.Event()
         self.go = asyncio.Event()
-        self.mended = False
+        self.repaired = False
         self.appends = 0
 
     async def append(self, append):
         self.appends += 1
-        if self.appends > 1 and not self.mended:
+        if self.appends > 1 and not self.repaired:
             self.reached.set()
             await self.go.wait()
             raise StoreUnavailable("the disk is away")
@@ -60,7 +60,7 @@ async def _leave_while_the_store_is_away():
     await asyncio.gather(claiming, return_exceptions=True)
     store.go.set()  # ... and then the write failed
     await asyncio.sleep(0)
-    store.mended = True
+    store.repaired = True
     hand = Hand(orchestrator.work)
     await hand.step(wait=5)
     assert (await orchestrator.wait(execution_id, timeout=5)).status == "success"

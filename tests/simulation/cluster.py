@@ -42,6 +42,7 @@ from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.ports.events import Append
+from noetl.storage.ports.playbooks import StoredPlaybook
 from noetl.storage.ports.triggers import StoredTrigger
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.triggers.memory import MemoryTriggerStore
@@ -172,6 +173,10 @@ class EffectLedger:
     def mark(self, task_run: str) -> None:
         """Count the side effect of an attempt."""
         self.done[task_run] += 1
+
+    def has_run(self, run: str) -> bool:
+        """Whether a tool of this run had its effect."""
+        return any(task_run.startswith(f"{run}:") for task_run in self.done)
 
 
 def tools(ledger: EffectLedger) -> Callable[[str], Callable[[ToolCall], Awaitable[Outcome]]]:
@@ -337,7 +342,7 @@ class Cluster:
     async def start(self) -> None:
         """Start the server, the workers and the process faults."""
         for path, text in self.texts.items():
-            await self.playbooks.register(path, source_digest(Source(text)), text, 0.0)
+            await self.playbooks.register(StoredPlaybook(path, 0, source_digest(Source(text)), text))
         for key, maximum in self.max_slots.items():
             subject, _, name = key.partition(" ")
             limit = Limit(subject, name, maximum)  # type: ignore[arg-type]

@@ -75,6 +75,14 @@ class FaultyLink:
         """The compiled playbook."""
         return await self._run_until_done(lambda work: work.playbook(digest))
 
+    async def bundle(self, digest: str) -> bytes:
+        """A bundle."""
+        return await self._run_until_done(lambda work: work.bundle(digest))
+
+    async def bundle_file(self, digest: str) -> bytes:
+        """A file of a bundle."""
+        return await self._run_until_done(lambda work: work.bundle_file(digest))
+
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """There are no secrets in the simulation."""
         return {}

@@ -13,6 +13,10 @@ from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.core.engine.capacity import slots_held
 from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.events import (
+    ChildFinished,
+    CompensationDone,
+    CompensationFailed,
+    CompensationStarted,
     Event,
     IterationDone,
     IterationFailed,
@@ -32,7 +36,7 @@ from noetl.core.model.events import (
     WorkflowFinished,
 )
 from noetl.core.model.ids import iteration_id, task_run_id
-from noetl.core.model.playbook import Playbook
+from noetl.core.model.playbook import COMPENSATION, Playbook
 from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import ExecutionSummary
 
@@ -126,3 +130,38 @@ def _runs(log: Sequence[Recorded]) -> Iterator[str]:
             if run in ended:
                 yield f"{run} ended twice"
             ended.add(run)
+
+
+def check_compensation(done: Sequence[Recorded], log: Sequence[Recorded], playbook: Playbook) -> Iterator[str]:
+    """The differences between what `done` completed and what `log` undid: each run once, the latest step run first."""
+    groups: dict[str, list[str]] = {}  # step run -> its completed runs and children, in order
+    order: list[str] = []  # step runs in order of their end
+    for each in done:
+        body: Any = each.body
+        if isinstance(body, ChildFinished) and body.compensable:
+            groups.setdefault(body.step_run_id, []).append(f"child {body.child}")
+        elif isinstance(body, IterationDone) and playbook.step(body.step).compensation is not None:
+            groups.setdefault(body.step_run_id, []).append(run_of(body))
+        elif isinstance(body, StepDone | StepFailed) and not body.step.endswith(COMPENSATION):
+            step = playbook.step(body.step)
+            if isinstance(body, StepDone) and step.compensation is not None and step.loop is None:
+                groups.setdefault(body.step_run_id, []).append(body.step_run_id)
+            if body.step_run_id in groups:
+                order.append(body.step_run_id)
+    expected = [run for step_run in reversed(order) for run in reversed(groups[step_run])]
+    started: list[str] = []
+    open_: dict[str, str] = {}  # step run of a compensation -> the step run that it undoes
+    for each in log:
+        event: Any = each.body
+        if isinstance(event, CompensationStarted):
+            owner = event.run_id.partition("/")[0]
+            if any(other != owner for other in open_.values()):
+                yield f"{event.run_id} is undone while {set(open_.values())} still are"
+            open_[event.step_run_id] = owner
+            started.append(f"child {event.child}" if event.child else event.run_id)
+        elif isinstance(event, CompensationDone | CompensationFailed) and open_.pop(event.step_run_id, None) is None:
+            yield f"the compensation {event.step_run_id} ended twice, or without a start"
+    if open_:
+        yield f"compensations without an end: {sorted(open_)}"
+    if started != expected:
+        yield f"{started} was undone, not {expected}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import (
     ChildRequested,
+    CompensationDone,
     ExecutionRequested,
     IterationDone,
     IterationFailed,
@@ -25,7 +26,7 @@ from noetl.core.model.events import (
     WorkflowFinished,
 )
 from noetl.core.model.ids import task_run_id
-from tests.simulation.log_oracles import check_log, check_projection, run_of
+from tests.simulation.log_oracles import check_compensation, check_log, check_projection, run_of
 from tests.simulation.playbooks import TEXTS
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ async def check(cluster: Cluster, submitted: Mapping[str, str], expected: Mappin
         violations += [
             f"{name}: {each}" for each in [*_log(cluster, log), *await _projection(cluster, execution_id, log)]
         ]
+        violations += [f"{name}: {each}" for each in _compensations(cluster, log, logs)]
         if execution_id in submitted and isinstance(log[-1].body, PlaybookProcessed):
             result = outcome_of(log)
             if result != expected[name] and not _was_poison(log, logs):
@@ -133,6 +135,31 @@ def _effects(cluster: Cluster, log: list[Recorded]) -> Iterator[str]:
                 yield f"{name} is done in the log, but its tool never ran"
 
 
+def _compensations(cluster: Cluster, log: list[Recorded], logs: Mapping[str, list[Recorded]]) -> Iterator[str]:
+    """What an ended execution completed was undone: all of it, once, in reverse order, by a tool that really ran."""
+    request = log[0].body
+    assert isinstance(request, ExecutionRequested)
+    if not isinstance(log[-1].body, PlaybookProcessed):
+        return
+    undone = log
+    if request.compensates is not None:
+        undone = logs[request.compensates.execution_id]
+    elif log[-1].body.outcome == "success":
+        return
+    yield from check_compensation(undone, log, compiled(request.path))
+    for each in log:
+        body = each.body
+        if (
+            isinstance(body, CompensationDone)
+            and body.step in _UNDOING
+            and not cluster.ledger.has_run(body.step_run_id)
+        ):
+            yield f"{body.run_id} is undone in the log, but its compensation never ran"
+
+
+_UNDOING = frozenset({"start", "rooms", "confirm"})  # steps whose compensation has an effect
+
+
 async def _projection(cluster: Cluster, execution_id: str, log: list[Recorded]) -> list[str]:
     request = log[0].body
     assert isinstance(request, ExecutionRequested)
@@ -173,6 +200,8 @@ EXPECTED: dict[str, Any] = {
     "called": ("success", 0),
     "calls": ("success", [10, 20]),
     "nested": ("success", [[1, 2], [3]]),
+    "booked": ("success", "confirmation"),
+    "saga": ("failed", None),
     "lifecycle_timeout": ("success", "in time"),
     "long": ("success", [1, 2, 3, 4]),
     "asks": ("success", 7),

@@ -18,9 +18,9 @@ import msgspec
 from noetl.core.engine import accept, advance, decide, outstanding
 from noetl.core.engine.commands import ExpireLease, Reply, ReportRun
 from noetl.core.engine.effects import EnqueueRun, StartChild
-from noetl.core.engine.evolve import runs
-from noetl.core.engine.handlers import admission, execution_completion, reduce, routing
-from noetl.core.model.events import PlaybookProcessed
+from noetl.core.engine.evolve import runs, steps
+from noetl.core.engine.handlers import admission, compensation, execution_completion, reduce, routing
+from noetl.core.model.events import CompensationDone, PlaybookProcessed
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.leases import Leases
 from noetl.server.dispatch.worker_service import WorkerService
@@ -122,11 +122,11 @@ def _() -> Any:
 def _() -> Any:
     perform = EffectHandler._perform
 
-    def forgetful(self: Any, execution_id: str, effects: Any, path: str) -> None:
+    def forgetful(self: Any, execution_id: str, effects: Any, path: str, **more: Any) -> None:
         state = self.executions.get(execution_id).state
         lost = {run.id for run in state.open.values() if run.epoch} if state else set()
         rest = [each for each in effects if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
-        perform(self, execution_id, rest, path)
+        perform(self, execution_id, rest, path, **more)
 
     return _replace(EffectHandler, perform, forgetful)
 
@@ -168,7 +168,7 @@ def _() -> Any:
 
 @_planted("a new server does not resume unfinished executions")
 def _() -> Any:
-    async def nothing(orchestrator: Any) -> list[str]:
+    async def nothing(orchestrator: Any, **options: Any) -> list[str]:
         return []
 
     return _replace(recovery, recovery.resume, nothing)
@@ -291,6 +291,52 @@ def _() -> Any:
         return choose(env, step, step_run, "step.done", names)
 
     return _replace(routing, choose, always_success)
+
+
+# ── compensation ────────────────────────────────────────────────────────────────────────
+
+
+def _recording(change: Callable[[list[Any]], None]) -> Any:
+    """Patch what is recorded for compensation when a step ends."""
+    record = steps._record_completed
+
+    def changed(state: Any, step_run: Any, event: Any) -> None:
+        record(state, step_run, event)
+        change(state.completed)
+
+    return _replace(steps, record, changed)
+
+
+@_planted("a completed step is forgotten by the compensation")
+def _() -> Any:
+    return _recording(lambda completed: completed.pop() if len(completed) == 2 else None)
+
+
+@_planted("a completed step is undone twice")
+def _() -> Any:
+    return _recording(lambda completed: completed.append(completed[-1]) if len(completed) == 1 else None)
+
+
+@_planted("completed steps are undone in the order of completion")
+def _() -> Any:
+    return _recording(lambda completed: completed.insert(0, completed.pop()))
+
+
+@_planted("iterations are undone in the order of completion")
+def _() -> Any:
+    def forward(completed: list[Any]) -> None:
+        completed[-1] = msgspec.structs.replace(completed[-1], runs=completed[-1].runs[::-1])
+
+    return _recording(forward)
+
+
+@_planted("a compensation counts as done although it never ran")
+def _() -> Any:
+    started = compensation._is_needed
+    return _all_of(
+        _replace(compensation, started, lambda *_: False),
+        _replace(compensation, CompensationDone, lambda *ids, skipped=False: CompensationDone(*ids)),
+    )
 
 
 @_planted("a task counts as done although its tool never ran")

@@ -155,6 +155,42 @@ workflow:
         takes: 12
         spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
 """,
+    "booked": """
+workflow:
+  - step: start
+    spec: {policy: {compensation: {tool: [{name: undo, kind: effect, value: "{{ output.data }}"}]}}}
+    tool: {kind: effect, value: booking}
+    next: {arcs: [{step: confirm}]}
+  - step: confirm
+    spec: {policy: {compensation: {tool: [{name: undo, kind: effect, value: "{{ output.data }}"}]}}}
+    tool: {kind: effect, value: confirmation}
+""",
+    "saga": """
+workflow:
+  - step: start
+    spec:
+      policy:
+        compensation:
+          tool:
+            - name: undo
+              kind: effect
+              value: "{{ output.data }}"
+              fails: 1
+              spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
+            - {name: note, kind: effect, value: "{{ failure.kind }}"}
+    tool: {kind: effect, value: 1}
+    next: {arcs: [{step: rooms}]}
+  - step: rooms
+    loop: {in: "{{ [1, 2, 3] }}", iterator: n, spec: {mode: parallel, max_in_flight: 2}}
+    spec: {policy: {compensation: {tool: {kind: effect, value: "{{ iter.n }}", takes: 1}}}}
+    tool: {kind: effect, value: "{{ iter.n }}"}
+    next: {arcs: [{step: called_step}]}
+  - step: called_step
+    tool: {kind: playbook, path: booked}
+    next: {arcs: [{step: broken}]}
+  - step: broken
+    tool: {kind: effect, fails: 1000}
+""",
     "lifecycle_timeout": """
 workflow:
   - step: start

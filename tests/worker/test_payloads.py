@@ -8,8 +8,7 @@ from work_link import Bench, MemoryResults
 
 from noetl.core.model.events import IterationDone, StepDone, TaskDone
 from noetl.core.model.outcome import Outcome, ok
-from noetl.core.model.position import Position
-from noetl.core.model.work import Item
+from noetl.core.model.position import Item, Position
 from noetl.data import formats, table_files
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.worker import collections as stored_collections

@@ -17,7 +17,7 @@ from noetl.core.model.events import (
     TaskStarted,
 )
 from noetl.core.model.outcome import error, ok
-from noetl.core.model.work import Item
+from noetl.core.model.position import Item
 from noetl.errors import PayloadUnavailable
 
 TWO = """

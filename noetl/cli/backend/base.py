@@ -10,10 +10,11 @@ from noetl.errors import NotFound
 if TYPE_CHECKING:
     from noetl.client import ScheduleOptions
     from noetl.core.language.diagnostics import Diagnostic
+    from noetl.core.model.bundle import Bundle
     from noetl.core.model.events import Recorded
     from noetl.server.read_models.summaries import RunResult
     from noetl.storage.ports.events import ExecutionSummary
-    from noetl.storage.ports.playbooks import StoredPlaybook
+    from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 
 LAST = "last"
 
@@ -50,6 +51,12 @@ class Backend(Protocol):
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         """The events as they are recorded, until the execution has ended."""
 
+    def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        """The lines that tasks have printed so far."""
+
+    def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        """The lines as they are printed, until the execution has ended."""
+
     async def state(self, execution_id: str, at: int | None = None) -> Document:
         """The state, now or after event `at`."""
 
@@ -59,8 +66,8 @@ class Backend(Protocol):
     async def graph(self, execution_id: str) -> Document:
         """The steps and arcs of the playbook."""
 
-    async def cancel(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        """Cancel an execution."""
+    async def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> ExecutionSummary:
+        """Cancel an execution; `compensate` undoes its completed steps."""
 
     async def pause(self, execution_id: str, reason: str = "") -> ExecutionSummary:
         """Start no new run in an execution."""
@@ -80,8 +87,22 @@ class Backend(Protocol):
     async def check(self, text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> list[Diagnostic]:
         """All problems of a playbook's text; diagnostics name `file`."""
 
-    async def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:
-        """Register a playbook in the catalog."""
+    async def register(
+        self,
+        content: str,
+        *,
+        strict: bool = False,
+        legacy: bool = False,
+        file: str = "",
+        origin: Origin | None = None,
+    ) -> StoredPlaybook:
+        """Register a playbook in the catalog; `file` is its file in a bundle."""
+
+    async def add_bundle(self, bundle: Bundle, contents: Mapping[str, bytes]) -> str:
+        """Store a bundle with its files; return its digest."""
+
+    async def bundle(self, digest: str) -> Bundle:
+        """A stored bundle; NotFound when it does not exist."""
 
     async def playbooks(self, search: str | None = None) -> list[StoredPlaybook]:
         """The newest version of every path."""

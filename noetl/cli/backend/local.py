@@ -13,11 +13,12 @@ from noetl.cli.backend.base import Document
 from noetl.core.model.events import Recorded
 from noetl.errors import Conflict, NotFound, RequestRefused
 from noetl.storage.ports.events import ExecutionFilter, ExecutionSummary
-from noetl.storage.ports.playbooks import StoredPlaybook
+from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 
 if TYPE_CHECKING:
     from noetl.client import ScheduleOptions
     from noetl.core.language.diagnostics import Diagnostic
+    from noetl.core.model.bundle import Bundle
     from noetl.embedded import LocalEngine
     from noetl.server.concurrency.limits import Limits
     from noetl.server.read_models.summaries import RunResult
@@ -70,6 +71,23 @@ class LocalBackend:
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         return self._orchestrator.subscribe(execution_id, after)
 
+    async def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        from noetl.server.read_models.task_logs import line_document
+
+        following: int | None = after
+        while following is not None:
+            page = await self._orchestrator.task_logs.read(execution_id, following, PAGE_SIZE)
+            for line in page.lines:
+                yield line_document(line)
+            following = page.next
+
+    async def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        from noetl.server.read_models.task_logs import line_document
+
+        async for lines in self._orchestrator.task_logs.follow(execution_id, after):
+            for line in lines:
+                yield line_document(line)
+
     async def state(self, execution_id: str, at: int | None = None) -> Document:
         from noetl.server.read_models.state_at import state_document
 
@@ -84,9 +102,10 @@ class LocalBackend:
         state = await self._orchestrator.state(execution_id)
         return net_document(state.playbook, state.synthesized.values())
 
-    async def cancel(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        await self._orchestrator.cancel(execution_id, reason)
-        await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
+    async def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> ExecutionSummary:
+        await self._orchestrator.cancel(execution_id, reason, compensate=compensate)
+        if not compensate:
+            await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
         return await self.summary(execution_id)
 
     async def pause(self, execution_id: str, reason: str = "") -> ExecutionSummary:
@@ -125,10 +144,33 @@ class LocalBackend:
 
         return list(compile_playbook(text, file=file, specs=specs(), strict=strict, legacy=legacy).diagnostics)
 
-    async def register(self, content: str, *, strict: bool = False, legacy: bool = False) -> StoredPlaybook:
+    async def register(
+        self,
+        content: str,
+        *,
+        strict: bool = False,
+        legacy: bool = False,
+        file: str = "",
+        origin: Origin | None = None,
+    ) -> StoredPlaybook:
         from noetl.server.orchestrator.catalog import Source
 
-        return await self._orchestrator.catalog.register(Source(content), time.time(), strict=strict, legacy=legacy)
+        source = Source(content, file)
+        return await self._orchestrator.catalog.register(
+            source, time.time(), strict=strict, legacy=legacy, origin=origin
+        )
+
+    async def add_bundle(self, bundle: Bundle, contents: Mapping[str, bytes]) -> str:
+        catalog = self._orchestrator.catalog
+        missing = await catalog.bundles.add(bundle)
+        await catalog.playbooks.save_files({digest: contents[digest] for digest in missing})
+        return bundle.digest
+
+    async def bundle(self, digest: str) -> Bundle:
+        found = await self._orchestrator.catalog.playbooks.bundle(digest)
+        if found is None:
+            raise NotFound(f"there is no bundle {digest}")
+        return found
 
     async def playbooks(self, search: str | None = None) -> list[StoredPlaybook]:
         found: list[StoredPlaybook] = []

@@ -62,6 +62,8 @@ class RemoteBackend:
     inbox = _list(Client.inbox)
     compare = _call(Client.compare)
     register = _call(Client.register)
+    add_bundle = _call(Client.add_bundle)
+    bundle = _call(Client.bundle)
     playbooks = _list(Client.playbooks)
     playbook = _call(Client.playbook)
     add_schedule = _call(Client.add_schedule)
@@ -83,6 +85,13 @@ class RemoteBackend:
     def follow(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         stop = Stop()
         return _recorded(_iterate(lambda: self.client.follow(execution_id, after, stop=stop), stop))
+
+    def logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        return _iterate(lambda: self.client.logs(execution_id, after))
+
+    def follow_logs(self, execution_id: str, after: int = 0) -> AsyncIterator[Document]:
+        stop = Stop()
+        return _iterate(lambda: self.client.follow_logs(execution_id, after, stop=stop), stop)
 
     async def why(self, execution_id: str) -> Document:
         found = await asyncio.to_thread(self.client.why, execution_id)

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 @click.command()
 @id_argument
 @click.option("--reason", default="cancelled by the user", help="Recorded in the log.")
+@click.option("--compensate", is_flag=True, help="Run the compensations of completed steps before it ends.")
 @with_target
 @json_options
-def cancel(execution_id: str, reason: str, target: Target, as_json: bool) -> None:
-    """Cancel an execution; completed work is not undone."""
-    _control(target, execution_id, lambda backend, found: backend.cancel(found, reason), as_json, "being cancelled")
+def cancel(execution_id: str, reason: str, compensate: bool, target: Target, as_json: bool) -> None:
+    """Cancel an execution; completed work is undone only with --compensate."""
+
+    def change(backend: Backend, found: str) -> Awaitable[ExecutionSummary]:
+        return backend.cancel(found, reason, compensate)
+
+    _control(target, execution_id, change, as_json, "being cancelled")
 
 
 @click.command()

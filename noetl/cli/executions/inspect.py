@@ -29,6 +29,8 @@ STATUS_STYLES = {
     "paused": "yellow",
 }
 
+_ORIGINS = (("rerun_of", "rerun of"), ("forked_from", "fork of"))
+
 id_argument = click.argument("execution_id", metavar="ID")
 
 
@@ -95,6 +97,9 @@ def status(execution_id: str, target: Target, as_json: bool) -> None:
     rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
     if found["error"]:
         rows.append(("error", f"{found['error']['kind']}: {found['error']['message']}"))
+    rows += [(text, found[name]) for name, text in _ORIGINS if found.get(name)]
+    if found.get("compensation"):
+        rows.append(("compensation", ", ".join(f"{count} {what}" for what, count in found["compensation"].items())))
     rows += [("waits", text) for text in found["waits_for"]]
     for name, value in rows:
         terminal.data(f"{name:<10} {terminal.colored_cell(value, STATUS_STYLES)}")
@@ -282,6 +287,10 @@ def event_details(body: Event) -> str:
             return body.reason
         case ev.RequestEvaluated() | ev.WorkflowSynthesized():
             return _error(body.error)
+        case ev.CompensationStarted() | ev.CompensationDone():
+            return body.run_id + (" not needed" if isinstance(body, ev.CompensationDone) and body.skipped else "")
+        case ev.CompensationFailed():
+            return f"{body.run_id} {_error(body.error)}"
         case _:
             return _wait_details(body)
 

@@ -37,15 +37,16 @@ def retention(older_than: str | None, dry_run: bool, store: str | None, as_json:
 
 async def _delete(store: str, results: str, before: float, *, dry_run: bool) -> tuple[int, int]:
     from noetl.server.lifecycle.retention import delete_old
-    from noetl.storage.factory import open_stores
+    from noetl.storage.factory import open_stores, open_task_logs
     from noetl.storage.results import open_results
 
     events, _ = open_stores(store)
+    task_logs = open_task_logs(events)
     kept = open_results(results)
     try:
         if dry_run:
             return len(await events.expired(before, 1_000_000)), 0
-        count = await delete_old(events, kept, before)
+        count = await delete_old(events, kept, before, task_logs)
         return count, await events.tidy(time.time())
     finally:
         await kept.close()

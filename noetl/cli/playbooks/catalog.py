@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
@@ -26,10 +27,13 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, target: Target,
     """Register playbooks in the catalog.
 
     Each is registered under its metadata.path. A text that differs from the newest version becomes a new
-    version; the same text again changes nothing. If one of the files has errors, none is registered.
+    version; the same text again changes nothing. Files that a playbook names (scripts, SQL, data, child playbooks by
+    relative path) are registered with it. If one of the files has errors, none is registered.
     """
     from noetl.cli.app import INVALID
     from noetl.cli.playbook_files import read_bounded
+    from noetl.cli.projects.changes import register_packed
+    from noetl.cli.projects.named_files import pack_file
 
     contents = {name: read_bounded(name, MAX_READ) for name in files}
 
@@ -44,8 +48,10 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, target: Target,
                     invalid = True
             if invalid:
                 return None
-            texts = [content.decode("utf-8-sig") for content in contents.values()]
-            return [await backend.register(text, strict=strict, legacy=legacy) for text in texts]
+            return [
+                await register_packed(backend, *pack_file(name, content), strict=strict, legacy=legacy)
+                for name, content in contents.items()
+            ]
 
     stored = asyncio.run(put())
     if stored is None:
@@ -103,7 +109,8 @@ def show(path: str, version: int | None, target: Target, as_json: bool) -> None:
 
 
 def _document(stored: StoredPlaybook) -> dict[str, Any]:
-    return {"path": stored.path, "version": stored.version, "registered_at": _when(stored)}
+    origin = {name: value for name, value in msgspec.structs.asdict(stored.origin).items() if value}
+    return {"path": stored.path, "version": stored.version, "registered_at": _when(stored), **origin}
 
 
 def _when(stored: StoredPlaybook) -> str:

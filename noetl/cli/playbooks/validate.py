@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +15,7 @@ from noetl.cli.app import INVALID, USAGE
 from noetl.cli.output.terminal import output_options, terminal
 from noetl.cli.playbook_files import CannotRead, read_bounded
 from noetl.cli.target import Target, token_option
+from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
     from noetl.cli.backend.base import Backend
@@ -21,7 +25,7 @@ legacy = click.option("--legacy", is_flag=True, help="Accept the 2025-11 dialect
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE|FOLDER...")
 @strict
 @legacy
 @click.option(
@@ -38,7 +42,7 @@ legacy = click.option("--legacy", is_flag=True, help="Accept the 2025-11 dialect
 def validate(
     files: tuple[str, ...], strict: bool, legacy: bool, format: str, server: str | None, token: str | None
 ) -> int:
-    """Report all problems of all FILEs (- is stdin); nothing runs.
+    """Report all problems of all FILEs (- is stdin), and of the playbooks in FOLDERs; nothing runs.
 
     Exit code 0 if there are no errors, 3 if a playbook has errors, 2 if a file could not be read.
     """
@@ -52,7 +56,8 @@ def validate(
     found: list[Any] = []
     sources: dict[str, str] = {}
     unreadable = False
-    for name in files:
+    names = list(_expanded(files))
+    for name in names:
         try:
             text = read_bounded(name, MAX_BYTES)
         except CannotRead as problem:
@@ -69,7 +74,7 @@ def validate(
     errors = sum(one.severity == "error" for one in found)
     if format == "text":
         sys.stdout.write(write.as_text(found, sources, color=terminal.supports_color(sys.stdout)))
-        _print_totals(len(files), errors, len(found) - errors)
+        _print_totals(len(sources), errors, len(found) - errors)
     elif format == "json":
         sys.stdout.write(write.as_json(found))
     elif format == "github":
@@ -77,6 +82,20 @@ def validate(
     else:
         sys.stdout.write(write.as_sarif(found, version=__version__))
     return USAGE if unreadable else INVALID if errors else 0
+
+
+def _expanded(files: tuple[str, ...]) -> Iterator[str]:
+    """The files, with folders replaced by the playbooks in them."""
+    for name in files:
+        if name == "-" or not os.path.isdir(name):
+            yield name
+            continue
+        from noetl.cli.projects.project import Project
+
+        found = [os.path.relpath(file) for file in Project(Path(name), "").playbooks()]
+        if not found:
+            raise RequestRefused(f"{name}: there are no playbooks (files with `kind: Playbook`) in this folder")
+        yield from found
 
 
 async def _check_remotely(backend: Backend, *, text: bytes, file: str, strict: bool, legacy: bool) -> list[Any]:
@@ -87,6 +106,8 @@ def _print_totals(files: int, errors: int, warnings: int) -> None:
     def count(number: int, noun: str) -> str:
         return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
+    if not files:
+        return
     if not errors and not warnings:
         terminal.note(f"{count(files, 'file')}: no problems")
     else:

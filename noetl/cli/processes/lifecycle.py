@@ -1,4 +1,4 @@
-"""Commands that start, stop and inspect servers and workers of this machine, and `noetl dev`."""
+"""Commands that start, stop and inspect servers and workers of this machine."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def server_start(
 ) -> None:
     """Serve the API and the web page, in this terminal or with --background."""
     settings = load_settings(server_host=host, server_port=port, store=store, log_format=log_format).settings
-    table = _process_table(settings)
+    table = process_table(settings)
     server_name = _server_name(name)
     if not os.environ.get(DETACHED):
-        _check_others(table, server_name, settings)
+        check_others(table, server_name, settings)
     if not background:
         _serve(settings, table, server_name)
         return
-    flags = _flags(**{"host": host, "port": port, "store": store, "name": name, "log-format": log_format})
-    with _address(settings) as sock:
+    flags = flags_of(**{"host": host, "port": port, "store": store, "name": name, "log-format": log_format})
+    with open_address(settings) as sock:
         environ = {DETACHED: "1", SOCKET: str(sock.fileno())}
-        member = table.start(server_name, ["server", "start", *flags], environ, _url(settings), (sock.fileno(),))
+        member = table.start(server_name, ["server", "start", *flags], environ, server_url(settings), (sock.fileno(),))
     _wait_ready(table, member)
     terminal.note(f"the server is ready at {member.url} (process {member.pid}, log {member.log})")
 
@@ -73,7 +73,7 @@ def server_start(
 @output_options
 def server_stop(name: str | None) -> None:
     """Let requests finish, then stop; without --name all servers of this installation."""
-    table = _process_table(load_settings().settings)
+    table = process_table(load_settings().settings)
     members = [member for member in table.members("server") if name is None or member.name == _server_name(name)]
     if not members:
         terminal.note("no server is running")
@@ -90,7 +90,7 @@ def server_status(name: str | None, as_json: bool) -> int:
     """Show whether the server is running and ready."""
     members = [
         member
-        for member in _process_table(load_settings().settings).members("server")
+        for member in process_table(load_settings().settings).members("server")
         if name is None or member.name == _server_name(name)
     ]
     found = [(member, readiness(member.url)) for member in members]
@@ -158,14 +158,14 @@ def worker_start(
         load_settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format).settings
     )
     _check_token(settings)
-    table = _process_table(settings)
+    table = process_table(settings)
     if count == 1 and not background:
         if not os.environ.get(DETACHED):
-            table.join(_free_names(table, 1)[0])
+            table.join(free_names(table, 1)[0])
         _work(settings)
         return 0
     if not background:
-        return _work_in_children(table, settings, count, _flags(pool=pool, slots=slots))
+        return _work_in_children(table, settings, count, flags_of(pool=pool, slots=slots))
     for member in _start_workers(table, settings, count, pool, slots):
         terminal.note(f"{member.name} is running (process {member.pid}, log {member.log})")
     return 0
@@ -175,7 +175,7 @@ def worker_start(
 @output_options
 def worker_stop() -> None:
     """Let started runs finish, return the others to the server, then stop."""
-    table = _process_table(load_settings().settings)
+    table = process_table(load_settings().settings)
     stopped = _stop(table, table.members("worker"))
     terminal.note(f"{stopped} workers have stopped" if stopped != 1 else "1 worker has stopped")
 
@@ -184,7 +184,7 @@ def worker_stop() -> None:
 @json_options
 def worker_status(as_json: bool) -> int:
     """List the workers of this machine."""
-    members = _process_table(load_settings().settings).members("worker")
+    members = process_table(load_settings().settings).members("worker")
     if as_json:
         terminal.json([{"name": member.name, "pid": member.pid, "log": member.log or None} for member in members])
     elif members:
@@ -204,7 +204,7 @@ def worker_status(as_json: bool) -> int:
 def worker_scale(count: int, pool: str | None, slots: str | None, server: str | None, token: str | None) -> None:
     """Start or stop background workers until COUNT are running on this machine."""
     settings = _with_server(load_settings(worker_pool=pool, slots=slots, server_url=server, token=token).settings)
-    table = _process_table(settings)
+    table = process_table(settings)
     members = [member for member in table.members("worker") if member.log]  # the others run in a terminal
     if count:
         _check_token(settings)
@@ -215,72 +215,33 @@ def worker_scale(count: int, pool: str | None, slots: str | None, server: str | 
     terminal.note(f"{count} workers" if count != 1 else "1 worker")
 
 
-@click.command()
-@host_option
-@port_option
-@store_option
-@click.option("--workers", type=click.IntRange(min=1, max=64), default=2, show_default=True)
-@output_options
-def dev(host: str | None, port: str | None, store: str | None, workers: int) -> int:
-    """Run a server, workers and the web page in one terminal; Ctrl-C stops all of them."""
-    settings = load_settings(server_host=host, server_port=port, store=store).settings
-    table = _process_table(settings)
-    _check_others(table, "server", settings)
-    url = _url(settings)
-    flags = _flags(host=host, port=port, store=store)
-    with _address(settings) as sock:
-        inherited = {DETACHED: "1", SOCKET: str(sock.fileno())}
-        children = [_child(["server", "start", *flags], inherited, (sock.fileno(),))]
-    try:
-        table.record("server", children[0].pid, url=url)
-        wait_ready(url, lambda: children[0].poll() is None)
-        token = _admin_token(settings)
-        environ = {"NOETL_SERVER_URL": url, "NOETL_TOKEN": token, DETACHED: "1"}
-        for name in _free_names(table, workers):
-            children.append(_child(["worker", "start"], environ))
-            table.record(name, children[-1].pid)
-        terminal.note(f"NoETL is running at {url} with {workers} workers")
-        if sys.stderr.isatty():  # an address that signs in is not written to a log
-            terminal.note(f"  open {url}{settings.server_prefix}/#token={token}")
-        else:
-            terminal.note(f"  sign in with the token in {settings.home / 'admin.token'}")
-        terminal.note("  use noetl register FILE, noetl execute PATH, noetl executions in another terminal")
-        terminal.note("  Ctrl-C stops all processes")
-        return _wait_for_interrupt(children)
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        # Workers first: they return their runs to the server.
-        _terminate(children[1:])
-        _terminate(children[:1])
-
-
 def _work_in_children(table: ProcessTable, settings: Settings, count: int, flags: list[str]) -> int:
     """Run several workers in this terminal until Ctrl-C."""
     environ = _worker_environ(settings)
     children: list[subprocess.Popen[bytes]] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for name in _free_names(table, count):
-            children.append(_child(["worker", "start", *flags], environ))
+        for name in free_names(table, count):
+            children.append(start_child(["worker", "start", *flags], environ))
             table.record(name, children[-1].pid)
         terminal.note(f"{count} workers are running; Ctrl-C stops them")
-        return _wait_for_interrupt(children)
+        return wait_for_interrupt(children)
     except KeyboardInterrupt:
         return 0
     finally:
-        _terminate(children)
+        terminate(children)
 
 
-def _wait_for_interrupt(children: list[subprocess.Popen[bytes]]) -> int:
-    """Wait until a child ends; Ctrl-C and SIGTERM raise KeyboardInterrupt."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def wait_for_interrupt(children: list[subprocess.Popen[bytes]]) -> int:
+    """Wait until a child ends; Ctrl-C raises KeyboardInterrupt."""
     while all(child.poll() is None for child in children):
         time.sleep(0.2)
     terminal.error("a process has ended; stopping the others")
     return 1
 
 
-def _terminate(children: list[subprocess.Popen[bytes]]) -> None:
+def terminate(children: list[subprocess.Popen[bytes]]) -> None:
+    """Stop child processes and wait for them."""
     for child in children:
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)
@@ -293,18 +254,20 @@ def _terminate(children: list[subprocess.Popen[bytes]]) -> None:
 # ── implementation ──────────────────────────────────────────────────────────────────────
 
 
-def _flags(**values: str | None) -> list[str]:
+def flags_of(**values: str | None) -> list[str]:
     """The given options as arguments of a child process."""
     return [part for name, value in values.items() if value is not None for part in (f"--{name}", value)]
 
 
-def _process_table(settings: Settings) -> ProcessTable:
+def process_table(settings: Settings) -> ProcessTable:
+    """The processes of this installation."""
     from noetl.runtime.process_table import ProcessTable
 
     return ProcessTable(settings.home)
 
 
-def _url(settings: Settings) -> str:
+def server_url(settings: Settings) -> str:
+    """The address of a server on this machine."""
     host = settings.server_host
     shown = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
     return f"http://{shown}:{settings.server_port}{settings.server_prefix}"
@@ -316,13 +279,14 @@ def _with_server(settings: Settings) -> Settings:
 
     url = settings.server_url
     if url is None:
-        running = _process_table(settings).find("server")
-        url = running.url if running else _url(settings)
-    token = settings.token or _admin_token(settings)
+        running = process_table(settings).find("server")
+        url = running.url if running else server_url(settings)
+    token = settings.token or admin_token_of(settings)
     return msgspec.structs.replace(settings, server_url=url, token=token)
 
 
-def _admin_token(settings: Settings) -> str:
+def admin_token_of(settings: Settings) -> str:
+    """The administrator's token of the server on this machine."""
     from noetl.server.http.access import admin_token
 
     token = admin_token(settings.home)
@@ -343,7 +307,7 @@ def _server_name(name: str | None) -> str:
     return f"server-{name}"
 
 
-def _check_others(table: ProcessTable, server_name: str, settings: Settings) -> None:
+def check_others(table: ProcessTable, server_name: str, settings: Settings) -> None:
     """A NOETL_HOME has one server, unless several with different names share a Postgres store."""
     running = table.members("server")
     if not running:
@@ -363,7 +327,8 @@ def _uses_postgres(settings: Settings) -> bool:
     return settings.store.startswith(("postgres:", "postgresql:"))
 
 
-def _free_names(table: ProcessTable, count: int) -> list[str]:
+def free_names(table: ProcessTable, count: int) -> list[str]:
+    """Names for new workers."""
     taken = {member.name for member in table.members("worker")}
     return [name for number in range(1, 1000) if (name := f"worker-{number}") not in taken][:count]
 
@@ -391,12 +356,12 @@ def _serve(settings: Settings, table: ProcessTable, server_name: str) -> None:
     sock = take_address(settings) if inherited is None else socket.socket(fileno=int(inherited))
     own = not os.environ.get(DETACHED)
     if own:
-        table.join(server_name, _url(settings))
-    message = f"the server is running at {_url(settings)}; Ctrl-C stops it"
+        table.join(server_name, server_url(settings))
+    message = f"the server is running at {server_url(settings)}; Ctrl-C stops it"
     serve(settings, sock, lambda: terminal.note(message) if own else None)
 
 
-def _address(settings: Settings) -> socket.socket:
+def open_address(settings: Settings) -> socket.socket:
     """Open the listening socket of a server before it starts, so that no other process takes its address."""
     from noetl.server.process import take_address
 
@@ -440,8 +405,8 @@ def _log_to_stderr(settings: Settings) -> None:
 def _start_workers(
     table: ProcessTable, settings: Settings, count: int, pool: str | None, slots: str | None
 ) -> list[ProcessEntry]:
-    names = _free_names(table, count)
-    flags = _flags(pool=pool, slots=slots)
+    names = free_names(table, count)
+    flags = flags_of(pool=pool, slots=slots)
     environ = _worker_environ(settings)
     return [table.start(name, ["worker", "start", *flags], environ) for name in names]
 
@@ -467,7 +432,9 @@ def _stop(table: ProcessTable, members: list[ProcessEntry]) -> int:
     return len(members)
 
 
-def _child(arguments: list[str], environ: dict[str, str], descriptors: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+def start_child(
+    arguments: list[str], environ: dict[str, str], descriptors: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
     """Start a process that does not receive Ctrl-C of this terminal: its parent stops it in order."""
     command = [sys.executable, "-m", "noetl.clictl", *arguments]
     environ = {**os.environ, **environ, TIED: "1"}

@@ -102,7 +102,8 @@ def _start(state: State, command: StartExecution, env: EvaluationContext, record
 
 def _cancel(state: State, command: CancelExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is None:
-        record([ExecutionCancelled(reason=command.reason)], None)
+        cancelled = ExecutionCancelled(reason=command.reason, error=command.error, compensate=command.compensate)
+        record([cancelled], None)
     return _ACCEPTED
 
 
@@ -419,7 +420,9 @@ def _overlapping(
 # ── children ────────────────────────────────────────────────────────────────────────────
 
 
-def _child_finished(request: ChildRequested, child: str, outcome: Outcome, *, early: bool = False) -> ChildFinished:
+def _child_finished(
+    request: ChildRequested, child: str, outcome: Outcome, *, early: bool = False, compensable: bool = False
+) -> ChildFinished:
     return ChildFinished(
         step=request.step,
         step_run_id=request.step_run_id,
@@ -430,6 +433,7 @@ def _child_finished(request: ChildRequested, child: str, outcome: Outcome, *, ea
         attempt=request.attempt,
         path=request.path,
         early=early,
+        compensable=compensable,
     )
 
 
@@ -456,7 +460,8 @@ def _child_ended(state: State, command: RecordChildEnd, env: EvaluationContext, 
     child = state.children.get(command.key)
     if child is None:
         return Reply(False, "no run waits for this child")
-    record([_child_finished(child.request, command.child, command.outcome)], child.seq)
+    ended = _child_finished(child.request, command.child, command.outcome, compensable=command.compensable)
+    record([ended], child.seq)
     return _ACCEPTED
 
 

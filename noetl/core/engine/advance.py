@@ -28,6 +28,7 @@ from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, SetTimer
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext
 from noetl.core.engine.evolve import APPLIERS, Applier, evolve
+from noetl.core.engine.evolve.compensation import CHILD_TASK
 from noetl.core.engine.lease_rules import claim, claimable, is_innermost, is_local, open_loops, step_run_of
 from noetl.core.engine.outstanding import (
     answer_parent,
@@ -44,6 +45,9 @@ from noetl.core.model.events import (
     ChildFinished,
     ChildRequested,
     ChildStarted,
+    CompensationDone,
+    CompensationFailed,
+    CompensationStarted,
     CtxPatched,
     Event,
     ExecutionCancelled,
@@ -156,6 +160,7 @@ class _Advance(Struct, eq=False, gc=False):
         while self.next_command < len(commands):
             command = commands[self.next_command]
             kind = type(command)
+            env.meter.reset()
             if kind is ClaimAnyRun:
                 if self.needs_settling:
                     self._settle()
@@ -170,6 +175,7 @@ class _Advance(Struct, eq=False, gc=False):
             if self.pending:
                 self._drain()
         if self.needs_settling:
+            env.meter.reset()
             self._settle()
 
     def _drain(self) -> None:
@@ -198,7 +204,7 @@ class _Advance(Struct, eq=False, gc=False):
         """Lease queued runs to a worker that has free slots."""
         state = self.state
         taken: list[str] = []
-        if not state.paused and state.ending is None and state.finished is None:
+        if state.accepts_claims:
             check = None if self.env.capacity is None else CapacityCheck(state, self.env.capacity, waited=False)
             ready = claimable(state, command.pool, command.worker, check)
             taken = list(islice(ready, command.slots * command.workers))
@@ -269,6 +275,13 @@ class _Advance(Struct, eq=False, gc=False):
         else:  # a loop or a step without tasks: a handler decides what follows
             self.pending.append((event, self.state.seq))
 
+    def _on_compensation_started(self, event: CompensationStarted) -> None:
+        run_id = event.step_run_id
+        if event.child is None:
+            self.queued[run_id] = None
+        else:
+            self.children[task_run_id(run_id, CHILD_TASK, 1, 1)] = None
+
     def _on_requeued(self, event: WorkerLost | WaitFinished) -> None:
         self.queued[iteration_id(event.step_run_id, event.path)] = None
 
@@ -307,10 +320,9 @@ class _Advance(Struct, eq=False, gc=False):
                 if self.timer is not None:
                     effects.append(SetTimer(None))
             return effects
-        if state.ending is None:
-            if not state.paused:
-                self._enqueue(effects)
-        elif not self.ending:
+        if state.accepts_claims:
+            self._enqueue(effects)
+        if state.ending is not None and not self.ending:
             self.children.update(dict.fromkeys(state.children))
         for key in self.children:
             child = state.children.get(key)
@@ -341,6 +353,7 @@ class _Advance(Struct, eq=False, gc=False):
 
 _FOLLOW_UPS: dict[type[Event], Any] = {
     StepScheduled: _Advance._on_step_scheduled,
+    CompensationStarted: _Advance._on_compensation_started,
     WorkerLost: _Advance._on_requeued,
     WaitFinished: _Advance._on_requeued,
     ChildRequested: _Advance._on_child_event,
@@ -356,6 +369,7 @@ _FOLLOW_UPS: dict[type[Event], Any] = {
 _UNSETTLING = frozenset({  # after these events waiting tokens are examined again, and the execution may end
     RequestEvaluated, WorkflowStarted, WorkflowSynthesized, ExecutionResumed, ExecutionCancelled, SignalReceived,
     CtxPatched, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
+    CompensationStarted, CompensationDone, CompensationFailed,
 })  # fmt: skip
 
 

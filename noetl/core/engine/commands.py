@@ -76,9 +76,11 @@ class ReturnRun(Command, frozen=True):
 
 
 class CancelExecution(Command, frozen=True):
-    """Cancel the execution."""
+    """Cancel the execution; with an `error` it ends as failed. With `compensate`, completed steps are undone."""
 
     reason: str = ""
+    error: ErrorInfo | None = None
+    compensate: bool = False
 
 
 class PauseExecution(Command, frozen=True):
@@ -124,6 +126,7 @@ class RecordChildEnd(Command, frozen=True):
     key: str
     child: str
     outcome: Outcome
+    compensable: bool = False  # it completed steps that have a compensation
 
 
 class Reply(Struct, frozen=True, omit_defaults=True, gc=False):

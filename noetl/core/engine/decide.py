@@ -9,6 +9,7 @@ from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_step_set
 from noetl.core.engine.handlers.admission import examine_waiting_tokens
 from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_sets
+from noetl.core.engine.handlers.compensation import child_ended, step_ended
 from noetl.core.engine.handlers.execution_completion import conclude
 from noetl.core.engine.handlers.loops import (
     apply_loop_set,
@@ -26,6 +27,7 @@ from noetl.core.engine.handlers.synthesis import synthesize
 from noetl.core.engine.lease_rules import worker_lost
 from noetl.core.engine.state import State, StepRun
 from noetl.core.model.events import (
+    ChildFinished,
     CtxPatched,
     Event,
     IterationDone,
@@ -53,7 +55,7 @@ def decide(state: State, event: Event, env: EvaluationContext) -> list[Event]:
 
 def settle(state: State, env: EvaluationContext) -> list[Event]:
     """The events that follow when no handler is pending: examine the waiting tokens, then check for the end."""
-    return examine_waiting_tokens(state, env) or conclude(state)
+    return examine_waiting_tokens(state, env) or conclude(state, env)
 
 
 def _step_scheduled(state: State, event: StepScheduled, env: EvaluationContext) -> list[Event]:
@@ -84,6 +86,8 @@ def _pass_through(state: State, env: EvaluationContext, step_run: StepRun) -> li
 
 
 def _step_ended(state: State, event: StepDone | StepFailed, env: EvaluationContext) -> list[Event]:
+    if event.step_run_id in state.compensating:
+        return step_ended(state, event)
     step_run = state.runs.get(event.step_run_id)
     if step_run is None or state.ending is not None:
         return []
@@ -133,4 +137,5 @@ HANDLERS: dict[type[Event], Handler] = {
     IterationFailed: iteration_ended,
     LoopDone: loop_done,
     WorkerLost: worker_lost,
+    ChildFinished: child_ended,
 }

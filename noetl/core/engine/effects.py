@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from noetl.core.model.events import Parent
 from noetl.core.model.ids import IterationPath
-from noetl.core.model.outcome import Outcome
+from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.reference import Reference
 
 
@@ -56,6 +56,8 @@ class StartChild(Effect, frozen=True):
     version: str | None = None
     entry_step: str | None = None
     return_step: str | None = None
+    compensates: str | None = None  # the ended execution whose completed steps the child undoes
+    failure: ErrorInfo | None = None  # why they are undone
 
 
 class AwaitChild(Effect, frozen=True):
@@ -71,6 +73,7 @@ class CancelChild(Effect, frozen=True):
     key: str
     child: str | None
     reason: str = ""
+    compensate: bool = True  # its completed steps are undone
 
 
 class AnswerParent(Effect, frozen=True):
@@ -79,6 +82,7 @@ class AnswerParent(Effect, frozen=True):
     parent: Parent
     child: str
     outcome: Outcome
+    compensable: bool = False
 
 
 class SetTimer(Effect, frozen=True):

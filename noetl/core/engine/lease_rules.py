@@ -53,10 +53,8 @@ def reserved_for_other(state: State, run_id: str, worker: str) -> bool:
 
 def claim_rejection(state: State, run_id: str) -> str | None:
     """Why this run cannot be claimed now; None if it can."""
-    if state.ending is not None:
-        return "the execution is ending"
-    if state.paused:
-        return "the execution is paused"
+    if not state.accepts_claims:
+        return "the execution is ending" if state.ending is not None else "the execution is paused"
     run = state.open.get(run_id)
     if run is not None:
         return None if run.status == "queued" else f"the run is {run.status}"

@@ -30,7 +30,7 @@ def outstanding(state: State) -> list[Effect]:
     if state.finished is not None:
         return list(answer_parent(state))
     effects: list[Effect] = []
-    if not state.paused and state.ending is None:
+    if state.accepts_claims:
         effects += (enqueue(state, state.open[run_id]) for run_id in state.queued)
         effects += (enqueue_iteration(state, loop, index) for loop in open_loops(state) for index in loop.unclaimed())
     effects += (effect_for(state, child) for child in state.children.values())
@@ -48,7 +48,7 @@ def is_settled(state: State) -> bool:
     if state.request is None or state.finished is not None:
         return True
     if state.ending is not None:
-        return bool(state.children)
+        return bool(state.children or state.compensating)
     return not state.unexamined
 
 
@@ -66,9 +66,10 @@ def leases(state: State) -> Iterator[tuple[str, int, str]]:
 
 def effect_for(state: State, child: Child) -> Effect:
     """The effect that a child execution needs: start it, await it, or cancel it."""
-    if state.ending is not None or child.run_id not in state.open:
+    undo = state.compensating.get(child.run_id)
+    if undo is None and (state.ending is not None or child.run_id not in state.open):
         why = "the calling run has ended" if child.run_id else "the calling task's spec.timeout was exceeded"
-        return CancelChild(child.key, child.child, why)
+        return CancelChild(child.key, child.child, why, state.ending is None or state.ending.compensate)
     if child.child is not None:
         return AwaitChild(child.key, child.child)
     request = child.request
@@ -80,6 +81,8 @@ def effect_for(state: State, child: Child) -> Effect:
         version=request.version,
         entry_step=request.entry_step,
         return_step=request.return_step,
+        compensates=None if undo is None else undo.run.child,
+        failure=None if undo is None or state.ending is None else state.ending.error,
     )
 
 
@@ -93,7 +96,8 @@ def answer_parent(state: State) -> Iterator[Effect]:
             outcome = structs.replace(outcome or Outcome("error"), status="error", error=error)
         elif outcome is None:
             outcome = Outcome("ok")
-        yield AnswerParent(parent, state.execution_id, outcome)
+        compensable = state.finished == "success" and bool(state.completed)
+        yield AnswerParent(parent, state.execution_id, outcome, compensable)
 
 
 def enqueue(state: State, run: Run) -> EnqueueRun:

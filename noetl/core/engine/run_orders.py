@@ -7,11 +7,13 @@ created once and referred to by its id, so that ten thousand orders of a loop se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from noetl.core.engine.state import Run, State, StepRun
-from noetl.core.model.outcome import Outcome
-from noetl.core.model.playbook import ALL
-from noetl.core.model.work import Item, RunContext, RunOrder
+from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.playbook import ALL, COMPENSATION
+from noetl.core.model.position import Item
+from noetl.core.model.work import RunContext, RunOrder
 from noetl.errors import NotFound
 
 
@@ -28,7 +30,7 @@ def order_of(state: State, run: Run) -> RunOrder:
     step_run = run.step_run
     path = run.path
     return RunOrder(
-        run.id, run.epoch, step_run._context or _context(state, step_run), state.ctx, path, _items(run) if path else (),
+        run.id, run.epoch, step_run._context or _context(state, step_run), state.ctx, path, _items(state, run),
         step_run.scope, run.position, run.resume, run.lost, step_run.timeout_s,
     )  # fmt: skip
 
@@ -43,11 +45,16 @@ def _context(state: State, step_run: StepRun) -> RunContext:
             results[name] = record.outcome
             if record.results:
                 parts[name] = record.results
+    undo = state.compensating.get(step_run.id) if state.compensating else None
+    if undo is not None:
+        results[undo.step] = undo.run.output
     context = step_run._context = RunContext(
         step_run.id, state.playbook.digest, state.execution_id, step.name, step_run.id, state.workload, step_run.args,
         step_run.input, results, parts, state.depth, step_run.defer_input,
-        step if state.synthesized and step.name in state.synthesized else None,
+        step if state.synthesized and step.name.removesuffix(COMPENSATION) in state.synthesized else None,
         state.request.trace if state.request else None,
+        None if undo is None else undo.run.output,
+        None if undo is None else failure_of(state),
     )  # fmt: skip
     return context
 
@@ -66,7 +73,27 @@ def reads_of(state: State, step_run: StepRun) -> Sequence[str]:
     return [*step.reads, *(name for name in state.steps if name in names and name not in step.reads)]
 
 
-def _items(run: Run) -> tuple[Item, ...]:
+def failure_of(state: State) -> dict[str, Any]:
+    """`failure` in the templates of a compensation: why the execution ends."""
+    ending = state.ending
+    error = ending.error if ending is not None and ending.error is not None else ErrorInfo("unknown", "")
+    return {
+        "kind": error.kind,
+        "message": error.message,
+        "retryable": error.retryable,
+        "details": error.details,
+        "step": ending.step if ending is not None else None,
+    }
+
+
+def _items(state: State, run: Run) -> tuple[Item, ...]:
+    if run.path:
+        return items_of(run)
+    undo = state.compensating.get(run.id) if state.compensating else None
+    return () if undo is None else undo.run.items
+
+
+def items_of(run: Run) -> tuple[Item, ...]:
     """The elements of the iteration, outermost level first."""
     items: list[Item] = []
     level = run.step_run.step.loop

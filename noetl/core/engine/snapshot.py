@@ -17,6 +17,7 @@ from noetl.core.engine.identity import checksum_of, checksums_seen
 from noetl.core.engine.state import (
     BoundaryEvent,
     Child,
+    Compensating,
     Ending,
     KeptSignal,
     Loop,
@@ -28,6 +29,7 @@ from noetl.core.engine.state import (
     StepRun,
     Token,
 )
+from noetl.core.model.compensation import CompensationCounts, CompletedRun, CompletedStep
 from noetl.core.model.events import ChildRequested, ExecutionRequested, FinalStatus
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import ErrorInfo, Outcome
@@ -126,6 +128,14 @@ class _StepRun(Struct, array_like=True):
     fired: tuple[int, ...]
     synthesized: bool
     event: BoundaryEvent | None = None
+    completed: list[CompletedRun] = []
+    window: int = 1
+
+
+class _Compensating(Struct, array_like=True):
+    id: str
+    step: str
+    run: CompletedRun
 
 
 class _Record(Struct, array_like=True):
@@ -155,6 +165,7 @@ class _Ending(Struct, array_like=True):
     error: ErrorInfo | None
     step: str | None
     outcome: Outcome | None
+    compensate: bool = True
 
 
 class _State(Struct, array_like=True):
@@ -196,6 +207,10 @@ class _State(Struct, array_like=True):
     waits: list[OpenWait] = []
     signals: dict[int, KeptSignal] = {}
     signal_ids: list[str] = []
+    completed: list[CompletedStep] = []
+    compensations_left: int | None = None
+    compensating: list[_Compensating] = []
+    compensated: CompensationCounts = CompensationCounts()
 
 
 class _Version(Struct, array_like=True):
@@ -223,7 +238,7 @@ def encode_state(state: State) -> bytes:
             entry=state.entry,
             started=state.started,
             paused=state.paused,
-            ending=None if ending is None else _Ending(ending.status, ending.error, ending.step, ending.outcome),
+            ending=None if ending is None else _from(ending, _Ending),
             finished=state.finished,
             processed=state.processed,
             output=state.output,
@@ -250,6 +265,10 @@ def encode_state(state: State) -> bytes:
             waits=list(state.waits.values()),
             signals=state.signals,
             signal_ids=list(state.signal_ids),
+            completed=state.completed,
+            compensations_left=state.compensations_left,
+            compensating=[_Compensating(run_id, each.step, each.run) for run_id, each in state.compensating.items()],
+            compensated=state.compensated,
         )
     )
 
@@ -307,10 +326,13 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
     for name in _PLAIN:
         setattr(state, name, getattr(stored, name))
     if stored.ending is not None:
-        state.ending = Ending(stored.ending.status, stored.ending.error, stored.ending.step, stored.ending.outcome)
+        ending = stored.ending
+        state.ending = Ending(ending.status, ending.error, ending.step, ending.outcome, compensate=ending.compensate)
     if stored.synthesized:
         state.synthesized = {step.name: step for step in stored.synthesized}
         state.net = state.net.extended(state.synthesized)
+    for undo in stored.compensating:
+        state.compensating[undo.id] = Compensating(undo.step, undo.run)
     for group in stored.waiting:
         state.waiting[group[0].step] = [_token(token) for token in group]
     for each in stored.runs:
@@ -347,6 +369,7 @@ _PLAIN = tuple(
         "steps",
         "children",
         "synthesized",
+        "compensating",
         "waits",
         "signal_ids",
     )
@@ -377,7 +400,7 @@ def _to_run(state: State, stored: _Run) -> Run:
 def _to_step_run(state: State, stored: _StepRun) -> StepRun:
     step_run = StepRun(
         stored.id,
-        state.net.steps[stored.step],
+        state.net.compiled(stored.step).step,
         stored.number,
         stored.args,
         stored.input,

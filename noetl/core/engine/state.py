@@ -26,6 +26,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from noetl.core.engine.evaluation.compiled_net import Net, net_of
+from noetl.core.model.compensation import CompensationCounts, CompletedRun, CompletedStep
 from noetl.core.model.events import ChildRequested, Event, ExecutionRequested, FinalStatus, SignalReceived, WaitStarted
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.outcome import ErrorInfo, Outcome
@@ -204,6 +205,8 @@ class StepRun(Struct, eq=False):
     fired: tuple[int, ...] = ()  # indices of the arcs taken at loop.done
     synthesized: bool = False
     event: BoundaryEvent | None = None  # its latest boundary event
+    completed: list[CompletedRun] = []  # what a compensation has to undo, in order of completion
+    window: int = 1  # how many of them are undone at a time
     _context: RunContext | None = None
 
     @property
@@ -214,6 +217,13 @@ class StepRun(Struct, eq=False):
             end = self.started_at + self.timeout_s
             limit = end if limit is None else min(limit, end)
         return limit
+
+
+class Compensating(Struct, eq=False, gc=False):
+    """A completed run that is being undone."""
+
+    step: str
+    run: CompletedRun
 
 
 class StepRecord(Struct, eq=False, gc=False):
@@ -280,11 +290,18 @@ class KeptSignal(Struct, eq=False, gc=False):
 class Ending:
     """Why the execution is ending: no step is scheduled any more."""
 
-    __slots__ = ("error", "outcome", "status", "step")
+    __slots__ = ("compensate", "error", "outcome", "status", "step")
 
     def __init__(
-        self, status: FinalStatus, error: ErrorInfo | None, step: str | None = None, outcome: Outcome | None = None
+        self,
+        status: FinalStatus,
+        error: ErrorInfo | None,
+        step: str | None = None,
+        outcome: Outcome | None = None,
+        *,
+        compensate: bool = True,
     ) -> None:
+        self.compensate = compensate  # completed steps are undone before the execution ends
         self.status = status
         self.error = error
         self.step = step
@@ -295,7 +312,8 @@ class State:
     """One execution, folded from its log."""
 
     __slots__ = (
-        "_cause", "_mask", "at", "begun", "bucket", "bucket_at", "children", "ctx", "due", "ending", "entry", "error",
+        "_cause", "_mask", "at", "begun", "bucket", "bucket_at", "children", "compensated", "compensating",
+        "compensations_left", "completed", "ctx", "due", "ending", "entry", "error",
         "execution_id", "finished", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
         "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "signal_ids", "signals",
         "started", "started_at", "step_runs", "steps", "synthesized", "tokens", "unexamined", "waiting", "waits",
@@ -345,6 +363,17 @@ class State:
         self.last_leaf: str | None = None  # the step that finished last without a taken arc
         self.synthesized: dict[str, Step] = {}
         self.refused: dict[str, int] = {}  # run -> epoch of its recorded rejection
+        self.completed: list[CompletedStep] = []  # what a compensation has to undo, in order of completion
+        self.compensations_left: int | None = None  # runs of the last of them that are still to be undone; None: all
+        self.compensating: dict[str, Compensating] = {}  # step run of the compensation -> what it undoes
+        self.compensated = CompensationCounts()
+
+    @property
+    def accepts_claims(self) -> bool:
+        """Whether its queued runs can be leased: it is not paused and not ending, or compensations run."""
+        if self.ending is not None:
+            return bool(self.compensating) and self.finished is None
+        return not self.paused and self.finished is None
 
     @property
     def depth(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from noetl.core.language.flow.result_reads import exports_of, reads_of
+from noetl.core.language.resource_limits import with_limits
 from noetl.core.language.source.node_reader import has_template
 from noetl.core.language.source.nodes import Mapping as MappingNode
 from noetl.core.language.source.nodes import Node, Scalar, Sequence, data_of
@@ -34,6 +35,7 @@ from noetl.core.language.syntax.tree import (
 )
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.playbook import (
+    COMPENSATION,
     DEFAULT_ATTEMPTS,
     DEFAULT_MAX_DELAY,
     DEFAULT_MAX_IDLE_TASK_RUNS,
@@ -44,6 +46,7 @@ from noetl.core.model.playbook import (
     Arc,
     Assignment,
     Block,
+    Compensation,
     Directive,
     Executor,
     KeychainEntry,
@@ -97,8 +100,7 @@ class Lowering:
         blocks = {block.name: self.block(block, outer) for block in document.blocks}
         executor = document.executor
         return_step = executor.return_step.text if executor and executor.return_step else None
-        exports, reads = exports_of(steps), reads_of(steps, blocks)
-        steps = tuple(_with_result_reads(step, exports[step.name], reads[step.name]) for step in steps)
+        steps = _with_result_reads(steps, exports_of(steps), reads_of(steps, blocks))
         return Playbook(
             name=document.name,
             path=document.catalog_path,
@@ -131,8 +133,7 @@ class Lowering:
         outer = tuple(_Layer(layer, {}) for layer in _executor_data(playbook.executor.spec))
         steps = tuple(self.step(step, outer) for step in document.steps)
         everything = (*playbook.steps, *steps)
-        exports, reads = exports_of(everything), reads_of(everything, playbook.blocks)
-        return tuple(_with_result_reads(step, exports[step.name], reads[step.name]) for step in steps)
+        return _with_result_reads(steps, exports_of(everything), reads_of(everything, playbook.blocks))
 
     def executor(self, executor: ExecutorSyntax | None) -> Executor:
         """`executor`."""
@@ -153,7 +154,7 @@ class Lowering:
         layers = []
         if executor.defaults is not None:
             layer = self.layer(executor.defaults, "executor", "executor/spec/policy/defaults")
-            _normalize_timeouts(layer.data)
+            _normalize_defaults(layer.data)
             layers.append(layer)
         if executor.spec is not None:
             layers.append(self.layer(executor.spec, "executor", "executor/spec"))
@@ -188,11 +189,29 @@ class Lowering:
                 kinds=synthesis.kinds,
                 path=self.record_place(synthesis.path, synthesis.node),
             ),
+            compensation=self.compensation(step, outer),
             output=self.output(step.output),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
             pool=step.pool,
             path=self.record_place(step.path, step.node),
         )
+
+    def compensation(self, step: StepSyntax, outer: tuple[_Layer, ...]) -> Compensation | None:
+        """How a step is undone: a step of its own, with the defaults of the step's spec and its pool."""
+        body = step.compensation
+        if body is None:
+            return None
+        layers = self.body_layers(step, outer)
+        tasks = self.tasks(body, layers)
+        undo = Step(
+            name=step.name + COMPENSATION,
+            tasks=tasks,
+            max_task_runs=_max_task_runs(layers, tasks),
+            spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
+            pool=step.pool,
+            path=self.record_place(body.path, body.node),
+        )
+        return Compensation(undo, self.value(body.when, f"{body.path}/when"), body.path)
 
     def block(self, block: BlockSyntax, outer: tuple[_Layer, ...]) -> Block:
         """One block of the workbook."""
@@ -451,14 +470,14 @@ def _executor_data(spec: dict[str, Any]) -> list[dict[str, Any]]:
     own = {key: value for key, value in spec.items() if key not in _NOT_DEFAULTS["executor"]}
     if not isinstance(defaults, dict):
         return [own]
-    return [_normalize_timeouts({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
+    return [_normalize_defaults({key: v for key, v in defaults.items() if key not in _NOT_DEFAULTS["executor"]}), own]
 
 
-def _normalize_timeouts(defaults: dict[str, Any]) -> dict[str, Any]:
-    """`defaults.timeouts` is the default of `timeout`."""
+def _normalize_defaults(defaults: dict[str, Any]) -> dict[str, Any]:
+    """`defaults.timeouts` is the default of `timeout`, and `defaults.resources` that of `limits`."""
     if "timeouts" in defaults:
         defaults.setdefault("timeout", defaults.pop("timeouts"))
-    return defaults
+    return with_limits(defaults)
 
 
 def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
@@ -507,5 +526,14 @@ def _select_path(text: str) -> str:
     return text.removeprefix("output.").removeprefix("data.")
 
 
-def _with_result_reads(step: Step, exports: tuple[str, ...], reads: tuple[str, ...]) -> Step:
-    return replace(step, exports=exports, reads=reads)
+def _with_result_reads(
+    steps: Iterable[Step], exports: dict[str, tuple[str, ...]], reads: dict[str, tuple[str, ...]]
+) -> tuple[Step, ...]:
+    """The steps, and the steps that undo them, with what they export and read."""
+    completed = []
+    for step in steps:
+        undo = step.compensation
+        if undo is not None:
+            undo = replace(undo, step=replace(undo.step, reads=reads[undo.step.name]))
+        completed.append(replace(step, exports=exports[step.name], reads=reads[step.name], compensation=undo))
+    return tuple(completed)

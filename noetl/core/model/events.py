@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Struct, field
 
+from noetl.core.model.compensation import CompensationCounts, CompensationSource
 from noetl.core.model.ids import IterationPath, event_id, iteration_id, task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Step
@@ -114,6 +115,7 @@ class ExecutionRequested(Event, frozen=True, omit_defaults=True):
     requested_by: str | None = None
     strict: bool = False
     trace: str | None = None  # W3C traceparent of the caller
+    compensates: CompensationSource | None = None
 
 
 class RequestEvaluated(Event, frozen=True, omit_defaults=True):
@@ -170,11 +172,15 @@ class SignalRefused(Event, frozen=True, omit_defaults=True):
 
 
 class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
-    """The execution was cancelled; open runs are ended with kind `cancelled`."""
+    """The execution was cancelled; open runs are ended with kind `cancelled`.
+
+    With an `error` the server gave it up, and it ends as failed."""
 
     NAME = "execution.cancelled"
     STATUS = "error"
     reason: str = ""
+    error: ErrorInfo | None = None
+    compensate: bool = False  # completed steps are undone before the execution ends
 
 
 class CtxPatched(Event, frozen=True, omit_defaults=True):
@@ -207,6 +213,7 @@ class WorkflowFinished(Event, frozen=True, omit_defaults=True):
     output: Outcome | None = None
     error: ErrorInfo | None = None
     step: str | None = None  # the step of the output, or the step whose failure ended it
+    compensation: CompensationCounts | None = None  # None: nothing was to be undone
 
 
 class PlaybookProcessed(Event, frozen=True, omit_defaults=True):
@@ -279,6 +286,7 @@ class StepDone(Event, frozen=True, omit_defaults=True):
     nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")  # now()/uuid()/random() used
     results: dict[str, Outcome] = field(default_factory=dict)  # of a composite step's tasks
     by_server: bool = False
+    input: dict[str, Any] = field(default_factory=dict)  # evaluated by the worker; of a step with a compensation
 
 
 class StepFailed(Event, frozen=True, omit_defaults=True):
@@ -330,6 +338,45 @@ class NextEvaluated(Event, frozen=True, omit_defaults=True):
     boundary: str  # step.done | step.failed | loop.done
     arcs: tuple[ArcChoice, ...] = ()
     error: ErrorInfo | None = None  # a guard that could not be evaluated
+
+
+# ── compensation ────────────────────────────────────────────────────────────────────────
+
+
+class CompensationStarted(Event, frozen=True, omit_defaults=True):
+    """A completed run is undone: by the step run `step_run_id` of `STEP.compensation`, or by a child execution."""
+
+    NAME = "compensation.started"
+    ENTITY = "step"
+    step: str  # the step that is undone
+    step_run_id: str
+    run_id: str  # the run that is undone: a step run, or one of its iterations
+    child: str | None = None  # the child execution whose steps are undone
+    playbook: str | None = None  # its path
+
+
+class CompensationDone(Event, frozen=True, omit_defaults=True):
+    """A completed run was undone; `skipped`: its `when` was false, and nothing was to be done."""
+
+    NAME = "compensation.done"
+    ENTITY = "step"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    run_id: str
+    skipped: bool = False
+
+
+class CompensationFailed(Event, frozen=True, omit_defaults=True):
+    """A compensation failed; the others continue."""
+
+    NAME = "compensation.failed"
+    ENTITY = "step"
+    STATUS = "error"
+    step: str
+    step_run_id: str
+    run_id: str
+    error: ErrorInfo
 
 
 # ── loops ───────────────────────────────────────────────────────────────────────────────
@@ -390,6 +437,7 @@ class IterationDone(Event, frozen=True, omit_defaults=True):
     stop: bool = False  # loop.spec.until held after it
     skipped: bool = False
     by_server: bool = False
+    input: dict[str, Any] = field(default_factory=dict)  # evaluated by the worker; of a step with a compensation
 
 
 class IterationFailed(Event, frozen=True, omit_defaults=True):
@@ -479,6 +527,8 @@ class TaskDone(Event, frozen=True, omit_defaults=True):
     nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")
     position: Position | None = None
     skipped: bool = False
+    input: dict[str, Any] | None = None  # what the templates of its input gave, masked; None: nothing, or not recorded
+    input_ref: Reference | None = None  # the same, if it is large
 
 
 class TaskProgress(Event, frozen=True, omit_defaults=True):
@@ -547,6 +597,7 @@ class ChildFinished(Event, frozen=True, omit_defaults=True):
     attempt: int = 1
     path: IterationPath = ()
     early: bool = False
+    compensable: bool = False  # the child completed steps that have a compensation
 
 
 class WaitStarted(Event, frozen=True, omit_defaults=True):
@@ -624,6 +675,7 @@ BODIES: dict[tuple[str, int], type[Event]] = {
         SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
         PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
         StepSkipped, NextEvaluated, LoopStarted, IterationsKept, IterationStarted, IterationDone, IterationFailed,
+        CompensationStarted, CompensationDone, CompensationFailed,
         OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
         WaitStarted, WaitFinished, WorkerLost, ReportRefused,
     )

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from noetl.core.model.reference import is_stored
+
 
 def deep_merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `inner` over `outer`; neither is changed."""
     merged = dict(outer)
     for key, value in inner.items():
         below = merged.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
+        if isinstance(below, Mapping) and isinstance(value, Mapping) and not is_stored(below) and not is_stored(value):
             merged[key] = deep_merge(below, value)
         else:
             merged[key] = value

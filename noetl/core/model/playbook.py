@@ -14,9 +14,12 @@ generated tasks. The longest known prefix of a path counts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, field
+
+from noetl.core.model.bundle import shown_file
 
 Value = Any
 
@@ -35,6 +38,7 @@ DEFAULT_MAX_STEP_RUNS = 1_000_000
 MAX_CALL_DEPTH = 32
 
 ALL = "*"
+COMPENSATION = ".compensation"  # ends the name of a step that undoes another one
 WORKBOOK = "workbook"  # the kind of a call of a block: it starts no tool of its own
 WAIT = "wait"  # the kind of a task that waits for a signal or for time: the server ends it
 STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
@@ -169,6 +173,16 @@ class Synthesis(Struct, frozen=True, omit_defaults=True):
     path: str = ""
 
 
+class Compensation(Struct, frozen=True, omit_defaults=True):
+    """`spec.policy.compensation`: how a completed run of a step is undone.
+
+    `step` is a step of its own that no arc leads to, named `STEP.compensation`; `when` decides whether it runs."""
+
+    step: Step
+    when: Value = None
+    path: str = ""
+
+
 class Block(Struct, frozen=True, omit_defaults=True):
     """A workbook block: similar to a step, called by `kind: workbook`, with its own scopes."""
 
@@ -206,12 +220,24 @@ class Step(Struct, frozen=True, omit_defaults=True):
     deadline_s: Value = None
     max_task_runs: int = DEFAULT_MAX_TASK_RUNS
     synthesize: Synthesis | None = None
+    compensation: Compensation | None = None
     output: OutputPolicy = OutputPolicy()
     spec: dict[str, Value] = field(default_factory=dict)
     exports: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     pool: str | None = None
     path: str = ""
+
+
+def step_of(steps: Mapping[str, Step], name: str) -> Step:
+    """The step with that name, or the step that undoes it (`NAME.compensation`)."""
+    known = steps.get(name)
+    if known is None:
+        compensation = steps[name.removesuffix(COMPENSATION)].compensation
+        if compensation is None:
+            raise KeyError(name)
+        known = compensation.step
+    return known
 
 
 def most_failures(body: Step | Block, count: int) -> int | None:
@@ -277,8 +303,8 @@ class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
     metadata: dict[str, Value] = field(default_factory=dict)
 
     def step(self, name: str) -> Step:
-        """The step with that name."""
-        return self.steps_by_name[name]
+        """The step with that name, or the step that undoes it (`NAME.compensation`)."""
+        return step_of(self.steps_by_name, name)
 
     @property
     def steps_by_name(self) -> dict[str, Step]:
@@ -300,5 +326,5 @@ class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
     def where(self, path: str) -> str:
         """`file:line:column` of a node, for error messages."""
         location = self.location(path)
-        name = self.file or self.path
+        name = shown_file(self.file) or self.path
         return f"{name}:{location.line}:{location.column}" if location else name

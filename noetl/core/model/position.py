@@ -7,6 +7,17 @@ from typing import Any
 from msgspec import Struct, field
 
 from noetl.core.model.outcome import Outcome
+from noetl.core.model.reference import Reference
+
+
+class Item(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One level of a run's iteration: the element, inline or by its index in a stored collection."""
+
+    name: str
+    index: int
+    count: int
+    value: Any = None
+    collection: Reference | None = None
 
 
 class Position(Struct, frozen=True, omit_defaults=True, gc=False):

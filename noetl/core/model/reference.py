@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 ReferenceType = Literal["relational", "nats", "object_store", "blob"]
 
@@ -40,3 +40,16 @@ class Reference(Struct, frozen=True, omit_defaults=True):
     locator: dict[str, Any]
     meta: ReferenceMeta
     auth_reference: str | None = None
+
+
+STORED = "$stored"  # the only key of the marker of a stored value
+
+
+def stored_marker(reference: Reference) -> dict[str, Any]:
+    """What a scope or an event has instead of a value that is too large for the log."""
+    return {STORED: to_builtins(reference)}
+
+
+def is_stored(value: Any) -> bool:
+    """Whether a value is the marker of a stored one."""
+    return isinstance(value, dict) and len(value) == 1 and STORED in value

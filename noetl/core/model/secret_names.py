@@ -12,7 +12,9 @@ from typing import Any
 
 MASK = "***"
 
-_SECRET = re.compile(r"passw(or)?d|secret|token|api_?key|private_?key|credential", re.IGNORECASE)
+SECRET_NAME = r"passw(or)?d|secret|token|api_?key|private_?key|credential|authorization"
+
+_SECRET = re.compile(SECRET_NAME, re.IGNORECASE)
 
 
 def is_secret_name(name: str) -> bool:

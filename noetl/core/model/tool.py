@@ -36,6 +36,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     also: tuple[str, ...] = ()  # other accepted spellings of the choices
     raw: bool = False  # never rendered as a template (code)
     bind: bool = False  # executed as code, e.g. by a shell: values of its expressions stay data (`templates.binding`)
+    files: bool = False  # names local files: values of its expressions stay in their folder (`templates.paths`)
     late: tuple[str, ...] = ()  # names that the tool provides; templates that read them are deferred to it
     default: Any = None
     or_input: bool = False  # under `input`, a value of another type is a value for the code
@@ -127,6 +128,12 @@ class Host(Protocol):
 
     def log(self, line: str, *, stream: str = "stdout") -> None:
         """Write a line of the tool's own output (masked) to the task log."""
+
+    def log_full(self) -> bool:
+        """Whether lines are printed faster than they are sent; then wait for `log_room` before the next ones."""
+
+    async def log_room(self) -> None:
+        """Wait while lines are printed faster than they are sent, for a limited time."""
 
     def mask(self, text: str) -> str:
         """The text with secret values masked; mask text before truncating it, so that no part of a secret remains."""

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from noetl.core.model.events import decode_body, encode_body
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, Report, ReportAck, RunContext, RunOrder
 
 RunEpoch = tuple[str, int]
@@ -102,6 +103,14 @@ class ReportReply(Struct, frozen=True):
 
     acks: list[ReportAck] = field(name="verdicts")
     orders: OrdersReply
+
+
+class LogsRequest(Struct, frozen=True):
+    """Lines that tasks have printed. `number` counts the requests of a worker."""
+
+    worker: str
+    number: int
+    chunks: list[LogChunk]
 
 
 class SecretsRequest(Struct, frozen=True):

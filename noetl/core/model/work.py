@@ -15,18 +15,7 @@ from noetl.core.model.events import Event
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Step
-from noetl.core.model.position import Position
-from noetl.core.model.reference import Reference
-
-
-class Item(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One level of a run's iteration: the element, inline or by its index in a stored collection."""
-
-    name: str
-    index: int
-    count: int
-    value: Any = None
-    collection: Reference | None = None
+from noetl.core.model.position import Item, Position
 
 
 class RunContext(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -46,6 +35,8 @@ class RunContext(Struct, frozen=True, omit_defaults=True, gc=False):
     defer_input: bool = False  # the worker evaluates the step's `input` (loop steps: always)
     definition: Step | None = None  # the step itself, if it was synthesized and is not in the playbook
     trace: str | None = None  # W3C traceparent of the request
+    output: Outcome | None = None  # of a compensation: the output of the run that it undoes
+    failure: dict[str, Any] | None = None  # of a compensation: why the execution ends
 
 
 class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):

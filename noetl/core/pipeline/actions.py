@@ -16,6 +16,14 @@ from noetl.core.model.events import Event, IterationDone, IterationFailed, StepD
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import Task
+from noetl.core.model.reference import Reference
+
+
+class RecordedInput(Struct, frozen=True, gc=False):
+    """What the log has of a task's input: the values that its templates gave, or a reference to them."""
+
+    values: dict[str, Any] | None = None
+    ref: Reference | None = None
 
 
 class RunTask(Struct, frozen=True, gc=False):
@@ -74,6 +82,7 @@ class Finished(Struct, frozen=True, gc=False):
     skipped: bool = False
     looping: bool = False
     item: Any = None  # of a failed iteration, if the server does not have it
+    input: dict[str, Any] | None = None  # for the compensation, if the server does not have it
 
     def event(self, output: Outcome, results: dict[str, Outcome]) -> Event:
         """The terminal event, with the packed output."""
@@ -87,6 +96,7 @@ class Finished(Struct, frozen=True, gc=False):
                     step_patch=self.step_patch,
                     stop=self.stop,
                     skipped=self.skipped,
+                    input=self.input or {},
                 )
             return IterationFailed(
                 step=self.step,
@@ -96,8 +106,17 @@ class Finished(Struct, frozen=True, gc=False):
                 step_patch=self.step_patch,
                 item=self.item,
             )
-        terminal = StepDone if self.status == "done" else StepFailed
-        return terminal(
+        if self.status == "done":
+            return StepDone(
+                step=self.step,
+                step_run_id=self.step_run_id,
+                output=output,
+                patch=self.patch,
+                nondeterminism=self.nondeterminism,
+                results=results,
+                input=self.input or {},
+            )
+        return StepFailed(
             step=self.step,
             step_run_id=self.step_run_id,
             output=output,

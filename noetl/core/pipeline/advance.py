@@ -19,7 +19,7 @@ import msgspec
 from noetl.core.model.events import Event, TaskDone
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, with_secondary
 from noetl.core.model.tool import with_helpers
-from noetl.core.pipeline.actions import Action, Finished, KnownOutcome, Wait
+from noetl.core.pipeline.actions import Action, Finished, KnownOutcome, RecordedInput, Wait
 from noetl.core.pipeline.calls import end_pipeline
 from noetl.core.pipeline.directives import DIRECTIVES, Move, retry_call
 from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, with_unset
@@ -58,6 +58,8 @@ def next_action(frame: Frame) -> Action:
                 return KnownOutcome(frame.top.task, outcome, frame.drain())
             continue
         compiled = level.compiled
+        if frame.undone is not None and len(frame.levels) == 1:
+            show_output(frame.shared, level, frame.undone)
         if compiled.skips and skip(frame, level, compiled):
             continue
         if level.task_runs >= compiled.max_task_runs:
@@ -81,10 +83,15 @@ def _prepare_all(frame: Frame) -> None:
             return
 
 
-def apply_outcome(frame: Frame, outcome: Outcome, recorded: Outcome | None = None) -> tuple[Event, ...]:
-    """Apply the current task's policy to its outcome; `recorded` is the outcome as written to the log."""
+def apply_outcome(
+    frame: Frame, outcome: Outcome, recorded: Outcome | None = None, task_input: RecordedInput | None = None
+) -> tuple[Event, ...]:
+    """Apply the current task's policy to its outcome.
+
+    `recorded` is the outcome as written to the log, `task_input` what the log has of the task's input."""
     level = frame.top
     compiled = level.compiled
+    frame.task_input = task_input
     if compiled.tool is not None and compiled.tool.helpers:
         outcome = with_helpers(compiled.tool, outcome)
         recorded = None if recorded is None else with_helpers(compiled.tool, recorded)
@@ -173,6 +180,8 @@ def _record_outcome(
             nondeterminism=frame.nondeterminism.take(),
             # The terminal event in the same report describes an ended pipeline.
             position=None if level.ended else position_of(frame),
+            input=None if frame.task_input is None else frame.task_input.values,
+            input_ref=None if frame.task_input is None else frame.task_input.ref,
         )
     )
     frame.only_starts = False

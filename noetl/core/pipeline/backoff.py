@@ -32,9 +32,9 @@ def delay_before_next(backoff: Backoff, delay: float, finished: int, max_delay: 
 
 
 def with_retry_after(delay: float, outcome: Outcome, max_delay: float) -> float:
-    """The delay, at least as long as a server that is overloaded (429, 503) asked for, up to `max_delay`."""
+    """The delay, at least as long as a server that is overloaded (429, 503) requests, up to `max_delay`."""
     answer = outcome.helpers.get("http", {})
-    asked = answer.get("retry_after")
-    if outcome.error is None or not asked or answer.get("status") not in (429, 503):
+    requested = answer.get("retry_after")
+    if outcome.error is None or not requested or answer.get("status") not in (429, 503):
         return delay
-    return min(max(delay, float(asked)), max_delay)
+    return min(max(delay, float(requested)), max_delay)

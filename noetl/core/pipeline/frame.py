@@ -18,10 +18,11 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.core.model.work import RunOrder
+from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import CompiledTask, Program, Programs
 from noetl.core.pipeline.scopes import Keychain, SharedScope, iteration, names_of, one_iteration, show_output
-from noetl.core.templates.views import ResultView
+from noetl.core.templates.views import ResultView, with_stored
 
 
 class TaskResult:
@@ -173,6 +174,8 @@ class Frame:
         "resume",
         "run_id",
         "shared",
+        "task_input",
+        "undone",
         "wait",
         "written",
     )
@@ -188,8 +191,8 @@ class Frame:
         self.nondeterminism = nondeterminism
         self.run_id = order.run_id
         self.path: IterationPath = order.path  # empty for a step without a loop
-        self.looping = bool(order.items or order.path)  # the run is one iteration of a looping step
-        self.ctx: Mapping[str, Any] = order.ctx
+        self.looping = bool(order.path)  # the run is one iteration of a looping step
+        self.ctx: Mapping[str, Any] = with_stored(order.ctx, shared.resolve)
         self.written: dict[str, Any] = {}  # to `ctx`, by dotted path
         self.call_patch: dict[str, Any] = {}  # ctx writes of the `set` of the block that has just ended
         self.levels: list[Level] = []
@@ -198,6 +201,8 @@ class Frame:
         self.lost = order.lost
         self.interrupted = order.lost > 0 and order.resume is None
         self.resume = order.resume
+        self.undone = order.context.output  # of a compensation: its tasks' fields read it as `output`
+        self.task_input: RecordedInput | None = None  # of the task whose outcome is applied
         self.wait = 0.0
 
     @property

@@ -27,6 +27,7 @@ from noetl.core.model.playbook import (
 from noetl.core.model.tool import ToolSpec, named_input
 from noetl.core.templates.binding import compile_bound
 from noetl.core.templates.deferred import compile_deferred
+from noetl.core.templates.paths import with_checked_paths
 from noetl.core.templates.template import Compiled, compile_value
 
 PLAYBOOK = "playbook"
@@ -253,6 +254,13 @@ def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int) -> Comp
     given = named_input(spec, task.input) if spec else task.input
     bound = tuple(name for name, field in spec.fields.items() if field.bind) if spec else ()
     late = {name: frozenset(field.late) for name, field in spec.fields.items() if field.late} if spec else {}
+    if spec:
+        files = {
+            name: with_checked_paths(given[name], late.get(name, frozenset()))
+            for name, field in spec.fields.items()
+            if field.files and name in given
+        }
+        given = {**given, **files} if files else given
     fields, static = _fields(given, task.path, raw=task.raw, bound=bound, late=late)
     tool_spec = {key: value for key, value in task.spec.items() if key not in _NOT_FOR_TOOLS}
     spec_fields, static_spec = _fields(tool_spec, f"{task.path}/spec")

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.position import Item
 from noetl.core.model.reference import Reference
-from noetl.core.model.work import Item, RunContext
+from noetl.core.model.work import RunContext
 from noetl.core.templates.views import Missing, NeedsPayload, OutputView, ResultView, located, plain
 from noetl.errors import TemplateError
 
@@ -94,6 +95,8 @@ class SharedScope:
             "execution_id": context.execution_id,
             "job": {"uuid": context.execution_id, "execution_id": context.execution_id},
         }
+        if context.failure is not None:
+            self.base["failure"] = context.failure
         self._build_views()
 
     def _build_views(self) -> None:

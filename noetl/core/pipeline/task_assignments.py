@@ -19,6 +19,7 @@ from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.program import CompiledAssignment
 from noetl.core.pipeline.scopes import show_ctx
 from noetl.core.templates.reference_rules import broken_rule
+from noetl.core.templates.views import StoredView
 from noetl.errors import TemplateError
 
 Patch = dict[str, dict[str, Any]]
@@ -50,8 +51,13 @@ def assign(
                 raise
             unset[f"{assignment.scope}.{'.'.join(assignment.keys)}"] = problem
             continue
-        patch.setdefault(assignment.scope, {})[".".join(assignment.keys)] = value
         _write(frame, level, assignment, value)
+        written, key = patch.setdefault(assignment.scope, {}), ".".join(assignment.keys)
+        if assignment.scope == "ctx" and len(assignment.keys) > 1 and _is_large(frame, assignment.keys[0]):
+            # Below a value that is not in the log nothing can be written: the whole value is written again.
+            key, value = assignment.keys[0], frame.ctx[assignment.keys[0]]
+            frame.written = {**frame.written, key: value}
+        written[key] = value
 
 
 def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any:
@@ -73,6 +79,10 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
     return value
 
 
+def _is_large(frame: Frame, key: str) -> bool:
+    return len(_encode(frame.ctx[key])) > frame.playbook.executor.limits.max_payload_bytes
+
+
 def _check_size(value: Any) -> None:
     size = len(_encode(value))
     if size > MAX_CTX_VALUE:
@@ -86,6 +96,9 @@ def _check_size(value: Any) -> None:
 def _write(frame: Frame, level: Level, assignment: CompiledAssignment, value: Any) -> None:
     keys = assignment.keys
     if assignment.scope == "ctx":
+        stored = frame.ctx.get(keys[0])
+        if len(keys) > 1 and isinstance(stored, StoredView):
+            frame.ctx = {**frame.ctx, keys[0]: stored.value()}
         frame.ctx = put_path(frame.ctx, keys, value)
         frame.written = {**frame.written, ".".join(keys): value}
         for each in frame.levels:

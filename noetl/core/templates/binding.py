@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import TemplateSyntaxError
 
-from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, NondeterminismSource
+from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, Meter, NondeterminismSource
 from noetl.core.templates.operators import to_text
 from noetl.core.templates.sandbox import SANDBOX
 from noetl.core.templates.template import Compiled, compile_value
@@ -55,10 +55,15 @@ class _BoundValue(Compiled):
         self.names = plain.names
 
     def evaluate(
-        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        *,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
     ) -> Any:
         try:
-            return self._inner.evaluate(names, nondeterminism, max_text=max_text)
+            return self._inner.evaluate(names, nondeterminism, max_text=max_text, meter=meter)
         except TemplateError as problem:
             problem.text = _unmarked(problem.text)
             problem.message = _unmarked(problem.message)

@@ -7,11 +7,17 @@ place on every machine.
 
 Weight. `[[[1] * 1000] * 1000] * 1000` creates three small lists, but has a thousand million elements to
 compare, sort or print. So the weight of a list that a template creates is the number of its elements at all levels;
-no list heavier than `MAX_WEIGHT` is created, and a traversal is charged for the weight.
+no list heavier than `MAX_WEIGHT` is created. A traversal by Python (a comparison, a sort) is charged for the weight of
+the whole data (`whole_weight`), nested levels included, wherever the data came from.
+
+Every function that a template can reach is either linear in the size of its arguments and charged for it, or charged
+for its worst case (`charge_search`, `charge_number`), or limited to short arguments. `tests/security` measures
+all of them with adversarial arguments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
 from noetl.errors import TemplateError
@@ -26,6 +32,7 @@ MAX_ITEMS = 1_000_000  # elements of one list that a template creates
 MAX_WEIGHT = 4_000_000  # elements of one list that a template creates, nested ones included
 MAX_RANGE = 100_000  # elements of one range()
 MAX_OPERATIONS = 500_000  # loop iterations, calls, filters of one evaluation: about an eighth of a second
+DECISION_OPERATIONS = 4 * MAX_OPERATIONS  # all evaluations that follow from one command to the engine
 MAX_BITS = 4096  # size of a whole number that a template computes
 MAX_DEPTH = 200  # levels of nested lists and mappings
 MAX_WIDTH = 100_000  # width of padding in `format`, `center` and similar filters
@@ -48,10 +55,29 @@ class NeedsBudget(Exception):
     """An expression that was evaluated without a budget met a large value; evaluate it again with one."""
 
 
+class Meter:
+    """The operations that several evaluations have left together: those of one command to the engine."""
+
+    __slots__ = ("operations",)
+
+    def __init__(self) -> None:
+        self.operations = DECISION_OPERATIONS
+
+    def reset(self) -> None:
+        """Begin the next command."""
+        self.operations = DECISION_OPERATIONS
+
+    def spend(self, budget: EvaluationBudget) -> None:
+        """Subtract what an evaluation has used."""
+        self.operations -= MAX_OPERATIONS - budget.operations
+        if self.operations < 0:
+            limit_exceeded(f"the templates of one decision need more than {DECISION_OPERATIONS:,} operations")
+
+
 class EvaluationBudget:
     """The remaining operations and characters of one evaluation."""
 
-    __slots__ = ("max_text", "nondeterminism", "operations", "text", "weights")
+    __slots__ = ("compiled", "max_text", "nondeterminism", "operations", "text", "walked", "weights")
 
     def __init__(self, nondeterminism: NondeterminismSource | None = None, max_text: int = MAX_TEXT) -> None:
         self.nondeterminism = nondeterminism
@@ -60,6 +86,10 @@ class EvaluationBudget:
         self.text = max_text * TOTAL_TEXT_FACTOR
         # Weights of the lists that this evaluation created, by id; the reference keeps the id unique.
         self.weights: dict[int, tuple[int, Any]] | None = None
+        # Weights of whole data that this evaluation has traversed, by id.
+        self.walked: dict[int, tuple[int, Any]] | None = None
+        # Regular expressions and date formats that this evaluation has used.
+        self.compiled: set[Any] | None = None
 
     def charge(self, operations: int = 1) -> None:
         """Charge operations."""
@@ -98,7 +128,7 @@ class EvaluationBudget:
         return created
 
     def weight_of(self, value: Any) -> int:
-        """Return the cost of traversing a value; a value that was not created here has its length as weight."""
+        """Return the weight of an element of a new list; data that was not created here has its length as weight."""
         if isinstance(value, str):
             return 1 + (len(value) >> 6)
         if self.weights is not None:
@@ -107,12 +137,86 @@ class EvaluationBudget:
                 return known[0]
         return 1 + len(value) if isinstance(value, (dict, list, tuple)) else 1
 
+    def whole_weight(self, value: Any, depth: int = 0) -> int:
+        """Return the cost of traversing data with all nested levels; measuring it is charged too."""
+        kind = type(value)
+        if kind is str:
+            return 1 + (len(value) >> 6)
+        if kind in _LIGHT:
+            return 1
+        if kind is range:
+            return 1 + len(value)
+        if not isinstance(value, (dict, list, tuple)):
+            if not isinstance(value, Mapping):
+                return 1 + (len(value) >> 6) if isinstance(value, str) else 1
+        elif self.walked is not None:
+            known = self.walked.get(id(value))
+            if known is not None:
+                return known[0]
+        if depth > MAX_DEPTH:
+            limit_exceeded(f"data nested more than {MAX_DEPTH} levels deep")
+        self.charge(1 + (len(value) >> 3))
+        weight = 1 + len(value)
+        elements: Any = value
+        if isinstance(value, Mapping):
+            weight += len(value)
+            elements = value.values()
+        for element in elements:
+            kind = type(element)
+            if kind is str:
+                weight += len(element) >> 6
+            elif kind not in _LIGHT:
+                weight += self.whole_weight(element, depth + 1)
+        if self.walked is None:
+            self.walked = {}
+        self.walked[id(value)] = (weight, value)
+        return weight
+
     def charge_walk(self, *values: Any) -> None:
         """Charge a traversal that Python performs: a comparison, a search."""
-        self.charge(1 + (sum(self.weight_of(value) for value in values) >> 4))
+        self.charge(1 + (sum([self.whole_weight(value) for value in values]) >> 4))
+
+    def charge_search(self, length: int, part: int, *, backwards: bool = False) -> None:
+        """Charge the search for a part in a text, by their lengths."""
+        self.charge(1 + search_cost(length, part, backwards=backwards))
+
+    def charge_number(self, value: Any) -> None:
+        """Charge arithmetic with a large whole number, and refuse one of more than `MAX_BITS`."""
+        bits = value.bit_length()
+        if bits > MAX_BITS:
+            limit_exceeded(f"a number of {bits:,} bits (at most {MAX_BITS:,})")
+        self.charge(bits >> 8)
+
+    def charge_digits(self, value: int) -> None:
+        """Charge the conversion of a large whole number to text, which is quadratic in its digits."""
+        bits = value.bit_length()
+        self.charge(bits * bits >> 18)
+
+    def charge_compiled(self, what: Any, operations: int, most: int) -> None:
+        """Charge the compilation of a pattern when it is new to this evaluation, and always above `most` patterns."""
+        if self.compiled is None:
+            self.compiled = set()
+        if what not in self.compiled or len(self.compiled) > most:
+            self.compiled.add(what)
+            self.charge(operations)
 
 
 _LIGHT = frozenset([int, float, bool, type(None)])
+SMALL = 1 << 256  # numbers below it are calculated with and printed at a constant cost
+
+
+def search_cost(length: int, part: int, *, backwards: bool = False) -> int:
+    """Return the operations that finding a part in a text costs at worst.
+
+    Python searches long texts forwards in linear time, but short ones, and all texts backwards, in a time that grows
+    with the product of both lengths."""
+    if part > length:
+        return 0
+    if part <= 1:
+        return length >> 7
+    if backwards or length < 2500 or (part < 100 and length < 30_000) or part < 6:
+        return (length - part + 1) * part >> 8
+    return (length + part) >> 5
 
 
 def limit_exceeded(message: str) -> NoReturn:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.core.templates.budget import MAX_TEXT, NondeterminismSource
+from noetl.core.templates.budget import MAX_TEXT, Meter, NondeterminismSource
 from noetl.core.templates.template import Compiled, compile_value, is_template
 
 
@@ -42,7 +42,12 @@ class _Left(Compiled):
         self.names = names
 
     def evaluate(
-        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        *,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
     ) -> Any:
         return self._text
 
@@ -56,9 +61,14 @@ class _Making(Compiled):
         self.names = inner.names
 
     def evaluate(
-        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        *,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
     ) -> Any:
-        value = self._inner.evaluate(names, nondeterminism, max_text=max_text)
+        value = self._inner.evaluate(names, nondeterminism, max_text=max_text, meter=meter)
         return Rendered(value) if type(value) is str else value
 
 

@@ -12,10 +12,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from noetl.core.templates import lookup as lookup_module
-from noetl.core.templates.budget import MAX_ITEMS, MAX_RANGE, MAX_WIDTH, EvaluationBudget, limit_exceeded
+from noetl.core.templates.budget import (
+    MAX_ITEMS,
+    MAX_RANGE,
+    MAX_WIDTH,
+    SMALL,
+    EvaluationBudget,
+    limit_exceeded,
+    search_cost,
+)
 from noetl.core.templates.lookup import Undefined, kind_of, lookup, unwrap
-from noetl.core.templates.operators import describe_exception, to_text
+from noetl.core.templates.operators import describe_exception, is_key, key_of, to_text
 from noetl.errors import TemplateError
+
+RECORDED = 20  # operations for a value of `now()`, `uuid()` and `random()`, which is stored with the event
 
 
 class Function:
@@ -48,11 +58,9 @@ def invoke(budget: EvaluationBudget, function: Any, args: Iterable[Any], kwargs:
         if isinstance(function, Undefined):
             function.fail()
         raise TemplateError(f"{kind_of(function)} is not callable")
-    budget.operations -= 1
-    if budget.operations < 0:
-        budget.charge(0)
     values = [unwrap(arg) for arg in args]
     named = {name: unwrap(arg) for name, arg in kwargs.items()}
+    budget.charge(1 + (len(values) + len(named) >> 2))
     try:
         if isinstance(function, _Method):
             made = function.function(budget, function.bound, *values, **named)
@@ -102,10 +110,21 @@ def _range(budget: EvaluationBudget, *bounds: int) -> range:
 
 
 def _dict(budget: EvaluationBudget, *args: Any, **fields: Any) -> dict[str, Any]:
-    return dict(*args, **fields)
+    if len(args) > 1:
+        raise TemplateError("dict() takes one mapping or one list of pairs, and fields by name")
+    made: dict[Any, Any] = {}
+    for source in args:
+        pairs = source.items() if isinstance(source, Mapping) else source
+        for pair in pairs:
+            budget.charge()
+            if isinstance(pair, str) or not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                raise TemplateError("dict() expects a mapping or a list of pairs")
+            made[key_of(pair[0])] = pair[1]
+    return {**made, **fields}
 
 
 def _source(budget: EvaluationBudget, name: str) -> Any:
+    budget.charge(RECORDED)
     if budget.nondeterminism is None:
         raise TemplateError(f"{name}() is not available here: its value would not be recorded")
     return budget.nondeterminism
@@ -161,6 +180,8 @@ def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(budget: EvaluationBudget, value: Any, *args: Any, **kwargs: Any) -> Any:
         budget.charge(1 + (len(value) >> 6))
+        for arg in args:
+            budget.charge_walk(arg)
         made = method(value, *args, **kwargs)
         if isinstance(made, str):
             budget.charge_text(len(made))
@@ -169,9 +190,49 @@ def _plainly(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def recase(budget: EvaluationBudget, text: str, method: Callable[[str], str]) -> str:
+    """Convert the case of a text; some letters become up to three (`ﬃ`)."""
+    ascii_only = text.isascii()
+    budget.charge(1 + (len(text) >> (6 if ascii_only else 3)))
+    budget.charge_text(len(text) if ascii_only else 3 * len(text))
+    return method(text)
+
+
+def _recased(method: Callable[[str], str]) -> Callable[[EvaluationBudget, str], str]:
+    return lambda budget, text: recase(budget, text, method)
+
+
+def strip_text(budget: EvaluationBudget, text: str, chars: str | None, method: Callable[..., str] = str.strip) -> str:
+    """Remove characters at the ends; each character of the text is looked up in `chars`."""
+    budget.charge(1 + (len(text) * (1 if chars is None else 1 + len(chars)) >> 6))
+    budget.charge_text(len(text))
+    return method(text, chars)
+
+
+def _stripped(method: Callable[..., str]) -> Callable[..., str]:
+    return lambda budget, text, chars=None: strip_text(budget, text, chars, method)
+
+
+def _searching(method: Callable[..., Any], *, backwards: bool = False) -> Callable[..., Any]:
+    """Wrap a method that looks for a part of a text."""
+
+    def search(budget: EvaluationBudget, text: str, part: str, *bounds: int) -> Any:
+        if not isinstance(part, str):
+            raise TemplateError(f"expected text, not {kind_of(part)}")
+        budget.charge_search(len(text), len(part), backwards=backwards)
+        found = method(text, part, *bounds)
+        if isinstance(found, tuple):
+            budget.charge_text(len(text))
+        return found
+
+    return search
+
+
 def replace_text(budget: EvaluationBudget, text: str, old: str, new: str, count: int = -1) -> str:
     """`text.replace(old, new)`; the size of the result is charged first."""
+    budget.charge(2 * search_cost(len(text), len(old)))
     times = text.count(old)
+    budget.charge(1 + (times >> 3))
     if count >= 0:
         times = min(times, count)
     budget.charge_text(len(text) + times * max(len(new) - len(old), 0))
@@ -183,7 +244,7 @@ def join_texts(budget: EvaluationBudget, separator: str, parts: Iterable[Any]) -
     if isinstance(parts, str):
         budget.charge_text(len(parts) * (1 + len(separator)))
     texts = [part if type(part) is str else to_text(budget, part) for part in parts]
-    budget.charge(1 + (len(texts) >> 3))
+    budget.charge(1 + (len(texts) >> 1))
     budget.charge_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
     return separator.join(texts)
 
@@ -193,6 +254,8 @@ def split_text(
 ) -> list[str]:
     """`text.split(separator, maxsplit)` with a limit on the number of pieces."""
     budget.charge(1 + (len(text) >> 6))
+    if separator is not None:
+        budget.charge_search(len(text), len(separator), backwards=right)
     budget.charge_text(len(text))
     most = MAX_ITEMS if maxsplit < 0 else min(maxsplit, MAX_ITEMS)
     pieces = text.rsplit(separator, most) if right else text.split(separator, most)
@@ -201,11 +264,14 @@ def split_text(
     return pieces
 
 
+_LINE_ENDS = ("\n", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
+
+
 def split_lines(budget: EvaluationBudget, text: str, keepends: bool = False) -> list[str]:
     """Split a text into its lines."""
     budget.charge(1 + (len(text) >> 6))
     budget.charge_text(len(text))
-    budget.charge_items(text.count("\n"))
+    budget.charge_items(sum(map(text.count, _LINE_ENDS)))
     return text.splitlines(keepends)
 
 
@@ -242,24 +308,37 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         from noetl.core.templates.operators import check_width
 
+        if len(format_spec) > 100:
+            limit_exceeded("a format specification of more than 100 characters")
         for digits in "".join(sign if sign.isdigit() else " " for sign in format_spec).split():
             check_width(digits)
-        self._budget.charge(1)
+        self._budget.charge(4)
         simple = isinstance(value, (str, int, float)) or value is None
+        if type(value) is int and not -SMALL < value < SMALL:
+            self._budget.charge_digits(value)
         text = format(value if simple else to_text(self._budget, value), format_spec)
         self._budget.charge_text(len(text))
         return text
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
-        return to_text(self._budget, value) if conversion == "s" else super().convert_field(value, conversion)
+        if conversion is None:
+            return value
+        text = to_text(self._budget, value)
+        if conversion == "s":
+            return text
+        self._budget.charge(1 + (len(text) >> 5))
+        self._budget.charge_text(4 * len(text))
+        return super().convert_field(value if isinstance(value, (str, int, float)) else text, conversion)
 
 
 def format_text(budget: EvaluationBudget, text: str, *args: Any, **kwargs: Any) -> str:
     """`text.format(...)`."""
+    budget.charge(1 + (len(text) >> 3))
     return _Formatter(budget).vformat(text, args, kwargs)
 
 
 def _format_map(budget: EvaluationBudget, text: str, mapping: Mapping[str, Any]) -> str:
+    budget.charge(1 + (len(text) >> 3))
     return _Formatter(budget).vformat(text, (), mapping)
 
 
@@ -267,15 +346,19 @@ def _zfill(budget: EvaluationBudget, text: str, width: int) -> str:
     return text.zfill(padding(budget, text, width))
 
 
-# Methods of text whose result is never larger than the text.
+# Methods of text that read it once, and whose result is never larger than the text.
 _SAME_SIZE = (
-    *("capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii", "isdecimal"),
-    *("isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "lower"),
-    *("lstrip", "partition", "removeprefix", "removesuffix", "rfind", "rindex", "rpartition", "rstrip", "startswith"),
-    *("strip", "swapcase", "title", "upper"),
+    *("endswith", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric"),
+    *("isprintable", "isspace", "istitle", "isupper", "removeprefix", "removesuffix", "startswith"),
 )
 _TEXT: dict[str, Callable[..., Any]] = {
     **{name: _plainly(getattr(str, name)) for name in _SAME_SIZE},
+    **{
+        name: _recased(getattr(str, name)) for name in ("capitalize", "casefold", "lower", "swapcase", "title", "upper")
+    },
+    **{name: _stripped(getattr(str, name)) for name in ("lstrip", "rstrip", "strip")},
+    **{name: _searching(getattr(str, name)) for name in ("count", "find", "index", "partition")},
+    **{name: _searching(getattr(str, name), backwards=True) for name in ("rfind", "rindex", "rpartition")},
     "split": _split,
     "rsplit": _rsplit,
     "splitlines": split_lines,
@@ -305,16 +388,16 @@ def _items(budget: EvaluationBudget, mapping: Mapping[str, Any]) -> list[Any]:
 
 
 def _get(budget: EvaluationBudget, mapping: Mapping[str, Any], key: Any, default: Any = None) -> Any:
-    return mapping.get(key, default)
+    return mapping.get(key, default) if is_key(key) else default
 
 
 def _index(budget: EvaluationBudget, elements: Sequence[Any], value: Any, *bounds: int) -> int:
-    budget.charge_walk(elements)
+    budget.charge_walk(elements, value)
     return elements.index(value, *bounds)
 
 
 def _count(budget: EvaluationBudget, elements: Sequence[Any], value: Any) -> int:
-    budget.charge_walk(elements)
+    budget.charge_walk(elements, value)
     return elements.count(value)
 
 

@@ -13,12 +13,14 @@ also an error when it is used as a value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import StrictUndefined
 from jinja2.runtime import LoopContext
 from jinja2.utils import Cycler, Namespace
 
+from noetl.core.model.close_match import MAX_COMPARED, close_match
 from noetl.errors import TemplateError
 
 _LOOP_FIELDS = frozenset(
@@ -214,7 +216,7 @@ def unwrap(value: Any) -> Any:
 
 def lookup(obj: Any, key: Any) -> Any:
     """Evaluate `obj.key` or `obj[key]`."""
-    if type(obj) is dict:
+    if type(obj) is dict and type(key) is not tuple:
         try:
             return obj[key]
         except KeyError:
@@ -234,6 +236,8 @@ def _lookup(obj: Any, key: Any) -> Any:
     if isinstance(obj, Undefined):
         return obj
     if isinstance(obj, Mapping):
+        if isinstance(key, (tuple, list, Mapping)):
+            raise TemplateError(f"{kind_of(key)} cannot be a key of a mapping")
         try:
             return obj[key]
         except KeyError:
@@ -334,12 +338,11 @@ def kind_of(value: Any, *, article: bool = True) -> str:
 
 def _beside(container: Any, key: Any, path: str | None, owner: str) -> str:
     """`; ctx has: total, ids; did you mean "ctx.total"?` for a missing field."""
-    from difflib import get_close_matches  # for errors only
-
-    names = container.fields() if isinstance(container, View) else [str(each) for each in container]
-    close = get_close_matches(str(key), names, n=1, cutoff=0.7)
-    guess = f'; did you mean "{owner + "." if owner else ""}{close[0]}"?' if close else ""
-    listed = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
+    keys = container.fields() if isinstance(container, View) else container
+    names = [str(each) for each in islice(keys, MAX_COMPARED)]
+    close = close_match(str(key), names, 0.7)
+    guess = f'; did you mean "{owner + "." if owner else ""}{close}"?' if close else ""
+    listed = ", ".join(each[:80] for each in names[:20]) + (f", ... ({len(keys)} in all)" if len(keys) > 20 else "")
     if owner:
         return f"; {owner} has: {listed}{guess}" if names else f"; {owner} is empty"
     if path is None:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
-from noetl.core.templates.budget import MAX_BITS, MAX_WIDTH, EvaluationBudget, NeedsBudget, limit_exceeded
+from noetl.core.templates.budget import (
+    MAX_BITS,
+    MAX_WIDTH,
+    SMALL,
+    EvaluationBudget,
+    NeedsBudget,
+    limit_exceeded,
+    search_cost,
+)
 from noetl.core.templates.lookup import NO_ELEMENTS, Missing, Undefined, View, is_reference, kind_of, unwrap
 from noetl.core.templates.views import plain
 from noetl.errors import TemplateError
@@ -25,7 +33,11 @@ def to_text(budget: EvaluationBudget, value: Any) -> str:
     kind = type(value)
     if kind is str:
         return value  # type: ignore[no-any-return]
-    if kind is int or kind is bool or kind is float or value is None:
+    if kind is bool or kind is float or value is None:
+        return str(value)
+    if kind is int:
+        if not -SMALL < value < SMALL:
+            budget.charge_digits(value)
         return str(value)
     value = unwrap(value)
     if isinstance(value, str):
@@ -50,6 +62,9 @@ def measure(budget: EvaluationBudget, value: Any) -> int:
     if kind is str:
         return len(value) + 2
     if kind is not list and kind is not dict:
+        if kind is int and not -SMALL < value < SMALL:
+            budget.charge_digits(value)
+            return value.bit_length() // 4  # type: ignore[no-any-return]
         return 4
     budget.charge(1 + (len(value) >> 2))
     room = budget.max_text
@@ -58,7 +73,11 @@ def measure(budget: EvaluationBudget, value: Any) -> int:
         length += sum(len(key) + 4 for key in value)
         value = value.values()
     for element in value:
-        length += measure(budget, element) if type(element) in _CONTAINERS or type(element) is str else 1
+        kind = type(element)
+        if kind in _CONTAINERS or kind is str or (kind is int and not -SMALL < element < SMALL):
+            length += measure(budget, element)
+        else:
+            length += 1
         if length > room:
             budget.charge_text(length)
     return length
@@ -78,7 +97,7 @@ def add(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple, range)):
         budget.charge_items(len(left) + len(right))
         return budget.weigh([*left, *right])
-    return _calculate("+", operator.add, left, right)
+    return _calculate(budget, "+", operator.add, left, right)
 
 
 def multiply(budget: EvaluationBudget, left: Any, right: Any) -> Any:
@@ -94,7 +113,7 @@ def multiply(budget: EvaluationBudget, left: Any, right: Any) -> Any:
             return budget.weigh(left * right)
         elif isinstance(left, int) and left.bit_length() + right.bit_length() > MAX_BITS + 1:
             limit_exceeded(f"a product of more than {MAX_BITS:,} bits")
-    return _calculate("*", operator.mul, left, right)
+    return _calculate(budget, "*", operator.mul, left, right)
 
 
 def power(budget: EvaluationBudget, left: Any, right: Any) -> Any:
@@ -102,7 +121,7 @@ def power(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     left, right = unwrap(left), unwrap(right)
     if isinstance(left, int) and isinstance(right, int) and abs(left) > 1 and left.bit_length() * right > MAX_BITS:
         limit_exceeded(f"a power of more than {MAX_BITS:,} bits")
-    answer = _calculate("**", operator.pow, left, right)
+    answer = _calculate(budget, "**", operator.pow, left, right)
     if isinstance(answer, complex):
         raise TemplateError('"**" of a negative number and a fraction is undefined')
     return answer
@@ -113,22 +132,22 @@ def modulo(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     left = unwrap(left)
     if isinstance(left, str):
         return format_percent(budget, left, right)
-    return _calculate("%", operator.mod, left, unwrap(right))
+    return _calculate(budget, "%", operator.mod, left, unwrap(right))
 
 
 def subtract(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`-`: numbers."""
-    return _calculate("-", operator.sub, unwrap(left), unwrap(right))
+    return _calculate(budget, "-", operator.sub, unwrap(left), unwrap(right))
 
 
 def divide(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`/`: numbers, with a fraction."""
-    return _calculate("/", operator.truediv, unwrap(left), unwrap(right))
+    return _calculate(budget, "/", operator.truediv, unwrap(left), unwrap(right))
 
 
 def floor_divide(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     """`//`: numbers, rounded down."""
-    return _calculate("//", operator.floordiv, unwrap(left), unwrap(right))
+    return _calculate(budget, "//", operator.floordiv, unwrap(left), unwrap(right))
 
 
 BINARY: dict[str, Binary] = {
@@ -160,7 +179,10 @@ def positive(value: Any) -> Any:
         raise TemplateError(f'"+" does not work on {kind_of(value)}') from None
 
 
-def _calculate(sign: str, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+def _calculate(budget: EvaluationBudget, sign: str, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    for operand in (left, right):
+        if type(operand) is int and not -SMALL < operand < SMALL:
+            budget.charge_number(operand)
     try:
         answer = function(left, right)
     except TypeError:
@@ -186,6 +208,10 @@ def concat(budget: EvaluationBudget, parts: Iterable[Any]) -> str:
 
 def equal(budget: EvaluationBudget | None, left: Any, right: Any) -> bool:
     """`left == right`."""
+    if isinstance(left, View):
+        left = left.value()
+    if isinstance(right, View):
+        right = right.value()
     if type(left) in _WALKED and type(right) in _WALKED:
         _pay(budget, left, right)
     return bool(left == right)
@@ -200,22 +226,44 @@ def contains(budget: EvaluationBudget | None, item: Any, container: Any) -> bool
     """`item in container`."""
     if isinstance(item, (View, Undefined)) and not isinstance(item, Missing):
         item = unwrap(item)
-    container = unwrap(container)
-    if type(container) in _WALKED and len(container) > _SHORT:
-        _pay(budget, container)
-    return has(item, container)
+    return has(budget, item, unwrap(container))
 
 
-def has(item: Any, container: Any) -> bool:
+def has(budget: EvaluationBudget | None, item: Any, container: Any) -> bool:
     """Whether data has an element, a key or a part."""
-    try:
+    if isinstance(container, str):
+        if not isinstance(item, str):
+            raise TemplateError(f'"in" a text looks for text, not for {kind_of(item)}')
+        cost = search_cost(len(container), len(item))
+        if budget is not None:
+            budget.charge(1 + cost)
+        elif cost > _FREE_COST:
+            raise NeedsBudget
         return item in container
-    except TypeError:
-        if isinstance(container, str):
-            raise TemplateError(f'"in" a text looks for text, not for {kind_of(item)}') from None
-        if isinstance(container, Mapping):
-            return False
-        raise TemplateError(f'"in" needs a list, a mapping or text on its right, not {kind_of(container)}') from None
+    if isinstance(container, Mapping):
+        return is_key(item) and item in container
+    if isinstance(container, (list, tuple, range)):
+        if budget is not None:
+            budget.charge_walk(container)
+        elif len(container) > _SHORT or type(item) in _CONTAINERS_OR_TUPLE:
+            raise NeedsBudget
+        return item in container
+    raise TemplateError(f'"in" needs a list, a mapping or text on its right, not {kind_of(container)}')
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value can be a key of a mapping: text, a number, true/false or none.
+
+    Whole numbers from 2**61 on may all have the same hash value, so a mapping of them takes quadratic time."""
+    kind = type(value)
+    if kind is int:
+        return -_MAX_KEY < value < _MAX_KEY  # type: ignore[no-any-return]
+    return kind is str or kind is bool or kind is float or value is None or isinstance(value, (str, Missing))
+
+
+_MAX_KEY = (1 << 61) - 1
+_FREE_COST = 100
+_CONTAINERS_OR_TUPLE = frozenset([list, dict, tuple])
 
 
 def misses(budget: EvaluationBudget | None, item: Any, container: Any) -> bool:
@@ -225,6 +273,10 @@ def misses(budget: EvaluationBudget | None, item: Any, container: Any) -> bool:
 
 def _ordered(function: Callable[[Any, Any], bool]) -> Compare:
     def compare(budget: EvaluationBudget | None, left: Any, right: Any) -> bool:
+        if isinstance(left, View):
+            left = left.value()
+        if isinstance(right, View):
+            right = right.value()
         if type(left) in _WALKED and type(right) in _WALKED:
             _pay(budget, left, right)
         return function(left, right)
@@ -236,7 +288,7 @@ def _pay(budget: EvaluationBudget | None, *walked: Any) -> None:
     """Charge a traversal of lists and long texts; without a budget, raise that one is needed."""
     if budget is not None:
         budget.charge_walk(*walked)
-    elif len(walked[0]) > _SHORT:
+    elif all(walked) and not (type(walked[0]) is str and len(walked[0]) <= _SHORT):
         raise NeedsBudget
 
 
@@ -279,10 +331,9 @@ def key_of(value: Any) -> Any:
     """Check a key of a mapping literal."""
     if isinstance(value, (View, Undefined)):
         value = unwrap(value)
-    try:
-        hash(value)
-    except TypeError:
-        raise TemplateError(f"{kind_of(value)} cannot be a key of a mapping") from None
+    if not is_key(value):
+        size = " of more than 60 bits" if isinstance(value, int) else ""
+        raise TemplateError(f"{kind_of(value)}{size} cannot be a key of a mapping")
     return value
 
 
@@ -329,7 +380,7 @@ def _counted(budget: EvaluationBudget, elements: Iterator[Any], text: int) -> It
 
 # ── %-formatting and str.format ─────────────────────────────────────────────────────────
 
-_CONVERSION = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(\*|\d+)?(?:\.(\*|\d+))?[hlL]?(.)", re.DOTALL)
+_CONVERSION = re.compile(r"[#0\- +]{0,8}(\*|\d{1,10})?(?:\.(\*|\d{1,10}))?[hlL]?(.)", re.DOTALL)
 
 
 def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
@@ -341,16 +392,36 @@ def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
     else:
         values = _formattable(budget, values)
     room = len(template)
-    for width, precision, kind in _CONVERSION.findall(template):
+    longest = _longest(budget, values)
+    for width, precision, kind in _conversions(template):
+        budget.charge(1)
         if "*" in (width, precision):
             raise TemplateError('"*" as a width is not supported in a format')
         room += check_width(width) + check_width(precision)
-        room += 0 if kind == "%" else _longest(values)
+        room += 0 if kind == "%" else longest
+        if room > budget.max_text:
+            break
     budget.charge_text(room)
     try:
         return str(template % values)
     except (TypeError, ValueError, KeyError, OverflowError) as problem:
         raise TemplateError(f"the format does not fit its values: {problem}") from None
+
+
+def _conversions(template: str) -> Iterator[tuple[str, str, str]]:
+    """The width, precision and letter of each `%` conversion; the text is read once, from left to right."""
+    at = template.find("%")
+    while at >= 0:
+        at += 1
+        if template.startswith("(", at):
+            at = template.find(")", at) + 1
+            if at == 0:
+                raise TemplateError('the format does not fit its values: a "%(" without its ")"')
+        found = _CONVERSION.match(template, at)
+        if found is None:
+            raise TemplateError("the format does not fit its values: a conversion is incomplete")
+        yield found[1] or "", found[2] or "", found[3]
+        at = template.find("%", found.end())
 
 
 def _formattable(budget: EvaluationBudget, value: Any) -> Any:
@@ -368,13 +439,18 @@ def check_width(width: str) -> int:
     return int(width)
 
 
-def _longest(values: Any) -> int:
+def _longest(budget: EvaluationBudget, values: Any) -> int:
     """Return an upper bound of the length of one formatted value."""
     if isinstance(values, Mapping):
         parts: Iterable[Any] = values.values()
     else:
         parts = values if isinstance(values, tuple) else (values,)
-    return max((len(part) if isinstance(part, str) else 2000 for part in parts), default=0)
+    longest = 0
+    for part in parts:
+        if type(part) is int and not -SMALL < part < SMALL:
+            budget.charge_number(part)
+        longest = max(longest, len(part) if isinstance(part, str) else 2000)
+    return longest
 
 
 # ── messages for Python's exceptions ────────────────────────────────────────────────────

@@ -9,17 +9,20 @@ from typing import Any, NamedTuple
 from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import Function, call_problem
-from noetl.core.templates.lookup import Missing, Undefined, unwrap
-from noetl.core.templates.operators import has
+from noetl.core.templates.lookup import Missing, Undefined, View, kind_of, unwrap
+from noetl.core.templates.operators import has, is_key, modulo, to_text
 from noetl.errors import TemplateError
+
+_CHEAP = frozenset([int, float, bool, type(None)])
 
 
 class Test(NamedTuple):
-    """A test, its documentation, and whether it accepts undefined values and views."""
+    """A test, its documentation, and whether it accepts undefined values."""
 
     function: Callable[..., bool]
     doc: str
     raw: bool = False
+    budgeted: bool = False  # its first argument is the budget
 
 
 def check(
@@ -29,14 +32,19 @@ def check(
     found = TESTS.get(name)
     if found is None:
         raise TemplateError(f'there is no test "{name}"')
-    budget.operations -= 1
-    if budget.operations < 0:
-        budget.charge(0)
     if not found.raw:
         value = unwrap(value)
         args = [unwrap(arg) for arg in args]
-    budget.charge_walk(value, *args)
+    else:
+        value = value.value() if isinstance(value, View) else value
+        args = [arg.value() if isinstance(arg, View) else arg for arg in args]
+    if type(value) not in _CHEAP or args:
+        budget.charge_walk(value, *args)
+    else:
+        budget.charge()
     try:
+        if found.budgeted:
+            return found.function(budget, value, *args, **(kwargs or {}))
         return found.function(value, *args, **(kwargs or {}))
     except (TypeError, ValueError, ArithmeticError) as problem:
         raise TemplateError(f'test "is {name}": {call_problem(problem)}') from None
@@ -54,6 +62,28 @@ def _iterable(value: Any) -> bool:
 
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float))
+
+
+def _remainder(budget: EvaluationBudget, value: Any, number: Any) -> Any:
+    if not _number(value) or not _number(number):
+        raise TemplateError(f"expected a number, not {kind_of(number if _number(value) else value)}")
+    return modulo(budget, value, number)
+
+
+def _cased(method: Callable[[str], bool]) -> Callable[[EvaluationBudget, Any], bool]:
+    def test(budget: EvaluationBudget, value: Any) -> bool:
+        text = to_text(budget, value)
+        budget.charge(len(text) >> 5)
+        return method(text)
+
+    return test
+
+
+def _affix(method: Callable[[str, Any], bool]) -> Callable[[EvaluationBudget, Any, Any], bool]:
+    def test(budget: EvaluationBudget, value: Any, part: Any) -> bool:
+        return method(to_text(budget, value), part)
+
+    return test
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -75,19 +105,25 @@ TESTS: dict[str, Test] = {
     "sequence": Test(_iterable, "it has ordered elements: a list, text, a mapping's keys"),
     "iterable": Test(_iterable, "a loop can iterate over it"),
     "callable": Test(lambda value: isinstance(value, Function), "it can be called"),
-    "odd": Test(lambda value: value % 2 == 1, "it is an odd number"),
-    "even": Test(lambda value: value % 2 == 0, "it is an even number"),
-    "divisibleby": Test(lambda value, number: value % number == 0, "it is divisible by that number"),
-    "lower": Test(lambda value: str(value).islower(), "all its letters are in lower case"),
-    "upper": Test(lambda value: str(value).isupper(), "all its letters are in upper case"),
+    "odd": Test(lambda budget, value: _remainder(budget, value, 2) == 1, "it is an odd number", budgeted=True),
+    "even": Test(lambda budget, value: _remainder(budget, value, 2) == 0, "it is an even number", budgeted=True),
+    "divisibleby": Test(
+        lambda budget, value, number: _remainder(budget, value, number) == 0,
+        "it is divisible by that number",
+        budgeted=True,
+    ),
+    "lower": Test(_cased(str.islower), "all its letters are in lower case", budgeted=True),
+    "upper": Test(_cased(str.isupper), "all its letters are in upper case", budgeted=True),
     "sameas": Test(_same, "it is the same value, of the same type"),
-    "in": Test(has, "it is in that list, mapping or text"),
-    "contains": Test(lambda value, item: has(item, value), "it has that element, key or text in it"),
-    "filter": Test(lambda value: value in FILTERS, "a filter of that name exists"),
-    "test": Test(lambda value: value in TESTS, "a test of that name exists"),
+    "in": Test(has, "it is in that list, mapping or text", budgeted=True),
+    "contains": Test(
+        lambda budget, value, item: has(budget, item, value), "it has that element, key or text in it", budgeted=True
+    ),
+    "filter": Test(lambda value: is_key(value) and value in FILTERS, "a filter of that name exists"),
+    "test": Test(lambda value: is_key(value) and value in TESTS, "a test of that name exists"),
     "escaped": Test(lambda value: False, "never: text is not escaped automatically"),
-    "startswith": Test(lambda value, start: str(value).startswith(start), "its text starts with that text"),
-    "endswith": Test(lambda value, end: str(value).endswith(end), "its text ends with that text"),
+    "startswith": Test(_affix(str.startswith), "its text starts with that text", budgeted=True),
+    "endswith": Test(_affix(str.endswith), "its text ends with that text", budgeted=True),
 }
 
 for _function, _names, _doc in [

@@ -23,6 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 from jinja2.visitor import NodeTransformer, NodeVisitor
 
+from noetl.core.model.close_match import close_match
 from noetl.core.templates import operators as operations
 from noetl.core.templates.budget import (
     MAX_NESTING,
@@ -38,6 +39,7 @@ from noetl.core.templates.lookup import Undefined, lookup
 from noetl.core.templates.predicates import TESTS, check
 from noetl.errors import TemplateError
 
+MAX_CACHED = 64 * 1024  # characters of a template that caches hold
 _RUNTIME_CALLABLES = (LoopContext, Macro, Joiner)
 _RUNTIME_CLASSES = (Namespace, Cycler, Joiner)
 _FORBIDDEN: dict[type[nodes.Node], str] = {
@@ -164,11 +166,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
             kwargs.pop("_loop_vars", None)  # Jinja's own, for functions that take its context
             kwargs.pop("_block_vars", None)
             return invoke(budget, __obj, args, kwargs)
-        budget.charge(5)
+        budget.charge(5 + (len(args) + len(kwargs) >> 2))
         if isinstance(__obj, LoopContext):
             return __context.call(__obj, operations.each(budget, *args))
         if isinstance(__obj, _RUNTIME_CALLABLES) or __obj in _RUNTIME_CLASSES or _is_runtime_method(__obj):
-            return __context.call(__obj, *args, **kwargs)
+            budget.charge_walk(*args)  # `loop.changed(x)` compares it
+            made = __context.call(__obj, *args, **kwargs)
+            if isinstance(made, str):  # the text of a macro
+                budget.charge_text(len(made))
+            return made
         return invoke(budget, __obj, args, kwargs)
 
     def _tokenize(
@@ -345,10 +351,8 @@ class _Check(NodeVisitor):
         return self.generic_visit(node)
 
     def _unknown(self, what: str, name: str, lineno: int, known: list[str]) -> NoReturn:
-        from difflib import get_close_matches  # for errors only
-
-        close = get_close_matches(name, known, n=1, cutoff=0.6)
-        hint = f'; did you mean "{close[0]}"?' if close else ""
+        close = close_match(name, known)
+        hint = f'; did you mean "{close}"?' if close else ""
         offset = self._text.find(name, max(lineno - 1, 0))
         raise problem_at(self._text, offset + 1 if offset >= 0 else lineno, f'there is no {what} "{name}"{hint}')
 
@@ -358,9 +362,13 @@ SANDBOX: Sandbox = Sandbox()
 _MISSING_END = re.compile(r"unexpected char .* at (\d+)")
 
 
-@lru_cache(maxsize=512)
 def parsed(text: str) -> nodes.Template:
     """Return the cached tree of a template, which must not be changed."""
+    return _cached(text) if len(text) <= MAX_CACHED else parse(text)
+
+
+@lru_cache(maxsize=512)
+def _cached(text: str) -> nodes.Template:
     return parse(text)
 
 

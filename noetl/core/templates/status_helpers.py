@@ -52,8 +52,10 @@ def status_functions(
     def loop_done(budget: EvaluationBudget, step: Any) -> bool:
         return is_done(step) or (loops_done is not None and step in loops_done)
 
-    def names(steps: tuple[Any, ...]) -> Iterable[Any]:
-        return steps[0] if len(steps) == 1 and isinstance(steps[0], (list, tuple)) else steps
+    def names(budget: EvaluationBudget, steps: tuple[Any, ...]) -> Iterable[Any]:
+        named = steps[0] if len(steps) == 1 and isinstance(steps[0], (list, tuple)) else steps
+        budget.charge(2 * len(named))
+        return named
 
     table: dict[str, Any] = {
         "done": lambda budget, step: is_done(step),
@@ -61,7 +63,7 @@ def status_functions(
         "fail": lambda budget, step: status(step) in FAILED,
         "running": lambda budget, step: status(step) in RUNNING,
         "loop_done": loop_done,
-        "all_done": lambda budget, *steps: all(is_done(step) for step in names(steps)),
-        "any_done": lambda budget, *steps: any(is_done(step) for step in names(steps)),
+        "all_done": lambda budget, *steps: all(is_done(step) for step in names(budget, steps)),
+        "any_done": lambda budget, *steps: any(is_done(step) for step in names(budget, steps)),
     }
     return {name: Function(name, function) for name, function in table.items()}

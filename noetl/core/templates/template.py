@@ -17,12 +17,12 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 
-from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, NeedsBudget, NondeterminismSource
+from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, Meter, NeedsBudget, NondeterminismSource
 from noetl.core.templates.closures import Builder, Closure, NotSimple, text_of
 from noetl.core.templates.free_names import dotted_names, free_names
 from noetl.core.templates.lookup import Undefined, UndefinedUse, View, lookup
 from noetl.core.templates.operators import describe_exception
-from noetl.core.templates.sandbox import SANDBOX, bounded, parse, parsed
+from noetl.core.templates.sandbox import MAX_CACHED, SANDBOX, bounded, parse, parsed
 from noetl.core.templates.views import plain
 from noetl.errors import TemplateError
 
@@ -53,14 +53,26 @@ class Compiled:
     names: tuple[str, ...] = ()
 
     def evaluate(
-        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        *,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
     ) -> Any:
-        """Return the value as plain data; `max_text` limits every text that is created."""
+        """Return the value as plain data.
+
+        `max_text` limits every text that is created, `meter` the operations of several evaluations together."""
         raise AssertionError("abstract")
 
-    def holds(self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
+    def holds(
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        meter: Meter | None = None,
+    ) -> bool:
         """Whether it is true as a guard."""
-        return _holds(self.evaluate(names, nondeterminism))
+        return _holds(self.evaluate(names, nondeterminism, meter=meter))
 
 
 class _Static(Compiled):
@@ -72,7 +84,12 @@ class _Static(Compiled):
         self.value = value
 
     def evaluate(
-        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        *,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
     ) -> Any:
         return self.value
 
@@ -98,25 +115,42 @@ class _Text(Compiled):
         return self._names
 
     def evaluate(
-        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        *,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
     ) -> Any:
+        budget = EvaluationBudget(nondeterminism, max_text) if self._needs_budget else None
         try:
-            return self._plain(names, EvaluationBudget(nondeterminism, max_text) if self._needs_budget else None)
+            value = self._plain(names, budget)
+            if meter is not None and budget is not None:
+                meter.spend(budget)
+            return value
         except NeedsBudget:
             self._needs_budget = True
-            return self.evaluate(names, nondeterminism, max_text=max_text)
+            return self.evaluate(names, nondeterminism, max_text=max_text, meter=meter)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
-    def holds(self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
+    def holds(
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        meter: Meter | None = None,
+    ) -> bool:
+        budget = EvaluationBudget(nondeterminism) if self._needs_budget else None
         try:
-            value = self._raw(names, EvaluationBudget(nondeterminism) if self._needs_budget else None)
+            value = self._raw(names, budget)
+            if meter is not None and budget is not None:
+                meter.spend(budget)
             if value is True or value is False:
                 return value
             return _holds(value.value() if isinstance(value, View) else value)
         except NeedsBudget:
             self._needs_budget = True
-            return self.holds(names, nondeterminism)
+            return self.holds(names, nondeterminism, meter)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
 
@@ -160,12 +194,17 @@ class _List(Compiled):
         self.names = _joined(items)
 
     def evaluate(
-        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        *,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
     ) -> Any:
         made = []
         for index, item in enumerate(self._items):
             try:
-                made.append(item.evaluate(names, nondeterminism, max_text=max_text))
+                made.append(item.evaluate(names, nondeterminism, max_text=max_text, meter=meter))
             except TemplateError as problem:
                 problem.path = f"{index}/{problem.path}" if problem.path else str(index)
                 raise
@@ -183,12 +222,17 @@ class _Mapping(Compiled):
         self.names = _joined(list(items.values()))
 
     def evaluate(
-        self, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None, *, max_text: int = MAX_TEXT
+        self,
+        names: Mapping[str, Any],
+        nondeterminism: NondeterminismSource | None = None,
+        *,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
     ) -> Any:
         made = {}
         for key, item in self._items.items():
             try:
-                made[key] = item.evaluate(names, nondeterminism, max_text=max_text)
+                made[key] = item.evaluate(names, nondeterminism, max_text=max_text, meter=meter)
             except TemplateError as problem:
                 problem.path = f"{key}/{problem.path}" if problem.path else key
                 raise
@@ -239,8 +283,16 @@ def compile_value(value: Any) -> Compiled:
     return _Static(value)
 
 
-@lru_cache(maxsize=CACHED_TEMPLATES)
 def _compile_text(text: str) -> Compiled:
+    return _compile_cached(text) if len(text) <= MAX_CACHED else _compile(text)
+
+
+@lru_cache(maxsize=CACHED_TEMPLATES)
+def _compile_cached(text: str) -> Compiled:
+    return _compile(text)
+
+
+def _compile(text: str) -> Compiled:
     tree = parsed(text)
     whole = whole_expression(tree)
     builder = Builder()
@@ -322,12 +374,17 @@ def evaluate(value: Any, names: Mapping[str, Any], nondeterminism: Nondeterminis
     return compile_value(value).evaluate(names, nondeterminism)
 
 
-def holds(value: Any, names: Mapping[str, Any], nondeterminism: NondeterminismSource | None = None) -> bool:
+def holds(
+    value: Any,
+    names: Mapping[str, Any],
+    nondeterminism: NondeterminismSource | None = None,
+    meter: Meter | None = None,
+) -> bool:
     """Evaluate a guard: text is false if it is empty or `false` (in any case), other values as in Python."""
     if isinstance(value, str):
-        return compile_value(value).holds(names, nondeterminism)
+        return compile_value(value).holds(names, nondeterminism, meter)
     if isinstance(value, Compiled):
-        return value.holds(names, nondeterminism)
+        return value.holds(names, nondeterminism, meter)
     return bool(value)
 
 

@@ -11,15 +11,16 @@ the extracted parts (`Outcome.extracts`) are available and everything else raise
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.core.model.reference import Reference
+from noetl.core.model.reference import STORED, Reference, is_stored
 from noetl.core.templates.budget import MAX_DEPTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.lookup import Missing, Undefined, View, lookup, unwrap
 from noetl.errors import TemplateError
@@ -130,6 +131,36 @@ class PayloadView(View):
         return value
 
 
+class StoredView(View):
+    """A value of a scope that is stored because it is too large for the log: fetched when a template reads it."""
+
+    __slots__ = ("_reference", "_resolve")
+
+    def __init__(self, marker: Mapping[str, Any], resolve: Resolve) -> None:
+        self._reference = msgspec.convert(marker[STORED], Reference)
+        self._resolve = resolve
+
+    def field(self, key: Any) -> Any:
+        """A field of the value."""
+        return lookup(self.value(), key)
+
+    def fields(self) -> list[str]:
+        """The keys of the value, if it is a mapping."""
+        value = self.value()
+        return [str(key) for key in value] if isinstance(value, Mapping) else []
+
+    def value(self) -> Any:
+        """The value."""
+        return self._resolve(self._reference)
+
+
+def with_stored(values: dict[str, Any], resolve: Resolve) -> dict[str, Any]:
+    """A scope in which stored values are read on demand."""
+    if not any(map(is_stored, values.values())):
+        return values
+    return {key: StoredView(value, resolve) if is_stored(value) else value for key, value in values.items()}
+
+
 class _DataOf(View):
     """`fetch.data` where `.data` alone does not say all: the data's own keys, then those beside it.
 
@@ -148,12 +179,15 @@ class _DataOf(View):
         found = lookup(self._own, key)
         if isinstance(found, Undefined) and isinstance(key, str) and key in self._beside:
             return self._beside[key]
+        if key == "data" and isinstance(self._own, Mapping) and "body" in self._beside:
+            # `output.data.data` is the body in other runtimes: beside the body's own `data` are its other keys.
+            return _DataOf(found, self._own)
         return found
 
     def fields(self) -> list[str]:
         """Keys of both."""
-        own = [str(key) for key in self._own] if isinstance(self._own, Mapping) else []
-        return own + [key for key in self._beside if key not in own]
+        own = dict.fromkeys(str(key) for key in self._own) if isinstance(self._own, Mapping) else {}
+        return [*own, *(key for key in self._beside if key not in own)]
 
     def value(self) -> Any:
         """The data."""
@@ -375,7 +409,7 @@ class ResultView(_Envelope):
         payload = self.payload()
         beside: dict[str, Any] = self.http_fields() if "http" in self.outcome.helpers else {}
         if isinstance(payload, Mapping) and "data" in payload:
-            return _DataOf(payload["data"], {**beside, **payload})
+            return _DataOf(payload["data"], ChainMap(cast(Any, payload), beside) if beside else payload)
         return _DataOf(payload, beside) if beside else payload
 
 

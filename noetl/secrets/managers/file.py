@@ -25,7 +25,7 @@ def _read(request: SecretRequest, written: str, secret: str) -> Any:
     place = Path(request.folder, Path(written).expanduser())
     if place.is_dir():
         inside = place / secret
-        if ".." in Path(secret).parts or Path(secret).is_absolute():
+        if not inside.resolve().is_relative_to(place.resolve()):
             raise request.unavailable(f'"{secret}" is outside of the folder {place}')
         return data_or_text(read_secret_file(request, inside, "text"))
     found: Any = read_secret_file(request, place, "yaml" if place.suffix in (".yaml", ".yml") else "json")

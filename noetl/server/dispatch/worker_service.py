@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
@@ -20,6 +21,7 @@ from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
 from noetl.core.model import events as ev
 from noetl.core.model.ids import execution_of, iteration_id
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
 from noetl.observability import metrics
@@ -28,6 +30,7 @@ from noetl.runtime.tasks import cancel
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
 from noetl.server.dispatch.leases import Lease, Leases
+from noetl.server.dispatch.task_logs import TaskLogs
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.execution_actor import ExecutionActor, SlotOffer
@@ -55,6 +58,7 @@ class WorkerService:
     limiter: ConcurrencyLimiter
     background: BackgroundTasks
     clock: Clock
+    task_logs: TaskLogs
     keychain: Keychain | None = None
     heartbeats: WorkerHeartbeats | None = None  # shared by several servers of one store
     term: float | None = None  # seconds of a lease without heartbeat; None: unlimited
@@ -92,6 +96,10 @@ class WorkerService:
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs that were revoked from this worker; waits up to `wait` seconds for one."""
         return await self.leases.revocations(worker, wait)
+
+    async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
+        """Store lines that tasks have printed."""
+        await self.task_logs.accept(worker, number, chunks)
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
         """Return runs that a worker does not run any more; other workers may claim them at once."""
@@ -133,6 +141,20 @@ class WorkerService:
         except CorruptLog as problem:
             # A retry does not help the worker; NotFound ends its run.
             raise NotFound(str(problem)) from None
+
+    async def bundle(self, digest: str) -> bytes:
+        """The bundle of a playbook as JSON."""
+        found = await self.catalog.playbooks.bundle(digest)
+        if found is None:
+            raise NotFound(f"there is no bundle {digest}")
+        return msgspec.json.encode(found)
+
+    async def bundle_file(self, digest: str) -> bytes:
+        """The content of a file of a bundle."""
+        found = await self.catalog.playbooks.file(digest)
+        if found is None:
+            raise NotFound(f"there is no file {digest}")
+        return found
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Keychain values for a run of an execution."""

@@ -15,6 +15,7 @@ from noetl.server.http.middleware.access_log import AccessLogMiddleware
 from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
+    bundles,
     credentials,
     diagnostic_docs,
     editor,
@@ -29,6 +30,8 @@ from noetl.server.http.routes import (
     results,
     schedules,
     session,
+    task_logs,
+    triggers,
     webhooks,
     worker_protocol,
 )
@@ -55,14 +58,14 @@ def create_app(
         openapi_url=None,  # replaced by a route that requires a token
     )
     for module in (
-        executions, inbox, event_index, playbooks, editor, diagnostic_docs, credentials, schedules, webhooks, limits,
-        results, session, health, operations, openapi, web_page,
+        executions, inbox, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
+        webhooks, triggers, limits, results, session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()
     app.state.readiness = readiness
     raw_routes = [execute.ROUTE, *worker_protocol.raw_routes(state, app.state.workers)]
-    app.router.routes[:0] = [*raw_routes, worker_protocol.playbook_route(state)]
+    app.router.routes[:0] = [*raw_routes, *worker_protocol.content_routes(state)]
     for kind, handler in problems.HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.add_middleware(FastPathMiddleware, routes=raw_routes)

@@ -18,6 +18,7 @@ from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.deliveries import Deliveries
+from noetl.server.scheduling.resources import TriggerResources
 from noetl.server.scheduling.schedules import Schedules
 from noetl.server.scheduling.trigger_service import Triggers
 from noetl.server.scheduling.webhooks import Webhooks
@@ -37,6 +38,7 @@ class AppState(Struct):
     webhooks: Webhooks
     triggers: Triggers
     deliveries: Deliveries
+    resources: TriggerResources
     answer_links: AnswerLinks
     version: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

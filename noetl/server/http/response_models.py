@@ -47,6 +47,8 @@ def playbook_document(stored: StoredPlaybook, *, text: bool = False) -> dict[str
         "version": stored.version,
         "digest": stored.digest,
         "registered_at": when(stored.registered_at),
+        "file": stored.file,
+        "origin": msgspec.to_builtins(stored.origin),
         **summarize(stored.text)._asdict(),
     }
     return {**document, "content": stored.text} if text else document

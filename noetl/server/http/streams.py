@@ -1,4 +1,4 @@
-"""Event streams of an execution as server-sent events: start position, batching, keep-alive and end."""
+"""Events and log lines of an execution as server-sent events: start position, batching, keep-alive and end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fastapi import Header, Query, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from noetl.core.model.events import Recorded
 from noetl.runtime.tasks import cancel
 from noetl.server.http.dependencies import app_state
 from noetl.server.http.routes.operations import Operations, operations_of
@@ -26,7 +25,12 @@ STREAM_ROUTE: dict[str, Any] = {
 
 After = Annotated[int, Query(ge=0, le=2**53)]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID")]
-EncodeEvents = Callable[[Sequence[Recorded]], bytes]
+EncodeEvents = Callable[[Sequence[Any]], bytes]
+
+
+def start_after(after: int, last: str | None) -> int:
+    """The number after which a stream starts: that of the request, or `Last-Event-ID`."""
+    return max(after, int(last)) if last is not None and last.isdecimal() and len(last) < 17 else after
 
 
 async def stream_events(
@@ -44,10 +48,8 @@ async def stream_events(
     A message has at most `max_batch` events; events within `linger` seconds share one."""
     state = await app_state(request)
     await state.orchestrator.summary(execution_id, newest=False)
-    if last is not None and last.isdecimal() and len(last) < 17:
-        after = max(after, int(last))
     return EventStream(
-        state.orchestrator.subscribe(execution_id, after),
+        state.orchestrator.subscribe(execution_id, start_after(after, last)),
         state.stop_signal(),
         operations_of(request),
         encode,
@@ -61,7 +63,7 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        events: AsyncIterator[Recorded],
+        events: AsyncIterator[Any],
         stopping: asyncio.Future[Any],
         operations: Operations,
         encode: EncodeEvents,
@@ -105,11 +107,11 @@ async def _disconnected(receive: Receive) -> None:
 class EventBatcher:
     """Collects the events of a log, to be taken all at once; stops with the server or the client."""
 
-    def __init__(self, events: AsyncIterator[Recorded], stopping: asyncio.Future[Any], max_batch: int) -> None:
+    def __init__(self, events: AsyncIterator[Any], stopping: asyncio.Future[Any], max_batch: int) -> None:
         self._events = events
         self._stop_futures = [stopping]
         self._max_batch = max_batch
-        self._received: list[Recorded] = []
+        self._received: list[Any] = []
         self._wakeup = asyncio.Event()
         self._not_full = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -125,7 +127,7 @@ class EventBatcher:
         self._stop_futures.append(future)
         future.add_done_callback(self._wake)
 
-    async def next_batch(self, linger: float) -> tuple[list[Recorded], bool]:
+    async def next_batch(self, linger: float) -> tuple[list[Any], bool]:
         """The events since the last call (none after `KEEP_ALIVE_SECONDS`), and whether the log has ended."""
         if self._reader is None:
             self._reader = asyncio.ensure_future(self._read())

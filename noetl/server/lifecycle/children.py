@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from noetl.core.engine.commands import CancelExecution, RecordChildEnd, RecordChildStart
 from noetl.core.engine.effects import AnswerParent, AwaitChild, CancelChild, Effect, StartChild
+from noetl.core.engine.handlers.compensation import source_of
 from noetl.core.engine.outstanding import outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import Parent
@@ -52,7 +53,7 @@ class Children(Struct, eq=False):
         elif isinstance(effect, CancelChild):
             self._background.run_until_done(name, lambda: self._cancel(execution_id, effect))
         elif isinstance(effect, AnswerParent):
-            self._background.run_until_done(name, lambda: self._answer(effect.parent, effect.child, effect.outcome))
+            self._background.run_until_done(name, lambda: self._answer_parent(effect))
 
     async def _start(self, parent_id: str, effect: StartChild) -> None:
         known = await self._actors.store.by_key(effect.key)
@@ -73,6 +74,8 @@ class Children(Struct, eq=False):
     async def _begin(self, parent_id: str, effect: StartChild) -> str:
         state = await self._executions.get(parent_id).load()
         caller = state.playbook
+        if effect.compensates is not None:
+            return await self._starter.submit(await self._compensation(effect, effect.compensates, state))
         return await self._starter.submit(
             Submission(
                 path=effect.playbook,
@@ -88,11 +91,30 @@ class Children(Struct, eq=False):
             )
         )
 
+    async def _compensation(self, effect: StartChild, child: str, caller: State) -> Submission:
+        """The submission of the execution that undoes what an ended child completed."""
+        ended, _ = await load_state(self._actors, child)
+        request = ended.request
+        assert request is not None
+        source = await self._actors.catalog.source(request.playbook)
+        return Submission(
+            text=source.text,
+            file=source.file,
+            version=request.version,
+            payload=request.payload,
+            key=effect.key,
+            parent=effect.parent,
+            strict=request.strict,
+            legacy=ended.playbook.surface == "2025-11",
+            trace=_trace(caller, effect.parent.task_run_id),
+            compensates=source_of(ended, effect.failure),
+        )
+
     async def _await(self, parent_id: str, key: str, child: str) -> None:
         """Report the end of a child that has ended; a running child reports itself when it ends."""
-        outcome = await self._outcome_of(child)
-        if outcome is not None:
-            await self._executions.send(parent_id, RecordChildEnd(key, child, outcome))
+        answer = await self._answer_of(child)
+        if answer is not None:
+            await self._executions.send(parent_id, RecordChildEnd(key, child, answer.outcome, answer.compensable))
 
     async def _cancel(self, parent_id: str, effect: CancelChild) -> None:
         child = effect.child
@@ -103,17 +125,22 @@ class Children(Struct, eq=False):
             outcome = error("cancelled", effect.reason or "cancelled before it began")
             await self._executions.send(parent_id, RecordChildEnd(effect.key, "", outcome))
             return
-        await self._executions.send(child, CancelExecution(effect.reason or f"its caller {parent_id} was cancelled"))
+        reason = effect.reason or f"its caller {parent_id} was cancelled"
+        await self._executions.send(child, CancelExecution(reason, compensate=effect.compensate))
         await self._await(parent_id, effect.key, child)
 
     async def _answer(self, parent: Parent, child: str, outcome: Outcome) -> None:
         await self._executions.send(parent.execution_id, RecordChildEnd(parent.task_run_id, child, outcome))
 
-    async def _outcome_of(self, execution_id: str) -> Outcome | None:
-        """The outcome that an ended execution returns to its caller; None while it runs."""
+    async def _answer_parent(self, effect: AnswerParent) -> None:
+        parent = effect.parent
+        ended = RecordChildEnd(parent.task_run_id, effect.child, effect.outcome, effect.compensable)
+        await self._executions.send(parent.execution_id, ended)
+
+    async def _answer_of(self, execution_id: str) -> AnswerParent | None:
+        """What an ended execution returns to its caller; None while it runs."""
         summary = await self._actors.store.summary(execution_id)
         if summary is None or summary.status not in FINAL:
             return None
         state, _ = await load_state(self._actors, execution_id)
-        answer = next((effect for effect in outstanding(state) if isinstance(effect, AnswerParent)), None)
-        return answer.outcome if answer else None
+        return next((effect for effect in outstanding(state) if isinstance(effect, AnswerParent)), None)

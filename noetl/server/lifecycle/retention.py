@@ -14,6 +14,7 @@ from noetl.runtime.clock import Clock
 from noetl.storage.ports.cluster import Membership
 from noetl.storage.ports.events import EventStore
 from noetl.storage.ports.results import ResultStore
+from noetl.storage.ports.task_logs import TaskLogStore
 
 INTERVAL_SECONDS = 600.0
 BATCH = 500  # executions deleted together
@@ -26,6 +27,7 @@ async def run_retention(
     clock: Clock,
     *,
     store: EventStore | None = None,
+    task_logs: TaskLogStore | None = None,
     retention: float | None = None,
     cluster: Membership | None = None,
     every: float = INTERVAL_SECONDS,
@@ -35,7 +37,7 @@ async def run_retention(
         if await _acquire(cluster, every):
             await collect(results, clock)
             if store is not None:
-                await _retain(store, results, clock, retention)
+                await _retain(store, results, task_logs, clock, retention)
         await clock.sleep(every)
 
 
@@ -52,11 +54,15 @@ async def collect(results: ResultStore, clock: Clock) -> int:
     return count
 
 
-async def delete_old(store: EventStore, results: ResultStore, before: float) -> int:
-    """Delete every execution that ended before an instant, with its results; returns their number."""
+async def delete_old(
+    store: EventStore, results: ResultStore, before: float, task_logs: TaskLogStore | None = None
+) -> int:
+    """Delete every execution that ended before an instant, with its results and task logs; returns their number."""
     count = 0
     while executions := await store.expired(before, BATCH):
         await results.forget(executions)
+        if task_logs is not None:
+            await task_logs.forget(executions)
         await store.drop(executions)
         metrics.DROPPED.add(len(executions))
         count += len(executions)
@@ -73,10 +79,12 @@ async def _acquire(cluster: Membership | None, every: float) -> bool:
         return False
 
 
-async def _retain(store: EventStore, results: ResultStore, clock: Clock, retention: float | None) -> None:
+async def _retain(
+    store: EventStore, results: ResultStore, task_logs: TaskLogStore | None, clock: Clock, retention: float | None
+) -> None:
     try:
         if retention is not None:
-            count = await delete_old(store, results, clock.now() - retention)
+            count = await delete_old(store, results, clock.now() - retention, task_logs)
             if count:
                 _log.info("deleted %d executions that ended more than %g days ago", count, retention / 86400)
         dropped = await store.tidy(clock.now())

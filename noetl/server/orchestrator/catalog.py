@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from noetl.core.model.bundle import PREFIX as BUNDLE
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.tool import ToolSpec
 from noetl.errors import CorruptLog, InvalidPlaybook, NotFound
-from noetl.storage.ports.playbooks import PlaybookStore, StoredPlaybook
+from noetl.server.orchestrator.bundles import Bundles, with_profile
+from noetl.storage.ports.playbooks import Origin, PlaybookStore, StoredPlaybook
 
 if TYPE_CHECKING:
     from noetl.core.language.compile import Compilation
@@ -52,6 +54,7 @@ class Catalog:
         capacity: int = 256,
     ) -> None:
         self.playbooks = playbooks
+        self.bundles = Bundles(playbooks)
         self._specs = specs
         self._files = files
         self._capacity = capacity
@@ -74,7 +77,11 @@ class Catalog:
             compilation = await self.run_in_thread(lambda: self.check(source, strict=strict, legacy=legacy))
         if compilation.playbook is None:
             raise InvalidPlaybook(compilation.diagnostics)
-        return self.add(source, compilation.playbook, strict=strict, legacy=legacy)
+        playbook = compilation.playbook
+        profile = await self.bundles.profile(source.file)
+        if profile is not None:
+            playbook = with_profile(playbook, profile, source.text)
+        return self.add(source, playbook, strict=strict, legacy=legacy)
 
     def add(self, source: Source, playbook: Playbook, *, strict: bool = False, legacy: bool = False) -> Playbook:
         """Cache a compiled playbook under the digest of its source, and return it with that digest."""
@@ -136,8 +143,10 @@ class Catalog:
         stored = await self.registered(path, version)
         if stored is not None:
             return Source(stored.text, stored.file, str(stored.version))
-        if version is None and self._files is not None:
-            found = await self._files(path, caller)
+        in_bundle = caller.startswith(BUNDLE)
+        if version is None and (in_bundle or self._files is not None):
+            files = self.bundles.find if in_bundle or self._files is None else self._files
+            found = await files(path, caller)
             if found is not None:
                 return Source(*found)
         where = "in the catalog" if self._files is None or version is not None else "in the catalog or as a file"
@@ -163,11 +172,17 @@ class Catalog:
                 del self._lookups[path, version]
 
     async def register(
-        self, source: Source, at: float, *, strict: bool = False, legacy: bool = False
+        self, source: Source, at: float, *, strict: bool = False, legacy: bool = False, origin: Origin | None = None
     ) -> StoredPlaybook:
         """Add a version under the path of the playbook; raises InvalidPlaybook if it has errors."""
-        playbook = await self.compile(msgspec.structs.replace(source, file=""), strict=strict, legacy=legacy)
-        return await self.playbooks.register(playbook.path, playbook.digest, source.text, at)
+        if source.file.startswith(BUNDLE):
+            await self.bundles.check(source.file, source.text)
+        else:
+            source = msgspec.structs.replace(source, file="")
+        playbook = await self.compile(source, strict=strict, legacy=legacy)
+        return await self.playbooks.register(
+            StoredPlaybook(playbook.path, 0, playbook.digest, source.text, at, source.file, origin or Origin())
+        )
 
     def _remember(self, cache: OrderedDict[K, T], key: K, value: T) -> None:
         cache[key] = value

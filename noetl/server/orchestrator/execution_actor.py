@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from noetl.core.engine.advance import advance, fold
 from noetl.core.engine.capacity import Capacity, slots_held
@@ -31,6 +31,7 @@ from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUn
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
@@ -42,6 +43,17 @@ PAGE = 5_000  # events per read when a log is folded
 SNAPSHOT_EVENTS = 20_000  # events before the first snapshot, and at least between two of them
 
 
+class StatusWatch(Struct):
+    """Whether new statuses of executions are listed as news, for triggers and notifications."""
+
+    enabled: bool = False
+    statuses: frozenset[str] = frozenset({"success", "failed", "cancelled", "waiting"})
+
+    def is_news(self, before: str | None, now: str) -> bool:
+        """Whether a change of the status is listed."""
+        return self.enabled and before != now and now in self.statuses
+
+
 class ActorDependencies(Struct, frozen=True):
     """What all actors of a process share."""
 
@@ -51,6 +63,8 @@ class ActorDependencies(Struct, frozen=True):
     clock: Clock
     nondeterminism: Any
     limiter: ConcurrencyLimiter
+    watch: DecisionWatch = NOT_WATCHED
+    news: StatusWatch = field(default_factory=StatusWatch)
     shared: bool = False  # other processes append to the same executions
 
 
@@ -233,14 +247,21 @@ class ExecutionActor:
     async def _advance(self, state: State, commands: list[Command], capacity: Capacity | None) -> Decision:
         """The engine's decision, with its data requests resolved."""
         dependencies = self._dependencies
+        watch = dependencies.watch
         began = time.perf_counter()
-        decision = advance(
-            state, commands, at=dependencies.clock.now(), nondeterminism=dependencies.nondeterminism, capacity=capacity
-        )
+        with watch.deciding(self.id, state.seq):
+            decision = advance(
+                state,
+                commands,
+                at=dependencies.clock.now(),
+                nondeterminism=dependencies.nondeterminism,
+                capacity=capacity,
+            )
         metrics.DECISION.observe(time.perf_counter() - began)
         while decision.requests:
             answers = await dependencies.resolver.resolve(decision.requests, self.id, state.playbook)
-            decision = decision.resume(answers)
+            with watch.deciding(self.id, state.seq):
+                decision = decision.resume(answers)
         return decision
 
     async def _append(
@@ -268,6 +289,7 @@ class ExecutionActor:
                 summary,
                 status_before,
                 reservations,
+                news=self._dependencies.news.is_news(status_before, summary.status),
                 rewaits=waits_before != (waits.due, waits.inbox),
             )
         )

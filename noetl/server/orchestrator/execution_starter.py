@@ -11,6 +11,7 @@ import asyncio
 from msgspec import Struct
 
 from noetl.core.engine.commands import StartExecution
+from noetl.core.model.bundle import split_bundle_file
 from noetl.core.model.events import ExecutionRequested
 from noetl.core.model.playbook import Playbook
 from noetl.errors import Conflict, VersionConflict
@@ -54,7 +55,7 @@ class ExecutionStarter(Struct, eq=False):
 
     async def _compile(self, source: Source, submission: Submission) -> Playbook:
         modes = {"strict": submission.strict, "legacy": submission.legacy}
-        if submission.playbook is not None:
+        if submission.playbook is not None and split_bundle_file(source.file) is None:  # a bundle has a profile
             return self._catalog.add(source, submission.playbook, **modes)
         return await self._catalog.compile(source, **modes)
 

@@ -24,6 +24,7 @@ from noetl.core.engine.views.open_waits import inbox_entries
 from noetl.core.engine.views.waiting import Finding, waiting_reasons
 from noetl.core.model.events import Recorded, RerunSource
 from noetl.core.model.merge import deep_merge
+from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.waits import InboxEntry
 from noetl.errors import Conflict, NotFound, RequestRefused, RoleRequired
 from noetl.server.concurrency.limits import Limits
@@ -72,6 +73,7 @@ class Orchestrator:
         self.store = self.actors.store
         self.catalog = self.actors.catalog
         self.limiter = self.actors.limiter
+        self.task_logs = self.work.task_logs
         self._changed_outside = False  # another process wrote, and the change has not been read yet
 
     # ── requests ────────────────────────────────────────────────────────────────────────
@@ -105,9 +107,17 @@ class Orchestrator:
                 summary = cached
             return summary
 
-    async def cancel(self, execution_id: str, reason: str = "") -> None:
-        """Cancel an execution and its children; Conflict when it has already ended."""
-        await self._send(execution_id, CancelExecution(reason))
+    async def cancel(self, execution_id: str, reason: str = "", *, compensate: bool = False) -> None:
+        """Cancel an execution and its children; Conflict when it has already ended.
+
+        With `compensate`, completed steps are undone before it ends."""
+        await self._send(execution_id, CancelExecution(reason, compensate=compensate))
+
+    async def give_up(self, execution_id: str, error: ErrorInfo) -> None:
+        """Fail an execution that cannot be decided; one that has ended is left as it is."""
+        summary = await self.store.summary(execution_id)
+        if summary is not None and summary.status not in FINAL:
+            await self._send(execution_id, CancelExecution(error.message, error))
 
     async def pause(self, execution_id: str, reason: str = "") -> None:
         """Start no new run until the execution is resumed."""

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from noetl.core.engine.commands import StartExecution
+from noetl.core.model.compensation import CompensationSource
 from noetl.core.model.events import ExecutionRequested, Parent, RerunSource
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo, error_info
@@ -33,6 +34,7 @@ class Submission(Struct, frozen=True):
     legacy: bool = False
     parent: Parent | None = None
     rerun: RerunSource | None = None
+    compensates: CompensationSource | None = None  # what another execution completed, to be undone
     caller: str = ""  # file of the playbook that calls this one
     trace: str | None = None  # W3C traceparent of the caller
     playbook: Playbook | None = None  # `text` compiled with the same modes, if the caller has compiled it
@@ -108,6 +110,7 @@ async def start_command(
         requested_by=submission.requested_by,
         strict=submission.strict,
         trace=submission.trace,
+        compensates=submission.compensates,
     )
     names = tuple(entry.name for entry in playbook.keychain)
     return StartExecution(request, names, await _missing_secrets(keychain, playbook, submission.payload, names))

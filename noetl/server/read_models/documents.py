@@ -80,6 +80,7 @@ def execution_document(summary: ExecutionSummary, progress: Progress, waits_for:
         else None,
         "error": error_document(progress.error) if failed else None,
         "waits_for": list(waits_for),
+        "compensation": progress.compensation,
         "steps": [
             msgspec.structs.asdict(row)
             | {
@@ -129,4 +130,5 @@ def result_of(document: Mapping[str, Any]) -> RunResult:
         error=document["error"],
         duration_ms=document["duration_ms"] or 0.0,
         steps=tuple(msgspec.convert(row, StepResult) for row in document["steps"]),
+        compensation=document.get("compensation"),
     )

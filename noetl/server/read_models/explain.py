@@ -62,10 +62,12 @@ def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mappi
             yield f"no step is left to run; its output is the output of step {state.result_step}"
     elif state.status == "failed":
         yield from _failure(state, log)
+        yield from _compensations(state, log)
     elif state.status == "cancelled":
         reasons = [event.body.reason for event in log if isinstance(event.body, ev.ExecutionCancelled)]
         yield f"it was cancelled: {reasons[-1]}" if reasons and reasons[-1] else "it was cancelled"
         yield from _interrupted(log)
+        yield from _compensations(state, log)
     else:
         yield from (finding.text for finding in waiting_reasons(state, at, reached))
 
@@ -151,6 +153,23 @@ def _verdict(body: ev.TaskDone) -> str:
     return f"rule {body.rule + 1} of its policy applied: {body.do}" + (f" to {body.to}" if body.to else "")
 
 
+def _compensations(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:
+    """What was undone, and which compensations failed."""
+    counts = state.compensated
+    if counts.done or counts.failed or counts.skipped:
+        skipped = f", {counts.skipped} not needed" if counts.skipped else ""
+        yield f"compensations of completed steps: {counts.done} done, {counts.failed} failed{skipped}"
+    for event in log:
+        if isinstance(event.body, ev.CompensationFailed):
+            yield f"the compensation of {_run_name(event.body)} failed: {_error(event.body.error)}"
+
+
+def _run_name(body: ev.CompensationStarted | ev.CompensationDone | ev.CompensationFailed) -> str:
+    """The step, or the iteration of it, that was undone."""
+    _, _, iteration = body.run_id.partition("/")
+    return f"iteration {iteration} of step {body.step}" if iteration else f"step {body.step}"
+
+
 def _interrupted(log: Sequence[ev.Recorded]) -> Iterator[str]:
     for event in log:
         body = event.body
@@ -170,6 +189,11 @@ def _path(playbook: Playbook, log: Sequence[ev.Recorded]) -> Iterator[str]:
             yield f"{event.seq}: {_routed(playbook, body)}"
         elif isinstance(body, ev.StepSkipped):
             yield f"{event.seq}: step {body.step} was skipped: {body.reason or 'its gate stayed closed'}"
+        elif isinstance(body, ev.CompensationDone):
+            how = "needed no compensation: its `when` was false" if body.skipped else "was undone"
+            yield f"{event.seq}: {_run_name(body)} {how}"
+        elif isinstance(body, ev.CompensationFailed):
+            yield f"{event.seq}: {_run_name(body)} could not be undone: {_error(body.error)}"
 
 
 def _routed(playbook: Playbook, body: ev.NextEvaluated) -> str:

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.playbook import COMPENSATION
 from noetl.core.model.waits import NO_WAITS, WaitCounts
 from noetl.core.templates.views import error_fields
 from noetl.storage.ports.events import ExecutionSummary
@@ -70,9 +71,10 @@ def _step_scheduled(row: Row, _: ev.Event, __: ev.Recorded) -> None:
     row["steps_running"] += 1
 
 
-def _step_ended(row: Row, _: ev.Event, __: ev.Recorded) -> None:
-    row["steps_running"] -= 1
-    row["steps_done"] += 1
+def _step_ended(row: Row, body: ev.StepDone | ev.StepFailed, _: ev.Recorded) -> None:
+    if not body.step.endswith(COMPENSATION):
+        row["steps_running"] -= 1
+        row["steps_done"] += 1
 
 
 def _synthesized(row: Row, body: ev.WorkflowSynthesized, _: ev.Recorded) -> None:
@@ -134,6 +136,7 @@ class Progress:
         self.ctx: dict[str, Any] = {}
         self.output: Outcome | None = None
         self.error: ErrorInfo | None = None
+        self.compensation: dict[str, int] | None = None  # None: nothing is undone
         self.path = ""
         self.seq = 0
 
@@ -149,6 +152,8 @@ class Progress:
                 self.ctx = dict(body.rerun.ctx)
         elif isinstance(body, ev.WorkflowStarted):
             self.status = "running"
+        elif isinstance(body, _COMPENSATION_EVENTS):
+            self._apply_compensation(body, at)
         elif isinstance(body, ev.CtxPatched):
             self.ctx.update(body.patch)
         elif isinstance(body, ev.WorkflowFinished):
@@ -160,6 +165,28 @@ class Progress:
             self.ended_at = at
         self.seq = recorded.seq
 
+    def _apply_compensation(self, body: ev.Event, at: float) -> None:
+        counts = self.compensation = self.compensation or {"done": 0, "failed": 0}
+        match body:
+            case ev.CompensationStarted():
+                row = self.row(body.step + COMPENSATION)
+                row.runs += 1
+                row.status = "running"
+                row.attempts = max(row.attempts, 1)
+                row.started_at = row.started_at or at
+                row.children += body.child is not None
+            case ev.CompensationDone():
+                kind = "skipped" if body.skipped else "done"
+                counts[kind] = counts.get(kind, 0) + 1
+                if not body.skipped:
+                    row = self.row(body.step + COMPENSATION)
+                    row.ended_at = at
+                    row.status = "failed" if row.error else "success"
+            case ev.CompensationFailed():
+                counts["failed"] += 1
+                row = self.row(body.step + COMPENSATION)
+                row.status, row.ended_at, row.error = "failed", at, body.error
+
     def row(self, step: str) -> StepRow:
         """The row of a step."""
         found = self.steps.get(step)
@@ -168,6 +195,7 @@ class Progress:
         return found
 
 
+_COMPENSATION_EVENTS = (ev.CompensationStarted, ev.CompensationDone, ev.CompensationFailed)
 _STEP_EVENTS = (
     ev.StepScheduled,
     ev.StepStarted,
@@ -194,7 +222,7 @@ def _apply_to_step(row: StepRow, body: ev.Event, at: float) -> None:
         case ev.StepDone() | ev.StepFailed():
             row.status = "success" if isinstance(body, ev.StepDone) else "failed"
             row.ended_at = at
-            row.error = body.output.error
+            row.error = body.output.error or (row.error if row.step.endswith(COMPENSATION) else None)
         case ev.StepSkipped() if not row.runs:
             row.status = "skipped"
             row.ended_at = at
@@ -235,12 +263,15 @@ class RunResult(Struct, frozen=True):
     error: dict[str, Any] | None = None
     duration_ms: float = 0.0
     steps: tuple[StepResult, ...] = ()
+    compensation: dict[str, int] | None = None  # how many compensations were done and failed; None: none was needed
     timed_out: bool = False  # cancelled because of the timeout
 
     def document(self) -> dict[str, Any]:
-        """The stable fields, for scripts."""
+        """The stable fields, for scripts; `compensation` only if something was to be undone."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         del document["timed_out"]
+        if self.compensation is None:
+            del document["compensation"]
         return document
 
     @property
@@ -270,6 +301,7 @@ def run_result(execution_id: str, progress: Progress, *, timed_out: bool = False
             StepResult(step=row.step, status=row.status, runs=row.runs, attempts=row.attempts)
             for row in progress.steps.values()
         ),
+        compensation=progress.compensation,
         timed_out=timed_out,
     )
 

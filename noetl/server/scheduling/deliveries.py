@@ -26,7 +26,7 @@ from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.server.scheduling.trigger_service import Triggers
 from noetl.server.scheduling.triggers import Trigger
-from noetl.storage.ports.deliveries import Delivery, DeliveryStore
+from noetl.storage.ports.deliveries import Delivery, DeliveryFilter, DeliveryStore
 
 log = logging.getLogger("noetl.triggers")
 
@@ -61,7 +61,8 @@ class Deliveries:
         self._clock = clock
         self._reporter = reporter
         self._last_id = 0
-        self._backlog: tuple[float, bool] = (float("-inf"), False)
+        self._backlog = 0  # runs that wait for a worker: the last reading, and what was started since
+        self._backlog_at = float("-inf")
 
     # ── receipt ─────────────────────────────────────────────────────────────────────────
 
@@ -98,6 +99,10 @@ class Deliveries:
         """Record a delivery whose payload cannot be made, as failed."""
         delivery = await self.receive(trigger, key, {}, **document)
         return await self._fail(trigger, delivery, reason)
+
+    async def skip(self, trigger: Trigger, key: str, reason: str, **document: Any) -> None:
+        """Record something that starts no execution, also when it arrives again."""
+        await self._end(await self.receive(trigger, key, {}, due=float("inf"), **document), "skipped", reason)
 
     async def has_room(self, trigger: Trigger) -> bool:
         """Whether the source of a trigger may be read: not too many of its deliveries are pending."""
@@ -162,6 +167,7 @@ class Deliveries:
             raise
         except NoetlError as problem:
             return await self._fail(trigger, delivery, str(problem))
+        self._backlog += 1
         log.info("%s %s started execution %s", trigger.KIND, trigger.name, execution_id)
         return await self._started(trigger, delivery, execution_id)
 
@@ -235,11 +241,10 @@ class Deliveries:
 
     async def _is_full(self) -> bool:
         """Whether more runs wait for workers than triggers may add to."""
-        at, full = self._backlog
-        if self._clock.monotonic() - at > BACKLOG_SECONDS:
-            full = sum(each.runs for each in await self._orchestrator.queue.depths()) >= MAX_BACKLOG
-            self._backlog = (self._clock.monotonic(), full)
-        return full
+        if self._clock.monotonic() - self._backlog_at > BACKLOG_SECONDS:
+            self._backlog = sum(each.runs for each in await self._orchestrator.queue.depths())
+            self._backlog_at = self._clock.monotonic()
+        return self._backlog >= MAX_BACKLOG
 
     async def _started(self, trigger: Trigger, delivery: Delivery, execution_id: str) -> Delivery:
         started = msgspec.structs.replace(
@@ -267,6 +272,11 @@ class Deliveries:
             return await self.triggers.get(kind, name)
         except NotFound:
             return None
+
+    async def list(self, where: DeliveryFilter) -> list[Delivery]:
+        """One page of the history of triggers, newest first."""
+        kinds = tuple(self.triggers.kinds) if where.kind is None else (where.kind,)
+        return await self.store.list(msgspec.structs.replace(where, kinds=kinds))
 
     def _next_id(self, now: float) -> str:
         """Text in order of receipt: microseconds, then random digits that tell servers apart."""

@@ -113,12 +113,29 @@ class Webhooks(Struct, eq=False):
         self, path: str, *, name: str | None = None, by: str = "", **fields: Any
     ) -> tuple[Webhook, str | None]:
         """Store a new webhook. Without `credential` one is created; its secret is returned only here."""
-        credential, unsigned = fields.get("credential"), fields.get("preset") == "none"
-        made = not credential and not unsigned
+        await self._check_credential(fields.get("credential"))
+        webhook = _webhook(await self._triggers.add(KIND, {"path": path, **fields}, name=name, by=by))
+        return await self._with_secret(webhook)
+
+    async def put(self, name: str, fields: Mapping[str, Any], *, by: str = "") -> tuple[Webhook, str | None]:
+        """Store a webhook with exactly this definition; one without `credential` keeps or gets one of its own."""
+        await self._check_credential(fields.get("credential"))
+        given = dict(fields)
+        try:
+            known = await self.get(name)
+        except NotFound:
+            known = None
+        if known is not None and known.made_credential and not given.get("credential"):
+            given["credential"] = known.credential
+        return await self._with_secret(_webhook(await self._triggers.put(KIND, name, given, by=by)))
+
+    async def _check_credential(self, credential: str | None) -> None:
         if credential and not secrets_of(await self._credentials.get(credential)):
             raise RequestRefused(f"credential {credential!r} has no text field `secret`")
-        webhook = _webhook(await self._triggers.add(KIND, {"path": path, **fields}, name=name, by=by))
-        if not made:
+
+    async def _with_secret(self, webhook: Webhook) -> tuple[Webhook, str | None]:
+        """The webhook, with a new credential and its secret if it needs one."""
+        if webhook.credential or webhook.form is None:
             return webhook, None
         secret = secrets.token_urlsafe(32)
         credential = f"webhook-{webhook.name}"

@@ -24,6 +24,7 @@ class MemoryEventStore:
         self._keys: dict[str, str] = {}
         self._snapshots: dict[str, tuple[int, bytes]] = {}
         self._tails: dict[str, dict[asyncio.Event, None]] = {}
+        self._news: set[str] = set()
         self._closed = False
 
     async def append(self, append: Append) -> None:
@@ -46,6 +47,8 @@ class MemoryEventStore:
             raise VersionConflict(execution_id, append.expected_seq, found)
         log.extend(append.events)
         self._summaries[execution_id] = msgspec.structs.replace(summary, seq=len(log))
+        if append.news:
+            self._news.add(execution_id)
         for changed in self._tails.get(execution_id, ()):
             changed.set()
 
@@ -127,6 +130,16 @@ class MemoryEventStore:
         rows = [each.held for each in self._summaries.values() if each.held and each.status not in FINAL]
         return {key: sum(held.get(key, 0) for held in rows) for key in keys}
 
+    async def news(self, limit: int = 100) -> list[ExecutionSummary]:
+        """Executions whose new status has not been marked as read, oldest first."""
+        return [self._summaries[each] for each in sorted(self._news, key=int)[:limit]]
+
+    async def mark_read(self, executions: Sequence[ExecutionSummary]) -> None:
+        """Mark the news of these executions as read; one that has changed since stays unread."""
+        for each in executions:
+            if self._summaries[each.execution_id].seq == each.seq:
+                self._news.discard(each.execution_id)
+
     async def expired(self, before: float, most: int = 1000) -> list[str]:
         """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
         return [
@@ -145,6 +158,7 @@ class MemoryEventStore:
             if summary is not None and summary.key is not None:
                 self._keys.pop(summary.key, None)
             self._logs.pop(execution_id, None)
+            self._news.discard(execution_id)
             self._snapshots.pop(execution_id, None)
 
     async def tidy(self, now: float) -> int:

@@ -97,6 +97,10 @@ SCHEMA = (
     CREATE INDEX IF NOT EXISTS noetl_executions_due ON noetl_executions(due) WHERE due IS NOT NULL;
     CREATE INDEX IF NOT EXISTS noetl_executions_inbox ON noetl_executions(id) WHERE inbox > 0
     """,
+    """
+    ALTER TABLE noetl_executions ADD COLUMN news bool NOT NULL DEFAULT false;
+    CREATE INDEX noetl_executions_news ON noetl_executions(id) WHERE news
+    """,
 )
 
 CHANNEL = "noetl_log"
@@ -117,6 +121,8 @@ class PostgresEventStore(SqlEventStore):
 
     ACTIVE = "NOT ended AND status <> 'waiting'"
     CONTAINS = "position($1::bytea IN data) > 0"
+    NEWS = "news"
+    READ = "news = false"
 
     def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database, SCHEMA)

@@ -28,6 +28,8 @@ class SqlEventStore(EventStore):
 
     ACTIVE: ClassVar[str]  # unfinished and not only waiting: the condition of the partial index
     CONTAINS: ClassVar[str]  # whether the bytes of `data` contain those of $1
+    NEWS: ClassVar[str]  # the condition of the partial index of unread news
+    READ: ClassVar[str]  # the assignment that marks news as read
 
     def __init__(self, database: SqlDatabase, schema: Sequence[str]) -> None:
         self.sql = database
@@ -117,6 +119,18 @@ class SqlEventStore(EventStore):
                 break
             last = rows[-1][0]
         return found[:most]
+
+    async def news(self, limit: int = 100) -> list[ExecutionSummary]:
+        """Executions whose new status has not been marked as read, oldest first."""
+        query = f"{self._select} WHERE {self.NEWS} ORDER BY id LIMIT {limit:d}"
+        return [listed_summary(row) for row in await self.sql.fetch(query)]
+
+    async def mark_read(self, executions: Sequence[ExecutionSummary]) -> None:
+        """Mark the news of these executions as read; one that has changed since stays unread."""
+        await self.sql.execute_many(
+            f"UPDATE {self._executions} SET {self.READ} WHERE id = $1 AND seq = $2",
+            [(int(each.execution_id), each.seq) for each in executions],
+        )
 
     async def check(self) -> None:
         """Write and flush something."""

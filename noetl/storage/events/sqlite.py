@@ -73,6 +73,10 @@ SCHEMA = (
     CREATE INDEX executions_due ON executions(due) WHERE due IS NOT NULL;
     CREATE INDEX executions_inbox ON executions(id) WHERE inbox > 0
     """,
+    """
+    ALTER TABLE executions ADD COLUMN news INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX executions_news ON executions(id) WHERE news = 1
+    """,
 )
 
 DROP_BATCH = 100  # executions per transaction, so that appends do not wait long
@@ -83,6 +87,8 @@ class SqliteEventStore(SqlEventStore):
 
     ACTIVE = "ended = 0 AND status <> 'waiting'"
     CONTAINS = "instr(data, $1) > 0"
+    NEWS = "news = 1"
+    READ = "news = 0"
 
     def __init__(self, file: SqliteFile) -> None:
         super().__init__(file, SCHEMA)
@@ -147,8 +153,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     def begin(db: sqlite3.Connection) -> None:
         try:
             db.execute(
-                "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     number,
                     last,
@@ -161,6 +167,7 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
                     row.summary_crc,
                     summary.due,
                     summary.inbox,
+                    append.news,
                 ),
             )
         except sqlite3.IntegrityError:
@@ -178,9 +185,9 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
             )
         else:  # rare, and changes indexes
             changed = db.execute(
-                "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ?, due = ?, inbox = ? "
-                "WHERE id = ? AND seq = ?",
-                (*changes, summary.status, row.ended, summary.due, summary.inbox, *row_key),
+                "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ?, due = ?, inbox = ?, "
+                "news = max(news, ?) WHERE id = ? AND seq = ?",
+                (*changes, summary.status, row.ended, summary.due, summary.inbox, append.news, *row_key),
             )
         if changed.rowcount == 0:
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import msgspec
+
+from noetl.core.model.bundle import Bundle
 from noetl.errors import RequestRefused
-from noetl.storage.ports.playbooks import StoredPlaybook
+from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 from noetl.storage.ports.sql import Schemas, SqlDatabase, like_pattern
 
 SCHEMAS: Schemas = {
@@ -24,6 +27,11 @@ SCHEMAS: Schemas = {
           PRIMARY KEY(path, version)
         ) WITHOUT ROWID
         """,
+        """
+        CREATE TABLE bundle_files(digest TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID;
+        CREATE TABLE bundles(digest TEXT PRIMARY KEY, manifest TEXT NOT NULL) WITHOUT ROWID;
+        ALTER TABLE catalogue ADD COLUMN origin TEXT NOT NULL DEFAULT '{}'
+        """,
     ),
     "postgres": (
         """
@@ -36,6 +44,11 @@ SCHEMAS: Schemas = {
           PRIMARY KEY(path, version)
         )
         """,
+        """
+        CREATE TABLE noetl_bundle_files(digest text PRIMARY KEY, content bytea NOT NULL);
+        CREATE TABLE noetl_bundles(digest text PRIMARY KEY, manifest text NOT NULL);
+        ALTER TABLE noetl_catalogue ADD COLUMN origin text NOT NULL DEFAULT '{}'
+        """,
     ),
 }
 
@@ -46,6 +59,7 @@ class SqlPlaybookStore:
     def __init__(self, database: SqlDatabase) -> None:
         self._database = database
         self._texts, self._catalog = f"{database.prefix}playbook_texts", f"{database.prefix}catalogue"
+        self._files, self._bundles = f"{database.prefix}bundle_files", f"{database.prefix}bundles"
         self._newest = f"c.version = (SELECT max(version) FROM {self._catalog} n WHERE n.path = c.path)"
         self._stored: set[str] = set()  # digests
         database.migrate("playbooks", SCHEMAS[database.dialect])
@@ -69,24 +83,26 @@ class SqlPlaybookStore:
         row = await self._database.row(f"SELECT text, file FROM {self._texts} WHERE digest = $1", digest)
         return (row[0], row[1]) if row else None
 
-    async def register(self, path: str, digest: str, text: str, at: float) -> StoredPlaybook:
-        """Add a version of a path; an unchanged text is not a new version."""
-        await self.save_text(digest, text, "")
+    async def register(self, playbook: StoredPlaybook) -> StoredPlaybook:
+        """Add a version of a path; an unchanged digest is not a new version."""
+        path, digest = playbook.path, playbook.digest
+        await self.save_text(digest, playbook.text, playbook.file)
         while True:
             newest = await self.find(path)
             if newest is not None and newest.digest == digest:
                 return newest
             version = newest.version + 1 if newest is not None else 1
             added = await self._database.execute(
-                f"INSERT INTO {self._catalog}(path, version, digest, registered_at) VALUES ($1, $2, $3, $4) "
-                "ON CONFLICT (path, version) DO NOTHING",
+                f"INSERT INTO {self._catalog}(path, version, digest, registered_at, origin) "
+                "VALUES ($1, $2, $3, $4, $5) ON CONFLICT (path, version) DO NOTHING",
                 path,
                 version,
                 digest,
-                at,
+                playbook.registered_at,
+                msgspec.json.encode(playbook.origin).decode(),
             )
             if added:  # else another process has just added this version
-                return StoredPlaybook(path=path, version=version, digest=digest, text=text, registered_at=at)
+                return msgspec.structs.replace(playbook, version=version)
 
     async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
         """One version of a path; None is the newest."""
@@ -104,11 +120,11 @@ class SqlPlaybookStore:
 
     async def _select(self, where: str, *values: object) -> list[StoredPlaybook]:
         rows = await self._database.fetch(
-            f"SELECT c.path, c.version, c.digest, t.text, c.registered_at, t.file FROM {self._catalog} c "
+            f"SELECT c.path, c.version, c.digest, t.text, c.registered_at, t.file, c.origin FROM {self._catalog} c "
             f"JOIN {self._texts} t ON t.digest = c.digest WHERE {where}",
             *values,
         )
-        return [StoredPlaybook(*row) for row in rows]
+        return [_stored(*row) for row in rows]
 
     async def list(
         self, *, search: str | None = None, after: str | None = None, limit: int = 100
@@ -120,3 +136,39 @@ class SqlPlaybookStore:
             like_pattern(search or ""),
             limit,
         )
+
+    async def save_files(self, contents: Mapping[str, bytes]) -> None:
+        """Store files by the digest of their content."""
+        for digest, content in contents.items():
+            await self._database.execute(
+                f"INSERT INTO {self._files}(digest, content) VALUES ($1, $2) ON CONFLICT (digest) DO NOTHING",
+                digest,
+                content,
+            )
+
+    async def file(self, digest: str) -> bytes | None:
+        """The content of a file."""
+        row = await self._database.row(f"SELECT content FROM {self._files} WHERE digest = $1", digest)
+        return bytes(row[0]) if row else None
+
+    async def absent_files(self, digests: Sequence[str]) -> Sequence[str]:
+        """Which of these files are not stored."""
+        query = f"SELECT 1 FROM {self._files} WHERE digest = $1"
+        return [each for each in dict.fromkeys(digests) if await self._database.row(query, each) is None]
+
+    async def save_bundle(self, bundle: Bundle) -> None:
+        """Store a bundle under its digest."""
+        await self._database.execute(
+            f"INSERT INTO {self._bundles}(digest, manifest) VALUES ($1, $2) ON CONFLICT (digest) DO NOTHING",
+            bundle.digest,
+            msgspec.json.encode(bundle).decode(),
+        )
+
+    async def bundle(self, digest: str) -> Bundle | None:
+        """A stored bundle."""
+        row = await self._database.row(f"SELECT manifest FROM {self._bundles} WHERE digest = $1", digest)
+        return msgspec.json.decode(row[0], type=Bundle) if row else None
+
+
+def _stored(path: str, version: int, digest: str, text: str, at: float, file: str, origin: str) -> StoredPlaybook:
+    return StoredPlaybook(path, version, digest, text, at, file, msgspec.json.decode(origin, type=Origin))

@@ -36,6 +36,7 @@ class DeliveryFilter(Struct, frozen=True):
     status: tuple[str, ...] = ()
     before: str | None = None  # id: the page begins before it
     limit: int = 100
+    kinds: tuple[str, ...] = ()  # any of them
 
 
 class DeliveryStore(Protocol):

@@ -51,6 +51,7 @@ class Append(Struct, frozen=True, gc=False):
     was: str | None = None  # the status in the replaced row; None: unknown
     takes: tuple[SlotReservation, ...] = ()  # slots that it acquires, checked in its transaction
     rewaits: bool = False  # `due` or `inbox` differ from the replaced row
+    news: bool = False  # the new status is listed by `EventStore.news` until it is read
 
 
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
@@ -119,6 +120,12 @@ class EventStore(Protocol):
 
     async def tidy(self, now: float) -> int:
         """Release the space of deleted logs and prepare partitions; return the number of dropped partitions."""
+
+    async def news(self, limit: int = 100) -> list[ExecutionSummary]:
+        """Executions whose new status (`Append.news`) has not been marked as read, oldest first."""
+
+    async def mark_read(self, executions: Sequence[ExecutionSummary]) -> None:
+        """Mark the news of these executions as read; one that has changed since stays unread."""
 
     async def check(self) -> None:
         """Write and flush something; raise the reason if that fails."""

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+
+from noetl.core.model.bundle import Bundle
+
+
+class Origin(Struct, frozen=True, omit_defaults=True):
+    """Where a version comes from: project, profile, git commit, and whether files differed from the commit."""
+
+    project: str = ""
+    profile: str = ""
+    commit: str = ""
+    modified: bool = False
 
 
 class StoredPlaybook(Struct, frozen=True, omit_defaults=True):
@@ -17,6 +28,7 @@ class StoredPlaybook(Struct, frozen=True, omit_defaults=True):
     text: str
     registered_at: float = 0.0
     file: str = ""  # the file of the playbook; its folder is the base of relative paths
+    origin: Origin = Origin()
 
 
 class PlaybookStore(Protocol):
@@ -28,8 +40,8 @@ class PlaybookStore(Protocol):
     async def text(self, digest: str) -> tuple[str, str] | None:
         """Text and file of a digest."""
 
-    async def register(self, path: str, digest: str, text: str, at: float) -> StoredPlaybook:
-        """Add a version of a path; an unchanged text is not a new version."""
+    async def register(self, playbook: StoredPlaybook) -> StoredPlaybook:
+        """Add a version of a path (`version` is ignored); an unchanged digest is not a new version."""
 
     async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
         """One version of a path; None is the newest."""
@@ -41,3 +53,18 @@ class PlaybookStore(Protocol):
 
     async def versions(self, path: str, *, before: int | None = None, limit: int = 100) -> Sequence[StoredPlaybook]:
         """The versions of a path before `before`, newest first."""
+
+    async def save_files(self, contents: Mapping[str, bytes]) -> None:
+        """Store files by the digest of their content."""
+
+    async def file(self, digest: str) -> bytes | None:
+        """The content of a file."""
+
+    async def absent_files(self, digests: Sequence[str]) -> Sequence[str]:
+        """Which of these files are not stored."""
+
+    async def save_bundle(self, bundle: Bundle) -> None:
+        """Store a bundle under its digest."""
+
+    async def bundle(self, digest: str) -> Bundle | None:
+        """A stored bundle."""

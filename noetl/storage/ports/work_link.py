@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 
 
@@ -31,8 +32,18 @@ class WorkLink(Protocol):
         """Report events; returns after they are committed. With `free` slots the reply may
         have the next runs, leased in the same append."""
 
+    async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
+        """Send lines that tasks have printed; `number` counts the requests of a worker, so that a repeated one is
+        recognized."""
+
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook (JSON of the IR)."""
+
+    async def bundle(self, digest: str) -> bytes:
+        """The bundle of a playbook (JSON)."""
+
+    async def bundle_file(self, digest: str) -> bytes:
+        """The content of a file of a bundle."""
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values for a worker."""

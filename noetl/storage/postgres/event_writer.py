@@ -42,15 +42,17 @@ PLAN = {
 _APPEND = """
     WITH given AS (
       SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::text[], $5::bool[], $6::text[], $7::int8[],
-        $8::text[], $9::bytea[], $10::int8[], $11::int8[], $12::bytea[], $13::int8[], $14::float8[], $15::int4[])
-      AS w(id, expected, seq, status, ended, path, parent, key, data, crc, count, log, log_crc, due, inbox)
+        $8::text[], $9::bytea[], $10::int8[], $11::int8[], $12::bytea[], $13::int8[], $14::float8[], $15::int4[],
+        $16::bool[])
+      AS w(id, expected, seq, status, ended, path, parent, key, data, crc, count, log, log_crc, due, inbox, news)
     ), begun AS (
-      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox)
-      SELECT id, seq, status, ended, path, parent, key, data, crc, due, inbox FROM given WHERE expected = 0
+      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news)
+      SELECT id, seq, status, ended, path, parent, key, data, crc, due, inbox, news FROM given WHERE expected = 0
       ON CONFLICT DO NOTHING RETURNING id
     ), grown AS (
       UPDATE noetl_executions e
-      SET seq = w.seq, status = w.status, ended = w.ended, data = w.data, crc = w.crc, due = w.due, inbox = w.inbox
+      SET seq = w.seq, status = w.status, ended = w.ended, data = w.data, crc = w.crc, due = w.due, inbox = w.inbox,
+        news = e.news OR w.news
       FROM given w WHERE w.expected > 0 AND e.id = w.id AND e.seq = w.expected RETURNING e.id
     ), won AS (
       SELECT id FROM begun UNION ALL SELECT id FROM grown
@@ -252,4 +254,5 @@ def _columns(batch: Sequence[PendingAppend]) -> tuple[list[Any], ...]:
         [row.crc for row in rows],
         [row.summary.due for row in rows],
         [row.summary.inbox for row in rows],
+        [pending.append.news for pending in batch],
     )

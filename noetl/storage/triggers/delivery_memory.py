@@ -65,7 +65,9 @@ class MemoryDeliveryStore:
         found = [
             each
             for each in self._of(where.kind, where.name)
-            if (not where.status or each.status in where.status) and (where.before is None or each.id < where.before)
+            if (not where.kinds or each.kind in where.kinds)
+            and (not where.status or each.status in where.status)
+            and (where.before is None or each.id < where.before)
         ]
         return found[::-1][: where.limit]
 

@@ -147,6 +147,8 @@ class SqlDeliveryStore:
 
         if where.kind is not None:
             clauses.append(f"kind = {placeholder(where.kind)}")
+        if where.kinds:
+            clauses.append(f"kind IN ({', '.join(map(placeholder, where.kinds))})")
         if where.name is not None:
             clauses.append(f"name = {placeholder(where.name)}")
         if where.status:

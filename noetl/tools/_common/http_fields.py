@@ -23,7 +23,7 @@ REQUEST_FIELDS = {
     "data": Field("any", "`{query, body}`, or the body itself."),
     "payload": Field("any", "The body (older name)."),
     "body_base64": Field("string", "Body: bytes, as a base64 string."),
-    "body_file": Field("string", "Body: a file, streamed."),
+    "body_file": Field("string", "Body: a file, streamed.", files=True),
     "body_ref": Field("any", "Body: a stored payload (`output.ref` of another task), streamed."),
     "auth": Field(
         "any",

@@ -29,6 +29,7 @@ DATABASE_FILE = Field(
     "string",
     "The database file, relative to the playbook's directory. Omitted or `:memory:`: a private in-memory database.",
     aliases=("database", "db_path", "db_file"),
+    files=True,
 )
 POSTGRES_CONNECTION = {
     "dsn": Field("string", "The connection as a DSN or URL.", aliases=("url", "connection_string")),

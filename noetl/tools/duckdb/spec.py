@@ -25,7 +25,9 @@ SPEC = ToolSpec(
         "read_only": Field(
             "boolean", "`true`: open the file read-only, which several processes can do at once.", default=False
         ),
-        "attach": Field("any", "Other databases: a mapping name -> file, or name -> `{file, type, read_only}`."),
+        "attach": Field(
+            "any", "Other databases: a mapping name -> file, or name -> `{file, type, read_only}`.", files=True
+        ),
         "tables": Field(
             "mapping",
             "Data to register as tables: a mapping name -> list of rows, reference, or address (`s3://...`, a file).",

@@ -35,7 +35,7 @@ SPEC = ToolSpec(
                         also=(*ACTION_ALIASES, *(f"object_{action}" for action in ACTIONS)),
                         aliases=("operation", "op")),
         "uri": Field("string", "The address: `s3://bucket/key`, `gs://...`, `az://container/key`, or a path.",
-                     aliases=("url", "path", "address")),
+                     aliases=("url", "path", "address"), files=True),
         "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, if the address does not contain it."),
         "bucket": Field("string", "The bucket or container, if the address does not contain it.",
                         aliases=("container",)),
@@ -43,7 +43,7 @@ SPEC = ToolSpec(
         "keys": Field("list", "Several keys to delete."),
         "prefix": Field("string", "Prefix of the keys to list."),
         "data": Field("any", "The content to put.", aliases=("body", "content", "value", "rows")),
-        "file": Field("string", "A local file to upload, or to download to."),
+        "file": Field("string", "A local file to upload, or to download to.", files=True),
         "ref": Field("any", "The reference of a stored result to put."),
         "format": Field("string", "The format of the content. Default: by the extension of the key. `bytes` are base64 "
                         "strings in playbooks.", choices=FORMATS, also=OTHER_NAMES),

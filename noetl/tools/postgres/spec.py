@@ -46,10 +46,13 @@ SPEC = ToolSpec(
             aliases=("credential",),
         ),
         **POSTGRES_CONNECTION,
-        "stdin": Field("any", "Input of `COPY ... FROM STDIN`: a string, a list of rows, `{file}` or `{ref}`."),
+        "stdin": Field(
+            "any", "Input of `COPY ... FROM STDIN`: a string, a list of rows, `{file}` or `{ref}`.", files=True
+        ),
         "stdout": Field(
             "mapping",
             "Destination of `COPY ... TO STDOUT`: `{file}`. Default: `output.data.text`, or `output.ref` if large.",
+            files=True,
         ),
     },
     spec_keys={

@@ -24,7 +24,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from noetl.errors import NoetlError
 
@@ -56,7 +56,19 @@ LINE_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024  # per read; a larger buffer would be newly mapped memory for each read
 MAX_REPLY = 1 << 30
 
+
 OnLine = Callable[[str, str], None]  # line, stream
+
+
+@runtime_checkable
+class FlowControl(Protocol):
+    """An `OnLine` that can slow down the code that prints."""
+
+    def full(self) -> bool:
+        """Whether no more lines should be read for now."""
+
+    async def room(self) -> None:
+        """Return when more lines can be read, at the latest after a while."""
 
 
 class ProcessEnded(NoetlError):
@@ -155,8 +167,10 @@ class _Process:
         self.alive = True
         self.future: asyncio.Future[Reply] | None = None
         self.on_line: OnLine | None = None
+        self.flow: FlowControl | None = None
         self.buffer = bytearray()
         self.idle_since = 0.0
+        self._paused: dict[_OutputPipe, asyncio.Task[None]] = {}  # pipes that are not read for now
         ours, theirs = socket.socketpair()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
@@ -198,6 +212,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         self.calls += 1
         self.on_line = on_line
+        self.flow = on_line if isinstance(on_line, FlowControl) else None
         self.future = loop.create_future()
         frame = len(request).to_bytes(8, "little") + request
         try:
@@ -216,8 +231,10 @@ class _Process:
         finally:
             self.future = None
         for output in self.outputs:
+            if output in self._paused:
+                output.read(on_line)
             output.flush(on_line)
-        self.on_line = None
+        self.on_line = self.flow = None
         return reply
 
     def _on_readable(self) -> None:
@@ -252,6 +269,17 @@ class _Process:
     def _on_output(self, output: _OutputPipe, loop: asyncio.AbstractEventLoop) -> None:
         if not output.read(self.on_line):
             loop.remove_reader(output.fd)
+        elif self.flow is not None and self.flow.full():
+            # The code is stopped by its full pipe until there is room.
+            loop.remove_reader(output.fd)
+            self._paused[output] = loop.create_task(self._continue(output, self.flow, loop))
+
+    async def _continue(self, output: _OutputPipe, flow: FlowControl, loop: asyncio.AbstractEventLoop) -> None:
+        await flow.room()
+        del self._paused[output]
+        if self.alive:
+            loop.add_reader(output.fd, self._on_output, output, loop)
+            self._on_output(output, loop)
 
     def _fail(self) -> None:
         self.kill()

@@ -10,7 +10,7 @@ from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 MEMORY_MB = 4096
 MAX_OUTPUT = 256 * 1024 * 1024
-MAX_LOG = 1024 * 1024
+MAX_LOG = 16 * 1024 * 1024
 NULLS: dict[str, Any] = {"exception_type": None, "line": None}
 
 SPEC = ToolSpec(

@@ -147,22 +147,13 @@ def _identifiers(code: str) -> tuple[str, ...]:
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
-# The folder of a playbook does not change, and resolving it takes up to a tenth of the time of a call.
-_folders: dict[str, str | None] = {}
+_is_folder = lru_cache(maxsize=1000)(os.path.isdir)  # the folder of a playbook does not change
 
 
 def _playbook_folder(call: ToolCall) -> str | None:
     """The folder of the playbook, if it exists on this machine."""
-    file = call.where.rsplit(":", 2)[0]
-    if not file or file not in _folders:
-        folder = call.host.resolve_path(".")
-        found = folder if os.path.isdir(folder) else None
-        if not file:
-            return found
-        if len(_folders) > 1000:
-            _folders.clear()
-        _folders[file] = found
-    return _folders[file]
+    folder = call.host.resolve_path(".")
+    return folder if _is_folder(folder) else None
 
 
 def _read_limits(given: Any) -> dict[str, int]:
@@ -206,16 +197,25 @@ class _Log:
         if self.remaining < 0:
             line = "... log truncated (spec.max_log_bytes)"
         self.host.log(line, stream=stream)
-        line = line if len(line) <= MAX_LINE else line[:MAX_LINE] + " ..."
+        if len(line) > MAX_LINE:
+            line = self.host.mask(line)[:MAX_LINE] + " ..."
         self.last_lines.append(line)
         self._size += len(line) + 1
         while self._size > OUTCOME_LOG and self.last_lines:
             self._size -= len(self.last_lines.popleft()) + 1
             self._truncated = True
 
+    def full(self) -> bool:
+        """Whether no more lines should be read for now."""
+        return self.remaining >= 0 and self.host.log_full()
+
+    async def room(self) -> None:
+        """Return when more lines can be read."""
+        await self.host.log_room()
+
     def text(self) -> str:
         """The last lines; secrets are masked with the rest of the outcome."""
-        return ("... (earlier lines are in the worker's log)\n" if self._truncated else "") + "\n".join(self.last_lines)
+        return ("... (earlier lines are in the task log)\n" if self._truncated else "") + "\n".join(self.last_lines)
 
 
 # ── error outcomes ──────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -46,11 +46,16 @@ INHERITED = (
 OnLine = Callable[[str, str], bool]  # line, stream -> whether to deliver more lines
 
 
+async def _no_wait() -> None:
+    return
+
+
 class OutputOptions(NamedTuple):
     """What is done with the output of a program."""
 
     max_bytes: int = 1 << 20  # of each stream
     on_line: OnLine | None = None
+    room: Callable[[], Awaitable[None]] = _no_wait  # waits between blocks of output, so that the program is slowed down
     mask: Callable[[str], str] = str
 
 
@@ -88,8 +93,7 @@ async def run_program(
 ) -> Completed:
     """Run a program and wait for it. OSError if it cannot be started; a timeout is part of the result."""
     group = _ProcessGroup(argv, env, cwd, stdin is not None)
-    out = _Output("stdout", output.max_bytes, output.on_line)
-    err = _Output("stderr", output.max_bytes, output.on_line)
+    out, err = _Output("stdout", output), _Output("stderr", output)
     streams: list[asyncio.Future[None]] = [
         asyncio.ensure_future(out.read(group.popen.stdout)),
         asyncio.ensure_future(err.read(group.popen.stderr)),
@@ -218,10 +222,11 @@ def _exit_with_parent() -> tuple[str, ...]:
 class _Output:
     """One output stream: delivers its lines, and stores its start and its end."""
 
-    def __init__(self, stream: str, max_bytes: int, on_line: OnLine | None) -> None:
+    def __init__(self, stream: str, options: OutputOptions) -> None:
         self.stream = stream
-        self.max_bytes = max_bytes
-        self.on_line = on_line
+        self.max_bytes = options.max_bytes
+        self.on_line = options.on_line
+        self.room = options.room
         self.size = 0
         self.progress = 0  # increases with every block and line
         self.head = bytearray()
@@ -240,6 +245,7 @@ class _Output:
                     self.deliver(line)
                     if count % LINES_PER_TURN == 0:
                         await asyncio.sleep(0)  # do not block the event loop, however much is printed
+                await self.room()
         finally:
             transport.close()
             if self.line and not self.skipping:

@@ -39,12 +39,15 @@ SPEC = ToolSpec(
         ),
         "arguments": Field("list", "Positional arguments: `$1`, `$2`, ..."),
         "env": Field("mapping", "Environment variables. Only PATH, HOME, locale and similar variables are inherited."),
-        "cwd": Field("string", "Working directory. Default: the playbook's.", aliases=("workdir", "working_dir")),
+        "cwd": Field(
+            "string", "Working directory. Default: the playbook's.", aliases=("workdir", "working_dir"), files=True
+        ),
         "stdin": Field("any", "Standard input: a string; other values are encoded as JSON."),
         "shell": Field("string", "The shell. Default: bash if installed, otherwise sh.", aliases=("interpreter",)),
     },
     spec_keys={
         "timeout": "`total`: seconds after which the process group is stopped.",
+        "limits": "`memory_mb`, `cpu_s`, `open_files` of the processes.",
         "kill_grace": "Seconds between SIGTERM and SIGKILL (1).",
         "max_output_bytes": "Maximum bytes of stdout and of stderr in the output, start and end of each (1 MiB).",
         "max_log_bytes": "Maximum bytes of output written to the log (1 MiB).",

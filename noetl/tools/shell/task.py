@@ -25,7 +25,7 @@ from noetl.tools.shell.spec import SPEC
 from noetl.tools.shell.value_binding import CannotBind, bind
 
 MAX_OUTPUT = 1024 * 1024
-MAX_LOG = 1024 * 1024
+MAX_LOG = 16 * 1024 * 1024
 GRACE_S = 1.0
 MESSAGE_CHARS = 500
 POSIX = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh"})
@@ -49,11 +49,13 @@ async def run(call: ToolCall, fields: Mapping[str, Any]) -> Outcome:
         output = OutputOptions(
             max_bytes=int(limits["max_output_bytes"]),
             on_line=_Log(call, int(limits["max_log_bytes"])),
+            room=call.host.log_room,
             mask=call.host.mask,
         )
         with contextlib.ExitStack() as files:
             argv = await _argv(call, fields, env, files)
             _check_program(argv[0], env)
+            argv = _limited(call.spec.get("limits"), argv)
             completed = await run_program(
                 argv,
                 env=env,
@@ -73,6 +75,26 @@ async def run(call: ToolCall, fields: Mapping[str, Any]) -> Outcome:
             return error("limit", message, sh=nulls)
         return error("shell", f"cannot start the command: {failure.strerror or failure}", sh=nulls)
     return _outcome(call, completed)
+
+
+def _limited(given: Any, argv: list[str]) -> list[str]:
+    """The command line with the limits of `spec.limits`, which its processes inherit and cannot raise."""
+    if not given:
+        return argv
+    if not isinstance(given, Mapping) or set(given) - set(_ULIMITS):
+        raise InvalidTask("schema", f"`limits` must be a mapping with {', '.join(_ULIMITS)}")
+    settings = []
+    for name, value in given.items():
+        option, scale = _ULIMITS[name]
+        if value is not None:
+            try:
+                settings.append(f"ulimit -{option} {max(1, int(float(value) * scale))}")
+            except (TypeError, ValueError):
+                raise InvalidTask("schema", f"limits.{name} must be a positive number, not {value!r}") from None
+    return ["/bin/sh", "-c", "; ".join([*settings, 'exec "$@"']), "noetl", *argv] if settings else argv
+
+
+_ULIMITS = {"memory_mb": ("v", 1024), "cpu_s": ("t", 1), "open_files": ("n", 1)}
 
 
 # ── command line ────────────────────────────────────────────────────────────────────────
@@ -193,8 +215,11 @@ def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
     env = base_environment()
     inherited = call.spec.get("inherit_env")
     if inherited is True:
-        env = dict(os.environ)
+        env = {name: value for name, value in os.environ.items() if not _is_private(name)}
     elif isinstance(inherited, list):
+        private = [str(name) for name in inherited if _is_private(str(name))]
+        if private:
+            raise InvalidTask("schema", f"`inherit_env`: {private[0]} is a setting of NoETL and is not inherited")
         env |= {str(name): os.environ[str(name)] for name in inherited if str(name) in os.environ}
     # Inputs that are not fields of this kind are variables too: `input: {name: ...}` is `$name`.
     for name, value in fields.items():
@@ -209,6 +234,11 @@ def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
         if value is not None:
             env[str(name)] = _argument(value)
     return env
+
+
+def _is_private(name: str) -> bool:
+    """Whether a variable is a setting of NoETL: tokens, the master key, the address of the store."""
+    return name.upper().startswith("NOETL_")
 
 
 def _working_folder(call: ToolCall, fields: Mapping[str, Any]) -> str | None:

@@ -20,6 +20,7 @@ SPEC = ToolSpec(
             "`{kind: postgres|duckdb|sqlite, query|table, params}`, `{kind: http, url, pages}`, "
             "`{kind: object|file|s3, path, format}`, or a reference; each with its own `auth`.",
             late=("page",),
+            files=True,
             variants=SOURCES,
             implied_kinds=IMPLIED_KINDS,
         ),
@@ -33,6 +34,7 @@ SPEC = ToolSpec(
             required=True,
             aliases=("target",),
             late=("chunk", "row"),
+            files=True,
             variants=TARGETS,
             implied_kinds=IMPLIED_KINDS,
         ),

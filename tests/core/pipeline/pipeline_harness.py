@@ -8,9 +8,9 @@ from typing import Any
 from noetl.core.model.events import Event, TaskDone, TaskStarted
 from noetl.core.model.outcome import Outcome, ok
 from noetl.core.model.playbook import Assignment, Block, Directive, Loop, Playbook, Rule, Step, Task
-from noetl.core.model.position import Position
+from noetl.core.model.position import Item, Position
 from noetl.core.model.tool import ToolSpec
-from noetl.core.model.work import Item, RunContext, RunOrder
+from noetl.core.model.work import RunContext, RunOrder
 from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, Wait
 from noetl.core.pipeline.advance import apply_outcome, next_action
 from noetl.core.pipeline.frame import Frame, open_frame

@@ -5,8 +5,8 @@ from pipeline_harness import LOOP, PipelineRun, drive, one_item, playbook, rule,
 
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.playbook import KeychainEntry, Step
+from noetl.core.model.position import Item
 from noetl.core.model.reference import Reference, ReferenceMeta
-from noetl.core.model.work import Item
 from noetl.core.pipeline.advance import next_action
 from noetl.core.pipeline.scopes import NeedsSecret
 from noetl.core.templates.views import NeedsPayload

@@ -150,6 +150,7 @@ def test_long_texts_are_within_the_limits(length, line, pattern):
 def test_the_charge_is_in_proportion_to_the_text():
     def charge(length):
         budget = EvaluationBudget()
+        regex.search(budget, "(a+)+b", "")  # the first use is charged for the compilation
         before = budget.operations
         assert regex.search(budget, "(a+)+b", "a" * length) is None
         return before - budget.operations

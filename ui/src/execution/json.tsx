@@ -24,7 +24,7 @@ function Value({ value, name, open }: { value: unknown; name?: string; open: num
 }
 
 /** Names of values that are secret by convention; the same as in `core/model/secret_names.py`. */
-const SECRET = /passw(or)?d|secret|token|api_?key|private_?key|credential/i;
+const SECRET = /passw(or)?d|secret|token|api_?key|private_?key|credential|authorization/i;
 
 const isHidden = (name: string | undefined, value: unknown) => name !== undefined && typeof value === "string" && value !== "" && SECRET.test(name);
 

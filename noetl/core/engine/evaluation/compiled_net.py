@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from noetl.core.engine.concurrency_keys import concurrency_keys_of, playbook_key
-from noetl.core.model.playbook import Admission, Assignment, Loop, Playbook, Reducer, Step
+from noetl.core.model.playbook import Admission, Assignment, Loop, Playbook, Reducer, Step, step_of
 from noetl.core.templates.template import Compiled, compile_value
 
 DEFAULT_PARALLEL = 256  # iterations in flight of a parallel loop without max_in_flight
@@ -58,8 +58,9 @@ class CompiledStep:
     """A step with its server-side templates compiled."""
 
     __slots__ = (
-        "arcs", "assignments", "deadline_s", "gate", "immediate", "inclusive", "input", "loops", "parallel_from",
-        "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s", "unconditional_arc",
+        "arcs", "assignments", "compensate_when", "deadline_s", "gate", "immediate", "inclusive", "input", "loops",
+        "parallel_from", "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s",
+        "unconditional_arc",
     )  # fmt: skip
 
     def __init__(self, step: Step) -> None:
@@ -81,6 +82,10 @@ class CompiledStep:
         self.timeout_s: Compiled | None = None if step.timeout_s is None else compile_value(step.timeout_s)
         self.deadline_s: Compiled | None = None if step.deadline_s is None else compile_value(step.deadline_s)
         self.synthesize = None if step.synthesize is None else compile_value(step.synthesize.source)
+        compensation = step.compensation
+        self.compensate_when = (
+            None if compensation is None or compensation.when is None else compile_value(compensation.when)
+        )
         self.loops = tuple(CompiledLoop(loop) for loop in _levels(step.loop))
         parallel = [depth for depth, level in enumerate(self.loops) if level.loop.mode == "parallel"]
         self.parallel_from = parallel[0] if parallel else None  # outermost parallel level
@@ -130,7 +135,7 @@ class Net:
         """A step with its templates compiled (once)."""
         known = self._compiled.get(name)
         if known is None:
-            known = self._compiled[name] = CompiledStep(self.steps[name])
+            known = self._compiled[name] = CompiledStep(step_of(self.steps, name))
         return known
 
     def endless(self, name: str) -> bool:
@@ -162,13 +167,14 @@ class Net:
         """The keys of which a leased run of a step takes a slot: its pool, and the credentials it names."""
         known = self._keys.get(name)
         if known is None:
-            known = self._keys[name] = concurrency_keys_of(self.playbook, self.steps[name])
+            known = self._keys[name] = concurrency_keys_of(self.playbook, step_of(self.steps, name))
         return known
 
     def all_concurrency_keys(self) -> set[str]:
         """All keys of which executions of this playbook may take slots, including the playbook's own key."""
         if self._all_keys is None:
-            of_steps = (key for name in self.steps for key in self.concurrency_keys(name))
+            names = [*self.steps, *(each.compensation.step.name for each in self.steps.values() if each.compensation)]
+            of_steps = (key for name in names for key in self.concurrency_keys(name))
             self._all_keys = {playbook_key(self.playbook.path), *of_steps}
         return self._all_keys
 

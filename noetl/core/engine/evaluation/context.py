@@ -8,6 +8,7 @@ repeating a decision is safe.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,14 +19,15 @@ from noetl.core.engine.capacity import Capacity
 from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, Synthesized
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
 from noetl.core.model.playbook import Playbook
-from noetl.core.model.reference import Reference
-from noetl.core.templates.budget import NondeterminismSource
+from noetl.core.model.reference import Reference, stored_marker
+from noetl.core.templates.budget import Meter, NondeterminismSource
 from noetl.core.templates.template import Compiled, holds
-from noetl.core.templates.views import NeedsPayload, NeedsReference, located
+from noetl.core.templates.views import NeedsPayload, NeedsReference, View, located
 from noetl.errors import NoetlError, PayloadUnavailable, TemplateError
 
 Resolve = Callable[[Reference], Any]
 _json = msgspec.json.Encoder(order="sorted").encode
+_SMALL_TYPES = frozenset({type(None), bool, int, float})
 
 
 class DataNeeded(Exception):
@@ -52,11 +54,12 @@ class EvaluationContext(Struct, eq=False, gc=False):
     nondeterminism: NondeterminismSource | None
     answers: dict[str, Any]
     capacity: Capacity | None = None  # free capacity of the limited keys; None: no limit applies
+    meter: Meter = msgspec.field(default_factory=Meter)  # what the templates of the current command may cost
 
     def evaluate(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> Any:
         """The value of a template; an error in it is a Failure with its location."""
         try:
-            return compiled.evaluate(names, self.nondeterminism)
+            return compiled.evaluate(names, self.nondeterminism, meter=self.meter)
         except (NeedsPayload, NeedsReference) as missing:
             raise _needed(missing) from None
         except TemplateError as problem:
@@ -65,7 +68,7 @@ class EvaluationContext(Struct, eq=False, gc=False):
     def holds(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> bool:
         """Whether a guard is true."""
         try:
-            return holds(compiled, names, self.nondeterminism)
+            return holds(compiled, names, self.nondeterminism, self.meter)
         except (NeedsPayload, NeedsReference) as missing:
             raise _needed(missing) from None
         except TemplateError as problem:
@@ -108,6 +111,15 @@ class EvaluationContext(Struct, eq=False, gc=False):
             return None
         return self.resolve
 
+    def fetched(self, view: View) -> Any:
+        """The value of a stored part of a scope, for the engine itself."""
+        try:
+            return view.value()
+        except NeedsPayload as missing:
+            raise _needed(missing) from None
+        except TemplateError as problem:
+            raise self.failure(problem, "") from problem
+
     def fetch(self, reference: Reference, path: str) -> Any:
         """A stored payload, for the engine itself."""
         try:
@@ -128,6 +140,15 @@ class EvaluationContext(Struct, eq=False, gc=False):
             raise Failure(error_info(answer.kind, str(answer)))
         reference: Reference = answer
         return reference
+
+    def for_log(self, value: Any) -> Any:
+        """The value as an event has it: a marker if it is too large for the log, and stored."""
+        if type(value) in _SMALL_TYPES:
+            return value
+        encoded = _json(value)
+        if len(encoded) <= self.playbook.executor.limits.max_payload_bytes:
+            return value
+        return stored_marker(self.store("value-" + hashlib.sha256(encoded).hexdigest(), encoded))
 
     def validate(self, request: DataRequest) -> Synthesized:
         """The validator's answer about synthesized workflow nodes."""

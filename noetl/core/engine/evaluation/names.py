@@ -7,16 +7,18 @@ available, and reading one is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.state import BoundaryEvent, Loop, State, StepRecord, StepRun, Token
+from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import Event, LoopDone, StepDone, StepFailed, WorkflowStarted, instant
 from noetl.core.model.ids import IterationPath, event_id
 from noetl.core.model.outcome import Outcome
+from noetl.core.model.position import Item
 from noetl.core.templates.status_helpers import STATUS_FUNCTIONS, status_functions
-from noetl.core.templates.views import Missing, OutputView, ResultView, View
+from noetl.core.templates.views import Missing, OutputView, ResultView, View, with_stored
 from noetl.errors import TemplateError
 
 _NEVER = "this step has not run"
@@ -57,7 +59,7 @@ class ServerNames(Mapping[str, Any]):
     def __init__(self, state: State, env: EvaluationContext, factories: Factories, values: dict[str, Any]) -> None:
         self.state = state
         self.env = env
-        self.ctx = state.ctx
+        self.ctx = with_stored(state.ctx, env.resolve)
         self._factories = factories
         self._values = values
         self.step_run: StepRun | None = None
@@ -119,6 +121,7 @@ Factories = Mapping[str, Callable[[ServerNames], Any]]
 
 def at_gate(state: State, env: EvaluationContext, token: Token, args: dict[str, Any]) -> ServerNames:
     """Names of admission rules: the token's args and the boundary event that created the token."""
+    args = with_stored(args, env.resolve)
     names = ServerNames(state, env, _GATE, {"args": args, "input": args})
     names.token = token
     return names
@@ -126,6 +129,7 @@ def at_gate(state: State, env: EvaluationContext, token: Token, args: dict[str, 
 
 def at_input(state: State, env: EvaluationContext, args: dict[str, Any]) -> ServerNames:
     """Names of a step's `input`, `loop.in`, timeout and deadline."""
+    args = with_stored(args, env.resolve)
     return ServerNames(state, env, {}, {"args": args, "input": args})
 
 
@@ -133,7 +137,9 @@ def at_loop(
     state: State, env: EvaluationContext, step_run: StepRun, path: IterationPath, outcome: Outcome | None = None
 ) -> ServerNames:
     """Names of an inner `loop.in` (the outer iteration) and of `until` of an outer loop (with its output)."""
-    names = ServerNames(state, env, _LOOP if outcome is None else _UNTIL, {"args": step_run.args})
+    names = ServerNames(
+        state, env, _LOOP if outcome is None else _UNTIL, {"args": with_stored(step_run.args, env.resolve)}
+    )
     names.step_run = step_run
     names.outcome = outcome
     names.path = path
@@ -145,7 +151,7 @@ def at_loop(
 
 def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome: Outcome) -> ServerNames:
     """Names of a step's own `set` where the server evaluates it (loops, steps without a task)."""
-    names = ServerNames(state, env, _STEP_SET, {"args": step_run.args})
+    names = ServerNames(state, env, _STEP_SET, {"args": with_stored(step_run.args, env.resolve)})
     run = state.open.get(step_run.id)
     names.scope = run.position.step if run is not None and run.position is not None else step_run.scope
     names.step_run = step_run
@@ -156,11 +162,38 @@ def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome
 
 def at_arcs(state: State, env: EvaluationContext, step_run: StepRun) -> ServerNames:
     """Names of arcs: the boundary event and the step's output."""
-    names = ServerNames(state, env, _ARCS, {"args": step_run.args})
+    names = ServerNames(state, env, _ARCS, {"args": with_stored(step_run.args, env.resolve)})
     names.step_run = step_run
     names.outcome = step_run.outcome
     names.own = _own_result(names, step_run)
     return names
+
+
+def at_compensation(
+    state: State, env: EvaluationContext, step: str, run: CompletedRun, args: dict[str, Any], failure: dict[str, Any]
+) -> ServerNames:
+    """Names of a compensation's `when`: input, output and iteration of the run that it undoes, and the failure."""
+    values: dict[str, Any] = {"args": args, "input": {**args, **run.input}, "failure": failure}
+    if run.items:
+        values["iter"] = scope = _completed_iteration(env, run.items, f"{state.net.steps[step].path}/loop")
+        values["loop_index"] = scope["index"]
+    names = ServerNames(state, env, {"output": _output, "outcome": _output, "result": _result}, values)
+    names.outcome = run.output
+    names.own = ResultView(run.output, name=step, resolve=env.resolver(run.output))
+    return names
+
+
+def _completed_iteration(env: EvaluationContext, items: Sequence[Item], path: str) -> dict[str, Any]:
+    """`iter` of an iteration that has completed, with `parent` chained."""
+    scope: dict[str, Any] = {}
+    for item in items:
+        value = item.value if item.collection is None else env.fetch(item.collection, path)[item.index]
+        inner = {item.name: value, "index": item.index, "count": item.count}
+        inner |= {"first": item.index == 0, "last": item.index == item.count - 1}
+        if scope:
+            inner["parent"] = scope
+        scope = inner
+    return scope
 
 
 def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
@@ -176,7 +209,7 @@ def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
 
 def _input(names: ServerNames) -> Any:
     step_run = names.step_run
-    return {**step_run.args, **step_run.input} if step_run is not None else {}
+    return with_stored({**step_run.args, **step_run.input}, names.env.resolve) if step_run is not None else {}
 
 
 def _output(names: ServerNames) -> Any:

@@ -8,13 +8,13 @@ A released applier does not change; a new meaning gets a new event version.
 
 from __future__ import annotations
 
-from noetl.core.engine.evolve import execution, loops, runs, steps
+from noetl.core.engine.evolve import compensation, execution, loops, runs, steps
 from noetl.core.engine.evolve.table import APPLIERS, Applier
 from noetl.core.engine.state import State
 from noetl.core.model.events import Event
 from noetl.errors import CorruptLog
 
-__all__ = ["APPLIERS", "Applier", "evolve", "execution", "loops", "runs", "steps"]
+__all__ = ["APPLIERS", "Applier", "compensation", "evolve", "execution", "loops", "runs", "steps"]
 
 
 def evolve(state: State, event: Event, at: float, cause: int | None = None) -> None:

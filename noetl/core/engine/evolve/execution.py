@@ -5,6 +5,7 @@ from __future__ import annotations
 from noetl.core.engine.evolve.steps import add_token, boundary_event, record_of, remove_step_run
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.state import Ending, State
+from noetl.core.model.compensation import CompensationSource
 from noetl.core.model.events import (
     CtxPatched,
     Event,
@@ -34,6 +35,9 @@ def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
     if event.error is not None:
         state.ending = Ending("failed", event.error)
         return
+    if state.request is not None and state.request.compensates is not None:
+        _take_over(state, state.request.compensates, at)
+        return
     rerun = state.request.rerun if state.request else None
     if rerun is not None:
         state.ctx = rerun.ctx
@@ -45,10 +49,27 @@ def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
             record.results = rerun.task_results.get(name, {})
 
 
+def _take_over(state: State, source: CompensationSource, at: float) -> None:
+    """Take over what another execution completed, to undo it."""
+    state.ctx = source.ctx
+    state.completed = list(source.completed)
+    state.ending = Ending("success", source.failure)
+    for step in source.steps:
+        state.synthesized[step.name] = step
+    if source.steps:
+        state.net = state.net.extended(state.synthesized)
+    for name, outcome in source.results.items():
+        record = record_of(state, name)
+        record.outcome = outcome
+        record.finished_at = at
+
+
 @applies(WorkflowStarted)
 def _started(state: State, event: WorkflowStarted, at: float) -> None:
     state.started = True
     state.entry = event.entry
+    if state.ending is not None:  # it only undoes what another execution completed
+        return
     rerun = state.request.rerun if state.request else None
     begun = boundary_event(state, event, None, None)
     if rerun is not None and rerun.tokens:
@@ -75,8 +96,11 @@ def _no_change(state: State, event: Event, at: float) -> None:
 
 @applies(ExecutionCancelled)
 def _cancelled(state: State, event: ExecutionCancelled, at: float) -> None:
-    error = ErrorInfo("cancelled", event.reason or "the execution was cancelled")
-    state.ending = Ending("cancelled", error)
+    if event.error is not None:
+        state.ending = Ending("failed", event.error)
+    else:
+        error = ErrorInfo("cancelled", event.reason or "the execution was cancelled")
+        state.ending = Ending("cancelled", error, compensate=event.compensate)
     for step_run in [each for each in state.runs.values() if each.phase == "ended"]:
         remove_step_run(state, step_run)
 

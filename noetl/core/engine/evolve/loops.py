@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from math import prod
 from typing import Any
 
 import msgspec
@@ -12,7 +13,9 @@ from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.handlers.kept_iterations import kept_loop
 from noetl.core.engine.identity import checksum
+from noetl.core.engine.run_orders import items_of
 from noetl.core.engine.state import CHUNK, FAILED, MAX_FAILURES, OK, SKIPPED, Loop, Run, State, StepRun
+from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import (
     IterationDone,
     IterationFailed,
@@ -75,6 +78,7 @@ def _iterations_kept(state: State, event: IterationsKept, at: float) -> None:
     kept = kept_loop(state, step_run, loop)
     assert kept is not None
     known = {each.index: each for each in kept.done}
+    reducers = state.net.compiled(event.step).reduce
     for index in event.indices:
         each = known[index]
         _claim(loop, index)
@@ -84,7 +88,12 @@ def _iterations_kept(state: State, event: IterationsKept, at: float) -> None:
             loop.skipped += 1
         else:
             loop.succeeded += 1
-        parts = _parts_of(state, step_run, None, each.contributions or None)
+        contributions = {  # another version of the playbook may have other reducers
+            key: value
+            for key, value in each.contributions.items()
+            if key in reducers and reduce.mismatch(reducers[key], value) is None
+        }
+        parts = _parts_of(state, step_run, None, contributions)
         _finish(state, loop, index, SKIPPED if each.skipped else OK, _data_of(each.output), parts, 0)
 
 
@@ -112,6 +121,8 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
             loop.target = loop.issued
         data = _data_of(event.output)
         parts = _parts_of(state, step_run, inner, contributions)
+        if step_run.step.compensation is not None and run is not None and not event.skipped:
+            _record_completed(step_run, run, event)
         if event.skipped:
             loop.skipped += 1
         elif inner is not None and inner.failed:
@@ -128,6 +139,14 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
         if item is not None and len(loop.failed_items) < MAX_FAILURES:
             loop.failed_items[index] = item
     _finish(state, loop, index, status, data, parts, checksum(event))
+
+
+def _record_completed(step_run: StepRun, run: Run, event: IterationDone) -> None:
+    """Record an iteration that a compensation has to undo."""
+    items = items_of(run)
+    step_run.completed.append(CompletedRun(run.id, event.input or step_run.input, event.output, items))
+    levels = (step_run.loops[run.path[:depth]].window for depth in range(len(run.path)))
+    step_run.window = max(step_run.window, prod(levels))
 
 
 def _write_scope(state: State, step_run: StepRun, patch: dict[str, Any]) -> None:

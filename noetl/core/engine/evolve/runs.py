@@ -9,6 +9,7 @@ from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import compact_reports
 from noetl.core.engine.state import Child, KeptSignal, OpenWait, Run, State
+from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import (
     ChildFinished,
     ChildRequested,
@@ -168,6 +169,9 @@ def _child_started(state: State, event: ChildStarted, at: float) -> None:
 def _child_finished(state: State, event: ChildFinished, at: float) -> None:
     key = _key_of(event)
     child = state.children[key]
+    if event.compensable and event.step_run_id in state.runs:
+        undo = CompletedRun(child.run_id, child=event.child, playbook=child.request.playbook)
+        state.runs[event.step_run_id].completed.append(undo)
     _resume_caller(state, key, event.outcome)
     state.due.pop(key, None)
     if event.early:  # the caller no longer waits for the child, which must still be cancelled

@@ -7,6 +7,7 @@ from typing import Any
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers.runaway import bucket_level
 from noetl.core.engine.state import BoundaryEvent, Ending, Run, State, StepRecord, StepRun, Token
+from noetl.core.model.compensation import CompletedRun, CompletedStep
 from noetl.core.model.events import (
     Event,
     NextEvaluated,
@@ -192,6 +193,8 @@ def _close_runs(state: State, step_run: StepRun) -> None:
 def remove_step_run(state: State, step_run: StepRun) -> None:
     """Remove a step run that has been routed, or that never will be."""
     del state.runs[step_run.id]
+    if step_run.id in state.compensating:
+        return
     name = step_run.step.name
     left = state.live[name] - 1
     if left:
@@ -221,6 +224,8 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
     record.finished_at = at
     record.last = step_run.id
     record.ended = event
+    if step_run.completed or (step_run.step.compensation is not None and type(event) is StepDone):
+        _record_completed(state, step_run, event)
     if state.due:
         state.due.pop(step_run.id, None)
     if state.ending is not None:
@@ -228,6 +233,17 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
     elif type(event) is StepFailed and event.fatal:
         state.ending = Ending("failed", event.output.error, event.step, event.output)
         remove_step_run(state, step_run)
+
+
+def _record_completed(state: State, step_run: StepRun, event: StepDone | StepFailed) -> None:
+    """Record what a compensation has to undo: the step run itself, or its iterations and child executions."""
+    step = step_run.step
+    runs = step_run.completed
+    if type(event) is StepDone and step.compensation is not None and step.loop is None:
+        runs = [*runs, CompletedRun(step_run.id, event.input or step_run.input, event.output)]
+    if runs:
+        state.completed.append(CompletedStep(step.name, step_run.id, tuple(runs), step_run.window, step_run.args))
+        step_run.completed = []
 
 
 @applies(NextEvaluated)

@@ -18,6 +18,7 @@ from noetl.core.engine.evaluation.names import ServerNames
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.templates.reference_rules import broken_rule
+from noetl.core.templates.views import StoredView
 
 MAX_CTX_VALUE = 1024 * 1024
 
@@ -45,8 +46,14 @@ def evaluate_sets(
                 raise
             unset[f"ctx.{'.'.join(assignment.target)}"] = failure.error
             continue
-        writes[".".join(assignment.target)] = value
-        names.ctx = put_path(names.ctx, assignment.target, value)
+        target = assignment.target
+        head = names.ctx.get(target[0])
+        if len(target) > 1 and isinstance(head, StoredView):
+            names.ctx = {**names.ctx, target[0]: env.fetched(head)}
+        names.ctx = put_path(names.ctx, target, value)
+        if len(target) > 1 and isinstance(head, StoredView):
+            target, value = target[:1], names.ctx[target[0]]  # below a stored value nothing can be written
+        writes[".".join(target)] = env.for_log(value) if len(target) == 1 else value
     return writes
 
 

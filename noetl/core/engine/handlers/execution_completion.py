@@ -1,42 +1,62 @@
 """The end of an execution: no runnable token and nothing in flight, an unhandled failure, or a cancellation.
 
 An execution that ends early is first shut down: open step runs fail with kind `cancelled`, waiting
-tokens are skipped, children are cancelled and awaited. In every case there is exactly one
+tokens are skipped, children are cancelled and awaited, completed steps are undone. In every case there is exactly one
 `workflow.finished` and one `playbook.processed`.
 """
 
 from __future__ import annotations
 
+from msgspec import to_builtins
+
+from noetl.core.engine.evaluation.context import EvaluationContext
+from noetl.core.engine.handlers.compensation import counts_of, start_next
 from noetl.core.engine.state import Ending, State
+from noetl.core.model.compensation import CompensationCounts
 from noetl.core.model.events import Event, FinalStatus, PlaybookProcessed, StepFailed, StepSkipped, WorkflowFinished
 from noetl.core.model.outcome import Outcome, error_info, ok
 
 
-def conclude(state: State) -> list[Event]:
+def conclude(state: State, env: EvaluationContext) -> list[Event]:
     """The events that end the execution, once nothing else can be decided."""
     if state.finished is not None or state.request is None:
         return []
     if state.ending is not None:
-        return _shut_down(state, state.ending)
+        return _shut_down(state, env, state.ending)
     if not state.started or state.paused or state.runs or state.children or state.unexamined:
         return []
     step, output = _output(state)
     return [*_skip_waiting(state), *_finish("success", WorkflowFinished("success", output, None, step))]
 
 
-def _shut_down(state: State, ending: Ending) -> list[Event]:
-    if state.runs:
+def _shut_down(state: State, env: EvaluationContext, ending: Ending) -> list[Event]:
+    if len(state.runs) > len(state.compensating) or state.runs.keys() - state.compensating.keys():
         why = "the execution was cancelled" if ending.status == "cancelled" else _failure_reason(ending)
         outcome = Outcome("error", error=error_info("cancelled", why))
         return [
             StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=outcome, by_server=True)
             for step_run in state.runs.values()
+            if step_run.id not in state.compensating
         ]
-    if state.children:
+    if ending.compensate and not any(child.run_id not in state.compensating for child in state.children.values()):
+        started = start_next(state, env)
+        if started:
+            return started
+    if state.children or state.compensating:
         return []
+    counts = counts_of(state)
+    if ending.status == "success":  # an execution that only undoes what another one completed
+        return _finish_compensation(counts or CompensationCounts())
     output = ending.outcome or Outcome("error", error=ending.error)
-    last = WorkflowFinished(ending.status, output, ending.error, ending.step)
+    last = WorkflowFinished(ending.status, output, ending.error, ending.step, counts)
     return [*_skip_waiting(state), *_finish(ending.status, last)]
+
+
+def _finish_compensation(counts: CompensationCounts) -> list[Event]:
+    if counts.failed:
+        error = error_info("unknown", f"{counts.failed} of its compensations failed")
+        return _finish("failed", WorkflowFinished("failed", Outcome("error", error=error), error, None, counts))
+    return _finish("success", WorkflowFinished("success", ok(to_builtins(counts)), None, None, counts))
 
 
 def _failure_reason(ending: Ending) -> str:

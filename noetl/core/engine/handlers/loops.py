@@ -42,8 +42,9 @@ from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, listed_failure, with_secondary
 from noetl.core.model.playbook import STEP_KEY, most_failures
+from noetl.core.model.reference import is_stored
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
-from noetl.core.templates.views import extract
+from noetl.core.templates.views import StoredView, extract
 
 MAX_CHUNKS = 64  # chunks of outputs (of state.CHUNK bytes) in memory before they go to the result store
 
@@ -312,6 +313,8 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
         reducer = compiled.reduce[dotted]
         target = tuple(dotted.split("."))
         before = _value_at(state.ctx, target)
+        if is_stored(before):
+            before = env.fetched(StoredView(before, env.resolve))
         if before is not None:
             first, why = reduce.start(reducer, before)
             if why:
@@ -331,7 +334,8 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
                 "output of the loop instead",
                 loop.step_run.step.path,
             )
-        patch[target[0]] = put_path({**state.ctx, **patch}, target, value)[target[0]]
+        written = put_path({**state.ctx, **patch}, target, value)[target[0]]
+        patch[target[0]] = env.for_log(written) if len(target) == 1 else written
     return patch
 
 

@@ -22,6 +22,7 @@ from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_set, eval
 from noetl.core.engine.state import State, StepRun
 from noetl.core.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
 from noetl.core.model.merge import deep_merge, put_path
+from noetl.core.templates.views import with_stored
 
 
 def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str) -> list[Event]:
@@ -90,11 +91,12 @@ def _sets(
     for arc in taken:
         if not arc.assignments:
             continue
-        names.ctx = state.ctx
+        names.ctx = with_stored(state.ctx, env.resolve)
         mine = evaluate_sets(env, arc.assignments, names, arc.path)
         for assignment in arc.assignments:
             if assignment.scope == "args":
                 value = evaluate_set(env, assignment, names, assignment.path or arc.path)
+                value = env.for_log(value) if len(assignment.target) == 1 else value
                 args[arc.index] = put_path(args.get(arc.index, {}), assignment.target, value)
         for dotted, value in mine.items():
             for written, known in writes.items():

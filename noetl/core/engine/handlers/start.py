@@ -23,6 +23,9 @@ Path = tuple[str, ...]
 def evaluate_request(state: State, command: StartExecution, env: EvaluationContext) -> RequestEvaluated:
     """Evaluate the request: the workload of the execution, or why it cannot run."""
     error = command.error or _refusal(state)
+    source = command.request.compensates
+    if source is not None:
+        return RequestEvaluated(workload=source.workload, keychain=command.keychain, error=error)
     workload: dict[str, Any] = {}
     if error is None:
         try:

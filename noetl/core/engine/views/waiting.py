@@ -21,7 +21,9 @@ from noetl.core.model.merge import deep_merge
 from noetl.core.model.waits import answer_command
 from noetl.core.templates.template import Compiled, compile_value
 
-Subject = Literal["execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end", "limit", "wait"]
+Subject = Literal[
+    "execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end", "limit", "wait", "compensation"
+]
 _MAX_LISTED = 50  # findings of one kind that are listed individually
 
 
@@ -73,7 +75,17 @@ def _ending(state: State) -> Finding:
     ending = state.ending
     what = "cancelled" if ending is not None and ending.status == "cancelled" else "failed"
     where = f' at step "{ending.step}"' if ending is not None and ending.step else ""
-    return Finding("end", f"{what}{where}: the execution ends when its child executions have ended")
+    if not state.compensating:
+        return Finding("end", f"{what}{where}: the execution ends when its child executions have ended")
+    left = sum(len(group.runs) for group in state.completed)
+    if state.compensations_left is not None:
+        left -= len(state.completed[-1].runs) - state.compensations_left
+    counts = state.compensated
+    text = (
+        f"{what}{where}: completed steps are undone: {counts.done} done, {counts.failed} failed, "
+        f"{len(state.compensating)} running, {left} left"
+    )
+    return Finding("compensation", text)
 
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────
@@ -181,8 +193,11 @@ def _limited_iterations(state: State, loop: Loop, reached: Mapping[str, str]) ->
 def _cancelled_children(state: State) -> Iterator[Finding]:
     """Cancelled children that have not ended yet."""
     for child in state.children.values():
-        if child.run_id not in state.open:
-            named = child.child or "not started yet"
+        named = child.child or "not started yet"
+        if child.run_id in state.compensating:
+            text = f'the child playbook "{child.request.playbook}" is undone by execution {named}'
+            yield Finding("child", text, child.key, child.request.step)
+        elif child.run_id not in state.open:
             text = f'the child playbook "{child.request.playbook}" ({named}) was cancelled and has not ended yet'
             yield Finding("child", text, child.key, child.request.step)
 

@@ -10,7 +10,14 @@ from noetl.core.language.flow.template_analysis import Read
 from noetl.core.language.flow.template_sites import TemplateSite, TemplateSites
 from noetl.core.language.source.node_reader import Reader, is_template
 from noetl.core.language.source.nodes import Scalar
-from noetl.core.language.syntax.tree import BlockSyntax, BodySyntax, DocumentSyntax, SetSyntax, TaskSyntax
+from noetl.core.language.syntax.tree import (
+    BlockSyntax,
+    BodySyntax,
+    CompensationSyntax,
+    DocumentSyntax,
+    SetSyntax,
+    TaskSyntax,
+)
 
 
 class Body(Struct, eq=False):
@@ -152,5 +159,5 @@ def _body(body: BodySyntax, sets: list[SetSyntax]) -> Body:
 
 
 def is_block(body: BodySyntax | None) -> bool:
-    """Whether this is a workbook block, whose callers are unknown."""
-    return isinstance(body, BlockSyntax)
+    """Whether this is a workbook block, whose callers are unknown, or a compensation, which reads names of its step."""
+    return isinstance(body, BlockSyntax | CompensationSyntax)

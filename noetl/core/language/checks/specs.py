@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.resource_limits import RESOURCES, megabytes
 from noetl.core.language.source.node_reader import describe_node, is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
 from noetl.core.language.syntax.grammar import ON_UNMATCHED, SHAPES
@@ -55,8 +56,23 @@ def _check_defaults(context: AnalysisContext, node: Mapping | None) -> None:
     for key, (key_node, value) in node.entries.items() if node else ():
         if key == "on_unmatched" and isinstance(value, Scalar):
             context.reader.check_choice(value, key, ON_UNMATCHED)
+        elif key == "resources":
+            _check_resources(context, value)
         elif key == "do":
             context.reader.report_control(key_node)
+
+
+def _check_resources(context: AnalysisContext, node: Node) -> None:
+    for key, (key_node, value) in node.entries.items() if isinstance(node, Mapping) else ():
+        if key not in RESOURCES:
+            _report(context, key_node, key, set(RESOURCES), "resources")
+        elif isinstance(value, Scalar) and megabytes(value.value if key == "memory" else _number(value.value)) is None:
+            hint = 'write a size such as "512MB"' if key == "memory" else "write a positive number"
+            context.reader.add("wrong-value", value, f"`{key}` cannot be {describe_node(value)}", hint)
+
+
+def _number(value: object) -> object:
+    return None if isinstance(value, str) else value
 
 
 def _check_kind_map(context: AnalysisContext, spec: ToolSpec, node: Node) -> None:

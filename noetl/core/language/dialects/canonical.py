@@ -35,6 +35,7 @@ from noetl.core.language.syntax.tree import (
     ArcSyntax,
     BlockSyntax,
     BodySyntax,
+    CompensationSyntax,
     DocumentSyntax,
     ExecutorSyntax,
     KeychainSyntax,
@@ -361,11 +362,26 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
         body.failure = (text_of(failure["mode"][1]) if "mode" in failure else None) or "fail_fast"
         if "max_failed" in failure:
             body.max_failed = _read_max_failed(reader, failure["max_failed"][1], body.failure)
+    if not isinstance(body, StepSyntax) and "compensation" in policy:
+        message = "a compensation belongs to a step; in a workbook block it has no effect"
+        reader.add("unused-field", policy["compensation"][0], message, "move it to the steps that call the block")
     if isinstance(body, StepSyntax):
         if "admit" in policy:
             body.admit = _read_admit(reader, policy["admit"][1], f"{path}/admit")
+        if "compensation" in policy:
+            body.compensation = _read_compensation(reader, body, policy["compensation"][1], f"{path}/compensation")
         if "synthesize" in policy:
             body.synthesis = _read_synthesis(reader, policy["synthesize"][1], f"{path}/synthesize")
+
+
+def _read_compensation(reader: Reader, step: StepSyntax, node: Node, path: str) -> CompensationSyntax:
+    fields = reader.shape(node, "compensation")
+    body = CompensationSyntax(node, path, step.name, step.name_node)
+    body.when = fields["when"][1] if "when" in fields else None
+    if "tool" in fields:
+        body.has_tool = True
+        body.items = read_tool(reader, fields["tool"][1], "compensation", f"{path}/tool")
+    return body
 
 
 def _read_admit(reader: Reader, node: Node, path: str) -> AdmitSyntax:

@@ -63,6 +63,10 @@ def marks(node: dict[str, Any]) -> list[str]:
     lines += [_shorten(task) for task in tasks[:5]]
     if len(tasks) > 5:
         lines.append(f"… {len(tasks) - 5} more")
+    if node["compensation"] is not None:
+        lines.append(_shorten("undo: " + ", ".join(task["name"] for task in node["compensation"]["tasks"])))
+    if node["synthesized"]:
+        lines.append("added at run time")
     return lines
 
 

@@ -47,8 +47,15 @@ def _node(step: Step, playbook: Playbook, *, created: bool = False) -> dict[str,
         "gate": bool(step.admission.rules),
         "join": step.admission.join,
         "loop": _loop(step.loop),
-        "tasks": [{"name": task.name, "kind": task.kind} for task in step.tasks if task.generated is None],
+        "tasks": _tasks(step),
+        "compensation": None
+        if step.compensation is None
+        else {"tasks": _tasks(step.compensation.step), "when": step.compensation.when},
     }
+
+
+def _tasks(step: Step) -> list[dict[str, Any]]:
+    return [{"name": task.name, "kind": task.kind} for task in step.tasks if task.generated is None]
 
 
 def _loop(loop: Loop | None) -> dict[str, Any] | None:

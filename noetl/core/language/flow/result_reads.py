@@ -79,6 +79,8 @@ def _own_server_values(step: Step) -> Iterator[Any]:
     yield from (assignment.value for assignment in step.assignments if step.loop is not None)
     if step.synthesize is not None:
         yield step.synthesize.source
+    if step.compensation is not None:
+        yield step.compensation.when
 
 
 def _other_server_values(step: Step) -> Iterator[Any]:
@@ -99,7 +101,7 @@ def _other_server_values(step: Step) -> Iterator[Any]:
 
 def reads_of(steps: Iterable[Step], blocks: Mapping[str, Block]) -> dict[str, tuple[str, ...]]:
     """The steps whose results each step reads on the worker."""
-    steps = tuple(steps)
+    steps = tuple(each for step in steps for each in (step, step.compensation and step.compensation.step) if each)
     order = {step.name: number for number, step in enumerate(steps)}
     of_block = {name: _worker_names(_block_values(block), block.tasks) for name, block in blocks.items()}
     calls = {name: _called(block.tasks) for name, block in blocks.items()}

@@ -72,6 +72,12 @@ class TemplateSites:
         self._sets(step.sets, at.STEP_SET, step)
         if step.synthesis is not None:
             self._add(step.synthesis.source, at.SYNTHESIS, step)
+        if step.compensation is not None:
+            first = len(self.templates)
+            self._tasks(step.compensation)
+            for site in self.templates[first:]:
+                site.visibility = at.in_compensation(site.visibility)
+            self._guard(step.compensation.when, at.COMPENSATE_WHEN, step.compensation)
         for arc in step.arcs:
             self._guard(arc.when, at.ARC, step)
             self._sets(arc.sets, at.ARC, step)

@@ -6,6 +6,8 @@ its own scopes. Secrets are not visible on the server, so that none can reach `c
 
 from __future__ import annotations
 
+from functools import cache
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,6 +30,7 @@ SCOPES = {
     "args": "Old name of `input`.",
     "output": "The result of the task or step: `status`, `data`, `ref`, `error`, and the kind's own fields.",
     "outcome": "Old name of `output`.",
+    "failure": "Of a compensation: why the execution ends (`kind`, `message`, `details`, `step`).",
     "event": "The boundary event that an arc or gate evaluates: `event.name`.",
     "keychain": "Secrets by name; they exist on the worker only and never in `set`.",
     "steps": "Finished steps by name: `steps.fetch.status`, `steps.fetch.output`.",
@@ -71,6 +74,8 @@ RULE = _visibility("a policy rule", "iter", "loop_index", "step", "output", "out
 TASK_SET = _visibility("a task's `set`", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
 STEP_SET = _visibility("a step's `set`", "step", "output", "outcome", "result", tasks=True)
 ARC = _visibility("an arc", "output", "outcome", "result", "event", server=True)
+_UNDO = ("iter", "loop_index", "failure")
+COMPENSATE_WHEN = _visibility("a compensation's `when`", *_UNDO, "output", "outcome", "result", server=True)
 SYNTHESIS = _visibility("`synthesize`", "output", "outcome", "result", "event", server=True)
 BLOCK_INPUT = _visibility("a block's `input`", "iter", "loop_index")
 BLOCK_LOOP_IN = _visibility("a block's loop", "iter", "loop_index")
@@ -81,8 +86,14 @@ KEYCHAIN = Visibility("a keychain entry", EVERYWHERE | {"keychain"}, results=Fal
 
 VISIBILITIES = (
     ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, RULE, TASK_SET, STEP_SET, ARC,
-    SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN,
+    COMPENSATE_WHEN, SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN,
 )  # fmt: skip
+
+
+@cache
+def in_compensation(visibility: Visibility) -> Visibility:
+    """The names of a place inside the tasks of a compensation."""
+    return replace(visibility, scopes=visibility.scopes | {"failure"})
 
 
 def task_visibility(late: tuple[str, ...]) -> Visibility:

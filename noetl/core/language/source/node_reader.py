@@ -89,7 +89,7 @@ class Reader:
                 continue
             if known.state != "canonical":
                 self._report_state(name, key, known, key_node)
-                if known.state == "reserved" and key != "compensation":  # whose tasks have rules of their own
+                if known.state == "reserved":
                     self.report_directives(value)
             if self.check_type(value, known, key):
                 fields[key] = (key_node, value)

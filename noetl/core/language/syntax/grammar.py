@@ -249,9 +249,20 @@ _shape(
         "mode": Key("text", "", state="reserved"),
         "tracing": Key("any", "", state="reserved"),
         "quotas": Key("any", "", state="reserved"),
-        "compensation": Key("any", "", state="reserved"),
+        "compensation": Key("shape", "How a completed run of this step is undone.", shape="compensation"),
     },
     lenient=True,
+)
+_shape(
+    "compensation",
+    "Compensation",
+    "How a completed run of a step is undone when the execution fails, or is cancelled with `--compensate`. The tasks "
+    "read the recorded `input` and `output` of the run, `iter` of an iteration, and `failure`.",
+    {
+        "tool": Key("tasks", "The tasks: a list, or one mapping.", required=True),
+        "when": Key("template", "Whether it is needed; default: always."),
+    },
+    noun="compensation block",
 )
 _shape(
     "admit",

@@ -249,9 +249,16 @@ class BodySyntax(Struct, eq=False):
         return _constructs_of(self.items)
 
 
+class CompensationSyntax(BodySyntax, eq=False):
+    """`spec.policy.compensation` of a step."""
+
+    when: Node | None = None
+
+
 class StepSyntax(BodySyntax, eq=False):
     """A step of the workflow."""
 
+    compensation: CompensationSyntax | None = None
     admit: AdmitSyntax | None = None
     router: RouterSyntax | None = None
     synthesis: SynthesisSyntax | None = None
@@ -335,10 +342,11 @@ class DocumentSyntax(Struct, eq=False):
         running = list(self.running.blocks) if self.running else []
         return running + [block.name for block in self.blocks]
 
-    def bodies(self) -> Iterator[StepSyntax | BlockSyntax]:
-        """Steps, then blocks."""
+    def bodies(self) -> Iterator[StepSyntax | BlockSyntax | CompensationSyntax]:
+        """Steps, then blocks, then compensations of steps."""
         yield from self.steps
         yield from self.blocks
+        yield from (step.compensation for step in self.steps if step.compensation is not None)
 
 
 def _tasks_of(items: list[ItemSyntax]) -> Iterator[TaskSyntax]:

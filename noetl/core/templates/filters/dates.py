@@ -14,8 +14,21 @@ _DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(w|d|h|m|s|ms)\s*", re.IGNORECAS
 _UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
-def moment(value: Any, format: str | None = None) -> datetime:
+MAX_LENGTH = 200  # characters of a date, a duration or a date format
+_COMPILE = 2000  # operations to compile a date format
+_FORMATS = 4  # formats that Python keeps compiled
+
+
+def moment(budget: EvaluationBudget, value: Any, format: str | None = None) -> datetime:
     """Parse ISO text, text of a given format, or seconds since the epoch; UTC unless the text has an offset."""
+    if isinstance(value, str) and len(value) > MAX_LENGTH:
+        raise TemplateError(f"a text of {len(value):,} characters is not a date")
+    budget.charge(4)
+    if format is not None:
+        if len(format) > MAX_LENGTH:
+            limit_exceeded("a date format that is too long")
+        budget.charge(40)
+        budget.charge_compiled(format, _COMPILE, _FORMATS)
     try:
         if isinstance(value, datetime):
             read = value
@@ -43,34 +56,35 @@ def iso(value: datetime) -> str:
 
 def strftime(budget: EvaluationBudget, value: Any, format: str = "%Y-%m-%dT%H:%M:%S%z") -> str:
     """Format a date."""
-    if len(format) > 1000 or re.search(r"%[-_^#0]*\d", format):
+    if len(format) > MAX_LENGTH or re.search(r"%[-_^#0]*\d", format):
         limit_exceeded("a date format that is too long or has widths")
+    budget.charge(8)
     budget.charge_text(len(format) * 20)
-    return moment(value).strftime(format)
+    return moment(budget, value).strftime(format)
 
 
 def to_datetime(budget: EvaluationBudget, value: Any, format: str | None = None) -> str:
     """Any readable date as ISO 8601 text."""
-    return iso(moment(value, format))
+    return iso(moment(budget, value, format))
 
 
 def timestamp(budget: EvaluationBudget, value: Any) -> float:
     """Seconds since 1970."""
-    seconds = moment(value).timestamp()
+    seconds = moment(budget, value).timestamp()
     return int(seconds) if seconds == int(seconds) else seconds
 
 
 def date_add(budget: EvaluationBudget, value: Any, amount: Any = None, **parts: float) -> str:
     """Add seconds, `"1d 2h"`, or `days=`, `hours=`, ... to a date."""
     try:
-        return iso(moment(value) + timedelta(seconds=seconds(amount), **parts))
+        return iso(moment(budget, value) + timedelta(seconds=seconds(amount), **parts))
     except (OverflowError, TypeError):
         raise TemplateError("the resulting date is out of range") from None
 
 
 def date_diff(budget: EvaluationBudget, value: Any, other: Any) -> float:
     """Seconds from `other` to the date."""
-    between = (moment(value) - moment(other)).total_seconds()
+    between = (moment(budget, value) - moment(budget, other)).total_seconds()
     return int(between) if between == int(between) else between
 
 
@@ -81,7 +95,9 @@ def seconds(amount: Any) -> float:
     if isinstance(amount, (int, float)):
         return float(amount)
     total, at = 0.0, 0
-    text = str(amount)
+    text = amount if isinstance(amount, str) else ""
+    if len(text) > MAX_LENGTH:
+        raise TemplateError(f"a text of {len(text):,} characters is not a duration")
     for found in _DURATION.finditer(text):
         if found.start() != at:
             break

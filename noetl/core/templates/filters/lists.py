@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from noetl.core.model.merge import deep_merge
-from noetl.core.templates.budget import EvaluationBudget
+from noetl.core.templates.budget import MAX_DEPTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.filters.registry import apply, elements_of, template_filter
-from noetl.core.templates.functions import FUNCTIONS, join_texts
+from noetl.core.templates.functions import FUNCTIONS, join_texts, recase
 from noetl.core.templates.lookup import Group, Missing, Undefined, kind_of, lookup, unwrap
-from noetl.core.templates.operators import add, to_text
+from noetl.core.templates.operators import add, is_key, key_of, to_text
 from noetl.errors import TemplateError
 
 
@@ -22,30 +22,34 @@ def _getter(
 ) -> Callable[[Any], Any]:
     """Reads `a.b.0` from an element; text in lower case unless case matters."""
     keys: list[Any] = []
+    label = None
     if attribute is not None:
+        label = to_text(budget, attribute)
+        budget.charge(len(label) >> 3)
         keys = (
             [attribute]
             if isinstance(attribute, int)
-            else [int(part) if part.isdigit() else part for part in str(attribute).split(".")]
+            else [int(part) if part.isdigit() and len(part) < 10 else part for part in label.split(".")]
         )
 
     def get(element: Any) -> Any:
+        budget.charge(1 + len(keys))
         for key in keys:
             element = lookup(element, key)
         if isinstance(element, Undefined):
             if default is not None:
                 return default
             if element.path is None:
-                element.path = str(attribute)
+                element.path = label
             return element
-        return element.lower() if lower and isinstance(element, str) else element
+        return recase(budget, element, str.lower) if lower and isinstance(element, str) else element
 
     return get
 
 
 def _compared(budget: EvaluationBudget, elements: Any) -> None:
-    """Charge the comparisons of a sort."""
-    budget.charge(budget.weight_of(elements))
+    """Charge the comparisons of a sort, of which each element takes part in at most log2(n)."""
+    budget.charge(budget.whole_weight(elements) * len(elements).bit_length() >> 4)
 
 
 @template_filter("how many elements, keys or characters", "length", "count")
@@ -90,6 +94,8 @@ def _join(budget: EvaluationBudget, value: Any, separator: str = "", attribute: 
 @template_filter("in reverse order; text too")
 def _reverse(budget: EvaluationBudget, value: Any) -> Any:
     if isinstance(value, str):
+        budget.charge(1 + (len(value) >> 6))
+        budget.charge_text(len(value))
         return value[::-1]
     return elements_of(budget, value)[::-1]
 
@@ -143,7 +149,7 @@ def _items2dict(
     budget: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value"
 ) -> dict[Any, Any]:
     return {
-        unwrap(lookup(element, key_name)): unwrap(lookup(element, value_name)) for element in elements_of(budget, value)
+        key_of(lookup(element, key_name)): unwrap(lookup(element, value_name)) for element in elements_of(budget, value)
     }
 
 
@@ -153,22 +159,44 @@ def _unique(budget: EvaluationBudget, value: Any, case_sensitive: bool = False, 
     seen: set[Any] = set()
     kept = []
     for element in elements_of(budget, value):
-        mark = _hashable(budget, unwrap(get(element)))
+        mark = _mark(budget, unwrap(get(element)))
         if mark not in seen:
             seen.add(mark)
             kept.append(element)
     return kept
 
 
-def _hashable(budget: EvaluationBudget, value: Any) -> Any:
-    """Return a hashable form of data."""
-    if isinstance(value, Mapping):
-        budget.charge(1 + len(value))
-        return ("mapping", frozenset((key, _hashable(budget, each)) for key, each in value.items()))
-    if isinstance(value, (list, tuple)):
-        budget.charge(1 + len(value))
-        return ("list", *[_hashable(budget, each) for each in value])
+def _mark(budget: EvaluationBudget, value: Any) -> Any:
+    """Return a hashable form of data that is equal for equal data.
+
+    Only text has a hash value that nobody can choose: many numbers or lists of numbers with the same hash value would
+    make each lookup as slow as a search. So large numbers, lists and mappings are marked by a text."""
+    if isinstance(value, (list, tuple, Mapping)):
+        return (_written(budget, value, 0),)
+    if type(value) is int and not is_key(value):
+        return (f"i{value:x}",) if value.bit_length() > 1023 or float(value) != value else float(value)
     return value
+
+
+def _written(budget: EvaluationBudget, value: Any, depth: int) -> str:
+    """Write data so that equal data gives equal text; `1`, `1.0` and `true` are equal."""
+    if isinstance(value, str):
+        budget.charge_text(len(value))
+        return f"{len(value)}:{value}"
+    if isinstance(value, (list, tuple, Mapping)):
+        if depth > MAX_DEPTH:
+            limit_exceeded(f"data nested more than {MAX_DEPTH} levels deep")
+        budget.charge(1 + len(value))
+        if isinstance(value, Mapping):
+            pairs = [f"{_written(budget, key, 0)}={_written(budget, value[key], depth + 1)}" for key in value]
+            return "{" + ",".join(sorted(pairs)) + "}"
+        return "[" + ",".join([_written(budget, each, depth + 1) for each in value]) + "]"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int):
+        budget.charge_number(value)
+        return f"i{int(value):x}"
+    return repr(value)
 
 
 @template_filter("the smallest element; `min(case_sensitive=false, attribute='n')`", "min")
@@ -203,6 +231,7 @@ def _batch(budget: EvaluationBudget, value: Any, linecount: int, fill_with: Any 
     if linecount < 1:
         raise TemplateError("batch: at least 1 element in each")
     elements = elements_of(budget, value)
+    budget.charge(len(elements) // linecount)
     rows = [elements[at : at + linecount] for at in range(0, len(elements), linecount)]
     if fill_with is not None and rows:
         budget.charge_items(linecount)
@@ -216,6 +245,7 @@ def _slice(budget: EvaluationBudget, value: Any, slices: int, fill_with: Any = N
         raise TemplateError("slice: at least 1 list")
     elements = elements_of(budget, value)
     budget.charge_items(slices)
+    budget.charge(slices >> 1)
     per_slice, more = divmod(len(elements), slices)
     made, at = [], 0
     for number in range(slices):
@@ -239,6 +269,7 @@ def _groupby(
     fold = _getter(budget, None, lower=not case_sensitive)
     elements = elements_of(budget, value)
     _compared(budget, elements)
+    budget.charge_walk(elements)
     groups: list[list[Any]] = []
     before: Any = None
     for element in sorted(elements, key=lambda element: fold(get(element))):
@@ -345,25 +376,27 @@ def _combine(budget: EvaluationBudget, value: Any, *others: Any, recursive: bool
     for layer in (value, *others):
         if not isinstance(layer, Mapping):
             raise TemplateError(f"combine: expected mappings, not {kind_of(layer)}")
-        budget.charge(1 + (len(layer) >> 2))
+        budget.charge(1 + (len(merged) + len(layer) >> 2))
+        if recursive:  # every mapping on both sides may be copied
+            budget.charge(budget.whole_weight(merged) + budget.whole_weight(layer) >> 2)
         merged = deep_merge(merged, layer) if recursive else {**merged, **layer}
     return merged
 
 
 def _marks(budget: EvaluationBudget, value: Any) -> set[Any]:
-    return {_hashable(budget, element) for element in elements_of(budget, value)}
+    return {_mark(budget, element) for element in elements_of(budget, value)}
 
 
 @template_filter("the elements that are in both lists")
 def _intersect(budget: EvaluationBudget, value: Any, other: Any) -> list[Any]:
     marks = _marks(budget, other)
-    return [element for element in _unique(budget, value, True) if _hashable(budget, element) in marks]
+    return [element for element in _unique(budget, value, True) if _mark(budget, element) in marks]
 
 
 @template_filter("the elements that are not in the other list")
 def _difference(budget: EvaluationBudget, value: Any, other: Any) -> list[Any]:
     marks = _marks(budget, other)
-    return [element for element in _unique(budget, value, True) if _hashable(budget, element) not in marks]
+    return [element for element in _unique(budget, value, True) if _mark(budget, element) not in marks]
 
 
 @template_filter("the elements of both lists, each once")

@@ -66,6 +66,9 @@ def apply_filter(
     budget.operations -= 1
     if budget.operations < 0:
         budget.charge(0)
+    if args:
+        args = list(args)
+        budget.charge(len(args) >> 2)
     if not found.raw:
         if isinstance(value, (View, Undefined)):
             value = unwrap(value)

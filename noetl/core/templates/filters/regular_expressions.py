@@ -19,7 +19,8 @@ MAX_PATTERN = 1000  # characters
 MAX_SUBJECT = 1_000_000  # characters
 _STEPS_SHIFT = 11  # 2,048 steps of RE2 are one operation: bytes of the text times instructions of the program
 _UNICODE_SHIFT = 15  # the same for the program with Unicode classes, most of whose instructions are alternatives
-_COMPILE_SHIFT = 9  # compiling 512 instructions is one operation
+_COMPILE = 400  # operations to compile a pattern, and one more for two instructions
+_CACHED = 256  # compiled patterns that are kept
 _RESCAN_SHIFT = 10  # 1,024 bytes read again after a match are one operation
 _UTF8 = ("utf-8", "surrogatepass")
 
@@ -95,16 +96,22 @@ def _program(budget: EvaluationBudget, pattern: Any, text: str, ignorecase: bool
     if len(text) > MAX_SUBJECT:
         limit_exceeded(f"a regular expression over {len(text):,} characters (at most {MAX_SUBJECT:,})")
     program = _cached_program(pattern, bool(ignorecase), True)
+    _charge_compilation(budget, (pattern, bool(ignorecase), True), program)
     data = text.encode(*_UTF8)
     budget.charge(1 + (len(data) * program.size >> _STEPS_SHIFT))
     if len(data) > len(text):
         program = _cached_program(pattern, bool(ignorecase), False)
+        _charge_compilation(budget, (pattern, bool(ignorecase), False), program)
         budget.charge(len(data) * program.size >> _UNICODE_SHIFT)
-    budget.charge(program.size >> _COMPILE_SHIFT)
     return program, data
 
 
-@lru_cache(maxsize=256)
+def _charge_compilation(budget: EvaluationBudget, key: tuple[str, bool, bool], program: _Program) -> None:
+    """Charge the compilation when the pattern is new to the evaluation, whether or not the cache had it."""
+    budget.charge_compiled(key, _COMPILE + (program.size >> 1), _CACHED - 50)
+
+
+@lru_cache(maxsize=_CACHED)
 def _cached_program(pattern: str, ignorecase: bool, ascii_only: bool) -> _Program:
     return _Program(pattern, ignorecase, ascii_only)
 

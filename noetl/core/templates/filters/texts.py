@@ -15,11 +15,20 @@ from urllib.parse import quote, unquote, urlencode
 from jinja2.filters import do_filesizeformat
 from markupsafe import escape
 
-from noetl.core.templates.budget import EvaluationBudget, limit_exceeded
+from noetl.core.templates.budget import MAX_BITS, MAX_WIDTH, SMALL, EvaluationBudget, limit_exceeded
 from noetl.core.templates.filters import dates
 from noetl.core.templates.filters import regular_expressions as regex
 from noetl.core.templates.filters.registry import FILTERS, Filter, charged, elements_of, template_filter, text_of
-from noetl.core.templates.functions import format_text, join_texts, padding, replace_text, split_lines, split_text
+from noetl.core.templates.functions import (
+    format_text,
+    join_texts,
+    padding,
+    recase,
+    replace_text,
+    split_lines,
+    split_text,
+    strip_text,
+)
 from noetl.core.templates.lookup import Undefined, kind_of
 from noetl.core.templates.operators import format_percent, measure, to_text
 from noetl.core.templates.views import plain
@@ -48,10 +57,15 @@ def _ternary(budget: EvaluationBudget, value: Any, yes: Any, no: Any = None, non
 
 @template_filter("a whole number; `int(default, base)`, the default (0) when it cannot be read as one", "int")
 def _int(budget: EvaluationBudget, value: Any, default: Any = 0, base: int = 10) -> Any:
+    if isinstance(value, str):
+        budget.charge(1 + (len(value) >> 5))
+        if len(value) > MAX_BITS:
+            limit_exceeded(f"a number of {len(value):,} digits")
     try:
-        if isinstance(value, str):
-            return int(value, base)
-        return int(value)
+        number = int(value, base) if isinstance(value, str) else int(value)
+        if not -SMALL < number < SMALL:
+            budget.charge_number(number)
+        return number
     except (TypeError, ValueError, OverflowError):
         try:
             return int(float(value))
@@ -61,6 +75,8 @@ def _int(budget: EvaluationBudget, value: Any, default: Any = 0, base: int = 10)
 
 @template_filter("a number; `float(default)`, the default (0.0) when it cannot be read as one", "float")
 def _float(budget: EvaluationBudget, value: Any, default: Any = 0.0) -> Any:
+    if isinstance(value, str):
+        budget.charge(1 + (len(value) >> 5))
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -72,7 +88,9 @@ _FALSE = frozenset(["", "false", "0", "no", "off", "n", "f", "none", "null"])
 
 @template_filter('true or false; of text, "false", "no", "off", "0", "none" and "" are false', "bool")
 def _bool(budget: EvaluationBudget, value: Any) -> bool:
-    return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
+    if not isinstance(value, str):
+        return bool(value)
+    return len(value) > MAX_WIDTH or value.strip().lower() not in _FALSE
 
 
 @template_filter("text", "string")
@@ -108,7 +126,8 @@ def _number(value: Any) -> Any:
 
 @template_filter("rounded to a precision (0); method `common`, `ceil` or `floor`", "round")
 def _round(budget: EvaluationBudget, value: Any, precision: int = 0, method: str = "common") -> Any:
-    _number(value)
+    if isinstance(_number(value), int):
+        budget.charge_number(value)
     if not -308 <= _number(precision) <= 308:
         limit_exceeded("a precision of more than 308 digits")
     if method == "common":
@@ -129,14 +148,14 @@ def _filesizeformat(budget: EvaluationBudget, value: Any, binary: bool = False) 
 
 def _of_text(name: str, doc: str, method: Callable[[str], str]) -> None:
     def change(budget: EvaluationBudget, value: Any) -> str:
-        text = text_of(budget, value)
-        budget.charge_text(len(text))
-        return method(text)
+        return recase(budget, to_text(budget, value), method)
 
     FILTERS[name] = Filter(change, doc)
 
 
-def _escaped(text: str) -> str:
+def _escaped(budget: EvaluationBudget, value: Any) -> str:
+    text = text_of(budget, value)
+    budget.charge_text(len(text) + 4 * sum(map(text.count, "&<>\"'")))
     return str(escape(text))
 
 
@@ -144,9 +163,9 @@ _of_text("lower", "in lower case", str.lower)
 _of_text("upper", "in upper case", str.upper)
 _of_text("capitalize", "first letter in upper case, the others in lower case", str.capitalize)
 _of_text("title", "Every Word With A Capital", str.title)
-_of_text("escape", "`&<>\"'` as HTML entities", _escaped)
-_of_text("e", "`escape`, for short", _escaped)
-_of_text("forceescape", "`escape`", _escaped)
+FILTERS["escape"] = Filter(_escaped, "`&<>\"'` as HTML entities")
+FILTERS["e"] = Filter(_escaped, "`escape`, for short")
+FILTERS["forceescape"] = Filter(_escaped, "`escape`")
 _of_text("safe", "text unchanged (nothing is escaped automatically)", lambda text: text)
 _of_text("basename", "the last part of a path", lambda text: text.rstrip("/").rpartition("/")[2])
 _of_text("dirname", "a path without its last part", lambda text: text.rstrip("/").rpartition("/")[0])
@@ -154,7 +173,7 @@ _of_text("dirname", "a path without its last part", lambda text: text.rstrip("/"
 
 @template_filter("without white space around it; `trim(chars)` without those characters")
 def _trim(budget: EvaluationBudget, value: Any, chars: str | None = None) -> str:
-    return charged(budget, text_of(budget, value).strip(chars))
+    return strip_text(budget, to_text(budget, value), chars)
 
 
 @template_filter("`replace(old, new, count)`")
@@ -216,13 +235,16 @@ def _wordwrap(
     if width < 1:
         raise TemplateError("wordwrap: the width must be at least 1")
     wrapstring = to_text(budget, wrapstring)
-    budget.charge(len(text))
+    source = split_lines(budget, text)
+    # A line costs some microseconds, a character a part of one; a long word is copied for each piece that is cut off.
+    budget.charge(len(text) + 40 * len(source))
+    budget.charge(sum(len(word) * (len(word) // width) >> 10 for word in split_text(budget, text)))
     budget.charge_text(len(text) * (1 + len(wrapstring)))
     lines = [
         wrapstring.join(
             textwrap.wrap(line, width, expand_tabs=False, replace_whitespace=False, break_long_words=break_long_words)
         )
-        for line in text.splitlines()
+        for line in source
     ]
     return wrapstring.join(lines)
 
@@ -304,9 +326,11 @@ def _tojson(budget: EvaluationBudget, value: Any, indent: int | None = None, sor
         length += _lines(data) * (indent + 1)
     budget.charge_text(length)
     try:
-        return json.dumps(data, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
+        text = json.dumps(data, ensure_ascii=False, indent=indent, sort_keys=sort_keys)
     except RecursionError:
         limit_exceeded("data that is nested too deeply")
+    budget.charge_text(max(len(text) - length, 0))
+    return text
 
 
 def _lines(data: Any) -> int:
@@ -377,10 +401,12 @@ def _urlencode(budget: EvaluationBudget, value: Any) -> str:
         pairs = [(to_text(budget, key), to_text(budget, each)) for key, each in value]
     else:
         text = text_of(budget, value)
+        budget.charge(len(text) >> 2)
         budget.charge_text(len(text) * 3)
         return quote(text, safe="/")
-    budget.charge(1 + (len(pairs) >> 2))
-    budget.charge_text(sum(len(key) + len(text) for key, text in pairs) * 3)
+    length = sum(len(key) + len(text) for key, text in pairs)
+    budget.charge(1 + 8 * len(pairs) + (length >> 2))
+    budget.charge_text(length * 3)
     return urlencode(pairs, quote_via=quote)
 
 
@@ -407,7 +433,7 @@ def _xmlattr(budget: EvaluationBudget, value: Any, autospace: bool = True) -> st
         name = to_text(budget, key)
         if any(sign in name for sign in " />=\t\n\f\r\"'"):
             raise TemplateError(f'xmlattr: "{name[:40]}" is not a name of an attribute')
-        parts.append(f'{_escaped(name)}="{_escaped(to_text(budget, each_value))}"')
+        parts.append(f'{_escaped(budget, name)}="{_escaped(budget, each_value)}"')
     text = join_texts(budget, " ", parts)
     return " " + text if autospace and text else text
 

@@ -25,6 +25,7 @@ class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True):
 
     path: Annotated[str, msgspec.Meta(max_length=1000)] | None = None
     content: str | None = None
+    file: str = ""
     version: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | str | None = None
     payload: dict[str, Any] = {}
     entry_step: str | None = None
@@ -48,10 +49,15 @@ async def _execute(scope: Scope, data: bytes, _: Receive) -> RawResponse:
     if (body.path is None) == (body.content is None):
         raise RequestRefused("send either `path` (a playbook of the catalog) or `content` (its text)")
     state: AppState = scope["app"].state.app_state
+    if body.file:
+        if body.content is None:
+            raise RequestRefused("`file` (bundle:DIGEST/PATH) belongs to `content`")
+        await state.orchestrator.catalog.bundles.check(body.file, body.content)
     execution_id = await state.orchestrator.submit(
         Submission(
             path=body.path,
             text=body.content,
+            file=body.file,
             version=body.version,
             payload=body.payload,
             key=f"http:{key}" if key else None,

@@ -30,6 +30,13 @@ OtherId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id 
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY)]
 
 
+class CancelBody(Body):
+    """Why an execution is cancelled, and whether its completed steps are undone."""
+
+    reason: str = ""
+    compensate: bool = False
+
+
 class ReasonBody(Body):
     """The reason of a request."""
 
@@ -173,10 +180,10 @@ async def playbook(state: App, _: Viewer, execution_id: ExecutionId) -> Response
 
 
 @router.post("/api/executions/{execution_id}/cancel", status_code=202, summary="Cancel an execution")
-async def cancel(state: App, caller: Operator, execution_id: ExecutionId, body: ReasonBody | None = None) -> Response:
-    """Ends open runs with kind `cancelled`, including those of child executions."""
+async def cancel(state: App, caller: Operator, execution_id: ExecutionId, body: CancelBody | None = None) -> Response:
+    """Ends open runs with kind `cancelled`, also those of child executions; `compensate` undoes completed steps."""
     reason = body.reason if body and body.reason else f"cancelled by {caller.name}"
-    await state.orchestrator.cancel(execution_id, reason)
+    await state.orchestrator.cancel(execution_id, reason, compensate=body is not None and body.compensate)
     return await _row(state, execution_id)
 
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.responses import Response
 
 from noetl.errors import InvalidPlaybook, NotFound
@@ -14,7 +15,7 @@ from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of, playbook_document
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.read_models.documents import summary_document
-from noetl.storage.ports.playbooks import StoredPlaybook
+from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 
 if TYPE_CHECKING:
     from noetl.core.language.compile import Compilation
@@ -29,6 +30,21 @@ class TextBody(Body):
     file: str = ""
     strict: bool = False
     legacy: bool = False
+
+
+class OriginBody(Body):
+    """Where a version comes from."""
+
+    project: Annotated[str, Field(max_length=200)] = ""
+    profile: Annotated[str, Field(max_length=200)] = ""
+    commit: Annotated[str, Field(max_length=200)] = ""
+    modified: bool = False
+
+
+class RegisterBody(TextBody):
+    """The text of a playbook; `file` is `bundle:DIGEST/PATH` if files travel with it."""
+
+    origin: OriginBody = OriginBody()
 
 
 async def _check(state: AppState, body: TextBody) -> Compilation:
@@ -72,11 +88,15 @@ async def graph(state: App, _: Viewer, body: TextBody) -> Response:
 
 
 @router.post("/api/catalog/register", status_code=201, summary="Register a playbook version")
-async def register(state: App, _: Author, body: TextBody) -> Response:
+async def register(state: App, _: Author, body: RegisterBody) -> Response:
     """Registering the same text again returns the same version."""
     catalog = state.orchestrator.catalog
     stored = await catalog.register(
-        Source(body.content, body.file), time.time(), strict=body.strict, legacy=body.legacy
+        Source(body.content, body.file),
+        time.time(),
+        strict=body.strict,
+        legacy=body.legacy,
+        origin=Origin(**body.origin.model_dump()),
     )
     return json_response(playbook_document(stored), 201)
 

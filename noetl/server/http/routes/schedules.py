@@ -58,6 +58,7 @@ class ScheduleChange(Body):
     jitter: Duration | None = None
     deadline: Duration | None = None
     labels: dict[str, str] | None = None
+    paused: bool | None = None
 
 
 class CronBody(Body):

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope
 from noetl.core.model import wire
 from noetl.core.model.work import HeartbeatReply
 from noetl.runtime.tasks import cancel
+from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.http.dependencies import AppState, require_role
 from noetl.server.http.middleware.fast_path import RawResponse, RawRoute
 from noetl.server.orchestrator.service import Orchestrator
@@ -143,19 +144,31 @@ async def _report(state: AppState, workers: WorkerRegistry, request: wire.Report
     return wire.ReportReply(verdicts, wire.pack_orders(orders))
 
 
+async def _logs(state: AppState, workers: WorkerRegistry, request: wire.LogsRequest) -> wire.RunsReply:
+    await state.orchestrator.work.logs(request.worker, request.number, request.chunks)
+    return wire.RunsReply([])
+
+
 async def _secrets(state: AppState, workers: WorkerRegistry, request: wire.SecretsRequest) -> dict[str, Any]:
     return await state.orchestrator.work.secrets(request.execution_id, request.names)
 
 
-def playbook_route(state: Callable[[], AppState]) -> Route:
-    """`GET /api/work/playbooks/{digest}`: a compiled playbook."""
+def content_routes(state: Callable[[], AppState]) -> list[Route]:
+    """`GET /api/work/playbooks|bundles|files/{digest}`: a compiled playbook, a bundle, a file of a bundle."""
 
-    async def endpoint(request: Request) -> Response:
-        require_role(request.scope, "worker")
-        encoded = await state().orchestrator.work.playbook(request.path_params["digest"])
-        return Response(encoded, media_type="application/json")
+    def route(name: str, read: Callable[[WorkerService, str], Awaitable[bytes]], media_type: str) -> Route:
+        async def endpoint(request: Request) -> Response:
+            require_role(request.scope, "worker")
+            content = await read(state().orchestrator.work, request.path_params["digest"])
+            return Response(content, media_type=media_type)
 
-    return Route("/api/work/playbooks/{digest}", endpoint, methods=["GET"], include_in_schema=False)
+        return Route(f"/api/work/{name}/{{digest}}", endpoint, methods=["GET"], include_in_schema=False)
+
+    return [
+        route("playbooks", WorkerService.playbook, "application/json"),
+        route("bundles", WorkerService.bundle, "application/json"),
+        route("files", WorkerService.bundle_file, "application/octet-stream"),
+    ]
 
 
 class WorkerCall(msgspec.Struct, frozen=True):
@@ -172,6 +185,7 @@ WORKER_CALLS = {
     "revoked": WorkerCall(wire.RevokedRequest, _revoked),
     "give-back": WorkerCall(wire.RunsRequest, _give_back),
     "report": WorkerCall(wire.ReportRequest, _report),
+    "logs": WorkerCall(wire.LogsRequest, _logs),
     "secrets": WorkerCall(wire.SecretsRequest, _secrets, http_only=True),
 }
 

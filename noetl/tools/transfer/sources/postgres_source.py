@@ -213,7 +213,7 @@ def _cast_batch(batch: Any, schema: Any) -> Any:
                 array = array.cast(field.type)
             except pa.ArrowInvalid as wrong:
                 raise BadInput(f"a value of the column {field.name!r} does not fit {field.type}: {wrong}") from None
-        arrays.append(far_dates.mended(array))
+        arrays.append(far_dates.with_infinity(array))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -1,0 +1,118 @@
+"""The kinds of resource files. A new kind is one more `resource_kind(...)` here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from noetl.cli.backend.base import Backend, Document
+from noetl.cli.projects.resources import ResourceKind, Spec, resource_kind
+from noetl.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from noetl.client import Client
+
+
+def _fields_of(kind: str) -> dict[str, Any]:
+    """The fields of a kind of trigger with their defaults."""
+    import msgspec
+
+    from noetl.server.scheduling.kinds import KINDS
+
+    of = KINDS[kind]
+    defaults: dict[str, Any] = {}
+    for each in msgspec.structs.fields(of):
+        if each.name not in of.INTERNAL:
+            made = each.default_factory() if each.default_factory is not msgspec.NODEFAULT else each.default
+            defaults[each.name] = ... if each.required else msgspec.json.decode(msgspec.json.encode(made))
+    return defaults
+
+
+SCHEDULE: dict[str, Any] = _fields_of("schedule")
+LIMIT: dict[str, Any] = {"subject": ..., "name": ..., "most": None, "weight": None}
+
+
+def _spec(document: Document, fields: dict[str, Any]) -> Spec:
+    return {field: document.get(field) for field in fields}
+
+
+async def _schedules(backend: Backend) -> dict[str, Spec]:
+    return {one["name"]: _spec(one, SCHEDULE) for one in await backend.schedules()}
+
+
+async def _put_schedule(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
+    if exists:
+        await backend.edit_schedule(name, spec)
+        return
+    options = {field: value for field, value in spec.items() if field not in ("path", "cron")}
+    await backend.add_schedule(spec["path"], spec["cron"], name=name, **options)
+
+
+async def _remove_schedule(backend: Backend, name: str) -> None:
+    await backend.remove_schedule(name)
+
+
+resource_kind(
+    ResourceKind("Schedule", SCHEDULE, _schedules, _put_schedule, _remove_schedule, lambda spec: str(spec["path"]))
+)
+
+
+def _client(backend: Backend) -> Client:
+    client: Client | None = getattr(backend, "client", None)
+    if client is None:
+        raise RequestRefused(
+            "webhooks and triggers need a server: apply the project with --server, or start `noetl dev`"
+        )
+    return client
+
+
+def _register_trigger(kind: str, resource: str) -> None:
+    """Register the resource of a kind of trigger that only a server has."""
+    fields = _fields_of(kind)
+
+    async def current(backend: Backend) -> dict[str, Spec]:
+        client = _client(backend)
+        found = await asyncio.to_thread(lambda: list(client.triggers(kind)))
+        return {one["name"]: _spec(one, fields) for one in found}
+
+    async def put(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
+        given = {field: value for field, value in spec.items() if value is not None}
+        await asyncio.to_thread(_client(backend).put_trigger, kind, name, given)
+
+    async def remove(backend: Backend, name: str) -> None:
+        await asyncio.to_thread(_client(backend).remove_trigger, kind, name)
+
+    resource_kind(ResourceKind(resource, fields, current, put, remove, lambda spec: str(spec["path"])))
+
+
+for _kind, _resource in (
+    ("webhook", "Webhook"),
+    ("nats", "NatsTrigger"),
+    ("object", "ObjectTrigger"),
+    ("execution", "ExecutionTrigger"),
+):
+    _register_trigger(_kind, _resource)
+
+
+async def _limits(backend: Backend) -> dict[str, Spec]:
+    return {f"{one['subject']} {one['name']}": _spec(one, LIMIT) for one in await backend.limits()}
+
+
+async def _put_limit(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
+    await backend.set_limit(spec["subject"], spec["name"], spec["most"], weight=spec["weight"])
+
+
+async def _remove_limit(backend: Backend, name: str) -> None:
+    subject, _, subject_name = name.partition(" ")
+    await backend.remove_limit(subject, subject_name)
+
+
+def _limited_playbook(spec: Spec) -> str | None:
+    return str(spec["name"]) if spec["subject"] == "playbook" else None
+
+
+def _limit_key(name: str, spec: Spec) -> str:
+    return f"{spec['subject']} {spec['name']}"
+
+
+resource_kind(ResourceKind("Limit", LIMIT, _limits, _put_limit, _remove_limit, _limited_playbook, _limit_key))

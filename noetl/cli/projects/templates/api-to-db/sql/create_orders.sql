@@ -1,0 +1,1 @@
+CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer TEXT, amount INTEGER);

@@ -1,0 +1,2 @@
+-- A test: rows that must not exist.
+SELECT * FROM revenue WHERE amount < 0 OR name IS NULL;

@@ -1,0 +1,24 @@
+"""The most similar name for a hint such as `did you mean "total"?`.
+
+`difflib` compares two texts in quadratic time. Names may come from data, so the number and the length of the compared
+names are limited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+MAX_COMPARED = 500  # names
+MAX_LENGTH = 64  # characters of a name
+
+
+def close_match(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most similar to `name`, or None if none is similar."""
+    if len(name) > MAX_LENGTH:
+        return None
+    from difflib import get_close_matches  # for errors only
+
+    compared = [each for each in islice(known, MAX_COMPARED) if len(each) <= MAX_LENGTH]
+    found = get_close_matches(name, compared, n=1, cutoff=cutoff)
+    return found[0] if found else None

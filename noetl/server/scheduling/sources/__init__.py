@@ -1,0 +1,1 @@
+"""Listeners of triggers: NATS, objects and folders, ends of executions."""

@@ -1,0 +1,109 @@
+"""New statuses of executions: ends as deliveries of triggers, and what notification rules want to know.
+
+The news are part of the append that changed the status, and marked as read after everything that follows from them is
+recorded. So a process that stops in between repeats them, and the keys of what follows make that harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from noetl.core.model.events import instant
+from noetl.errors import NoetlError, StoreUnavailable, TemplateError
+from noetl.server.lifecycle.children import FINAL
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.read_models.summaries import output_document
+from noetl.server.scheduling.deliveries import Deliveries
+from noetl.server.scheduling.event_triggers import ExecutionTrigger
+from noetl.storage.ports.events import ExecutionSummary
+
+PAGE = 100
+MAX_DEPTH = 32  # executions that start each other
+
+
+class StatusListener(Protocol):
+    """Receives new statuses of executions."""
+
+    async def status_changed(self, execution: ExecutionSummary) -> None:
+        """An execution has ended or waits; called at least once, until it returns."""
+
+
+class _Depth(msgspec.Struct):
+    """Of a delivery's document: how many executions started each other before it."""
+
+    depth: int = 0
+
+
+async def process_news(
+    orchestrator: Orchestrator,
+    deliveries: Deliveries,
+    triggers: Sequence[ExecutionTrigger],
+    listener: StatusListener | None = None,
+) -> int:
+    """Record what follows from all unread news; returns their number."""
+    total = 0
+    while found := await orchestrator.store.news(PAGE):
+        for execution in found:
+            if execution.status in FINAL:
+                for trigger in triggers:
+                    if trigger.wants(execution):
+                        await _record(orchestrator, deliveries, trigger, execution)
+            if listener is not None:
+                await listener.status_changed(execution)
+        await orchestrator.store.mark_read(found)
+        total += len(found)
+        if len(found) < PAGE:
+            break
+    if total:
+        deliveries.triggers.changed.set()
+    return total
+
+
+async def _record(
+    orchestrator: Orchestrator, deliveries: Deliveries, trigger: ExecutionTrigger, execution: ExecutionSummary
+) -> None:
+    event = await execution_event(orchestrator, execution)
+    depth = await _depth(deliveries, execution)
+    shown = {name: value for name, value in event.items() if name != "output"}
+    if depth > MAX_DEPTH:
+        reason = f"{MAX_DEPTH} executions have started each other; see the triggers of kind execution"
+        await deliveries.reject(trigger, execution.execution_id, reason, event=shown, depth=depth)
+        return
+    try:
+        payload = trigger.render({"event": event}, {"execution": event})
+    except TemplateError as problem:
+        await deliveries.reject(trigger, execution.execution_id, str(problem), event=shown, depth=depth)
+        return
+    await deliveries.receive(trigger, execution.execution_id, payload, event=shown, depth=depth)
+
+
+async def _depth(deliveries: Deliveries, execution: ExecutionSummary) -> int:
+    known = await deliveries.store.by_key(execution.key) if execution.key else None
+    return 1 if known is None else msgspec.json.decode(known.data, type=_Depth).depth + 1
+
+
+async def execution_event(orchestrator: Orchestrator, execution: ExecutionSummary) -> Mapping[str, Any]:
+    """What triggers and notifications can read of an execution."""
+    output: Any = None
+    if execution.status in FINAL:
+        try:
+            progress = await orchestrator.progress(execution.execution_id)
+            output = output_document(progress.output, progress.error if execution.status != "success" else None)
+        except StoreUnavailable:
+            raise
+        except NoetlError:
+            output = None  # a damaged log has no output
+    return {
+        "execution_id": execution.execution_id,
+        "path": execution.path,
+        "version": execution.version,
+        "status": execution.status,
+        "error": execution.error,
+        "started_at": instant(execution.started_at),
+        "ended_at": instant(execution.ended_at) if execution.ended_at is not None else None,
+        "parent": execution.parent,
+        "output": output,
+    }

@@ -1,0 +1,256 @@
+"""`noetl apply` and `noetl diff`: versions, files, resources, profiles, and mistakes in projects."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.projects.conftest import write
+
+MAIN = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: main, path: {project}/main}}
+workload: {{rate: 1, unit: EUR}}
+workflow:
+  - step: start
+    tool: {{name: t, kind: python, script: {{uri: lib/price.py}}, input: {{rate: "{{{{ workload.rate }}}}", unit: "{{{{ workload.unit }}}}"}}}}
+"""
+SCRIPT = "result = f'{2 * rate} {unit}'\n"
+SCHEDULE = """\
+apiVersion: noetl.io/v2
+kind: Schedule
+metadata: {{name: {project}-nightly}}
+spec: {{path: {project}/main, cron: "{cron}", overlap: skip}}
+"""
+
+
+@pytest.fixture
+def project(folder, request):
+    """A project of its own name, since all tests share the server."""
+    name = "".join(letter for letter in request.node.name if letter.isalnum())[:40]
+    write(
+        folder,
+        {
+            "noetl.toml": f'[project]\nname = "{name}"\n[profile.prod]\nworkload = {{rate = 5}}\n',
+            "main.yaml": MAIN.format(project=name),
+            "lib/price.py": SCRIPT,
+            "nightly.resource.yaml": SCHEDULE.format(project=name, cron="0 2 * * *"),
+        },
+    )
+    return name
+
+
+def test_apply_registers_playbooks_and_resources_once(there, project, folder):
+    first = there("apply")
+    assert first.code == 0, first.err
+    assert f"new      playbook {project}/main version 1 (main.yaml, 1 file)" in first.out
+    assert f"new      schedule {project}-nightly" in first.out
+    assert there("apply").out == ""
+    assert there("diff").code == 0
+    ran = there("execute", f"{project}/main", "--json")
+    assert ran.json["output"]["data"] == "2 EUR"
+
+
+def test_a_changed_file_is_a_new_version_and_old_executions_keep_theirs(there, project, folder):
+    there("apply")
+    old = there("execute", f"{project}/main", "--json").json
+    write(folder, {"lib/price.py": "result = 'changed'\n"})
+    shown = there("diff")
+    assert shown.code == 1
+    assert "~ lib/price.py" in shown.out
+    assert there("apply").out == f"changed  playbook {project}/main version 2 (main.yaml, 1 file)\n"
+    assert there("execute", f"{project}/main", "--json").json["output"]["data"] == "changed"
+    assert there("execute", f"{project}/main@1", "--json").json["output"]["data"] == "2 EUR"
+    assert there("rerun", old["execution_id"], "--json").json["output"]["data"] == "2 EUR"
+
+
+def test_diff_shows_the_text_and_changes_nothing(there, project, folder):
+    there("apply")
+    write(folder, {"main.yaml": MAIN.format(project=project).replace("rate: 1", "rate: 3")})
+    shown = there("diff")
+    assert shown.code == 1
+    assert "-workload: {rate: 1, unit: EUR}" in shown.out and "+workload: {rate: 3, unit: EUR}" in shown.out
+    assert there("apply", "--dry-run").out == f"changed  playbook {project}/main version 2 (main.yaml, 1 file)\n"
+    assert there("execute", f"{project}/main", "--json").json["output"]["data"] == "2 EUR"
+
+
+def test_a_profile_gives_workload_values_and_credentials(there, project, folder, cluster, monkeypatch):
+    write(
+        folder,
+        {
+            "noetl.toml": f"[project]\nname = '{project}'\n[profile.prod]\nserver = '{cluster.url}'\nworkload = {{unit = 'USD'}}\n"
+            "credentials = {shop = 'shop_prod'}\n",
+            "main.yaml": MAIN.format(project=project).replace("workflow:", "keychain: [{name: shop, kind: credential}]\nworkflow:")
+            + "      \n  - step: unused\n    tool: {name: n, kind: noop}\n",
+            "login.yaml": f"""\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: login, path: {project}/login}}
+keychain: [{{name: shop, kind: credential}}]
+workflow:
+  - step: start
+    tool: {{name: t, kind: python, input: {{n: "{{{{ keychain.shop.password | length }}}}"}}, code: result = n}}
+""",
+        },
+    )  # fmt: skip
+    (folder / "main.yaml").write_text(MAIN.format(project=project))
+    assert there("credential", "set", "shop_prod", "--data", '{"password": "12345"}').code == 0
+    assert there("credential", "set", "shop", "--data", '{"password": "1234567890"}').code == 0
+    monkeypatch.delenv("NOETL_SERVER_URL")
+    applied = there("apply", "--profile", "prod")
+    assert applied.code == 0, applied.err
+    monkeypatch.setenv("NOETL_SERVER_URL", cluster.url)
+    assert there("execute", f"{project}/main", "--json").json["output"]["data"] == "2 USD"
+    assert there("execute", f"{project}/login", "--json").json["output"]["data"] == 5
+    assert there("execute", "login.yaml", "--profile", "prod", "--json").json["output"]["data"] == 5
+    assert there("execute", "login.yaml", "--json").json["output"]["data"] == 10
+    monkeypatch.delenv("NOETL_SERVER_URL")
+    assert there("run", "main.yaml", "--profile", "prod", "--json").json["output"]["data"] == "2 USD"
+    unknown = there("apply", "--profile", "prd")
+    assert unknown.code == 2
+    assert "did you mean prod?" in unknown.err
+
+
+def test_prune_deletes_resources_that_no_file_describes(there, project, folder):
+    there("apply")
+    (folder / "nightly.resource.yaml").unlink()
+    assert f"{project}-nightly" not in there("apply").out
+    assert there("apply", "--prune").out == f"deleted  schedule {project}-nightly\n"
+    assert f"{project}-nightly" not in there("schedule", "list").out
+
+
+def test_a_changed_resource_is_updated(there, project, folder):
+    there("apply")
+    write(folder, {"nightly.resource.yaml": SCHEDULE.format(project=project, cron="30 3 * * *")})
+    assert there("apply").out == f"changed  schedule {project}-nightly: cron: '0 2 * * *' -> '30 3 * * *'\n"
+    (shown,) = [one for one in there("schedule", "list", "--json").json if one["name"] == f"{project}-nightly"]
+    assert shown["cron"] == "30 3 * * *"
+
+
+def test_limits_and_webhooks_are_resources(there, project, folder):
+    assert there("credential", "set", f"{project}-hook", "--data", '{"secret": "s3cr3t-s3cr3t"}').code == 0
+    write(
+        folder,
+        {
+            "more.resource.yaml": f"""\
+apiVersion: noetl.io/v2
+kind: Limit
+metadata: {{name: one-at-a-time}}
+spec: {{subject: playbook, name: {project}/main, most: 1}}
+---
+apiVersion: noetl.io/v2
+kind: Webhook
+metadata: {{name: {project}-hook}}
+spec: {{path: {project}/main, credential: {project}-hook}}
+"""
+        },
+    )
+    applied = there("apply")
+    assert applied.code == 0, applied.err
+    assert f"new      limit playbook {project}/main" in applied.out
+    assert f"new      webhook {project}-hook" in applied.out
+    assert there("apply").out == ""
+    called = there("webhook", "call", f"{project}-hook", "--secret", "s3cr3t-s3cr3t")
+    assert called.code == 0, called.err
+
+
+def test_one_playbook_with_errors_changes_nothing(there, project, folder):
+    write(folder, {"other.yaml": MAIN.format(project=project + "-x").replace("kind: python", "kind: pyton")})
+    answer = there("apply")
+    assert answer.code == 3
+    assert "other.yaml" in answer.err and "nothing was registered" in answer.err
+    assert there("catalog", "show", f"{project}/main").code != 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: Schedul\n", "unknown resource kind 'Schedul'; did you mean Schedule?"),
+        ("kind: Schedule\nmetadata: {name: x}\nspec: {cron: '* * * * *'}\n", "Schedule 'x' needs spec.path"),
+        ("kind: Schedule\nmetadata: {name: x}\nspec: {path: a, cron: '* * * * *', zone: UTC}\n", "unknown field spec.zone"),
+        ("kind: Schedule\nspec: {path: a, cron: '* * * * *'}\n", "metadata.name is required"),
+        ("kind: [\n", "is not valid YAML"),
+        ("kind: Schedule\nmetadata: {name: x}\nspec: {path: a, cron: daily at two}\n", "cron"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_resource_is_named(there, project, folder, text, message):
+    write(folder, {"bad.resource.yaml": f"apiVersion: noetl.io/v2\n{text}"})
+    answer = there("apply")
+    assert answer.code != 0
+    assert message in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_the_commit_is_recorded_with_the_version(there, project, folder, cluster):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert f"commit {commit[:12]}" in there("apply").err
+    _, stored = cluster.ask("GET", f"/api/catalog/{project}/main")
+    assert stored["origin"] == {"project": project, "commit": commit}
+    write(folder, {"lib/price.py": "result = 2\n"})
+    there("apply")
+    _, stored = cluster.ask("GET", f"/api/catalog/{project}/main")
+    assert stored["origin"] == {"project": project, "commit": commit, "modified": True}
+    assert commit[:12] in there("catalog", "show", f"{project}/main", "--json").json["commit"]
+
+
+def test_secrets_do_not_travel(there, project, folder, cluster):
+    write(
+        folder,
+        {
+            "token.txt": "s3cret",
+            "client.key": "-----BEGIN PRIVATE KEY-----",
+            ".env": "NOETL_X=1",
+            "main.yaml": MAIN.format(project=project).replace(
+                "workflow:", "keychain: [{name: t, kind: file, path: token.txt}]\nworkflow:"
+            )
+            + "      \n".replace(" ", "")
+            + "  - step: later\n    tool: {name: h, kind: http, url: https://a.example, cert: client.key, spec: {timeout: 1}}\n",
+        },
+    )
+    answer = there("apply", "--json")
+    assert answer.code == 0, answer.err
+    (one,) = answer.json["playbooks"]
+    assert one["files"] == ["lib/price.py", "main.yaml"]
+    assert "client.key may be a secret" in answer.err
+
+
+def test_outside_of_a_project(there, folder):
+    answer = there("apply")
+    assert answer.code == 2
+    assert "there is no noetl.toml" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[project]\nnam = 'x'\n", "unknown key project.nam; did you mean name?"),
+        ("[project]\ninclude = 'x'\n", "project.include must be a list"),
+        ("[profile.prod]\nserver = 1\n", "profile.prod.server must be a URL"),
+        ("[profile.prod]\nworkloads = {}\n", "unknown key workloads; did you mean workload?"),
+        ("[project\n", "is not valid TOML"),
+    ],
+)
+def test_a_mistake_in_the_project_file_is_named(there, project, folder, text, message):
+    (folder / "noetl.toml").write_text(text)
+    answer = there("apply")
+    assert answer.code == 2
+    assert message in answer.err
+
+
+def test_changes_are_json(there, project):
+    document = there("apply", "--dry-run", "--json").json
+    assert document["applied"] is False
+    assert [(one["action"], one["path"]) for one in document["playbooks"]] == [("create", f"{project}/main")]
+    assert json.dumps(document)
+
+
+def test_apply_works_on_the_local_catalog(there, project, monkeypatch):
+    monkeypatch.delenv("NOETL_SERVER_URL")
+    assert there("apply").code == 0
+    assert there("run", f"{project}/main", "--json").json["output"]["data"] == "2 EUR"

@@ -1,0 +1,132 @@
+"""Class "keychain and files": secrets of the installation and files outside of the author's folders stay unread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from noetl.core.model.playbook import KeychainEntry
+from noetl.core.templates.paths import leaves_folder, with_checked_paths
+from noetl.core.templates.template import compile_value
+from noetl.errors import SecretUnavailable, TemplateError
+from noetl.secrets.keychain import InstallationKeychain, no_kernel_files, only_inside
+from noetl.testing import run_tool
+
+
+def read(keychain: InstallationKeychain, fields: dict, *, kind: str = "file", workload=None, file: str = "") -> object:
+    entry = KeychainEntry("x", kind, fields)
+    return asyncio.run(keychain.resolve([entry], ["x"], workload=workload, file=file))["x"]
+
+
+def server_keychain(tmp_path: Path) -> InstallationKeychain:
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "secrets").mkdir(exist_ok=True)
+    allowed = only_inside([str(tmp_path / "secrets"), str(tmp_path / "home")], tmp_path / "home")
+    return InstallationKeychain(allows_file=allowed)
+
+
+KERNEL = ["/proc/self/environ", "/proc/1/environ", "/proc/self/cmdline", "/proc/self/fd/0", "/dev/stdin", "/dev/zero"]
+KERNEL += ["/sys/kernel/notes", "/proc/../proc/self/environ", "//proc/self/environ", "/dev/fd/0", "/proc/self/mem"]
+
+
+@pytest.mark.parametrize("path", [*KERNEL, "/proc/self/root/etc/hostname", "/proc/self/cwd/pyproject.toml"])
+def test_files_of_the_kernel_are_never_read(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("NOETL_SECRET_KEY", "top-secret")
+    for keychain in (server_keychain(tmp_path), InstallationKeychain()):
+        if "/root/" in path or "/cwd/" in path:  # links of the kernel to ordinary files
+            keychain = server_keychain(tmp_path)
+        with pytest.raises(SecretUnavailable):
+            read(keychain, {"path": path})
+    assert no_kernel_files("/procession/file")
+
+
+def test_a_server_reads_only_files_in_its_secret_folders(tmp_path):
+    keychain = server_keychain(tmp_path)
+    (tmp_path / "secrets/token").write_text("sesame\n")
+    (tmp_path / "home/admin.token").write_text("admin")
+    (tmp_path / "other").write_text("other")
+    assert read(keychain, {"path": str(tmp_path / "secrets/token")}) == "sesame"
+    for path in ("home/admin.token", "other", "secrets/../other", "secrets/../home/admin.token"):
+        with pytest.raises(SecretUnavailable, match="secret files"):
+            read(keychain, {"path": str(tmp_path / path)})
+
+
+@pytest.mark.parametrize("kind", ["file", "secret_manager"])
+def test_symbolic_links_do_not_lead_out_of_the_secret_folders(tmp_path, kind):
+    keychain = server_keychain(tmp_path)
+    (tmp_path / "other").write_text("other")
+    (tmp_path / "secrets/link").symlink_to(tmp_path / "other")
+    (tmp_path / "secrets/folder").symlink_to(tmp_path)
+    for name in ("link", "folder/other"):
+        if kind == "file":
+            fields = {"path": str(tmp_path / "secrets" / name)}
+        else:
+            fields = {"provider": "file", "path": str(tmp_path / "secrets"), "secret": name}
+        with pytest.raises(SecretUnavailable):
+            read(keychain, fields, kind=kind)
+
+
+def test_a_pipe_is_not_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SecretUnavailable, match="not a file"):
+        read(InstallationKeychain(), {"path": str(tmp_path / "pipe")})
+
+
+def test_values_in_a_keychain_path_stay_in_the_folder_before_them(tmp_path):
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/a").write_text("a")
+    (tmp_path / "b").write_text("b")
+    file = str(tmp_path / "playbook.yaml")
+    fields = {"path": "keys/{{ workload.name }}"}
+    assert read(InstallationKeychain(), fields, workload={"name": "a"}, file=file) == "a"
+    for name in ("../b", str(tmp_path / "b"), "x/../../b", "..\\..\\b"):
+        with pytest.raises(SecretUnavailable):
+            read(InstallationKeychain(), fields, workload={"name": name}, file=file)
+
+
+@pytest.mark.parametrize(
+    ("template", "made", "leaves"),
+    [
+        ("data/{{ x }}.csv", "data/a.csv", False),
+        ("data/{{ x }}.csv", "data/sub/a.csv", False),
+        ("data/{{ x }}.csv", "data/../../etc/passwd.csv", True),
+        ("data/{{ x }}.csv", "data/..\\..\\x.csv", True),
+        ("/srv/data/{{ x }}", "/srv/data/../secret", True),
+        ("/srv/data/{{ x }}", "/srv/data2/secret", True),
+        ("../shared/{{ x }}", "../shared/a", False),
+        ("../shared/{{ x }}", "../other/a", True),
+        ("{{ x }}", "/tmp/a.csv", False),
+        ("{{ x }}", "../a.csv", True),
+        ("{{ x }}/a.csv", "b/../../a.csv", True),
+        ("out-{{ x }}.csv", "out-/../../a.csv", True),
+        ("out-{{ x }}.csv", "out-1.csv", False),
+        ("/{{ x }}", "/etc/passwd", False),
+        ("{{ x }}", "s3://bucket/../key", False),
+        ("data/{{ x }}", "http://host/x", True),
+    ],
+)
+def test_the_author_chooses_the_folder(template, made, leaves):
+    assert leaves_folder(template, made) is leaves
+
+
+def test_members_of_parameters_that_name_files_are_checked():
+    value = {"kind": "object", "path": "in/{{ x }}", "query": "{{ x }}", "items": [{"file": "out/{{ x }}"}]}
+    checked = compile_value(with_checked_paths(value))
+    assert checked.evaluate({"x": "a"})["path"] == "in/a"
+    with pytest.raises(TemplateError, match="leads out of the folder"):
+        checked.evaluate({"x": "../a"})
+    deferred = with_checked_paths({"path": "in/{{ chunk.index }}"}, frozenset(["chunk"]))
+    assert deferred == {"path": "in/{{ chunk.index }}"}
+
+
+def test_inherited_environments_have_no_settings_of_noetl(monkeypatch):
+    monkeypatch.setenv("NOETL_SECRET_KEY", "top-secret")
+    monkeypatch.setenv("VISIBLE", "yes")
+    outcome = run_tool("shell", {"cmd": "env"}, spec={"inherit_env": True})
+    assert "VISIBLE=yes" in outcome.data["stdout"]
+    assert "NOETL_SECRET_KEY" not in outcome.data["stdout"]
+    outcome = run_tool("shell", {"cmd": "env"}, spec={"inherit_env": ["NOETL_SECRET_KEY"]})
+    assert outcome.error.kind == "schema"

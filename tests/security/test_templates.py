@@ -1,0 +1,121 @@
+"""Class "templates": no template takes long, whatever it calls with whatever data."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from noetl.core.templates.budget import DECISION_OPERATIONS, Meter
+from noetl.core.templates.status_helpers import status_functions
+from noetl.core.templates.template import compile_value
+from noetl.errors import TemplateError
+from tests.security.template_attacks import Case, cases, values
+
+SECONDS = 3.0  # CPU time of one evaluation on a slow machine; usual are 0.3 s
+SIZE = 60_000
+LOOPED = 1_000
+
+
+class _Fixed:
+    def now(self):
+        return "2026-01-01T00:00:00Z"
+
+    def uuid(self):
+        return "00000000-0000-0000-0000-000000000000"
+
+    def random(self):
+        return 0.5
+
+
+@pytest.fixture(scope="module")
+def names():
+    return {size: {**values(size), **status_functions({})} for size in (SIZE, LOOPED)}
+
+
+def attack(case: Case, names) -> float:
+    """Evaluate a template and return its CPU time; any error must be the author's, in words."""
+    began = time.process_time()
+    with contextlib.suppress(TemplateError):
+        compile_value(case.template).evaluate(names[case.size], _Fixed())
+    return time.process_time() - began
+
+
+def groups() -> list[tuple[str, list[Case]]]:
+    found: dict[str, list[Case]] = {}
+    for case in cases(seed=1, sizes=(SIZE,), looped=LOOPED):
+        found.setdefault(case.name.partition(":")[0][:60], []).append(case)
+    return list(found.items())
+
+
+@pytest.mark.parametrize(("name", "attacks"), groups(), ids=[name for name, _ in groups()])
+def test_no_function_of_the_language_takes_long(name, attacks, names):
+    for case in attacks:
+        assert attack(case, names) < SECONDS, case.name
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ('a'*800000).rfind('ab' ~ 'a'*400000) > 5 }}",
+        "{{ ('a'*800000).rindex('ab' ~ 'a'*400000) }}",
+        "{{ ('a'*800000).rpartition('ab' ~ 'a'*400000) }}",
+        "{{ ('a'*800000).rsplit('ab' ~ 'a'*400000) }}",
+        "{{ range(30000) | map('string') | map('int') | list | unique | length }}",
+        "{{ big % 7 == 1 }}",
+        "{{ ('f' * 1000000) | int(0, 16) % 7 }}",
+        "{{ ('a' * 800000) | wordwrap(1) }}",
+    ],
+)
+def test_expensive_functions_end_with_the_kind_limit_or_a_value(template, names):
+    began = time.process_time()
+    with contextlib.suppress(TemplateError):
+        compile_value(template).evaluate({"big": 10**4000}, _Fixed())
+    assert time.process_time() - began < SECONDS
+
+
+def test_colliding_hash_values_do_not_slow_unique_union_and_mappings():
+    colliding = [index * ((1 << 61) - 1) for index in range(20_000)]
+    began = time.process_time()
+    unique = compile_value("{{ a | unique | length }}").evaluate({"a": colliding})
+    assert unique == len(colliding)
+    assert compile_value("{{ a | union(a) | length }}").evaluate({"a": colliding}) == len(colliding)
+    with pytest.raises(TemplateError, match="cannot be a key of a mapping"):
+        compile_value("{{ dict(a | zip(a)) | length }}").evaluate({"a": colliding})
+    assert time.process_time() - began < SECONDS
+
+
+def test_numbers_that_are_equal_have_one_mark():
+    data = {"a": [1, 1.0, True, 2**70, 2.0**70, [1, {"x": 1.0}], [1.0, {"x": True}], "1", None]}
+    assert compile_value("{{ a | unique }}").evaluate(data) == [1, 2**70, [1, {"x": 1.0}], "1", None]
+
+
+def test_a_comparison_without_a_budget_is_only_made_for_small_values():
+    """`a == b` has no budget at first; nested data needs one, whatever its outer length."""
+    left, right = [[list(range(2_000_000))]], [[list(range(2_000_000))]]
+    for sign in ("==", "<", "in", "!="):
+        compiled = compile_value("{{ a " + sign + " b }}")
+        with contextlib.suppress(TemplateError):
+            compiled.evaluate({"a": left, "b": [right] if sign == "in" else right})
+        assert compiled._needs_budget
+
+
+def test_hints_for_unknown_names_compare_a_limited_number_of_names():
+    similar = {"a" * 60 + f"{index:06}": index for index in range(100_000)}
+    began = time.process_time()
+    with pytest.raises(TemplateError, match="not defined"):
+        compile_value("{{ m." + "a" * 66 + " }}").evaluate({"m": similar})
+    assert time.process_time() - began < SECONDS
+
+
+def test_all_templates_of_one_decision_share_a_meter():
+    meter = Meter()
+    heavy = compile_value("{% for i in range(90000) %}{% endfor %}{{ true }}")
+    for _ in range(DECISION_OPERATIONS // 200_000):
+        assert heavy.holds({}, None, meter) is True
+    with pytest.raises(TemplateError, match="the templates of one decision") as caught:
+        [heavy.holds({}, None, meter) for _ in range(4)]
+    assert caught.value.kind == "limit"
+    meter.reset()
+    assert heavy.holds({}, None, meter) is True
