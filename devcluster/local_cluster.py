@@ -201,18 +201,23 @@ class LocalCluster:
         first = number % len(self.urls)
         urls = ",".join(self.urls[first:] + self.urls[:first])
         name = f"worker-{number}"
-        start = partial(self._spawn, name, ["worker", "start"], {"NOETL_SERVER_URL": urls})
+        start = partial(self._spawn, name, ["worker", "start"], {"NOETL_SERVER_URL": urls}, is_worker=True)
         return ClusterProcess(name, "", self._table.log_of(PREFIX + name), start)
 
-    def _spawn(self, name: str, arguments: list[str], environ: dict[str, str]) -> subprocess.Popen[bytes]:
-        from noetl.server.http.access import admin_token
+    def _spawn(
+        self, name: str, arguments: list[str], environ: dict[str, str], *, is_worker: bool = False
+    ) -> subprocess.Popen[bytes]:
+        from noetl.server.http.access import local_worker_token
 
         command = [sys.executable, "-m", "noetl.clictl", *arguments]
-        token = {"NOETL_TOKEN": admin_token(self._home) or ""}
+        own = dict(self.environ)
+        if is_worker:  # tasks run as its user: it gets neither the database nor an admin's token
+            own |= {"NOETL_TOKEN": local_worker_token(self._home)}
+            del own["NOETL_STORE"]
         with self._table.log_of(PREFIX + name).open("ab") as log:
             return subprocess.Popen(
                 command,
-                env={**environment(), **self.environ, **token, **environ},
+                env={**environment(), **own, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -53,11 +53,17 @@ class ProcessTable:
         return next((member for member in self._alive(name) if member.name == name), None)
 
     def start(
-        self, name: str, arguments: list[str], environ: Mapping[str, str], url: str = "", keep: tuple[int, ...] = ()
+        self,
+        name: str,
+        arguments: list[str],
+        environ: Mapping[str, str],
+        url: str = "",
+        keep: tuple[int, ...] = (),
+        without: tuple[str, ...] = (),
     ) -> ProcessEntry:
         """Start a process in the background, in its own session, with its output in a log file.
 
-        `keep` are the file descriptors that it inherits."""
+        `keep` are the file descriptors that it inherits, `without` the variables that it does not inherit."""
         with self._locked():
             if self.find(name) is not None:
                 raise Conflict(f"{name} is already running; stop it with `noetl {name.partition('-')[0]} stop`")
@@ -69,7 +75,7 @@ class ProcessTable:
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=output,
-                        env={**os.environ, **environ},
+                        env={**{key: each for key, each in os.environ.items() if key not in without}, **environ},
                         start_new_session=True,
                         pass_fds=keep,
                     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
@@ -17,9 +18,10 @@ import aiohttp
 import msgspec
 
 from noetl.core.model import wire
+from noetl.core.model.ids import execution_of
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
-from noetl.errors import SecretUnavailable, StoreUnavailable
+from noetl.errors import SecretUnavailable, StoreUnavailable, read_reasons
 from noetl.transport.server_policy import ServerAddresses, ServerBusy, problem_detail, response_error
 
 log = logging.getLogger("noetl.work")
@@ -27,7 +29,9 @@ T = TypeVar("T")
 
 LARGE = 512 * 1024
 LEASING = ("/api/work/claim", "/api/work/report")  # requests whose replies carry orders
+MAX_ENDED = 10_000  # ended leases whose proofs are kept
 FIRST_DELAY, MAX_DELAY = 0.05, 5.0  # seconds between attempts
+_ENDS = frozenset(["step.done", "step.failed", "loop.iteration.done", "loop.iteration.failed"])
 _encode = msgspec.json.Encoder().encode
 
 
@@ -41,35 +45,61 @@ class HttpWorkLink:
         self._patience = patience  # seconds that a response may take in addition to the long poll
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self._worker = ""  # the name under which runs are claimed
         self._unreachable = False
+        self._session_key = secrets.token_hex(16)
+        self._proofs: dict[tuple[str, int], str] = {}  # of the leases that this worker holds
+        self._ended: dict[tuple[str, int], str] = {}  # of leases that have ended
         self.on_lost_reply: Callable[[], None] = _ignore  # called when a reply was lost that may have had orders
 
     # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
 
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
         """Lease runs."""
-        request = wire.ClaimRequest(claim, wait, self._slots)
-        return wire.unpack_orders(await self._request("claim", request, wire.OrdersReply, wait=wait))
+        self._worker = claim.worker
+        request = wire.ClaimRequest(claim, wait, self._slots, self._session_key)
+        return self._received(await self._request("claim", request, wire.OrdersReply, wait=wait))
 
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Send a heartbeat with all leases of this worker, which extends them."""
-        return await self._request("extend", wire.ExtendRequest(worker, list(runs)), HeartbeatReply)
+        request = wire.ExtendRequest(worker, list(runs), self._proofs_of(runs), self._session_key)
+        reply = await self._request("extend", request, HeartbeatReply)
+        for (run_id, epoch), proof in zip(reply.unknown, reply.proofs, strict=False):
+            self._proofs[run_id, epoch] = proof
+        lost = set(reply.lost)
+        for run in runs:
+            if run[0] in lost:
+                self._retire(run)
+        return reply
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """The runs that this worker has lost."""
-        return (await self._request("revoked", wire.RevokedRequest(worker, wait), wire.RunsReply, wait=wait)).lost
+        return (
+            await self._request(
+                "revoked", wire.RevokedRequest(worker, wait, self._session_key), wire.RunsReply, wait=wait
+            )
+        ).lost
 
     async def give_back(self, worker: str, runs: Sequence[tuple[str, int]], *, begun: Collection[str] = ()) -> None:
         """Return unfinished runs."""
-        await self._request("give-back", wire.RunsRequest(worker, list(runs), list(begun)), wire.RunsReply)
+        proofs = self._proofs_of(runs)
+        request = wire.RunsRequest(worker, list(runs), list(begun), proofs, self._session_key)
+        await self._request("give-back", request, wire.RunsReply)
+        for run in runs:
+            self._retire(run)
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Report events; returns after they are committed."""
-        request = wire.ReportRequest(worker, wire.encode_reports(reports), free)
+        runs = [(report.run_id, report.epoch) for report in reports]
+        encoded = wire.encode_reports(reports)
+        request = wire.ReportRequest(worker, encoded, free, self._proofs_of(runs), self._session_key)
         reply = await self._request("report", request, wire.ReportReply)
-        return reply.acks, wire.unpack_orders(reply.orders)
+        for report, ack in zip(reports, reply.acks, strict=False):
+            if not ack.accepted or any(event.NAME in _ENDS for event in report.events):
+                self._retire((report.run_id, report.epoch))
+        return reply.acks, self._received(reply.orders)
 
     async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
         """Send lines that tasks have printed."""
@@ -89,7 +119,9 @@ class HttpWorkLink:
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values."""
-        return await self._request("secrets", wire.SecretsRequest(execution_id, list(names)), dict[str, Any])
+        runs = [run for run in self._proofs if execution_of(run[0]) == execution_id]
+        request = wire.SecretsRequest(execution_id, list(names), self._worker, runs, self._proofs_of(runs))
+        return await self._request("secrets", request, dict[str, Any])
 
     async def close(self) -> None:
         """Close the connections."""
@@ -97,6 +129,23 @@ class HttpWorkLink:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    def _received(self, reply: wire.OrdersReply) -> list[RunOrder]:
+        """The orders of a reply; the proofs of their leases are kept."""
+        for order, proof in zip(reply.orders, reply.proofs, strict=False):
+            self._proofs[order.run_id, order.epoch] = proof
+        return wire.unpack_orders(reply)
+
+    def _retire(self, run: tuple[str, int]) -> None:
+        """Keep the proof of an ended lease for a while: its last report may be sent again."""
+        proof = self._proofs.pop((run[0], run[1]), None)
+        if proof is not None:
+            self._ended[run[0], run[1]] = proof
+            if len(self._ended) > MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
+
+    def _proofs_of(self, runs: Sequence[tuple[str, int]]) -> list[str]:
+        return [self._proofs.get((each[0], each[1])) or self._ended.get((each[0], each[1]), "") for each in runs]
 
     # ── internals ──────────────────────────────────────────────────────────────────────────
 
@@ -142,7 +191,7 @@ class HttpWorkLink:
                 return content
         detail = problem_detail(content)
         if response.status == 422 and path.endswith("/secrets"):
-            raise SecretUnavailable({"": detail})
+            raise SecretUnavailable(read_reasons(detail))
         raise response_error(url, response.status, detail)
 
 

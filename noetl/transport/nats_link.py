@@ -44,6 +44,7 @@ class NatsWorkLink(HttpWorkLink):
         poll: float = POLL_SECONDS,
     ) -> None:
         super().__init__(url, token, slots=slots)
+        self._worker = worker
         self._bus = bus
         self._key = key_of(token)
         self._nats_patience = nats_patience  # seconds that a reply may take before the request is sent over HTTP
@@ -136,7 +137,7 @@ class NatsWorkLink(HttpWorkLink):
             reply: wire.OrdersReply | wire.ReportReply = await pending
         except NoetlError:
             return  # no reply: the leases expire
-        orders = wire.unpack_orders(reply.orders if isinstance(reply, wire.ReportReply) else reply)
+        orders = self._received(reply.orders if isinstance(reply, wire.ReportReply) else reply)
         if orders:
             await self.give_back(worker, [(order.run_id, order.epoch) for order in orders])
 

@@ -229,7 +229,7 @@ class Runner:
                 sent = pending if self._sendable(active, pending) else await self._prepare_events(active, pending)
                 if action.task.effect == "at_most_once":
                     await reports.confirm(sent)
-                elif pure or action.start_recorded:
+                elif pure or (action.start_recorded and not active.order.alone):
                     reports.queue(sent)
                 else:
                     await reports.flush(sent)

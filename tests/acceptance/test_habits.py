@@ -22,8 +22,11 @@ import yaml
 from psycopg.conninfo import conninfo_to_dict
 
 import noetl
+from noetl.core.language.rewrite.format import format_text
+from noetl.core.language.rewrite.migrate.to_canonical import migrate
 from noetl.embedded import open_local
 from noetl.secrets.keychain import InstalledCredentials
+from noetl.tools.registry import specs
 from tests.e2e.api import serving
 from tests.e2e.cases import assert_part
 
@@ -47,6 +50,17 @@ def playbook(name: str, case: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_habit(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     check_case(name, CASES[name], tmp_path, request)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "refused" not in case])
+def test_the_migrated_playbook_of_a_habit_is_valid_and_formatted(name: str) -> None:
+    case = CASES[name]
+    text = playbook(name, case)
+    made = migrate(text, specs()).text
+    assert [each.message for each in noetl.validate(made) if each.severity == "error"] == []
+    assert made == text or format_text(made, specs()) == made
+    codes = {each.code for each in noetl.validate(made)}
+    assert "plugin-kind" in codes or not {code for code in codes if code.startswith("v10-")}
 
 
 def check_case(name: str, case: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -42,6 +42,7 @@ MANY = (
     + "    tool: {kind: noop}\n"
 )
 TOGETHER = MANY.replace("{mode: parallel}", "{mode: parallel, policy: {exec: local}}")
+DOOR = HEAD + "  - {step: only, tool: {kind: noop, input: {a: [door, window]}}}\n"
 FAR = HEAD + "  - {step: only, spec: {pool: far away}, tool: {kind: noop}}\n"
 
 Link = Callable[[str], WorkLink]  # a worker's name -> its link
@@ -294,7 +295,8 @@ class WorkLinkSuite:
 
     def test_secrets_are_delivered_or_reported_missing(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
-            execution_id = await orchestrator.submit(Submission(text=ONE))
+            execution_id = await orchestrator.submit(Submission(text=DOOR))
+            await claim_until(link("w"), Claim("w", 1), 1)
             assert await link("w").secrets(execution_id, ["door"]) == {"door": {"key": "sesame"}}
             await _refused(SecretUnavailable, link("w").secrets(execution_id, ["window"]))
 

@@ -11,6 +11,7 @@ import msgspec
 from noetl.core.engine.advance import fold
 from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.core.engine.capacity import slots_held
+from noetl.core.engine.snapshot import decode_state, encode_state
 from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.events import (
     ChildFinished,
@@ -60,7 +61,7 @@ def check_log(log: Sequence[Recorded]) -> Iterator[str]:
 def _signals(log: Sequence[Recorded]) -> Iterator[str]:
     """The client's signal is received once and taken at most once; a wait ends once, by a signal that arrived before."""
     received = {each.seq: each.body for each in log if isinstance(each.body, SignalReceived)}
-    names = Counter(body.name for body in received.values())
+    names = Counter(body.name for body in received.values() if body.kept)
     yield from (f"the signal {name} was received {count} times" for name, count in names.items() if count > 1)
     taken: set[int] = set()
     waiting: set[str] = set()
@@ -92,6 +93,16 @@ def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], 
         return [f"folded status {state.status}, projected {projected.status}"]
     holds, shown_holds = slots_held(state), (summary.held if summary else None) or {}
     return [] if holds == shown_holds else [f"slots in the row: {shown_holds}, by the log: {holds}"]
+
+
+def check_snapshot(log: Sequence[Recorded], playbook: Playbook) -> list[str]:
+    """A state decoded from a snapshot in the middle of the log, and folded on, is the same as the folded log."""
+    middle = len(log) // 2
+    if not middle:
+        return []
+    restored = decode_state(playbook, encode_state(fold(playbook, log[:middle])))
+    same = encode_state(fold(playbook, log[middle:], restored)) == encode_state(fold(playbook, log))
+    return [] if same else [f"a snapshot at seq {middle} gives another state"]
 
 
 def run_of(body: Event) -> str:
@@ -130,6 +141,26 @@ def _runs(log: Sequence[Recorded]) -> Iterator[str]:
             if run in ended:
                 yield f"{run} ended twice"
             ended.add(run)
+
+
+def start_is_stored(log: Sequence[Recorded], task_run: str) -> bool:
+    """Whether the log covers the start of a tool: by its `task.started`, or by a lease, for the first task under it.
+
+    The worker of an earlier lease may start its first task late, so each lease under which no task has ended counts."""
+    leases: list[bool] = []  # whether a task has ended under it
+    for each in log:
+        body: Any = each.body
+        run = run_of(body)
+        if not run or not task_run.startswith(f"{run}:"):
+            continue
+        if isinstance(body, TaskStarted):
+            if task_run_id(run, body.task, body.visit, body.attempt) == task_run:
+                return True
+        elif isinstance(body, StepStarted | IterationStarted):
+            leases.append(False)
+        elif isinstance(body, TaskDone) and leases:
+            leases[-1] = True
+    return not all(leases)
 
 
 def check_compensation(done: Sequence[Recorded], log: Sequence[Recorded], playbook: Playbook) -> Iterator[str]:

@@ -36,7 +36,7 @@ from noetl.transport.signing import key_of, read_answer, signature_of, signed_qu
 from noetl.worker import pool
 from noetl.worker.factory import create_pool
 from noetl.worker.host import HostServices
-from tests.conformance.work_link import ONE, TWO, Link, WorkLinkSuite, bodies, claim_until, done
+from tests.conformance.work_link import DOOR, ONE, TWO, Link, WorkLinkSuite, bodies, claim_until, done
 from tests.waiting import until
 
 
@@ -114,7 +114,7 @@ class Served(WorkLinkSuite):
 
     @asynccontextmanager
     async def served(self, orchestrator: Orchestrator) -> AsyncIterator[str]:
-        self.parts = AppState(orchestrator, self.tokens, specs, *[None] * 6)  # type: ignore[arg-type]  # not for workers
+        self.parts = AppState(orchestrator, self.tokens, specs, *[None] * 7)  # type: ignore[arg-type]  # not for workers
 
         async def readiness() -> list[str]:
             return []
@@ -371,7 +371,8 @@ class TestNats(OverNats):
 
     def test_secrets_are_never_sent_over_nats(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
-            execution_id = await orchestrator.submit(Submission(text=ONE))
+            execution_id = await orchestrator.submit(Submission(text=DOOR))
+            await claim_until(link("w"), Claim("w", 1), 1)
             seen: list[bytes] = []
             spy = NatsBus(self.url, prefix=self.prefix)
             for kind in ("ask", "at.*"):

@@ -32,8 +32,9 @@ def token() -> None:
 @token.command("create")
 @click.argument("name")
 @click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="Role of the token.")
+@click.option("--pool", "pools", multiple=True, help="Of a worker's token: a pool whose runs it may claim; repeatable.")
 @json_options
-def create(name: str, role: str, as_json: bool) -> None:
+def create(name: str, role: str, pools: tuple[str, ...], as_json: bool) -> None:
     """Create a token called NAME and print it; it is not shown again.
 
     viewer: read only; operator: also start, cancel, pause, signal and rerun; author: also register playbooks; admin:
@@ -41,7 +42,7 @@ def create(name: str, role: str, as_json: bool) -> None:
     """
     if not NAME.fullmatch(name):
         raise click.BadParameter(f"{name!r} is not a valid name: use letters, digits, _ . @ and -", param_hint="NAME")
-    text = _tokens().add(name, role)  # type: ignore[arg-type]
+    text = _tokens().add(name, role, pools)  # type: ignore[arg-type]
     if as_json:
         terminal.json({"name": name, "role": role, "token": text})
     else:

@@ -30,6 +30,7 @@ from noetl.cli.processes.lifecycle import (
     store_option,
     terminate,
     wait_for_interrupt,
+    worker_token_of,
 )
 from noetl.cli.target import Target, load_settings
 from noetl.errors import NoetlError
@@ -90,7 +91,7 @@ def _running(settings: Settings, flags: list[str], workers: int) -> Iterator[tup
         table.record("server", children[0].pid, url=url)
         wait_ready(url, lambda: children[0].poll() is None)
         token = admin_token_of(settings)
-        environ = {**common, "NOETL_SERVER_URL": url, "NOETL_TOKEN": token}
+        environ = {**common, "NOETL_SERVER_URL": url, "NOETL_TOKEN": worker_token_of(settings)}
         for name in free_names(table, workers):
             children.append(start_child(["worker", "start"], environ))
             table.record(name, children[-1].pid)

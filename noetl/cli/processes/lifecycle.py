@@ -281,8 +281,16 @@ def _with_server(settings: Settings) -> Settings:
     if url is None:
         running = process_table(settings).find("server")
         url = running.url if running else server_url(settings)
-    token = settings.token or admin_token_of(settings)
+    token = settings.token or worker_token_of(settings)
     return msgspec.structs.replace(settings, server_url=url, token=token)
+
+
+def worker_token_of(settings: Settings) -> str:
+    """The token of the workers on this machine, which has the role worker only."""
+    from noetl.server.http.access import local_worker_token
+
+    admin_token_of(settings)  # there is an installation
+    return local_worker_token(settings.home)
 
 
 def admin_token_of(settings: Settings) -> str:
@@ -402,13 +410,17 @@ def _log_to_stderr(settings: Settings) -> None:
     logs.configure(settings.log_format, level)
 
 
+# Settings of a server that a worker must not have in its environment: tasks run as the worker's user.
+SERVER_VARIABLES = ("NOETL_SECRET_KEY", "NOETL_STORE")
+
+
 def _start_workers(
     table: ProcessTable, settings: Settings, count: int, pool: str | None, slots: str | None
 ) -> list[ProcessEntry]:
     names = free_names(table, count)
     flags = flags_of(pool=pool, slots=slots)
     environ = _worker_environ(settings)
-    return [table.start(name, ["worker", "start", *flags], environ) for name in names]
+    return [table.start(name, ["worker", "start", *flags], environ, without=SERVER_VARIABLES) for name in names]
 
 
 def _worker_environ(settings: Settings) -> dict[str, str]:

@@ -17,7 +17,7 @@ from noetl.core.templates.template import compile_value
 DEFAULT_POOL = "default"
 PLAYBOOK = "playbook "  # prefix of the keys of playbooks
 
-_NAMING = frozenset({"auth", "credential", "credentials"})  # parameters that name a keychain entry or a credential
+NAMING = frozenset({"auth", "credential", "credentials"})  # parameters that name a keychain entry or a credential
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # does not match a DSN
 
 
@@ -46,7 +46,7 @@ def concurrency_keys_of(playbook: Playbook, step: Step) -> tuple[str, ...]:
         names.update(dict.fromkeys(_named([body.input, getattr(body, "spec", None)])))
         for task in body.tasks:
             names.update(dict.fromkeys(_named([task.input, task.spec, task.output.store])))
-            block = _block_of(task)
+            block = block_of(task)
             if block in playbook.blocks and block not in called:
                 called.add(block)
                 waiting.append(playbook.blocks[block])
@@ -55,7 +55,8 @@ def concurrency_keys_of(playbook: Playbook, step: Step) -> tuple[str, ...]:
     return (pool_key(step.pool), *sorted(credentials))
 
 
-def _block_of(task: Task) -> str:
+def block_of(task: Task) -> str:
+    """The name of the block that a task calls, or an empty text."""
     name = task.input.get("block", task.input.get("name")) if task.kind == "workbook" else None
     return name if isinstance(name, str) else ""
 
@@ -72,7 +73,7 @@ def _named(value: Any, key: str = "") -> Iterator[str]:
                 yield from (
                     part[1] for name in _names(value) if len(part := name.split(".")) > 1 and part[0] == "keychain"
                 )
-        elif key in _NAMING and _NAME.fullmatch(value):
+        elif key in NAMING and _NAME.fullmatch(value):
             yield value
     elif isinstance(value, dict):
         for name, each in value.items():

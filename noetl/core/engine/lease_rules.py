@@ -1,7 +1,8 @@
 """Leases: which runs can be claimed, and what happens to a run whose worker is lost.
 
 A claim raises the run's epoch; the event that records it is the lease. A lost worker uses up an
-attempt. After three lost workers in a row without an accepted task the run fails as poison. A task
+attempt. After two lost workers in a row without an accepted task the run is executed alone on a worker; if that
+worker is lost too, the run fails as poison. A task
 marked `at_most_once` that may have been running gets the outcome `ambiguous`, which its policy handles.
 """
 
@@ -13,14 +14,15 @@ from typing import Any
 from noetl.core.engine.capacity import CapacityCheck
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers.loops import fail_step
-from noetl.core.engine.state import PENDING, Loop, Run, State, StepRun
+from noetl.core.engine.state import PENDING, SUSPECT, Loop, Run, State, StepRun
 from noetl.core.model.events import Event, IterationFailed, IterationStarted, StepStarted, WorkerLost
 from noetl.core.model.ids import iteration_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import Block, Step
 from noetl.core.model.position import Position
 
-POISON = 3  # workers lost in a row without progress
+POISON = SUSPECT + 1  # workers lost in a row without progress, the last one while the run was alone on it
+MAX_LOST = 10  # attempts that lost workers used up; bounds the losses of a run whose tool never begins
 
 
 def is_local(state: State, step_run: StepRun) -> bool:
@@ -193,13 +195,18 @@ def end_run(state: State, env: EvaluationContext, run: Run, why: ErrorInfo) -> E
 
 
 def worker_lost(state: State, event: WorkerLost, env: EvaluationContext) -> list[Event]:
-    """Fail a run that lost three workers in a row."""
+    """Fail a run on which workers are lost although nothing else runs there.
+
+    After two losses in a row the run is executed alone, so that the runs beside it are not blamed for it."""
     run = state.open.get(iteration_id(event.step_run_id, event.path))
-    if run is None or event.returned or run.suspect < POISON:
+    if run is None or event.returned or event.stopped or run.suspect < SUSPECT:
+        return []
+    if run.suspect < POISON and run.lost < MAX_LOST:
         return []
     why = error_info(
         "worker.lost",
-        f"{run.suspect} workers in a row were lost while they executed this run; it is not retried",
+        f"{run.lost} workers in a row were lost while they executed this run, the last one while it was alone on its "
+        "worker; it is not retried",
         retryable=False,
     )
     return [end_run(state, env, run, why)]

@@ -41,6 +41,7 @@ Phase = Literal["open", "looped", "ended"]
 PENDING, OK, FAILED, SKIPPED = 0, 1, 2, 3
 CHUNK = 64 * 1024
 MAX_FAILURES = 100  # failures that a loop lists individually
+SUSPECT = 2  # workers lost in a row after which a run is executed alone
 MAX_SEEN = 1024  # reported events of one lease that repetitions are compared with
 
 

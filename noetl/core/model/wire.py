@@ -41,13 +41,16 @@ class ClaimRequest(Struct, frozen=True, omit_defaults=True):
     claim: Claim
     wait: float = 0.0
     slots: int = 0
+    session: str = ""  # random text of the worker's process: nothing else may use the worker's name
 
 
-class ExtendRequest(Struct, frozen=True):
+class ExtendRequest(Struct, frozen=True, omit_defaults=True):
     """A heartbeat for these runs, which are all runs that the worker holds."""
 
     worker: str
     runs: list[RunEpoch]
+    proofs: list[str] = field(default_factory=list)  # of the leases, in the same order
+    session: str = ""  # of the worker's process
 
 
 class RunsRequest(Struct, frozen=True, omit_defaults=True):
@@ -56,6 +59,8 @@ class RunsRequest(Struct, frozen=True, omit_defaults=True):
     worker: str
     runs: list[RunEpoch]
     begun: list[str] = field(default_factory=list)
+    proofs: list[str] = field(default_factory=list)
+    session: str = ""
 
 
 class RevokedRequest(Struct, frozen=True):
@@ -63,6 +68,7 @@ class RevokedRequest(Struct, frozen=True):
 
     worker: str
     wait: float = 0.0
+    session: str = ""
 
 
 class RunsReply(Struct, frozen=True):
@@ -76,6 +82,7 @@ class OrdersReply(Struct, frozen=True):
 
     contexts: list[RunContext]
     orders: list[RunOrder]
+    proofs: list[str] = field(default_factory=list)  # of the leases, to be presented in later requests
 
 
 class ReportRequest(Struct, frozen=True, omit_defaults=True):
@@ -84,6 +91,8 @@ class ReportRequest(Struct, frozen=True, omit_defaults=True):
     worker: str
     reports: list[WireReport]
     free: int = 0
+    proofs: list[str] = field(default_factory=list)  # of the leases, in the order of the reports
+    session: str = ""
 
     def decoded(self) -> list[Report]:
         """The reports with their events; an unknown event is a KeyError."""
@@ -118,6 +127,9 @@ class SecretsRequest(Struct, frozen=True):
 
     execution_id: str
     names: list[str] = field(default_factory=list)
+    worker: str = ""
+    runs: list[RunEpoch] = field(default_factory=list)  # the worker's leases of this execution
+    proofs: list[str] = field(default_factory=list)
 
 
 class Refusal(Struct, frozen=True):
@@ -140,8 +152,8 @@ def encode_reports(reports: Sequence[Report]) -> list[WireReport]:
     ]
 
 
-def pack_orders(orders: Sequence[RunOrder]) -> OrdersReply:
-    """Orders with each context included once."""
+def pack_orders(orders: Sequence[RunOrder], proofs: Sequence[str] = ()) -> OrdersReply:
+    """Orders with each context included once, and the proofs of their leases."""
     contexts: dict[str, RunContext] = {}
     named = []
     for order in orders:
@@ -149,7 +161,7 @@ def pack_orders(orders: Sequence[RunOrder]) -> OrdersReply:
         contexts[context.id] = context
         stub = RunContext(context.id, context.playbook, context.execution_id, context.step, context.step_run_id)
         named.append(msgspec.structs.replace(order, context=stub))
-    return OrdersReply(list(contexts.values()), named)
+    return OrdersReply(list(contexts.values()), named, list(proofs))
 
 
 def unpack_orders(reply: OrdersReply) -> list[RunOrder]:

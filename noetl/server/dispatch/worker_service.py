@@ -17,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
+from noetl.core.engine.declared_secrets import ANY, declared_secrets
 from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
 from noetl.core.model import events as ev
@@ -163,6 +164,22 @@ class WorkerService:
         state = await self.executions.get(execution_id).load()
         playbook = state.playbook
         return await self.keychain.resolve(playbook.keychain, names, workload=state.workload, file=playbook.file)
+
+    async def secrets_of_runs(
+        self, execution_id: str, worker: str, runs: Sequence[tuple[str, int]], names: Sequence[str]
+    ) -> dict[str, Any]:
+        """Keychain values for runs of an execution that are leased to a worker: the names that their steps declare."""
+        actor = self.executions.get(execution_id)
+        state = await (actor.load() if self.heartbeats is None else actor.refresh())
+        declared: set[str] = set()
+        for run_id, epoch in runs:
+            run = state.open.get(run_id)
+            if run is not None and (run.status, run.epoch, run.worker) == ("leased", epoch, worker):
+                declared |= declared_secrets(state.playbook, run.step_run.step)
+        refused = [] if ANY in declared else [name for name in names if name not in declared]
+        if refused:
+            raise SecretUnavailable(dict.fromkeys(refused, "no run that is leased to this worker declares this name"))
+        return await self.secrets(execution_id, names)
 
     async def close(self) -> None:
         """Stop watching leases."""

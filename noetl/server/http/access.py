@@ -17,7 +17,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from msgspec import Struct, structs
 
 from noetl.core.model.roles import ROLES, Role
 from noetl.errors import RequestRefused
+from noetl.server.dispatch.lease_proofs import LeaseProofs
 from noetl.transport.signing import key_of, name_of
 
 _INCLUDES: dict[Role, frozenset[Role]] = {
@@ -37,6 +38,9 @@ _INCLUDES: dict[Role, frozenset[Role]] = {
 
 ADMIN_FILE = "admin.token"
 TOKENS_FILE = "tokens.json"
+LEASE_KEY_FILE = "lease.key"
+WORKER_FILE = "worker.token"
+LOCAL_WORKERS = "local-workers"
 
 
 class Token(Struct, frozen=True):
@@ -45,6 +49,7 @@ class Token(Struct, frozen=True):
     name: str
     role: Role
     sha256: str
+    pools: tuple[str, ...] = ()  # of a worker: the pools whose runs it may claim; none: all
 
 
 class Caller(Struct, frozen=True):
@@ -52,6 +57,7 @@ class Caller(Struct, frozen=True):
 
     name: str
     role: Role
+    pools: tuple[str, ...] = ()
 
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes this role."""
@@ -72,6 +78,7 @@ class Tokens:
         self._path = os.fspath(self._file)  # used by every request
         self._known: dict[str, Token] = {}
         self._stamp: tuple[int, int] | None = None
+        self._proofs: LeaseProofs | None = None
         self._keys: dict[str, Token] = {}
         self._keys_of: dict[str, Token] | None = None
 
@@ -92,18 +99,37 @@ class Tokens:
         self._refresh()
         return list(self._known.values())
 
-    def add(self, name: str, role: Role) -> str:
+    @property
+    def proofs(self) -> LeaseProofs:
+        """The proofs of leases, with a random key of this installation that all its servers read."""
+        if self._proofs is None:
+            file = self._folder / LEASE_KEY_FILE
+            with self._locked():
+                if not file.exists():
+                    _write_private(file, secrets.token_hex(32) + "\n")
+                self._proofs = LeaseProofs(bytes.fromhex(file.read_text(encoding="ascii").strip()))
+        return self._proofs
+
+    def add(self, name: str, role: Role, pools: Sequence[str] = ()) -> str:
         """Create a token; its text is returned only here."""
         if role not in ROLES:
             raise RequestRefused(f"unknown role {role!r}; roles are {', '.join(ROLES)}")
+        if pools and role != "worker":
+            raise RequestRefused("only a token with the role worker has pools")
         with self._locked():
+            return self._add(name, role, pools)
+
+    def replace(self, name: str, role: Role) -> str:
+        """Create a token in place of one of the same name."""
+        with self._locked():
+            self._write([token for token in self.all() if token.name != name])
             return self._add(name, role)
 
-    def _add(self, name: str, role: Role) -> str:
+    def _add(self, name: str, role: Role, pools: Sequence[str] = ()) -> str:
         if any(token.name == name for token in self.all()):
             raise RequestRefused(f"a token named {name!r} already exists; remove it first")
         text = "noetl_" + secrets.token_urlsafe(32)
-        token = Token(name=name, role=role, sha256=key_of(text))
+        token = Token(name=name, role=role, sha256=key_of(text), pools=tuple(pools))
         self._write([*self._known.values(), token])
         return text
 
@@ -126,7 +152,7 @@ class Tokens:
         token = self._known.get(digest)
         if token is None or not hmac.compare_digest(token.sha256, digest):
             return None
-        return Caller(name=token.name, role=token.role)
+        return Caller(name=token.name, role=token.role, pools=token.pools)
 
     def keys(self) -> dict[str, Token]:
         """The tokens by key name (`transport.signing`), for transports that must not carry tokens."""
@@ -165,7 +191,10 @@ class Tokens:
             return
         try:
             rows = json.loads(self._file.read_text(encoding="utf-8"))["tokens"]
-            self._known = {row["sha256"]: Token(row["name"], row["role"], row["sha256"]) for row in rows}
+            self._known = {
+                row["sha256"]: Token(row["name"], row["role"], row["sha256"], tuple(row.get("pools", ())))
+                for row in rows
+            }
         except (ValueError, KeyError, TypeError) as problem:
             raise RequestRefused(f"{self._file} is damaged ({problem}); repair or remove it") from None
         self._stamp = stamp
@@ -177,6 +206,20 @@ def admin_token(folder: Path) -> str | None:
         return (folder / ADMIN_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
+
+
+def local_worker_token(folder: Path) -> str:
+    """The token of the workers on this machine (mode 0600), created at first use: a worker needs no other role."""
+    file = folder / WORKER_FILE
+    tokens = Tokens(folder)
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except OSError:
+        text = ""
+    if not text or tokens.caller(text) is None:
+        text = tokens.replace(LOCAL_WORKERS, "worker")
+        _write_private(file, text + "\n")
+    return text
 
 
 def _write_private(file: Path, text: str) -> None:

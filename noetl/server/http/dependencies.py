@@ -16,6 +16,7 @@ from noetl.runtime.tasks import cancel
 from noetl.server.answer_links import AnswerLinks
 from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
+from noetl.server.notifications.notifier import Notifier
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.resources import TriggerResources
@@ -39,6 +40,7 @@ class AppState(Struct):
     triggers: Triggers
     deliveries: Deliveries
     resources: TriggerResources
+    notifier: Notifier
     answer_links: AnswerLinks
     version: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -8,6 +8,7 @@ not fit into a message is refused as too large, and the worker repeats the reque
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.routes.worker_protocol import WORKER_CALLS, WorkerCall, WorkerRegistry
 from noetl.transport.nats_bus import NatsBus
-from noetl.transport.signing import proves, read_question, signed_answer
+from noetl.transport.signing import Question, ReplayFilter, proves, read_question, signed_answer
 
 log = logging.getLogger("noetl.api")
 
@@ -38,6 +39,7 @@ class NatsWorkerEndpoint:
         self._bus = bus
         self._state = state
         self._workers = workers
+        self._replays = ReplayFilter()
         self._listeners: set[str] = set()  # workers that are notified over NATS
         self._decoders = {name: msgspec.json.Decoder(call.body) for name, call in WORKER_CALLS.items()}
 
@@ -56,25 +58,28 @@ class NatsWorkerEndpoint:
         if question is None or token is None or not proves(question, token.sha256, name):
             # There is no key to sign with, so the reason is sent unsigned.
             return b"!" + _encode(Refusal(401, "the request is not signed with a known token"))
+        if not self._replays.is_new(question, time.time()):
+            refusal = _encode(Refusal(409, "the request was sent before, or its time differs from the server's"))
+            return signed_answer(token.sha256, question.signature, b"!" + refusal)
         if not Caller(token.name, token.role).may("worker"):
             refusal = _encode(
                 Refusal(403, f"the role worker is required; the token {token.name!r} has the role {token.role}")
             )
             return signed_answer(token.sha256, question.signature, b"!" + refusal)
         call = WORKER_CALLS.get(name)
-        body = await self._call(name, call, question.body)
+        body = await self._call(name, call, question, Caller(token.name, token.role, token.pools))
         return signed_answer(token.sha256, question.signature, body)
 
-    async def _call(self, name: str, call: WorkerCall | None, body: bytes) -> bytes:
+    async def _call(self, name: str, call: WorkerCall | None, question: Question, caller: Caller) -> bytes:
         if call is None or call.http_only:
             return b"!" + _encode(Refusal(404, f"{name} is not available over NATS"))
         state = self._state()
         try:
-            request = self._decoders[name].decode(body)
+            request = self._decoders[name].decode(question.body)
             if len(self._listeners) >= MAX_LISTENERS:
                 self._listeners.clear()  # active workers are added again with their next request
             self._listeners.add(request.claim.worker if name == "claim" else request.worker)
-            reply = await call.handle(state, self._workers, request)
+            reply = await call.handle(state, self._workers, request, caller)
             return await self._encode_reply(request, reply)
         except msgspec.DecodeError as wrong:
             return b"!" + _encode(Refusal(422, f"invalid {call.body.__name__}: {wrong}"))

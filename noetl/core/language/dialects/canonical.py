@@ -28,7 +28,7 @@ from noetl.core.language.syntax.grammar import (
     Shape,
 )
 from noetl.core.language.syntax.set_blocks import read_scoped, read_set
-from noetl.core.language.syntax.tasks import read_output, read_tool, split_rule
+from noetl.core.language.syntax.tasks import read_output, read_sets, read_tool, split_rule
 from noetl.core.language.syntax.tree import (
     AdmitRuleSyntax,
     AdmitSyntax,
@@ -316,8 +316,7 @@ def _read_body(reader: Reader, body: BodySyntax, fields: Fields) -> None:
     if "tool" in fields:
         body.has_tool = True
         body.items = read_tool(reader, fields["tool"][1], body.name, f"{body.path}/tool")
-    if "set" in fields:
-        body.sets = read_set(reader, fields["set"][1], f"{body.path}/set")
+    body.sets = read_sets(reader, fields, body.path)
 
 
 _PERCENT = re.compile(r"\d+(\.\d+)?\s*%")

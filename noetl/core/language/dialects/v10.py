@@ -16,6 +16,7 @@ KEYS: dict[tuple[str, str], ReplacedKey] = {
         "`args` of an arc is v10 syntax",
         "write `set: {ctx.<name>: ...}` and read it in the target's `input`",
     ),
+    ("step", "set_ctx"): ReplacedKey("v10-set-ctx", "`set_ctx` is v10 syntax", "write `set: {ctx.<name>: ...}`"),
     ("directive", "set_ctx"): ReplacedKey("v10-set-ctx", "`set_ctx` is v10 syntax", "write `set: {ctx.<name>: ...}`"),
     ("directive", "set_iter"): ReplacedKey(
         "v10-set-iter", "`set_iter` is v10 syntax", "write `set: {iter.<name>: ...}`"

@@ -221,6 +221,7 @@ _shape(
         "set": Key("set", "Assignments after the step ends, whether it succeeds or fails."),
         "next": Key("shape", "The router: which arcs tokens take.", shape="next"),
         "args": Key("any", "", state="v10", instead="input"),
+        "set_ctx": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}"),
         "assert": Key("any", "", state="reserved"),
     },
 )

@@ -311,11 +311,12 @@ def read_rule(reader: Reader, node: Node, path: str) -> RuleSyntax | None:
         for key, (_, value) in fields.items()
         if key in ("attempts", "backoff", "delay", "max_delay", "to", "message", "kind")
     }
-    rule.sets = _directive_sets(reader, fields, rule.then_path)
+    rule.sets = read_sets(reader, fields, rule.then_path)
     return rule
 
 
-def _directive_sets(reader: Reader, fields: Fields, path: str) -> list[SetSyntax]:
+def read_sets(reader: Reader, fields: Fields, path: str) -> list[SetSyntax]:
+    """The assignments of a rule or a step: `set`, and v10's keys that name the scope."""
     sets: list[SetSyntax] = []
     for word, scope in (("set_ctx", "ctx"), ("set_iter", "iter"), ("set_step", "step")):
         if word in fields:

@@ -18,15 +18,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope
 
+from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model import wire
-from noetl.core.model.work import HeartbeatReply
+from noetl.core.model.outcome import error_info
+from noetl.core.model.work import HeartbeatReply, ReportAck
+from noetl.errors import RoleRequired
 from noetl.runtime.tasks import cancel
+from noetl.server.dispatch.dispatcher import pool_name
 from noetl.server.dispatch.worker_service import WorkerService
+from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import AppState, require_role
 from noetl.server.http.middleware.fast_path import RawResponse, RawRoute
 from noetl.server.orchestrator.service import Orchestrator
 
 MAX_WAIT = 30.0
+NOT_PROVED = "the request does not prove that the run is leased to this worker"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -45,9 +51,19 @@ class WorkerRegistry:
     """Workers that recently claimed runs from this server."""
 
     FORGET_AFTER = 3600.0
+    MAX_OWNERS = 100_000
 
     def __init__(self) -> None:
+        self._owners: dict[str, tuple[str, str]] = {}  # worker -> token and session
         self._seen: dict[str, WorkerInfo] = {}
+
+    def identify(self, caller: Caller, worker: str, session: str) -> None:
+        """Bind a worker's name to the token and the process that use it first; another one is refused."""
+        known = self._owners.setdefault(worker, (caller.name, session))
+        if known != (caller.name, session):
+            raise RoleRequired(f"the worker {worker!r} belongs to another token or process")
+        if len(self._owners) > self.MAX_OWNERS:
+            del self._owners[next(iter(self._owners))]
 
     def record_claim(self, request: wire.ClaimRequest, at: float) -> None:
         """Record a claim and the slots it offers."""
@@ -72,7 +88,7 @@ class WorkerRegistry:
         return sorted(self._seen.values(), key=lambda each: -each.last_seen)
 
 
-Handler = Callable[[AppState, WorkerRegistry, Any], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
+Handler = Callable[[AppState, WorkerRegistry, Any, Caller], Awaitable[msgspec.Struct | bytes | dict[str, Any]]]
 
 
 def raw_routes(state: Callable[[], AppState], workers: WorkerRegistry) -> list[RawRoute]:
@@ -88,7 +104,7 @@ def _route(name: str, call: WorkerCall, state: Callable[[], AppState], workers: 
             decoded = decoder.decode(data)
         except msgspec.DecodeError as wrong:
             raise HTTPException(422, f"invalid {call.body.__name__}: {wrong}") from None
-        handling = call.handle(state(), workers, decoded)
+        handling = call.handle(state(), workers, decoded, scope["state"]["caller"])
         if getattr(decoded, "wait", 0) > 0:
             return await _unless_disconnected(receive, state(), decoded, handling)
         return RawResponse(_encode(await handling))
@@ -114,43 +130,91 @@ async def _unless_disconnected(
         await cancel(waiting, disconnected)
 
 
-async def _claim(state: AppState, workers: WorkerRegistry, request: wire.ClaimRequest) -> wire.OrdersReply:
+async def _claim(
+    state: AppState, workers: WorkerRegistry, request: wire.ClaimRequest, caller: Caller
+) -> wire.OrdersReply:
+    worker, pool = request.claim.worker, pool_name(request.claim.pool) or DEFAULT_POOL
+    if caller.pools and pool not in caller.pools:
+        raise RoleRequired(f"the token {caller.name!r} may not claim runs of the pool {pool!r}")
+    workers.identify(caller, worker, request.session)
     workers.record_claim(request, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = state.orchestrator.work.claim(request.claim, wait=wait)
-    return wire.pack_orders(await (state.unless_stopping(waiting, []) if wait else waiting))
+    orders = await (state.unless_stopping(waiting, []) if wait else waiting)
+    return wire.pack_orders(orders, state.tokens.proofs.for_orders(caller.name, worker, orders))
 
 
-async def _extend(state: AppState, workers: WorkerRegistry, request: wire.ExtendRequest) -> HeartbeatReply:
+async def _extend(
+    state: AppState, workers: WorkerRegistry, request: wire.ExtendRequest, caller: Caller
+) -> HeartbeatReply:
+    workers.identify(caller, request.worker, request.session)
     workers.record_contact(request.worker, time.time())
-    return await state.orchestrator.work.extend(request.worker, request.runs)
+    proofs = state.tokens.proofs
+    proved = proofs.checks(caller.name, request.worker, request.runs, request.proofs)
+    runs = [run for run, is_proved in zip(request.runs, proved, strict=True) if is_proved]
+    reply = await state.orchestrator.work.extend(request.worker, runs)
+    refused = [run for run, is_proved in zip(request.runs, proved, strict=True) if not is_proved]
+    unknown = [run for run in reply.unknown if tuple(run) not in {tuple(each) for each in refused}]
+    given = [proofs.make(caller.name, request.worker, run_id, epoch) for run_id, epoch in unknown]
+    lost = [*reply.lost, *(run_id for run_id, _ in refused)]
+    return HeartbeatReply(lost, unknown, reply.term, given)
 
 
-async def _revoked(state: AppState, workers: WorkerRegistry, request: wire.RevokedRequest) -> wire.RunsReply:
+async def _revoked(
+    state: AppState, workers: WorkerRegistry, request: wire.RevokedRequest, caller: Caller
+) -> wire.RunsReply:
+    workers.identify(caller, request.worker, request.session)
     workers.record_contact(request.worker, time.time())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = state.orchestrator.work.revoked(request.worker, wait=wait)
     return wire.RunsReply(await (state.unless_stopping(waiting, []) if wait else waiting))
 
 
-async def _give_back(state: AppState, workers: WorkerRegistry, request: wire.RunsRequest) -> wire.RunsReply:
-    await state.orchestrator.work.give_back(request.worker, request.runs, begun=request.begun)
-    return wire.RunsReply([])
+async def _give_back(
+    state: AppState, workers: WorkerRegistry, request: wire.RunsRequest, caller: Caller
+) -> wire.RunsReply:
+    workers.identify(caller, request.worker, request.session)
+    proved = state.tokens.proofs.checks(caller.name, request.worker, request.runs, request.proofs)
+    runs = [run for run, is_proved in zip(request.runs, proved, strict=True) if is_proved]
+    await state.orchestrator.work.give_back(request.worker, runs, begun=request.begun)
+    return wire.RunsReply(
+        [run_id for (run_id, _), is_proved in zip(request.runs, proved, strict=True) if not is_proved]
+    )
 
 
-async def _report(state: AppState, workers: WorkerRegistry, request: wire.ReportRequest) -> wire.ReportReply:
-    workers.record_contact(request.worker, time.time())
-    verdicts, orders = await state.orchestrator.work.report(request.worker, request.decoded(), free=request.free)
-    return wire.ReportReply(verdicts, wire.pack_orders(orders))
+async def _report(
+    state: AppState, workers: WorkerRegistry, request: wire.ReportRequest, caller: Caller
+) -> wire.ReportReply:
+    worker = request.worker
+    workers.identify(caller, worker, request.session)
+    workers.record_contact(worker, time.time())
+    reports = request.decoded()
+    runs = [(report.run_id, report.epoch) for report in reports]
+    proved = state.tokens.proofs.checks(caller.name, worker, runs, request.proofs)
+    accepted = [report for report, is_proved in zip(reports, proved, strict=True) if is_proved]
+    if accepted or not reports:
+        verdicts, orders = await state.orchestrator.work.report(worker, accepted, free=request.free)
+    else:
+        verdicts, orders = [], []
+    given = iter(verdicts)
+    acks = [
+        next(given) if is_proved else ReportAck(report.run_id, False, error_info("auth", NOT_PROVED))
+        for report, is_proved in zip(reports, proved, strict=True)
+    ]
+    return wire.ReportReply(acks, wire.pack_orders(orders, state.tokens.proofs.for_orders(caller.name, worker, orders)))
 
 
-async def _logs(state: AppState, workers: WorkerRegistry, request: wire.LogsRequest) -> wire.RunsReply:
+async def _logs(state: AppState, workers: WorkerRegistry, request: wire.LogsRequest, caller: Caller) -> wire.RunsReply:
     await state.orchestrator.work.logs(request.worker, request.number, request.chunks)
     return wire.RunsReply([])
 
 
-async def _secrets(state: AppState, workers: WorkerRegistry, request: wire.SecretsRequest) -> dict[str, Any]:
-    return await state.orchestrator.work.secrets(request.execution_id, request.names)
+async def _secrets(
+    state: AppState, workers: WorkerRegistry, request: wire.SecretsRequest, caller: Caller
+) -> dict[str, Any]:
+    proved = state.tokens.proofs.checks(caller.name, request.worker, request.runs, request.proofs)
+    runs = [run for run, is_proved in zip(request.runs, proved, strict=True) if is_proved]
+    return await state.orchestrator.work.secrets_of_runs(request.execution_id, request.worker, runs, request.names)
 
 
 def content_routes(state: Callable[[], AppState]) -> list[Route]:

@@ -80,6 +80,8 @@ class _V10Migration:
             self._inputs(step)
         for body in self.syntax.bodies():
             self._rename_args(body.node)
+            if isinstance(body.node, Mapping):
+                self._sets(body.node)
             for task in body.tasks():
                 self._rename_args(task.node)
                 for rule in task.rules:

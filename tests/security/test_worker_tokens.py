@@ -1,0 +1,175 @@
+"""Class "worker tokens": a token acts only for its own workers, pools and leases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from noetl.core.engine.declared_secrets import ANY, declared_secrets
+from noetl.core.language.compile import compile_playbook
+from noetl.core.model.work import Claim
+from noetl.errors import AccessRefused, RequestRefused, SecretUnavailable
+from noetl.server.http.access import Tokens, local_worker_token
+from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.orchestrator.submissions import Submission
+from noetl.tools.registry import specs
+from noetl.transport.http_link import HttpWorkLink
+from noetl.transport.signing import MAX_SKEW, STAMP, ReplayFilter, key_of, proves, read_question, signed_question
+from tests.conformance.work_link import DOOR, HEAD, ONE, claim_until, done
+from tests.transport.test_work_links import Served
+
+
+class TestTokens(Served):
+    @asynccontextmanager
+    async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[str]:
+        async with self.served(orchestrator) as url:
+            yield url
+
+    def attack(self, text: str, calls) -> None:
+        """Lease a run of the playbook to the worker `victim`, and run `calls(attacker, victim, order)`."""
+
+        async def scenario(orchestrator: Orchestrator, url: str) -> None:
+            await orchestrator.submit(Submission(text=text))
+            victim = HttpWorkLink(url, self.token)
+            (order,) = await claim_until(victim, Claim("victim", 1), 1)
+            attackers = [HttpWorkLink(url, self.token), HttpWorkLink(url, self.tokens.add("second", "worker"))]
+            try:
+                for attacker in attackers:
+                    await calls(attacker, victim, order)
+                acks, _ = await victim.report("victim", [done(order)])
+                assert [ack.accepted for ack in acks] == [True]
+            finally:
+                for link in (victim, *attackers):
+                    await link.close()
+
+        self._run(scenario, {"door": "sesame"})
+
+    def test_a_report_needs_the_proof_of_the_lease(self) -> None:
+        async def calls(attacker, victim, order):
+            for worker in ("victim", "attacker"):
+                try:
+                    acks, _ = await attacker.report(worker, [done(order)])
+                except AccessRefused:
+                    continue
+                assert [ack.accepted for ack in acks] == [False]
+
+        self.attack(ONE, calls)
+
+    def test_give_back_and_extend_need_the_proof_of_the_lease(self) -> None:
+        async def calls(attacker, victim, order):
+            run = (order.run_id, order.epoch)
+            for worker in ("victim", "attacker"):
+                for call in (attacker.give_back, attacker.extend):
+                    try:
+                        reply = await call(worker, [run])
+                    except AccessRefused:
+                        continue
+                    assert reply is None or order.run_id in reply.lost
+            assert (await victim.extend("victim", [run])).lost == []
+
+        self.attack(ONE, calls)
+
+    def test_secrets_need_a_lease_and_a_declaration(self) -> None:
+        async def calls(attacker, victim, order):
+            execution_id = order.context.execution_id
+            with pytest.raises(SecretUnavailable):
+                await attacker.secrets(execution_id, ["door"])
+            attacker._worker, attacker._proofs = "victim", {(order.run_id, order.epoch): "0" * 32}
+            with pytest.raises(SecretUnavailable):
+                await attacker.secrets(execution_id, ["door"])
+            assert await victim.secrets(execution_id, ["door"])
+            with pytest.raises(SecretUnavailable, match="declares this name"):
+                await victim.secrets(execution_id, ["another_credential"])
+
+        self.attack(DOOR, calls)
+
+    def test_a_worker_name_belongs_to_its_first_user(self) -> None:
+        async def calls(attacker, victim, order):
+            for call in (attacker.claim(Claim("victim", 1), wait=0), attacker.revoked("victim", wait=0)):
+                with pytest.raises(AccessRefused):
+                    await call
+
+        self.attack(ONE, calls)
+
+    def test_a_token_claims_only_from_its_pools(self) -> None:
+        async def scenario(orchestrator: Orchestrator, url: str) -> None:
+            link = HttpWorkLink(url, self.tokens.add("reports only", "worker", ["reports"]))
+            try:
+                assert await link.claim(Claim("a", 1, "reports"), wait=0) == []
+                for pool in ("default", "gpu"):
+                    with pytest.raises(AccessRefused):
+                        await link.claim(Claim("b", 1, pool), wait=0)
+            finally:
+                await link.close()
+
+        self._run(scenario)
+
+
+for _name in [each for each in dir(Served) if each.startswith("test_")]:
+    setattr(TestTokens, _name, None)  # the conformance suite runs in tests/transport
+
+
+def test_only_tokens_of_workers_have_pools(tmp_path: Path) -> None:
+    with pytest.raises(RequestRefused):
+        Tokens.prepare(tmp_path).add("x", "viewer", ["a"])
+
+
+def test_workers_of_this_machine_have_a_token_of_their_own(tmp_path: Path) -> None:
+    tokens = Tokens.prepare(tmp_path)
+    text = local_worker_token(tmp_path)
+    caller = tokens.caller(text)
+    assert caller is not None and caller.role == "worker" and not caller.may("viewer")
+    assert local_worker_token(tmp_path) == text
+    assert (tmp_path / "worker.token").stat().st_mode & 0o077 == 0
+    tokens.proofs.make("a", "b", "c", 1)
+    assert (tmp_path / "lease.key").stat().st_mode & 0o077 == 0
+
+
+def test_proofs_differ_by_token_worker_run_and_epoch(tmp_path: Path) -> None:
+    proofs = Tokens.prepare(tmp_path).proofs
+    given = ("token", "worker", "run", 1)
+    proof = proofs.make(*given)
+    for other in (("t2", "worker", "run", 1), ("token", "w2", "run", 1), ("token", "worker", "r2", 1)):
+        assert proofs.make(*other) != proof
+    assert proofs.checks("token", "worker", [("run", 1), ("run", 2)], [proof, proof]) == [True, False]
+    assert proofs.checks("token", "worker", [("run", 1)], []) == [False]
+    assert Tokens(tmp_path).proofs.make(*given) == proof  # another server of the installation
+
+
+def test_a_recorded_question_is_refused() -> None:
+    key = key_of("token")
+    question = read_question(signed_question(key, "claim", b"{}"))
+    assert question is not None and proves(question, key, "claim") and question.body == b"{}"
+    now = int(question.stamp[16:], 16) / 1000
+    replays = ReplayFilter()
+    assert replays.is_new(question, now)
+    assert not replays.is_new(question, now)
+    assert not ReplayFilter().is_new(question, now + MAX_SKEW + 1)
+    assert not ReplayFilter().is_new(question, now - MAX_SKEW - 1)
+    for stamp in (b"0" * STAMP, b"z" * STAMP):
+        assert not proves(question._replace(stamp=stamp), key, "claim")
+        assert not ReplayFilter().is_new(question._replace(stamp=stamp), now)
+    assert read_question(b"short") is None
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        ("{step: a, tool: {kind: postgres, auth: pg, query: select 1}}", {"pg"}),
+        ("{step: a, tool: {kind: noop, input: {x: '{{ keychain.k }}'}}}", {"k"}),
+        ("{step: a, tool: {kind: postgres, auth: '{{ workload.db }}', query: select 1}}", {ANY}),
+        ("{step: a, tool: {kind: secrets, name: '{{ workload.db }}'}}", {ANY}),
+    ],
+)
+def test_declared_secrets(step, expected):
+    text = (
+        HEAD.replace("workflow:", "keychain: [{name: k, kind: env, var: K}]\nworkload: {db: x}\nworkflow:")
+        + f"  - {step}\n"
+    )
+    compiled = compile_playbook(text, file="", specs=specs())
+    assert compiled.playbook is not None
+    assert expected <= declared_secrets(compiled.playbook, compiled.playbook.steps[0])
+    assert (ANY in expected) or ANY not in declared_secrets(compiled.playbook, compiled.playbook.steps[0])
