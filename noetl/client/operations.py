@@ -116,7 +116,8 @@ class ForkOptions(TypedDict, total=False):
 
     version: int | str | None
     payload: Mapping[str, Any] | None  # instead of that of the execution
-    changes: Mapping[str, Any] | None  # merged over the payload
+    changes: Mapping[str, Any] | None  # replaces some keys of the payload
+    merge: Mapping[str, Any] | None  # is merged into the payload
 
 
 class RerunOptions(ForkOptions, total=False):

@@ -60,7 +60,7 @@ def rerun(
 
     if failed and from_step is not None:
         raise click.UsageError("give --from or --failed, not both")
-    fields = {"from_step": from_step, "failed": failed, "version": version, "changes": read_payload(payload, sets)}
+    fields = {"from_step": from_step, "failed": failed, "version": version, "merge": read_payload(payload, sets)}
     return _start_again(target, execution_id, fields, as_json, **how)
 
 
@@ -92,7 +92,7 @@ def fork(
     """
     from noetl.cli.inputs import read_payload
 
-    fields = {"at": at, "version": version, "changes": read_payload(payload, sets)}
+    fields = {"at": at, "version": version, "merge": read_payload(payload, sets)}
     return _start_again(target, execution_id, fields, as_json, **how)
 
 

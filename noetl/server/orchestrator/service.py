@@ -192,12 +192,12 @@ class Orchestrator:
         else:
             kept = RerunSource(state.execution_id)
         kept, plan = plan_of(kept, state, playbook, source.version)
-        payload = dict(earlier.payload if request.payload is None else request.payload)
+        payload = {**(earlier.payload if request.payload is None else request.payload), **request.changes}
         return Submission(
             text=source.text,
             file=source.file,
             version=source.version,
-            payload=deep_merge(payload, request.changes),
+            payload=deep_merge(payload, request.merge),
             entry_step=None if kept.tokens else kept.from_step or earlier.entry_step,
             return_step=earlier.return_step if earlier.return_step in playbook.steps_by_name else None,
             rerun=kept,

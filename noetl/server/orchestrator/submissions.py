@@ -43,8 +43,9 @@ class Submission(Struct, frozen=True):
 class RerunRequest(Struct, frozen=True):
     """A request to run an execution again: as a whole, from a step, what failed, or from an event of its log (a fork).
 
-    `payload` replaces that of the execution, `changes` are merged over it. `version` is another version of the
-    playbook in the catalog (`latest`: the newest); None: the text of the execution."""
+    `payload` replaces that of the execution, `changes` replaces some of its keys, and `merge` is merged into it.
+    `version` is another version of the playbook in the catalog (`latest`: the newest); None: the text of the
+    execution."""
 
     execution_id: str
     from_step: str | None = None
@@ -53,6 +54,7 @@ class RerunRequest(Struct, frozen=True):
     version: int | str | None = None
     payload: dict[str, Any] | None = None
     changes: dict[str, Any] = field(default_factory=dict)
+    merge: dict[str, Any] = field(default_factory=dict)
 
 
 async def source_of(submission: Submission, catalog: Catalog) -> Source:

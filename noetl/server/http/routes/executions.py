@@ -53,26 +53,28 @@ class SignalBody(Body):
 
 
 class RerunBody(Body):
-    """Options of a rerun; `changes` are merged over the payload of the execution, `payload` replaces it."""
+    """Options of a rerun."""
 
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     from_step: str | None = Field(default=None, alias="from")
     failed: bool = False
-    version: int | str | None = None
-    payload: dict[str, Any] | None = None
-    changes: dict[str, Any] = {}
-    dry_run: bool = False
+    version: int | str | None = Field(default=None, description="a version in the catalog, or `latest`")
+    payload: dict[str, Any] | None = Field(default=None, description="replaces the payload of the execution")
+    changes: dict[str, Any] = Field(default={}, description="replaces some keys of the payload")
+    merge: dict[str, Any] = Field(default={}, description="is merged into the payload")
+    dry_run: bool = Field(default=False, description="answer with the plan, and start nothing")
 
 
 class ForkBody(Body):
     """Options of a fork."""
 
     at: int = Field(ge=1, le=2**53)
-    version: int | str | None = None
-    payload: dict[str, Any] | None = None
-    changes: dict[str, Any] = {}
-    dry_run: bool = False
+    version: int | str | None = Field(default=None, description="a version in the catalog, or `latest`")
+    payload: dict[str, Any] | None = Field(default=None, description="replaces the payload of the execution")
+    changes: dict[str, Any] = Field(default={}, description="replaces some keys of the payload")
+    merge: dict[str, Any] = Field(default={}, description="is merged into the payload")
+    dry_run: bool = Field(default=False, description="answer with the plan, and start nothing")
 
 
 @router.get("/api/executions", summary="List executions, newest first")
