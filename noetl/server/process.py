@@ -28,6 +28,7 @@ from noetl.settings import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from noetl.runtime.clock import Clock
     from noetl.secrets.keychain import InstalledCredentials
     from noetl.server.composition import Stores
     from noetl.server.http.dependencies import AppState
@@ -60,6 +61,13 @@ class _Backends(NamedTuple):
     credentials: InstalledCredentials
     keychain: Keychain
     bus: NatsBus | None
+
+    def clock(self) -> Clock:
+        """The time of the control plane: that of the database if several servers share one."""
+        from noetl.runtime.clock import RealClock, ShiftedClock
+
+        cluster = self.cluster
+        return RealClock() if cluster is None else ShiftedClock(RealClock(), lambda: cluster.skew)
 
 
 class Server:
@@ -148,7 +156,6 @@ class Server:
 
     @asynccontextmanager
     async def _running(self, app: FastAPI) -> AsyncIterator[None]:
-        from noetl.runtime.clock import RealClock
         from noetl.runtime.event_loop import freeze_gc
         from noetl.runtime.tasks import running
         from noetl.server.http.dependencies import AppState
@@ -162,10 +169,10 @@ class Server:
         from noetl.server.scheduling.webhooks import Webhooks
         from noetl.tools.registry import specs
 
-        clock = RealClock()
         async with AsyncExitStack() as closing:
             self._begin_tracing(closing)
             backends = self._open_backends(closing)
+            clock = backends.clock()
             watch = MappedDecisionWatch(Path(self.settings.home) / "deciding")
             closing.callback(watch.close)
             orchestrator = await self._build_orchestrator(backends, watch)
@@ -266,6 +273,7 @@ class Server:
             backends.stores,
             specs,
             keychain=backends.keychain,
+            clock=backends.clock(),
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
             options=Options(
                 lease_seconds=self.settings.server_lease_seconds,
@@ -285,7 +293,6 @@ class Server:
     async def _run(self, state: AppState, backends: _Backends, closing: AsyncExitStack) -> None:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
-        from noetl.runtime.clock import RealClock
         from noetl.runtime.tasks import running
         from noetl.server.lifecycle import recovery
         from noetl.server.lifecycle.external_changes import watch_external_changes
@@ -295,7 +302,7 @@ class Server:
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
         from noetl.server.scheduling.sources.manager import TriggerSources
 
-        clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
+        clock, cluster, stores, orchestrator = backends.clock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
         await self._give_up_poisoned(orchestrator, backends.locks)
         owned = backends.locks.acquire_orphans if backends.locks else None
