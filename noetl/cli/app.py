@@ -46,6 +46,7 @@ COMMANDS: dict[str, str] = {
     "schedule": "admin.schedule:schedule",
     "webhook": "admin.webhook:webhook",
     "trigger": "admin.trigger:trigger",
+    "notify": "admin.notify:notify",
     "limit": "admin.limit:limit",
     "credential": "admin.credential:credential",
     "token": "admin.token:token",

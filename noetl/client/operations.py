@@ -455,6 +455,32 @@ class Operations:
         """Start another execution with the payload of a delivery."""
         return _document((yield Request("POST", _item("deliveries", id) + "/replay")))
 
+    # ── notifications ───────────────────────────────────────────────────────────────────
+
+    def notifications(self) -> Pages[Document]:
+        """All notification rules, by name."""
+        return Pages("/api/notifications", _document)
+
+    def notification(self, name: str) -> Operation[Document]:
+        """A notification rule."""
+        return _document((yield Request("GET", _item("notifications", name))))
+
+    def put_notification(self, name: str, definition: Mapping[str, Any]) -> Operation[Document]:
+        """Create a notification rule, or replace it."""
+        return _document((yield Request("PUT", _item("notifications", name), dict(definition))))
+
+    def test_notification(self, name: str) -> Operation[Document]:
+        """Send a test message to the channel of a rule."""
+        return _document((yield Request("POST", _item("notifications", name) + "/test")))
+
+    def remove_notification(self, name: str) -> Operation[None]:
+        """Delete a notification rule."""
+        yield Request("DELETE", _item("notifications", name))
+
+    def notification_deliveries(self, name: str, *, limit: int | None = None) -> Pages[Document]:
+        """The messages of a notification rule, newest first."""
+        return Pages(_item("notifications", name) + "/deliveries", _document, {}, "before", limit)
+
     # ── webhooks ────────────────────────────────────────────────────────────────────────
 
     def add_webhook(self, path: str, **options: Unpack[WebhookOptions]) -> Operation[Document]:

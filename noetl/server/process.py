@@ -158,16 +158,8 @@ class Server:
     async def _running(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.runtime.event_loop import freeze_gc
         from noetl.runtime.tasks import running
-        from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
         from noetl.server.lifecycle.decision_watch import MappedDecisionWatch
-        from noetl.server.scheduling.deliveries import Deliveries
-        from noetl.server.scheduling.kinds import KINDS
-        from noetl.server.scheduling.resources import TriggerResources
-        from noetl.server.scheduling.schedules import Schedules
-        from noetl.server.scheduling.trigger_service import Triggers
-        from noetl.server.scheduling.webhooks import Webhooks
-        from noetl.tools.registry import specs
 
         async with AsyncExitStack() as closing:
             self._begin_tracing(closing)
@@ -177,22 +169,7 @@ class Server:
             closing.callback(watch.close)
             orchestrator = await self._build_orchestrator(backends, watch)
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
-            triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
-            deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock)
-            schedules = Schedules(triggers, deliveries, clock)
-            webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
-            self._state = AppState(
-                orchestrator=orchestrator,
-                tokens=self.tokens,
-                specs=specs,
-                credentials=backends.credentials,
-                schedules=schedules,
-                webhooks=webhooks,
-                triggers=triggers,
-                deliveries=deliveries,
-                resources=TriggerResources(deliveries, schedules, webhooks),
-                version=__version__,
-            )
+            self._state = self._build_state(orchestrator, backends)
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)
             await closing.enter_async_context(running(operations.sample_forever()))
@@ -203,6 +180,51 @@ class Server:
             freeze_gc()
             yield
         self._state = None
+
+    def _build_state(self, orchestrator: Orchestrator, backends: _Backends) -> AppState:
+        """Construct the services that routes use."""
+        from noetl.runtime.clock import RealClock
+        from noetl.runtime.network_policy import AddressPolicy
+        from noetl.server.http.dependencies import AppState
+        from noetl.server.notifications.channels import Channels
+        from noetl.server.notifications.notifier import Notifier
+        from noetl.server.notifications.rules import Rules
+        from noetl.server.scheduling.deliveries import Deliveries
+        from noetl.server.scheduling.kinds import KINDS
+        from noetl.server.scheduling.resources import TriggerResources
+        from noetl.server.scheduling.schedules import Schedules
+        from noetl.server.scheduling.trigger_service import Triggers
+        from noetl.server.scheduling.webhooks import Webhooks
+        from noetl.tools.registry import specs
+
+        clock = RealClock()
+        triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
+        allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
+        notifier = Notifier(
+            Rules(backends.triggers, clock),
+            backends.deliveries,
+            triggers,
+            orchestrator,
+            Channels(backends.credentials, allows),
+            clock,
+            backends.cluster,
+        )
+        deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock, notifier)
+        schedules = Schedules(triggers, deliveries, clock)
+        webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
+        return AppState(
+            orchestrator=orchestrator,
+            tokens=self.tokens,
+            specs=specs,
+            credentials=backends.credentials,
+            schedules=schedules,
+            webhooks=webhooks,
+            triggers=triggers,
+            deliveries=deliveries,
+            resources=TriggerResources(deliveries, schedules, webhooks),
+            notifier=notifier,
+            version=__version__,
+        )
 
     def _begin_tracing(self, closing: AsyncExitStack) -> None:
         from noetl.observability import tracing
@@ -320,12 +342,21 @@ class Server:
             cluster=cluster,
         )
         scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
-        sources = TriggerSources(state.deliveries, orchestrator, backends.credentials, clock, leadership=cluster)
+        sources = TriggerSources(
+            state.deliveries,
+            orchestrator,
+            backends.credentials,
+            clock,
+            leadership=cluster,
+            listener=state.notifier,
+            reporter=state.notifier,
+        )
         periodic = running(
             watch_external_changes(orchestrator, owned),
             retention,
             run_schedules(scheduler),
             sources.run(),
+            state.notifier.run(),
             WaitTimers(orchestrator, clock, cluster, owned).run(),
         )
         await closing.enter_async_context(periodic)

@@ -21,7 +21,7 @@ from noetl.core.model import wire
 from noetl.core.model.ids import execution_of
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
-from noetl.errors import SecretUnavailable, StoreUnavailable
+from noetl.errors import SecretUnavailable, StoreUnavailable, read_reasons
 from noetl.transport.server_policy import ServerAddresses, ServerBusy, problem_detail, response_error
 
 log = logging.getLogger("noetl.work")
@@ -191,7 +191,7 @@ class HttpWorkLink:
                 return content
         detail = problem_detail(content)
         if response.status == 422 and path.endswith("/secrets"):
-            raise SecretUnavailable({"": detail})
+            raise SecretUnavailable(read_reasons(detail))
         raise response_error(url, response.status, detail)
 
 

@@ -161,7 +161,7 @@ class LocalBackend:
     async def playbook(self, path: str, version: int | None = None) -> StoredPlaybook:
         found = await self._orchestrator.catalog.registered(path, version)
         if found is None:
-            raise NotFound(f"there is no playbook {path!r}" + (f" version {version}" if version else ""))
+            raise await self._orchestrator.catalog.unknown(path, version)
         return found
 
     async def add_schedule(self, path: str, cron: str, **options: Unpack[ScheduleOptions]) -> Document:

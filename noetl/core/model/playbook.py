@@ -299,6 +299,7 @@ class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
     blocks: dict[str, Block] = field(default_factory=dict)
     locations: dict[str, Location] = field(default_factory=dict, name="places")
     file: str = ""
+    shown: str = ""  # the file as messages show it; default: `file`
     digest: str = ""
     metadata: dict[str, Value] = field(default_factory=dict)
 
@@ -326,5 +327,5 @@ class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
     def where(self, path: str) -> str:
         """`file:line:column` of a node, for error messages."""
         location = self.location(path)
-        name = shown_file(self.file) or self.path
+        name = self.shown or shown_file(self.file) or self.path
         return f"{name}:{location.line}:{location.column}" if location else name

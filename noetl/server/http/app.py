@@ -24,6 +24,7 @@ from noetl.server.http.routes import (
     executions,
     health,
     limits,
+    notifications,
     operations,
     playbooks,
     results,
@@ -58,7 +59,7 @@ def create_app(
     )
     for module in (
         executions, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
-        webhooks, triggers, limits, results, session, health, operations, openapi, web_page,
+        webhooks, triggers, notifications, limits, results, session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

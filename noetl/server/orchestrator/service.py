@@ -166,19 +166,27 @@ class Orchestrator:
         from_step: str | None = None,
         *,
         payload: Mapping[str, Any] | None = None,
+        changes: Mapping[str, Any] | None = None,
+        version: int | str | None = None,
         key: str | None = None,
     ) -> str:
-        """Run the same playbook again; with `from_step` start there and reuse the results of earlier steps."""
+        """Run the same playbook again; with `from_step` start there and reuse the results of earlier steps.
+
+        `payload` replaces the payload of the request, `changes` replaces some of its keys. `version` is a version of
+        the playbook in the catalog instead of the one that ran, or `latest`."""
         state = await self.state(execution_id)
         request = state.request
         assert request is not None
-        source = await self.catalog.source(request.playbook)
+        if version is None:
+            source = await self.catalog.source(request.playbook)
+        else:
+            source = await self.catalog.find(request.path, version)
         return await self.submit(
             Submission(
                 text=source.text,
                 file=source.file,
-                version=request.version,
-                payload=dict(request.payload if payload is None else payload),
+                version=request.version if version is None else source.version,
+                payload={**(request.payload if payload is None else payload), **(changes or {})},
                 entry_step=from_step or request.entry_step,
                 return_step=request.return_step,
                 key=key,

@@ -104,6 +104,14 @@ class Deliveries:
         """Record something that starts no execution, also when it arrives again."""
         await self._end(await self.receive(trigger, key, {}, due=float("inf"), **document), "skipped", reason)
 
+    async def check_later(self, trigger: Trigger, kind: str, key: str, due: float, **document: Any) -> None:
+        """Record a check of a delivery at a later time, as a row of another kind."""
+        now = self._clock.now()
+        data = msgspec.json.encode(document)
+        await self.store.add(
+            Delivery(self._next_id(now), kind, trigger.name, f"{kind}:{trigger.key(key)}", now, data, due=due)
+        )
+
     async def has_room(self, trigger: Trigger) -> bool:
         """Whether the source of a trigger may be read: not too many of its deliveries are pending."""
         return (await self.store.counts(trigger.KIND, trigger.name)).get("pending", 0) < MAX_PENDING
@@ -178,6 +186,10 @@ class Deliveries:
         self.triggers.changed.set()
         await self._process(trigger.KIND, trigger.name)
         return await self.store.get(delivery.id) or delivery
+
+    def list_ends(self) -> None:
+        """List ends of executions as news from now on, without waiting for the next look at the triggers."""
+        self._orchestrator.actors.news.enabled = True
 
     async def drop_pending(self, kind: str, name: str, reason: str) -> None:
         """Skip all pending deliveries of a trigger."""

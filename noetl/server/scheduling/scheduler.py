@@ -18,7 +18,7 @@ from noetl.errors import NoetlError, StoreUnavailable, TemplateError
 from noetl.runtime.clock import Clock
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.deliveries import Deliveries
-from noetl.server.scheduling.schedules import KIND, Schedule
+from noetl.server.scheduling.schedules import KIND, LATE, Schedule
 from noetl.server.scheduling.triggers import decode
 from noetl.storage.ports.cluster import LeaderLease
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
@@ -78,6 +78,11 @@ class Scheduler(msgspec.Struct, eq=False):
         chosen = _caught_up(schedule, ticks, now)
         if len(chosen) < len(ticks):
             log.info("schedule %s: %d missed ticks are dropped", schedule.name, len(ticks) - len(chosen))
+        if schedule.deadline is not None:
+            for tick in dict.fromkeys((*chosen, *ticks[-1:])):
+                await self._deliveries.check_later(
+                    schedule, LATE, schedule.tick_key(tick), tick + schedule.deadline, tick=tick
+                )
         for tick in (*schedule.queued, *chosen):
             await self._record(schedule, tick, missed=now - tick > ON_TIME_SECONDS)
         next_at = cron.next(now) if ticks else schedule.next_at

@@ -27,6 +27,9 @@ MAX_DEPTH = 32  # executions that start each other
 class StatusListener(Protocol):
     """Receives new statuses of executions."""
 
+    async def is_active(self) -> bool:
+        """Whether it wants to know of them."""
+
     async def status_changed(self, execution: ExecutionSummary) -> None:
         """An execution has ended or waits; called at least once, until it returns."""
 
