@@ -164,7 +164,6 @@ class Server:
         async with AsyncExitStack() as closing:
             self._begin_tracing(closing)
             backends = self._open_backends(closing)
-            clock = backends.clock()
             watch = MappedDecisionWatch(Path(self.settings.home) / "deciding")
             closing.callback(watch.close)
             orchestrator = await self._build_orchestrator(backends, watch)
@@ -183,7 +182,6 @@ class Server:
 
     def _build_state(self, orchestrator: Orchestrator, backends: _Backends) -> AppState:
         """Construct the services that routes use."""
-        from noetl.runtime.clock import RealClock
         from noetl.runtime.network_policy import AddressPolicy
         from noetl.server.http.dependencies import AppState
         from noetl.server.notifications.channels import Channels
@@ -197,7 +195,7 @@ class Server:
         from noetl.server.scheduling.webhooks import Webhooks
         from noetl.tools.registry import specs
 
-        clock = RealClock()
+        clock = backends.clock()
         triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
         allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
         notifier = Notifier(
