@@ -38,6 +38,7 @@ from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.rerun import RerunPlan, failed_source, fork_source, step_source
 from noetl.server.orchestrator.rerun import plan as plan_of
+from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.server.orchestrator.submissions import RerunRequest, Submission
 from noetl.server.read_models.step_table import StepTables
 from noetl.server.read_models.summaries import Progress
@@ -68,6 +69,7 @@ class Orchestrator:
     background: BackgroundTasks
     step_tables: StepTables
     limits: Limits | None = None
+    schemas: SchemaRegistry | None = None
 
     def __post_init__(self) -> None:
         self.store = self.actors.store
@@ -249,10 +251,10 @@ class Orchestrator:
 
     async def explain(self, execution_id: str) -> Explanation:
         """A summary sentence, its reasons, and the path of the tokens; those of the child that made it fail too."""
-        from noetl.server.read_models.explain import explain, failed_child
+        from noetl.server.read_models.explain import MAX_EVENTS, explain, failed_child
 
         state = await self.state(execution_id)
-        log = await self.events(execution_id)
+        log = await self.events(execution_id, max(0, state.seq - MAX_EVENTS), MAX_EVENTS)
         reached = await self.limits.reached(state) if self.limits else None
         explanation = explain(state, log, self.actors.clock.now(), reached)
         child = failed_child(log) if state.finished == "failed" else None
