@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.events import instant
+from noetl.core.model.playbook import Playbook
 from noetl.errors import NoetlError, NotFound, StoreUnavailable, TemplateError
 from noetl.runtime.clock import Clock
 from noetl.server.lifecycle.children import FINAL
@@ -90,8 +91,9 @@ class Notifier:
         """A trigger could not start an execution or receive anything."""
         title = f"{trigger.KIND} {trigger.name} does not work: {problem}"
         details = {"trigger": f"{trigger.KIND}/{trigger.name}", "problem": problem}
+        labels = await self._trigger_labels(trigger)
         await self.report(
-            Incident("dead_trigger", f"dead:{key}", trigger.path, self._clock.now(), title, trigger.labels, details)
+            Incident("dead_trigger", f"dead:{key}", trigger.path, self._clock.now(), title, labels, details)
         )
 
     async def report(self, incident: Incident) -> int:
@@ -227,9 +229,7 @@ class Notifier:
 
     async def _labels(self, execution: ExecutionSummary) -> dict[str, str]:
         """The labels of the playbook, and those of the trigger that started the execution."""
-        playbook = await self._orchestrator.catalog.load(execution.playbook)
-        given = playbook.metadata.get("labels")
-        labels = {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
+        labels = _labels(await self._orchestrator.catalog.load(execution.playbook))
         delivery = await self._outbox.by_key(execution.key) if execution.key else None
         if delivery is not None and delivery.kind in self._triggers.kinds:
             try:
@@ -237,6 +237,17 @@ class Notifier:
             except NotFound:
                 pass  # it was removed
         return labels
+
+    async def _trigger_labels(self, trigger: Trigger) -> dict[str, str]:
+        """The labels of a trigger and of the playbook that it starts, if that exists."""
+        catalog = self._orchestrator.catalog
+        try:
+            source = await catalog.find(trigger.path, trigger.version)
+            return _labels(await catalog.compile(source, legacy=True)) | trigger.labels
+        except StoreUnavailable:
+            raise
+        except NoetlError:
+            return trigger.labels
 
     async def _check_deadlines(self, name: str) -> None:
         """Report the ticks of a schedule whose executions have not succeeded by the deadline."""
@@ -251,13 +262,13 @@ class Notifier:
             if not isinstance(schedule, Schedule) or in_time:
                 await self._outbox.save(msgspec.structs.replace(row, status="skipped", due=None))
                 continue
-            await self.report(self._late(schedule, tick, execution, row.key))
+            await self.report(await self._late(schedule, tick, execution, row.key))
             changed = msgspec.structs.replace(
                 row, status="sent", due=None, execution_id=execution.execution_id if execution else None
             )
             await self._outbox.save(changed)
 
-    def _late(self, schedule: Schedule, tick: float, execution: ExecutionSummary | None, key: str) -> Incident:
+    async def _late(self, schedule: Schedule, tick: float, execution: ExecutionSummary | None, key: str) -> Incident:
         state = f"execution {execution.execution_id} is {execution.status}" if execution else "it has not started"
         if execution is not None and execution.status in FINAL:
             state = f"execution {execution.execution_id} ended as {execution.status}"
@@ -268,7 +279,8 @@ class Notifier:
             "deadline": instant(tick + (schedule.deadline or 0.0)),
             "execution_id": execution.execution_id if execution else None,
         }
-        return Incident("late", key, schedule.path, self._clock.now(), title, schedule.labels, details)
+        labels = await self._trigger_labels(schedule)
+        return Incident("late", key, schedule.path, self._clock.now(), title, labels, details)
 
     # ── internals ───────────────────────────────────────────────────────────────────────
 
@@ -299,6 +311,11 @@ def _with(row: Delivery, *, status: Any = "pending", due: float | None, **docume
     if status == "sent":
         data.pop("error", None)
     return msgspec.structs.replace(row, status=status, due=due, data=msgspec.json.encode(data))
+
+
+def _labels(playbook: Playbook) -> dict[str, str]:
+    given = playbook.metadata.get("labels")
+    return {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
 
 
 def _id(key: str) -> str:

@@ -91,9 +91,14 @@ class Deliveries:
         while not await self.store.add(delivery):
             known = await self.store.by_key(delivery.key)
             if known is not None:
-                return known
+                return await self._reopened(known, delivery) if known.status == "failed" else known
             delivery = msgspec.structs.replace(delivery, id=self._next_id(now))
         return delivery
+
+    async def _reopened(self, failed: Delivery, again: Delivery) -> Delivery:
+        """A delivery that could not start and has arrived again: it is tried again."""
+        reopened = msgspec.structs.replace(failed, status="pending", due=again.due, data=again.data)
+        return reopened if await self.store.save(reopened, was="failed") else await self.store.get(failed.id) or failed
 
     async def reject(self, trigger: Trigger, key: str, reason: str, **document: Any) -> Delivery:
         """Record a delivery whose payload cannot be made, as failed."""
