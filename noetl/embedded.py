@@ -20,7 +20,6 @@ from noetl.core.model.events import Recorded
 from noetl.core.model.ids import process_of
 from noetl.core.model.playbook import Limits
 from noetl.core.model.reference import STORED, Reference, is_stored
-from noetl.core.model.tool import ToolFunction
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
 from noetl.server.composition import Options, Stores, build_orchestrator
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from noetl.core.language.diagnostics import Diagnostic
     from noetl.settings import Settings
     from noetl.storage.sqlite.process_locks import ProcessLocks
+    from noetl.worker.factory import ToolSource
     from noetl.worker.host import TaskObserver
     from noetl.worker.pool import Pool
 
@@ -178,7 +178,7 @@ async def open_local(
     work: bool = True,
     resume: bool | str = False,
     observer: TaskObserver | None = None,
-    load: Callable[[str], ToolFunction] | None = None,
+    tools: ToolSource | None = None,
     keychain: Keychain | None = None,
     clock: Clock | None = None,
     **fields: Unpack[SettingFields],
@@ -187,8 +187,8 @@ async def open_local(
 
     `store` is `memory:`, `sqlite:///path` or the path of a file; missing fields are read from the settings.
     `work=False` opens it only for queries and commands. `resume` continues all orphaned executions, or the named one
-    and the others of its process; Conflict when that process is alive. `observer` receives the output of tools. `load`,
-    `keychain` and `clock` replace the installation's own, for tests."""
+    and the others of its process; Conflict when that process is alive. `observer` receives the output of tools.
+    `tools`, `keychain` and `clock` replace the installation's own, for tests."""
     from noetl.runtime.clock import RealClock
     from noetl.runtime.resources import close_loop_resources
     from noetl.runtime.tasks import running
@@ -230,7 +230,7 @@ async def open_local(
         closing.push_async_callback(orchestrator.close)
         if work:
             await orchestrator.load_limits()
-            pool = _create_pool(orchestrator, results, settings, observer, load, clock or RealClock())
+            pool = _create_pool(orchestrator, results, settings, observer, tools, clock or RealClock())
             closing.push_async_callback(close_loop_resources)
             closing.push_async_callback(pool.stop, grace=0.0)
             await pool.start()
@@ -272,7 +272,7 @@ def _create_pool(
     results: ResultStore,
     settings: Settings,
     observer: TaskObserver | None,
-    load: Callable[[str], ToolFunction] | None,
+    tools: ToolSource | None,
     clock: Clock,
 ) -> Pool:
     from noetl.worker.bundles import BundleFolders
@@ -286,7 +286,7 @@ def _create_pool(
         bundles=BundleFolders(settings.home / "bundles"),
     )
     worker = f"local-{os.getpid()}"
-    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=settings.slots, load=load)
+    return create_pool(orchestrator.work, services, worker=worker, clock=clock, slots=settings.slots, tools=tools)
 
 
 async def find_file(path: str, caller: str) -> tuple[str, str] | None:

@@ -86,7 +86,7 @@ class ExecutionFollower:
             if before == self._seen != reported:
                 for text in (await self._backend.execution(self._id))["waits_for"]:
                     reported = self._seen
-                    self._display.log(text)
+                    self._display.log(f"waits: {text}")
             before = self._seen
 
     def _timed_out(self) -> None:

@@ -36,6 +36,7 @@ from noetl.server.orchestrator.execution_actor import ActorDependencies, load_st
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.rerun import rerun_source
+from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.server.orchestrator.submissions import Submission
 from noetl.server.read_models.step_table import StepTables
 from noetl.server.read_models.summaries import Progress
@@ -66,6 +67,7 @@ class Orchestrator:
     background: BackgroundTasks
     step_tables: StepTables
     limits: Limits | None = None
+    schemas: SchemaRegistry | None = None
 
     def __post_init__(self) -> None:
         self.store = self.actors.store
@@ -166,19 +168,27 @@ class Orchestrator:
         from_step: str | None = None,
         *,
         payload: Mapping[str, Any] | None = None,
+        changes: Mapping[str, Any] | None = None,
+        version: int | str | None = None,
         key: str | None = None,
     ) -> str:
-        """Run the same playbook again; with `from_step` start there and reuse the results of earlier steps."""
+        """Run the same playbook again; with `from_step` start there and reuse the results of earlier steps.
+
+        `payload` replaces the payload of the request, `changes` replaces some of its keys. `version` is a version of
+        the playbook in the catalog instead of the one that ran, or `latest`."""
         state = await self.state(execution_id)
         request = state.request
         assert request is not None
-        source = await self.catalog.source(request.playbook)
+        if version is None:
+            source = await self.catalog.source(request.playbook)
+        else:
+            source = await self.catalog.find(request.path, version)
         return await self.submit(
             Submission(
                 text=source.text,
                 file=source.file,
-                version=request.version,
-                payload=dict(request.payload if payload is None else payload),
+                version=request.version if version is None else source.version,
+                payload={**(request.payload if payload is None else payload), **(changes or {})},
                 entry_step=from_step or request.entry_step,
                 return_step=request.return_step,
                 key=key,

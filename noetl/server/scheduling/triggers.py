@@ -27,7 +27,7 @@ from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
 from noetl.core.templates.template import compile_value
-from noetl.errors import NotFound, RequestRefused, TemplateError
+from noetl.errors import RequestRefused, TemplateError
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.ports.triggers import StoredTrigger
 
@@ -148,8 +148,7 @@ def check_template(trigger: Trigger, names: Mapping[str, Any], readable: str) ->
 async def check_registered(catalog: Catalog, path: str, version: int | None) -> None:
     """NotFound when the catalog does not have the playbook."""
     if await catalog.registered(path, version) is None:
-        which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
-        raise NotFound(f"there is no {which} in the catalog; register it with `noetl register FILE`")
+        raise await catalog.unknown(path, version)
 
 
 def name_after(path: str) -> str:

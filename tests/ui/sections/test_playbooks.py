@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from noetl.server.http.access import Tokens
 from devcluster.servers import free_port
+from noetl.server.http.access import Tokens
 from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 

@@ -64,8 +64,8 @@ def test_the_cause_is_the_failed_step_and_not_a_cancelled_one(opened: Opened, cl
     execution = started(cluster, BRANCHES)
     cluster.finished(execution)
     page = opened(f"/executions/{execution}").page
-    result = page.get_by_role("region", name="Why")
-    expect(result).to_contain_text("beta")
+    result = page.get_by_role("tabpanel", name="Failure")
+    expect(result).to_contain_text("in step beta")
     expect(result).to_contain_text("rate table is empty")
     expect(result).not_to_contain_text("alpha failed")
     expect(result).not_to_contain_text("gamma failed")
@@ -150,7 +150,9 @@ def test_pages_say_that_the_server_is_away_and_recover(opened: Opened, cluster: 
 
 def test_schedules_fit_a_phone(opened: Opened, cluster: Cluster):
     path = registered(cluster, QUIET)
-    cluster.ask("POST", "/api/schedules", {"path": path, "cron": "0 6 * * *", "tz": "Europe/Amsterdam", "name": "phone"})
+    cluster.ask(
+        "POST", "/api/schedules", {"path": path, "cron": "0 6 * * *", "tz": "Europe/Amsterdam", "name": "phone"}
+    )
     tab = opened("/operations/schedules", width=390, height=844)
     expect(tab.page.get_by_text("phone", exact=True)).to_be_visible()
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390

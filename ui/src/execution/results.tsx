@@ -55,8 +55,9 @@ export function Results({ requested, step, onSelect }: Props) {
   );
 }
 
-function OutputView({ output }: { output: Output }) {
-  const { status: _, data, ref, error, ...helpers } = output;
+export function OutputView({ output, quietly = false }: { output: Output; quietly?: boolean }) {
+  const { status: _, data, ref, error, meta, ...rest } = output;
+  const helpers = Object.fromEntries(Object.entries(meta === undefined ? rest : { ...rest, meta }).filter(([, value]) => hasValue(value)));
   return (
     <>
       {error && (
@@ -65,11 +66,13 @@ function OutputView({ output }: { output: Output }) {
           <p>{error.message}</p>
         </div>
       )}
-      {ref ? <Stored reference={ref} /> : data === null || data === undefined ? !error && <p class="quiet">No output.</p> : <Value value={data} />}
-      {Object.keys(helpers).length > 0 && <JsonTree value={helpers} name="details" open={0} />}
+      {ref ? <Stored reference={ref} /> : data === null || data === undefined ? !error && (!quietly || !Object.keys(helpers).length) && <p class="quiet">{quietly ? "None." : "No output."}</p> : <Value value={data} />}
+      {Object.keys(helpers).length > 0 && <JsonTree value={helpers} name="details" open={quietly ? 2 : 0} />}
     </>
   );
 }
+
+const hasValue = (value: unknown): boolean => value !== null && value !== undefined && (typeof value !== "object" || Object.values(value).some((each) => each !== null && each !== undefined));
 
 /** A value as a table where it is one (or has `rows`), else as a tree. */
 export function Value({ value }: { value: unknown }) {
@@ -124,6 +127,22 @@ function Pager({ from, step, more, go, total }: { from: number; step: number; mo
       </Button>
     </div>
   );
+}
+
+/** A stored JSON value, such as the input of a task, as a tree. */
+export function StoredValue({ reference }: { reference: Reference }) {
+  const [value, setValue] = useState<{ data: unknown } | null>(null);
+  const [problem, setProblem] = useState<unknown>(null);
+  const name = encoded(reference);
+  useEffect(() => {
+    const leaving = new AbortController();
+    fetchWhole(name, leaving.signal)
+      .then(setValue)
+      .catch((error) => leaving.signal.aborted || setProblem(error));
+    return () => leaving.abort();
+  }, [name]);
+  if (problem) return <ErrorState problem={problem} />;
+  return value ? <JsonTree value={value.data} open={2} /> : <Loading what="Loading stored value" />;
 }
 
 /** A payload in the result store: shown in ranges, with a download of the whole. */
@@ -183,7 +202,7 @@ async function fetchWhole(name: string, signal: AbortSignal) {
 }
 
 /** The reference for the URL: JSON in URL-safe base64. */
-function encoded(reference: Reference): string {
+export function encoded(reference: Reference): string {
   const bytes = new TextEncoder().encode(JSON.stringify(reference));
   let text = "";
   bytes.forEach((byte) => (text += String.fromCharCode(byte)));

@@ -94,7 +94,8 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
   const [checked, setChecked] = useState<Checked | null>(null);
   const [lost, setLost] = useState<Problem | null>(null);
   const [net, setNet] = useState<Net | null>(null);
-  const [target, setTarget] = useState<{ line: number; column: number } | null>(null);
+  const { query } = useLocation();
+  const [target, setTarget] = useState<{ line: number; column: number } | null>(() => (Number(query.get("line")) ? { line: Number(query.get("line")), column: 1 } : null));
   const [legacy, setLegacy] = useState(false);
   const [running, setRunning] = useState(false);
   const [conflict, setConflict] = useState<Stored | null>(null);

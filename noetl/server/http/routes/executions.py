@@ -16,6 +16,7 @@ from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of, started_response
 from noetl.server.http.routes.execute import MAX_KEY
+from noetl.server.http.routes.operations import Operations
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
 from noetl.storage.ports.events import ExecutionFilter
@@ -54,7 +55,9 @@ class RerunBody(Body):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     from_step: str | None = Field(default=None, alias="from")
-    payload: dict[str, Any] | None = None
+    payload: dict[str, Any] | None = Field(default=None, description="replaces the payload of the execution")
+    changes: dict[str, Any] | None = Field(default=None, description="replaces some keys of the payload")
+    version: int | str | None = Field(default=None, description="a version in the catalog, or `latest`")
 
 
 @router.get("/api/executions", summary="List executions, newest first")
@@ -77,12 +80,14 @@ async def executions(
 
 
 @router.get("/api/executions/{execution_id}", summary="Get an execution: steps, ctx, output")
-async def execution(state: App, _: Viewer, execution_id: ExecutionId) -> Response:
+async def execution(state: App, _: Viewer, request: Request, execution_id: ExecutionId) -> Response:
     """The current state of the execution."""
     orchestrator = state.orchestrator
     summary = await orchestrator.summary(execution_id)
     progress = await orchestrator.progress(execution_id)
-    return json_response(execution_document(summary, progress, await orchestrator.waits_for(summary)))
+    operations: Operations = request.app.state.operations
+    waits = [*await orchestrator.waits_for(summary), *await operations.missing_workers(summary)]
+    return json_response(execution_document(summary, progress, waits))
 
 
 @router.get("/api/executions/{execution_id}/events", summary="Events of the log")
@@ -198,7 +203,12 @@ async def rerun(
     """Starts a new execution; with `from`, the results of earlier steps are reused."""
     body = body or RerunBody()
     started = await state.orchestrator.rerun(
-        execution_id, body.from_step, payload=body.payload, key=f"http:{key}" if key else None
+        execution_id,
+        body.from_step,
+        payload=body.payload,
+        changes=body.changes,
+        version=body.version,
+        key=f"http:{key}" if key else None,
     )
     return started_response(started)
 
