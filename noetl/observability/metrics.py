@@ -196,6 +196,7 @@ COLLECTED = Counter("noetl_results_collected_total", "Stored results that were d
 LOG_LINES = Counter("noetl_task_log_lines_total", "Lines of tasks that were stored.")
 LOG_LINES_DROPPED = Counter("noetl_task_log_lines_dropped_total", "Lines of tasks that were dropped.")
 DROPPED = Counter("noetl_executions_dropped_total", "Ended executions that retention removed.")
+CLOCK_SKEW = Gauge("noetl_clock_skew_seconds", "How far the clock of this server is ahead of that of the database.")
 REQUESTS = Counter("noetl_http_requests_total", "Requests, by route and status.", "method", "route", "status")
 REQUEST = Histogram("noetl_http_request_seconds", "Time to the first byte of an answer, without long polls.")
 

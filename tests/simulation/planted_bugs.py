@@ -125,11 +125,11 @@ def _() -> Any:
 def _() -> Any:
     perform = EffectHandler._perform
 
-    def forgetful(self: Any, execution_id: str, effects: Any, path: str) -> None:
+    def forgetful(self: Any, execution_id: str, effects: Any, path: str, **more: Any) -> None:
         state = self.executions.get(execution_id).state
         lost = {run.id for run in state.open.values() if run.epoch} if state else set()
         rest = [each for each in effects if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
-        perform(self, execution_id, rest, path)
+        perform(self, execution_id, rest, path, **more)
 
     return _replace(EffectHandler, perform, forgetful)
 

@@ -205,6 +205,8 @@ def why(execution_id: str, target: Target, as_json: bool) -> None:
     for title, lines in (("because", found["because"]), ("path", found["way"])):
         if lines:
             terminal.data(f"\n{title}")
+        if title == "path" and found.get("way_omitted"):
+            terminal.data(f"  ... (`noetl events {found['execution_id']}` prints the whole log)")
         for line in lines:
             terminal.data(f"  {line}")
 

@@ -242,10 +242,10 @@ class Orchestrator:
 
     async def explain(self, execution_id: str) -> Explanation:
         """A summary sentence, its reasons, and the path of the tokens; those of the child that made it fail too."""
-        from noetl.server.read_models.explain import explain, failed_child
+        from noetl.server.read_models.explain import MAX_EVENTS, explain, failed_child
 
         state = await self.state(execution_id)
-        log = await self.events(execution_id)
+        log = await self.events(execution_id, max(0, state.seq - MAX_EVENTS), MAX_EVENTS)
         reached = await self.limits.reached(state) if self.limits else None
         explanation = explain(state, log, self.actors.clock.now(), reached)
         child = failed_child(log) if state.finished == "failed" else None
