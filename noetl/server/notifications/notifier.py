@@ -22,6 +22,7 @@ import msgspec
 from noetl.core.model.events import instant
 from noetl.core.model.playbook import Playbook
 from noetl.errors import NoetlError, NotFound, StoreUnavailable, TemplateError
+from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.notifications.channels import Channels, NotSent
@@ -41,6 +42,7 @@ LEADER_ROLE, LEADER_SECONDS = "notifications", 10.0
 RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 3600.0, 3600.0, 3600.0)
 MAX_GROUP = 1000  # occurrences in one message
 SHOWN = 20  # of them listed
+OCCURRENCE_OF = {"failed": "failed", "waiting": "waiting", "success": "recovered"}  # by status
 RULES_SECONDS = 1.0  # how long the rules are cached
 
 
@@ -81,7 +83,8 @@ class Notifier:
 
     async def status_changed(self, execution: ExecutionSummary) -> None:
         """An execution has ended or waits: record what rules want to know of it. Children are part of their caller."""
-        if execution.parent is not None:
+        wanted = {on for rule in await self._rules() for on in rule.on}
+        if execution.parent is not None or OCCURRENCE_OF.get(execution.status) not in wanted:
             return
         incident = await self._incident_of(execution)
         if incident is not None:
@@ -167,6 +170,7 @@ class Notifier:
             await self._retry(rule, rows, str(problem))
             return
         log.info("notification rule %s sent %d occurrences", name, len(rows))
+        metrics.NOTIFICATIONS.add(len(rows), "sent")
         for row in rows:
             await self._outbox.save(_with(row, status="sent", due=None, answer=answer, sent_at=self._clock.now()))
 
@@ -180,6 +184,7 @@ class Notifier:
         for row in rows:
             attempts = msgspec.json.decode(row.data, type=_Row).attempts + 1
             if attempts > len(RETRY_SECONDS):
+                metrics.NOTIFICATIONS.add(1, "failed")
                 log.error("notification rule %s gives up after %d attempts: %s", rule.name, attempts, problem)
                 await self._outbox.save(_with(row, status="failed", due=None, error=problem, attempts=attempts))
                 continue
