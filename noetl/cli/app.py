@@ -24,7 +24,7 @@ COMMANDS: dict[str, str] = {
     "migrate": "playbooks.format:migrate",
     "plan": "playbooks.graph:plan",
     "graph": "playbooks.graph:graph",
-    "schema": "playbooks.validate:schema",
+    "schema": "admin.schema:schema",
     "test": "playbooks.test:test",
     "executions": "executions.inspect:executions",
     "status": "executions.inspect:status",

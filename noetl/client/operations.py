@@ -408,6 +408,21 @@ class Operations:
         """Remove a limit."""
         yield Request("DELETE", _limit(subject, name))
 
+    # ── schemas ─────────────────────────────────────────────────────────────────────────
+
+    def register_schema(self, name: str, schema: Document, compatible: str = "backward") -> Operation[Document]:
+        """Register a version of a JSON Schema; Conflict if it is not compatible with the newest version."""
+        body = {"json_schema": schema, "compatible": compatible}
+        return _document((yield Request("PUT", f"/api/schemas/{quote(name)}", body)))
+
+    def schemas(self) -> Pages[Document]:
+        """The newest version of each schema, by name."""
+        return Pages("/api/schemas", _document)
+
+    def schema(self, name: str) -> Operation[Document]:
+        """A version of a schema (`orders/v2`), or the newest one (`orders`)."""
+        return _document((yield Request("GET", f"/api/schemas/{quote(name)}")))
+
     # ── triggers ────────────────────────────────────────────────────────────────────────
 
     def triggers(self, kind: str | None = None) -> Pages[Document]:

@@ -13,6 +13,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -116,6 +117,10 @@ class HttpWorkLink:
     async def bundle_file(self, digest: str) -> bytes:
         """The content of a file of a bundle."""
         return await self._send_until_done("GET", f"/api/work/files/{digest}", None, 0.0)
+
+    async def schema(self, reference: str) -> bytes:
+        """A registered schema."""
+        return await self._send_until_done("GET", f"/api/work/schemas/{quote(reference)}", None, 0.0)
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values."""

@@ -142,6 +142,15 @@ class Backend(Protocol):
     async def remove_limit(self, subject: str, name: str) -> None:
         """Remove a limit."""
 
+    async def register_schema(self, name: str, schema: Document, compatible: str = "backward") -> Document:
+        """Register a version of a JSON Schema."""
+
+    async def schemas(self) -> list[Document]:
+        """The newest version of each schema."""
+
+    async def schema(self, name: str) -> Document:
+        """A version of a schema (`orders/v2`), or the newest one."""
+
 
 async def find_execution(backend: Backend, execution_id: str) -> ExecutionSummary:
     """The execution of an id; `last` is the newest one that is not a child."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from noetl.core.model.bundle import Bundle
     from noetl.embedded import LocalEngine
     from noetl.server.concurrency.limits import Limits
+    from noetl.server.orchestrator.schema_registry import SchemaRegistry
     from noetl.server.read_models.summaries import RunResult
     from noetl.server.scheduling.schedules import Schedules
 
@@ -215,6 +216,26 @@ class LocalBackend:
     async def remove_limit(self, subject: str, name: str) -> None:
         await self._limits.remove(subject, name)
 
+    async def register_schema(self, name: str, schema: Document, compatible: str = "backward") -> Document:
+        from noetl.server.orchestrator.schema_registry import document as schema_document
+
+        return dict(schema_document(await self._schemas.register(name, schema, compatible=compatible, by=AUTHOR)))
+
+    async def schemas(self) -> list[Document]:
+        from noetl.server.orchestrator.schema_registry import document as schema_document
+
+        found: list[Document] = []
+        while page := await self._schemas.list(after=found[-1]["name"] if found else None, limit=PAGE_SIZE):
+            found += [dict(schema_document(each)) for each in page]
+        return found
+
+    async def schema(self, name: str) -> Document:
+        from noetl.server.orchestrator.schema_registry import document as schema_document
+
+        found = await self._schemas.find(name)
+        numbers = [each.version for each in await self._schemas.versions(found.name)]
+        return {**schema_document(found), "versions": numbers}
+
     async def _changed(self, execution_id: str, change: Awaitable[object]) -> ExecutionSummary:
         await change
         return await self.summary(execution_id)
@@ -241,6 +262,13 @@ class LocalBackend:
         return Schedules(
             triggers, Deliveries(open_deliveries(orchestrator.store), triggers, orchestrator, clock), clock
         )
+
+    @property
+    def _schemas(self) -> SchemaRegistry:
+        schemas = self._orchestrator.schemas
+        if schemas is None:
+            raise RequestRefused("this store has no schema registry")
+        return schemas
 
     @property
     def _limits(self) -> Limits:

@@ -76,6 +76,9 @@ class RemoteBackend:
     limits = _list(Client.limits)
     limit = _call(Client.limit)
     remove_limit = _call(Client.remove_limit)
+    register_schema = _call(Client.register_schema)
+    schemas = _list(Client.schemas)
+    schema = _call(Client.schema)
 
     def events(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         return _recorded(_iterate(lambda: self.client.events(execution_id, after)))

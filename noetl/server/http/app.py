@@ -29,6 +29,7 @@ from noetl.server.http.routes import (
     playbooks,
     results,
     schedules,
+    schemas,
     session,
     task_logs,
     triggers,
@@ -59,7 +60,7 @@ def create_app(
     )
     for module in (
         executions, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
-        webhooks, triggers, notifications, limits, results, session, health, operations, openapi, web_page,
+        webhooks, triggers, notifications, limits, results, schemas, session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

@@ -36,6 +36,7 @@ from noetl.server.orchestrator.execution_actor import ActorDependencies, load_st
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.rerun import rerun_source
+from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.server.orchestrator.submissions import Submission
 from noetl.server.read_models.step_table import StepTables
 from noetl.server.read_models.summaries import Progress
@@ -66,6 +67,7 @@ class Orchestrator:
     background: BackgroundTasks
     step_tables: StepTables
     limits: Limits | None = None
+    schemas: SchemaRegistry | None = None
 
     def __post_init__(self) -> None:
         self.store = self.actors.store
