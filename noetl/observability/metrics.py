@@ -174,6 +174,13 @@ def _escape_help(text: str) -> str:
 
 STARTED = Counter("noetl_executions_started_total", "Executions this server began.")
 ENDED = Counter("noetl_executions_ended_total", "Executions whose last event this server wrote.", "status")
+DELIVERIES = Counter(
+    "noetl_deliveries_total",
+    "Deliveries of triggers that this server started, skipped or failed to start.",
+    "kind",
+    "status",
+)
+NOTIFICATIONS = Counter("noetl_notifications_total", "Occurrences whose messages were sent or given up.", "status")
 EVENTS = Counter("noetl_events_appended_total", "Events this server wrote to the log and flushed.")
 PROGRESS = Gauge(
     "noetl_last_progress_timestamp_seconds",
