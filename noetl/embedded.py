@@ -115,7 +115,9 @@ class LocalEngine:
 
     async def result(self, execution_id: str) -> RunResult:
         """The current result of an execution."""
-        return await self.hydrated(run_result(execution_id, await self.orchestrator.progress(execution_id)))
+        result = run_result(execution_id, await self.orchestrator.progress(execution_id))
+        summary = await self.orchestrator.summary(execution_id)  # `waiting` and `paused` are not in the step table
+        return await self.hydrated(msgspec.structs.replace(result, status=summary.status))
 
     async def hydrated(self, result: RunResult) -> RunResult:
         """The result with its output loaded from the result store, unless it is larger than max_hydrate_bytes.

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import threading
@@ -183,6 +184,8 @@ class Server:
     def _build_state(self, orchestrator: Orchestrator, backends: _Backends) -> AppState:
         """Construct the services that routes use."""
         from noetl.runtime.network_policy import AddressPolicy
+        from noetl.secrets.master_key import open_ring
+        from noetl.server.answer_links import AnswerLinks
         from noetl.server.http.dependencies import AppState
         from noetl.server.notifications.channels import Channels
         from noetl.server.notifications.notifier import Notifier
@@ -221,6 +224,7 @@ class Server:
             deliveries=deliveries,
             resources=TriggerResources(deliveries, schedules, webhooks),
             notifier=notifier,
+            answer_links=AnswerLinks(partial(open_ring, self.settings.home, os.environ)),
             version=__version__,
         )
 
