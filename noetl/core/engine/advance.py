@@ -65,6 +65,7 @@ from noetl.core.model.events import (
     StepFailed,
     StepScheduled,
     StepSkipped,
+    TokenMerged,
     TokenParked,
     WaitFinished,
     WorkerLost,
@@ -366,7 +367,7 @@ _FOLLOW_UPS: dict[type[Event], Any] = {
 
 _UNSETTLING = frozenset({  # after these events waiting tokens are examined again, and the execution may end
     RequestEvaluated, WorkflowStarted, WorkflowSynthesized, ExecutionResumed, ExecutionCancelled, SignalReceived,
-    CtxPatched, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
+    CtxPatched, TokenMerged, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
     CompensationStarted, CompensationDone, CompensationFailed,
 })  # fmt: skip
 
@@ -375,7 +376,7 @@ def _traits(kind: type[Event]) -> Traits:
     """Everything that recording an event of this kind involves, looked up once per event."""
     return (
         APPLIERS[kind],
-        kind in (StepScheduled, TokenParked, StepSkipped),
+        kind in (StepScheduled, TokenParked, TokenMerged, StepSkipped),
         kind in (StepFailed, IterationFailed),
         kind in HANDLERS and kind is not StepScheduled,  # see _on_step_scheduled
         kind in _UNSETTLING,

@@ -281,6 +281,8 @@ class Lowering:
                 target=arc.target or "",
                 when=None if arc.when is None else self.guard(arc.when, f"{arc.path}/when"),
                 assignments=self.assignments(arc.sets),
+                dedupe=self.value(arc.dedupe, f"{arc.path}/spec/dedupe"),
+                partition=self.value(arc.partition, f"{arc.path}/spec/partition"),
                 path=self.record_place(arc.path, arc.node),
             )
             for arc in router.arcs

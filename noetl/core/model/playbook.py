@@ -162,6 +162,8 @@ class Arc(Struct, frozen=True, omit_defaults=True):
     target: str
     when: Value = None
     assignments: tuple[Assignment, ...] = ()
+    dedupe: Value = None  # tokens for one target with an equal key are merged
+    partition: Value = None  # tokens with an equal key run one at a time
     path: str = ""
 
 

@@ -223,6 +223,11 @@ def _token_findings(state: State, at: float, step: CompiledStep, group: list[Tok
     if state.paused or state.ending is not None:
         yield Finding("pause" if state.paused else "end", f"{head}: no new run starts now", ids, name)
         return
+    behind = [token for token in group if token.reason == "partition"]
+    if behind:
+        keys = _listed(sorted({token.partition or "" for token in behind}))
+        yield Finding("join", f"{head}: earlier tokens of partition {keys} run first", ids, name)
+        return
     if step.step.admission.join == "all":
         blockers = _blockers(state, name)
         if blockers:

@@ -514,7 +514,7 @@ _shape(
     "How arcs are chosen.",
     {
         "mode": Key("text", "The first arc whose guard holds, or all of them.", choices=("exclusive", "inclusive")),
-        "policy": Key("any", "", state="reserved"),
+        "policy": Key("shape", "Defaults of `spec` of the arcs.", shape="arc.spec"),
         "on_no_match": Key("any", "", state="reserved"),
     },
     noun="router's spec",
@@ -530,9 +530,23 @@ _shape(
         "set": Key("set", "Assignments to `ctx` when this arc is taken."),
         "desc": Key("text", "What it is for."),
         "args": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}, read by the target's `input`"),
-        "spec": Key("any", "", state="reserved"),
+        "spec": Key("shape", "How the tokens of this arc are treated.", shape="arc.spec"),
     },
     noun="arc",
+)
+_shape(
+    "arc.spec",
+    "Arc spec",
+    "How tokens that take an arc are treated at its target. Tokens with a key enter the target one by one, as with "
+    "`admit.join: each`.",
+    {
+        "dedupe": Key("template", "Tokens with an equal key are merged while one of them waits or its run is open."),
+        "partition": Key("template", "Tokens with an equal key run one at a time in order; others run side by side."),
+        "priority": Key("any", "", state="reserved"),
+        "mode": Key("text", "", state="reserved"),
+    },
+    noun="arc's spec",
+    lenient=True,
 )
 _shape(
     "block",
