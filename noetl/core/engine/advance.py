@@ -206,7 +206,7 @@ class _Advance(Struct, eq=False, gc=False):
         taken: list[str] = []
         if state.accepts_claims:
             check = None if self.env.capacity is None else CapacityCheck(state, self.env.capacity, waited=False)
-            ready = claimable(state, command.pool, command.worker, check)
+            ready = claimable(state, command, check)
             taken = list(islice(ready, command.slots * command.workers))
             if command.workers > 1 and not (taken and is_local(state, step_run_of(state, taken[0]))):
                 taken = taken[: -(-len(taken) // command.workers)]

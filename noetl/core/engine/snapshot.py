@@ -52,6 +52,7 @@ class _Token(Struct, array_like=True):
     event: BoundaryEvent | None = None
     dedupe: str | None = None
     partition: str | None = None
+    priority: float = 0.0
 
 
 class _Run(Struct, array_like=True):
@@ -134,6 +135,7 @@ class _StepRun(Struct, array_like=True):
     window: int = 1
     dedupe: str | None = None
     partition: str | None = None
+    priority: float = 0.0
 
 
 class _Compensating(Struct, array_like=True):
@@ -390,6 +392,7 @@ def _token(stored: _Token) -> Token:
     token = Token(stored.id, stored.step, stored.args, stored.origin, stored.boundary, stored.seq)
     token.reason = stored.reason
     token.event, token.dedupe, token.partition = stored.event, stored.dedupe, stored.partition
+    token.priority = stored.priority
     return token
 
 

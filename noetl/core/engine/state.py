@@ -73,6 +73,7 @@ class Token(Struct, eq=False, gc=False):
     event: BoundaryEvent | None = None  # None in older snapshots
     dedupe: str | None = None
     partition: str | None = None
+    priority: float = 0.0
 
 
 class Run(Struct, eq=False, gc=False):
@@ -212,6 +213,7 @@ class StepRun(Struct, eq=False):
     window: int = 1  # how many of them are undone at a time
     dedupe: str | None = None  # keys of the token that entered
     partition: str | None = None
+    priority: float = 0.0
     _context: RunContext | None = None
 
     @property

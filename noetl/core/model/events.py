@@ -306,6 +306,7 @@ class ArcChoice(Struct, frozen=True, omit_defaults=True, gc=False):
     args: dict[str, Any] = field(default_factory=dict)
     dedupe: str | None = None  # keys of the token
     partition: str | None = None
+    priority: float = 0.0
 
 
 class NextEvaluated(Event, frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from noetl.core.engine.state import State
-from noetl.core.engine.views.waiting import waiting_reasons
+from noetl.core.engine.views.waiting import Placement, waiting_reasons
 from noetl.core.model import events as ev
 from noetl.core.model.ids import iteration_id
 from noetl.core.model.outcome import ErrorInfo
@@ -29,7 +29,11 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(
-    state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str] | None = None
+    state: State,
+    log: Sequence[ev.Recorded],
+    at: float,
+    reached: Mapping[str, str] | None = None,
+    placement: Placement | None = None,
 ) -> Explanation:
     """Explain an execution from its folded state and its log at an instant.
 
@@ -38,7 +42,7 @@ def explain(
         execution_id=state.execution_id,
         status=state.status,
         summary=_summary(state, log, at),
-        because=tuple(_because(state, log, at, reached or {})),
+        because=tuple(_because(state, log, at, reached or {}, placement)),
         way=tuple(_path(state.playbook, log)),
     )
 
@@ -56,7 +60,9 @@ def _summary(state: State, log: Sequence[ev.Recorded], at: float) -> str:
 # ── reasons ─────────────────────────────────────────────────────────────────────────────
 
 
-def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str]) -> Iterator[str]:
+def _because(
+    state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str], placement: Placement | None
+) -> Iterator[str]:
     if state.status == "success":
         if state.result_step:
             yield f"no step is left to run; its output is the output of step {state.result_step}"
@@ -69,7 +75,7 @@ def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mappi
         yield from _interrupted(log)
         yield from _compensations(state, log)
     else:
-        yield from (finding.text for finding in waiting_reasons(state, at, reached))
+        yield from (finding.text for finding in waiting_reasons(state, at, reached, placement))
 
 
 def _failure(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:

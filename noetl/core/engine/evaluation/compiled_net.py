@@ -31,7 +31,7 @@ class CompiledAssignment:
 class CompiledArc:
     """One compiled arc: its guard (None: the success path) and its assignments."""
 
-    __slots__ = ("assignments", "dedupe", "index", "partition", "path", "target", "when")
+    __slots__ = ("assignments", "dedupe", "index", "partition", "path", "priority", "target", "when")
 
     def __init__(self, index: int, arc: Arc) -> None:
         self.index = index
@@ -39,13 +39,19 @@ class CompiledArc:
         self.when: Compiled | None = None if arc.when is None else compile_value(arc.when)
         self.dedupe: Compiled | None = None if arc.dedupe is None else compile_value(arc.dedupe)
         self.partition: Compiled | None = None if arc.partition is None else compile_value(arc.partition)
+        self.priority: Compiled | None = None if arc.priority is None else compile_value(arc.priority)
         self.assignments = tuple(CompiledAssignment(each) for each in arc.assignments)
         self.path = arc.path
 
     @property
     def plain(self) -> bool:
         """Whether taking it evaluates nothing."""
-        return self.when is None and not self.assignments and self.dedupe is None and self.partition is None
+        return self.when is None and not self.assignments and not self.has_keys
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether its tokens have a key or a priority."""
+        return not (self.dedupe is None and self.partition is None and self.priority is None)
 
 
 class CompiledLoop:

@@ -113,6 +113,8 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
     )  # fmt: skip
     if taken and (taken[0].dedupe is not None or taken[0].partition is not None):
         step_run.dedupe, step_run.partition = taken[0].dedupe, taken[0].partition
+    if taken and any(token.priority for token in taken):
+        step_run.priority = max(token.priority for token in taken)
     state.live[name] = state.live.get(name, 0) + 1
     if event.deadline_at is not None:
         state.due[run_id] = event.deadline_at
@@ -258,7 +260,7 @@ def _routed(state: State, event: NextEvaluated, at: float) -> None:
         if arc.token is not None:
             taken = True
             token = add_token(state, arc.token, arc.target, arc.args, event.step, step_run.event)
-            token.dedupe, token.partition = arc.dedupe, arc.partition
+            token.dedupe, token.partition, token.priority = arc.dedupe, arc.partition, arc.priority
     if event.error is not None:
         own = step_run.outcome.error if step_run.failed and step_run.outcome else None
         error = event.error if own is None else with_secondary(own, event.error)

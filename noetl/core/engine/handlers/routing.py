@@ -26,6 +26,8 @@ from noetl.core.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
 from noetl.core.model.merge import deep_merge, put_path
 from noetl.core.templates.views import plain, with_stored
 
+MAX_PRIORITY = 1_000_000.0
+
 _json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -42,7 +44,7 @@ def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str
     names = at_arcs(state, env, step_run)
     try:
         evaluated, taken = _choose(env, step, step_run, boundary, names)
-        keys = {arc.index: _keys(env, arc, names) for arc in taken if arc.dedupe or arc.partition}
+        keys = {arc.index: _keys(env, arc, names) for arc in taken if arc.has_keys}
         writes, args = _sets(state, env, step_run, taken, names)
     except Failure as failure:
         return [NextEvaluated(name, step_run.id, boundary, error=failure.error)]
@@ -61,12 +63,19 @@ def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str
     return events
 
 
-def _keys(env: EvaluationContext, arc: CompiledArc, names: ServerNames) -> tuple[str | None, str | None]:
-    """The keys by which tokens of an arc are merged and partitioned, as text."""
+def _keys(env: EvaluationContext, arc: CompiledArc, names: ServerNames) -> tuple[str | None, str | None, float]:
+    """The keys by which tokens of an arc are merged and partitioned, as text, and their priority."""
     parts = (("dedupe", arc.dedupe), ("partition", arc.partition))
     values = [None if each is None else env.evaluate(each, names, f"{arc.path}/spec/{word}") for word, each in parts]
     dedupe, partition = (None if value is None else _text(plain(value)) for value in values)
-    return dedupe, partition
+    if arc.priority is None:
+        return dedupe, partition, 0.0
+    priority = env.evaluate(arc.priority, names, f"{arc.path}/spec/priority")
+    try:
+        return dedupe, partition, min(max(float(priority), -MAX_PRIORITY), MAX_PRIORITY)
+    except (TypeError, ValueError):
+        message = f"`priority` must be a number, not {priority!r}"
+        raise env.fail("template", message, f"{arc.path}/spec/priority") from None
 
 
 def _text(value: Any) -> str:

@@ -516,6 +516,7 @@ def _read_arc(reader: Reader, node: Node, path: str, defaults: Fields) -> ArcSyn
     spec = {**defaults, **(reader.shape(fields["spec"][1], "arc.spec") if "spec" in fields else {})}
     arc.dedupe = spec["dedupe"][1] if "dedupe" in spec else None
     arc.partition = spec["partition"][1] if "partition" in spec else None
+    arc.priority = spec["priority"][1] if "priority" in spec else None
     if "args" in fields:
         arc.sets += read_scoped(reader, fields["args"][1], "args", path, "args")
     if "set" in fields:

@@ -168,6 +168,7 @@ _shape(
         "timeout": Key("any", "Seconds, or `{connect, read, total}`."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
+        "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
         "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
     },
     open=True,
@@ -179,6 +180,7 @@ _shape(
     {
         "limits": Key("shape", "Bounds of an execution.", shape="limits"),
         "defaults": Key("mapping", "Spec defaults for every task."),
+        "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
         "results": Key("mapping", "Hints about result storage.", state="reserved"),
         "mode": Key("text", "", state="reserved"),
     },
@@ -232,11 +234,19 @@ _shape(
     {
         "policy": Key("shape", "Admission, lifecycle, failure.", shape="step.policy"),
         "pool": Key("text", "The worker pool that runs it."),
+        "placement": Key("shape", "Which workers may run it.", shape="placement"),
         "timeout": Key("any", "Default timeout of its tasks."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "validation": Key("shape", "JSON Schemas of the step's input and output.", shape="validation"),
     },
     open=True,
+)
+_shape(
+    "placement",
+    "Placement",
+    "Which workers may run a step. `noetl run` ignores it.",
+    {"labels": Key("mapping", "Labels that the worker must have (`noetl worker start --label gpu=true`).")},
+    noun="placement block",
 )
 _shape(
     "validation",
@@ -439,6 +449,7 @@ _shape(
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
         "validation": Key("shape", "JSON Schemas of the task's input and output.", shape="validation"),
+        "placement": Key("shape", "Which workers may run its step.", shape="placement"),
     },
     open=True,
 )
@@ -542,7 +553,9 @@ _shape(
     {
         "dedupe": Key("template", "Tokens with an equal key are merged while one of them waits or its run is open."),
         "partition": Key("template", "Tokens with an equal key run one at a time in order; others run side by side."),
-        "priority": Key("any", "", state="reserved"),
+        "priority": Key(
+            "number", "Orders the waiting runs of a pool: higher first; ten seconds of waiting count as one."
+        ),
         "mode": Key("text", "", state="reserved"),
     },
     noun="arc's spec",

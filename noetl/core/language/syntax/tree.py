@@ -200,6 +200,7 @@ class ArcSyntax(Struct, eq=False):
     sets: list[SetSyntax] = field(default_factory=list)
     dedupe: Node | None = None
     partition: Node | None = None
+    priority: Node | None = None
 
 
 class RouterSyntax(Struct, eq=False):
