@@ -31,6 +31,11 @@ PREFIX = "NOETL_"
 PROJECT_FILE = "noetl.toml"
 PROJECT_TABLES = ("project", "profile")  # of the project file: they describe the project, not the installation
 ENV_FILE = ".env"
+# Variables with our prefix that are no settings: keys, of parent processes, of the completion of shells, of tests.
+OTHER_VARIABLES = frozenset(
+    {f"{PREFIX}{name}" for name in ("SECRET_KEY", "DETACHED", "TAKEN", "HELD", "SCREENSHOTS", "EXAMPLES", "GOLDEN")}
+    | {f"{PREFIX}{name}" for name in ("CHROMIUM", "SKIP_BROWSER", "COMPLETE", "SECRETS_PATH")}
+)
 SEE_SETTINGS = "; see `noetl config show`"
 USER_FILE = "config.toml"
 
@@ -372,13 +377,15 @@ def load(
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else folder
     warnings: list[str] = []
+    dotenv = read_env_file(folder / ENV_FILE)
     sources: list[tuple[Callable[[Setting], str], Mapping[str, Any]]] = [
         (lambda s: f"flag --{_FLAGS.get(s.attribute, s.attribute.replace('_', '-'))}", flags or {}),
         (lambda s: f"environment {s.variable}", _from_variables(environ)),
-        (lambda s: f"{ENV_FILE} ({s.variable})", _from_variables(read_env_file(folder / ENV_FILE))),
+        (lambda s: f"{ENV_FILE} ({s.variable})", _from_variables(dotenv)),
     ]
     files = (folder / PROJECT_FILE, _folder("config", environ) / USER_FILE)
     sources += [(_named(file, folder), _from_toml(file, warnings)) for file in files]
+    warnings += _unknown_variables(environ, "environment") + _unknown_variables(dotenv, ENV_FILE)
     known: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for setting in TABLE:
@@ -410,6 +417,16 @@ def _from_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Settings among environment variables; an empty variable counts as not set."""
     named = {setting.variable: setting.attribute for setting in TABLE}
     return {named[key]: value for key, value in variables.items() if key in named and value.strip()}
+
+
+def _unknown_variables(variables: Mapping[str, str], source: str) -> list[str]:
+    """Warnings about `NOETL_*` names that are no settings."""
+    known = [setting.variable for setting in TABLE]
+    return [
+        f"{source}: unknown setting {name}{similar(name, known, SEE_SETTINGS)}"
+        for name in variables
+        if name.startswith(PREFIX) and name not in known and name not in OTHER_VARIABLES
+    ]
 
 
 def read_env_file(file: Path) -> dict[str, str]:
@@ -449,11 +466,12 @@ def _from_toml(file: Path, warnings: list[str]) -> dict[str, Any]:
         raise BadSetting(f"{file} is not valid TOML: {problem}") from None
     known = {setting.name: setting.attribute for setting in TABLE}
     found: dict[str, Any] = {}
+    shown = file.name if file.parent == Path.cwd() else file
     for name, value in _leaves({key: value for key, value in document.items() if key not in PROJECT_TABLES}):
         if name in known:
             found[known[name]] = value
         else:
-            warnings.append(f"{file}: unknown setting {name}{similar(name, list(known), SEE_SETTINGS)}")
+            warnings.append(f"{shown}: unknown setting {name}{similar(name, list(known), SEE_SETTINGS)}")
     return found
 
 

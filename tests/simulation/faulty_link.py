@@ -80,6 +80,10 @@ class FaultyLink:
         """A bundle."""
         return await self._run_until_done(lambda work: work.bundle(digest))
 
+    async def schema(self, reference: str) -> bytes:
+        """A registered schema."""
+        return await self._run_until_done(lambda work: work.schema(reference))
+
     async def bundle_file(self, digest: str) -> bytes:
         """A file of a bundle."""
         return await self._run_until_done(lambda work: work.bundle_file(digest))

@@ -32,6 +32,7 @@ from noetl.core.language.syntax.tree import (
     SetSyntax,
     StepSyntax,
     TaskSyntax,
+    ValidationSyntax,
 )
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.playbook import (
@@ -60,6 +61,7 @@ from noetl.core.model.playbook import (
     Step,
     Synthesis,
     Task,
+    Validation,
 )
 from noetl.core.model.tool import ToolSpec
 
@@ -67,9 +69,9 @@ from noetl.core.model.tool import ToolSpec
 _ONLY_LARGE = 1 << 40  # bytes; the limit of the executor applies
 _NOT_DEFAULTS = {
     "executor": frozenset({"policy", "entry_step", "return_step", "extensions"}),
-    "step": frozenset({"policy", "pool"}),
+    "step": frozenset({"policy", "pool", "validation"}),
     "loop": frozenset({"policy", "mode", "max_in_flight", "until"}),
-    "task": frozenset({"policy", "effect", "retry"}),
+    "task": frozenset({"policy", "effect", "retry", "validation"}),
 }
 
 
@@ -190,6 +192,7 @@ class Lowering:
                 path=self.record_place(synthesis.path, synthesis.node),
             ),
             compensation=self.compensation(step, outer),
+            validation=self.validation(step.validation),
             output=self.output(step.output),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
             pool=step.pool,
@@ -321,6 +324,7 @@ class Lowering:
             raw=tuple(name for name, parameter in task.parameters.items() if parameter.raw),
             effect=effect if effect in ("at_least_once", "at_most_once") else "at_least_once",
             output=self.output(task.output, spec),
+            validation=self.validation(task.validation),
             path=self.record_place(task.path, task.node),
         )
 
@@ -410,6 +414,13 @@ class Lowering:
             most = _ONLY_LARGE  # a default says where large results go
         select = tuple(_select_path(node.text) for node in output.select) if output is not None else ()
         return OutputPolicy(store=store, select=select, inline_max_bytes=most)
+
+    def validation(self, validation: ValidationSyntax | None) -> Validation | None:
+        """The schemas of input and output; data, never templates."""
+        if validation is None:
+            return None
+        schemas = (validation.input, validation.output)
+        return Validation(*(None if node is None else data_of(node) for node in schemas))
 
     # --- values and places ---
 

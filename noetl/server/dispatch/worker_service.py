@@ -37,6 +37,7 @@ from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.execution_actor import ExecutionActor, SlotOffer
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.reply import ReplyFuture, wait_all
+from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.storage.ports.cluster import WorkerHeartbeats
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 from noetl.storage.ports.secrets import Keychain
@@ -60,6 +61,7 @@ class WorkerService:
     background: BackgroundTasks
     clock: Clock
     task_logs: TaskLogs
+    schemas: SchemaRegistry | None = None
     keychain: Keychain | None = None
     heartbeats: WorkerHeartbeats | None = None  # shared by several servers of one store
     term: float | None = None  # seconds of a lease without heartbeat; None: unlimited
@@ -156,6 +158,12 @@ class WorkerService:
         if found is None:
             raise NotFound(f"there is no file {digest}")
         return found
+
+    async def schema(self, reference: str) -> bytes:
+        """A registered schema as JSON."""
+        if self.schemas is None:
+            raise NotFound(f"this installation has no schema registry; {reference!r} is unknown")
+        return msgspec.json.encode(await self.schemas.find(reference))
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Keychain values for a run of an execution."""

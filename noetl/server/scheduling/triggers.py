@@ -27,7 +27,7 @@ from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
 from noetl.core.templates.template import compile_value
-from noetl.errors import NotFound, RequestRefused, TemplateError
+from noetl.errors import RequestRefused, TemplateError
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.ports.triggers import StoredTrigger
 
@@ -148,8 +148,7 @@ def check_template(trigger: Trigger, names: Mapping[str, Any], readable: str) ->
 async def check_registered(catalog: Catalog, path: str, version: int | None) -> None:
     """NotFound when the catalog does not have the playbook."""
     if await catalog.registered(path, version) is None:
-        which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
-        raise NotFound(f"there is no {which} in the catalog; register it with `noetl register FILE`")
+        raise await catalog.unknown(path, version)
 
 
 def name_after(path: str) -> str:
@@ -171,6 +170,7 @@ def _reason(of: type[Trigger], problem: str) -> str:
     if missing := re.search(r"missing required field `(\w+)`", reason):
         return f"a trigger of kind {of.KIND} needs {missing[1]}"
     if wrong := re.search(r"Invalid enum value (.*)", reason):
-        choices = get_args(get_type_hints(of).get(where))
+        hint = get_type_hints(of).get(where)
+        choices = [each for inner in (hint, *get_args(hint)) for each in get_args(inner) if isinstance(each, str)]
         return f"{where} is one of {', '.join(choices)}, not {wrong[1]}" if choices else f"{where} is not {wrong[1]}"
     return f"{where or of.KIND}: {reason[:1].lower()}{reason[1:]}"

@@ -28,7 +28,7 @@ from noetl.core.language.syntax.grammar import (
     Shape,
 )
 from noetl.core.language.syntax.set_blocks import read_scoped, read_set
-from noetl.core.language.syntax.tasks import read_output, read_sets, read_tool, split_rule
+from noetl.core.language.syntax.tasks import read_output, read_sets, read_tool, read_validation, split_rule
 from noetl.core.language.syntax.tree import (
     AdmitRuleSyntax,
     AdmitSyntax,
@@ -291,6 +291,7 @@ def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
     step.description = (text_of(described[1]) if described else None) or ""
     _read_body(reader, step, fields)
     step.output = read_output(reader, fields, path)
+    step.validation = read_validation(reader, step.spec, step.output, path)
     if "next" in fields:
         step.router = _read_router(reader, fields["next"][1], f"{path}/next")
     reported = isinstance(node, Mapping) and any(key not in SHAPES["step"].keys for key in node.entries)

@@ -234,8 +234,20 @@ _shape(
         "pool": Key("text", "The worker pool that runs it."),
         "timeout": Key("any", "Default timeout of its tasks."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
+        "validation": Key("shape", "JSON Schemas of the step's input and output.", shape="validation"),
     },
     open=True,
+)
+_shape(
+    "validation",
+    "Validation",
+    "JSON Schemas that input and output must fit; else the outcome is an error of kind `schema`. Of a loop step, they "
+    "apply to each iteration.",
+    {
+        "input": Key("any", "A JSON Schema, or the name of a registered one (`orders/v2`)."),
+        "output": Key("any", "A JSON Schema, or the name of a registered one, for `output.data`."),
+    },
+    noun="validation block",
 )
 _shape(
     "step.policy",
@@ -426,6 +438,7 @@ _shape(
         "retry": Key("any", "The tool's own retries.", shape="retry"),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
+        "validation": Key("shape", "JSON Schemas of the task's input and output.", shape="validation"),
     },
     open=True,
 )
@@ -482,6 +495,7 @@ _shape(
         "store": Key("mapping", "`{kind, bucket, ttl}` of the result store."),
         "inline_max_bytes": Key("count", "Largest result that stays inline.", least=1, templated=False),
         "select": Key("texts", "Dotted paths below `output.data` that stay inline."),
+        "schema": Key("any", "A JSON Schema, or the name of a registered one (`orders/v2`), for `output.data`."),
         "output_select": Key("texts", "", state="accepted", instead="select"),
     },
 )
