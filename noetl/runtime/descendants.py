@@ -1,8 +1,8 @@
 """Ends every process that a tool has started, also those that left its process group with `setsid`.
 
-The worker is a *subreaper*: a process whose parent ends becomes a child of the worker instead of init's, so the worker can
-find it. Processes of a tool are recognized by a variable in their environment, `NOETL_TASK_RUN`, which they inherit.
-Processes that cleared their environment are found while they still descend from the tool.
+The worker is a *subreaper*: a process whose parent ends becomes a child of the worker instead of init's, so the worker
+can find it. Processes of a tool are recognized by a variable in their environment, `NOETL_TASK_RUN`. Those that have
+cleared their environment are found while they still descend from the tool.
 """
 
 from __future__ import annotations

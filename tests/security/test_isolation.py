@@ -34,7 +34,7 @@ def ends(pid: int, seconds: float = 5.0) -> bool:
         "setsid sleep 600 > /dev/null 2>&1 & echo $!",
         "(setsid sleep 600 > /dev/null 2>&1 & echo $!)",
         "nohup setsid sh -c 'sleep 600' > /dev/null 2>&1 & echo $!",
-        "setsid sh -c 'sleep 600 & echo $!; wait' 2> /dev/null | head -1",
+        "(setsid sh -c 'sleep 600 & echo $!; wait' 2> /dev/null &) | head -1",
     ],
 )
 def test_processes_in_other_sessions_end_with_their_shell_task(command):
@@ -80,9 +80,12 @@ def test_processes_are_found_by_their_mark():
     import subprocess
 
     with subprocess.Popen(["sleep", "600"], env={**os.environ, VARIABLE: "77:s:1:t:1:1"}) as process:
-        assert is_marked(process.pid, "77:s:1:t:1:1") and is_marked(process.pid, "77:")
-        assert not is_marked(process.pid, "7:")
-        assert kill_marked("77:") == 1
+        try:
+            assert is_marked(process.pid, "77:s:1:t:1:1") and is_marked(process.pid, "77:")
+            assert not is_marked(process.pid, "7:")
+            assert kill_marked("77:") >= 1
+        finally:
+            process.kill()
 
 
 def pids(calls: list[tuple[str, str, str | None]]) -> list[int]:
@@ -114,7 +117,7 @@ def test_processes_are_not_shared_between_playbooks():
     "code",
     [
         "import builtins; builtins.print = None",
-        "import json; json.dumps = lambda *a, **k: 'stolen'",
+        "import time; time.time = lambda: 0",
         "import os; os.getcwd = lambda: '/'",
         "import sys; sys.settrace(lambda *a: None)",
         "import sys; sys.meta_path.insert(0, type('F', (), {'find_spec': lambda *a: None})())",

@@ -1,15 +1,15 @@
 """Finds the places of a shell command at which a value would be evaluated as code.
 
-A bound value is a reference to a variable (`value_binding`), which the shell expands without evaluating it. There are places
-where an expanded value is evaluated all the same:
+A bound value is a reference to a variable (`value_binding`), which the shell expands without evaluating it. At some
+places an expanded value is evaluated all the same:
 
     arithmetic     (( x )), $(( x )), let, [[ x -eq 1 ]], a[x]=1, ${a[x]}, ${a:x}, declare -i, for (( ... ))
     names          declare x, read x, unset x, printf -v x, [[ -v x ]]: a subscript in the name is evaluated
     nested code    sh -c, eval, trap, source, ssh, a pipe or a here-document into a shell, python -c
 
-At these places only values are accepted that cannot be code: numbers, identifiers, or text without metacharacters. The same
-applies to a value that is stored in a variable which such a place reads. The search is by patterns and errs on the side
-of refusing: a refused value can always be passed in `env:` or in a list of arguments, where the shell sees no code.
+At these places only values are accepted that cannot be code: numbers, identifiers, or text without metacharacters. The
+same applies to a value that is stored in a variable which such a place reads. The search is by patterns and refuses in
+doubt: a refused value can always be passed in `env:` or in a list of arguments.
 """
 
 from __future__ import annotations

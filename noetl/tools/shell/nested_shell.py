@@ -1,6 +1,6 @@
 """Finds the argument of a list that a shell evaluates as code: `[bash, -c, "echo {{ x }}"]`.
 
-It is treated as a command, and its values are bound. The shell may follow other programs: `[env, A=1, nice, bash, -c, ...]`.
+It is treated as a command, and its values are bound. The shell may follow other programs: `[env, A=1, bash, ...]`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ or redirect anything:
     echo 'a {{ x }}'    echo 'a '"${NOETL_1}"''
 
 The context is found by scanning the command through quotes, substitutions, comments and here-documents. If the
-scanner is wrong, the reference is still only a reference: the worst case is an extra quote. Where the shell would evaluate
-even an expanded value (arithmetic, names of variables, code of a nested shell: `code_contexts`), only values that cannot be
-code are accepted. A here-document with a quoted delimiter allows no reference and accepts one line of text.
+scanner is wrong, the reference is still only a reference: the worst case is an extra quote. Where the shell would
+evaluate even an expanded value (arithmetic, names of variables, code of a nested shell: `code_contexts`), only values
+that cannot be code are accepted. A here-document with a quoted delimiter allows no reference and accepts one line of
+text.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class ProcessState:
     def __init__(self) -> None:
         self.folder = os.getcwd()
         self.environment = dict(os.environ)
-        self.interpreter = interpreter_state()
+        self.watched = [sys.modules[name] for name in _WATCHED if name in sys.modules]
+        self.interpreter = interpreter_state(self.watched)
         self.path = list(sys.path)
         self.streams = sys.stdout, sys.stderr
         self.limits: dict[str, Any] = {}
@@ -141,14 +142,7 @@ class ProcessState:
                 os.chdir(self.folder)
         except OSError:
             return False
-        return not self.has_leftovers() and self.is_unchanged()
-
-    def is_unchanged(self) -> bool:
-        """Whether the interpreter is as it was when the process started; modules may have been imported since."""
-        known = self.interpreter
-        return interpreter_state([name for name, values in known.items() if name and values]) == {
-            name: values for name, values in known.items() if values
-        }
+        return not self.has_leftovers() and interpreter_state(self.watched) == self.interpreter
 
     def has_leftovers(self) -> bool:
         """Whether a thread or a child process of the call is still running."""
@@ -167,15 +161,10 @@ _WATCHED = (
 )
 
 
-def interpreter_state(names: Iterable[str] = _WATCHED) -> dict[str, Any]:
+def interpreter_state(modules: Iterable[Any]) -> list[Any]:
     """What code can change for the calls after it: patched modules, hooks, tracing."""
-    modules = sys.modules
-    state: dict[str, Any] = {
-        name: tuple(map(id, vars(modules[name]).values())) if name in modules else () for name in names
-    }
     hooks = (*sys.meta_path, *sys.path_hooks, sys.excepthook, sys.displayhook, sys.gettrace(), sys.getprofile())
-    state[""] = (*map(id, hooks), sys.getswitchinterval())
-    return state
+    return [*(tuple(map(id, vars(module).values())) for module in modules), *map(id, hooks), sys.getswitchinterval()]
 
 
 def is_from(module: Any, folder: str) -> bool:
