@@ -15,7 +15,7 @@ def attack_suite() -> str:
         "# Attack suite",
         "",
         "The tests in `tests/security/` attack the boundaries of the [trust model](../explanation/trust-model.md). The",
-        "number of attempts is counted from the test data; *held* is what the tests require. `make test` runs all of them.",
+        "number of attempts is counted from the test data; *held* is what the tests require.",
         "",
         "| class | attempts | held |",
         "|---|---|---|",

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from noetl.core.model.excerpt import excerpt
 from noetl.core.templates.binding import Bound
 from noetl.tools.shell.code_contexts import MARK, place_of
 
@@ -221,7 +222,7 @@ class _Scanner:
         if context == "#":
             return "", False
         if context == "((":
-            raise CannotBind(f"$(( ... )) requires a number, not {value[:40]!r}")
+            raise CannotBind(f"$(( ... )) requires a number, not {excerpt(value)}")
         if context == "'":
             return f"'\"${{{name}}}\"'", True
         if context == "$'":
