@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast coverage check fmt ui screenshots bench bench-peers docs simulate chaos load fuzz cluster lock clean
+.PHONY: help run test test-fast coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos load fuzz cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ docs: $(DEV_ENV) ## write the generated pages
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 	@$(PY) -m tests.simulation --seeds 10000
+
+mutate: $(DEV_ENV) ## change the engine, the pipeline and the server in one place at a time; writes docs/development/mutants.md
+	@$(PY) -m tests.mutation
 
 fuzz: $(DEV_ENV) ## send thousands of odd requests made from the OpenAPI document
 	@$(PY) -m tests.server.http.fuzz

@@ -20,6 +20,7 @@ The failure of a tool is not an exception, but an `Outcome` with `status: error`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,9 +59,19 @@ class SecretUnavailable(RequestRefused):
     """Unavailable keychain entries; `reasons` has a message per name, never a value."""
 
     def __init__(self, reasons: Mapping[str, str], *, kind: str = "auth") -> None:
-        super().__init__("; ".join(f'keychain entry "{name}": {reason}' for name, reason in sorted(reasons.items())))
+        named = (f'keychain entry "{name}": {reason}' if name else reason for name, reason in sorted(reasons.items()))
+        super().__init__("; ".join(named))
         self.reasons = dict(reasons)
         self.kind = kind
+
+
+_REASON = re.compile(r'(?:^|; )keychain entry "([^"]*)": ')
+
+
+def read_reasons(message: str) -> dict[str, str]:
+    """The reasons of a SecretUnavailable, from its message."""
+    parts = _REASON.split(message)
+    return dict(zip(parts[1::2], parts[2::2], strict=True)) or {"": message}
 
 
 class Conflict(RequestRefused):

@@ -31,6 +31,11 @@ PREFIX = "NOETL_"
 PROJECT_FILE = "noetl.toml"
 PROJECT_TABLES = ("project", "profile")  # of the project file: they describe the project, not the installation
 ENV_FILE = ".env"
+# Variables with our prefix that are no settings: keys, of parent processes, of the completion of shells, of tests.
+OTHER_VARIABLES = frozenset(
+    {f"{PREFIX}{name}" for name in ("SECRET_KEY", "DETACHED", "TAKEN", "HELD", "LOG_FILE", "SCREENSHOTS")}
+    | {f"{PREFIX}{name}" for name in ("EXAMPLES", "GOLDEN", "CHROMIUM", "SKIP_BROWSER", "COMPLETE", "SECRETS_PATH")}
+)
 SEE_SETTINGS = "; see `noetl config show`"
 USER_FILE = "config.toml"
 
@@ -51,10 +56,13 @@ class Settings(Struct, frozen=True):
     server_lease_seconds: float
     server_drain_seconds: float
     worker_pool: str
+    worker_labels: tuple[str, ...]
     worker_drain_seconds: float
     secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
     log_format: str
+    log_rotate_mb: int
+    log_rotate_files: int
     traces: str
     retention: float | None
     nats_url: str | None
@@ -133,6 +141,15 @@ def _pools(value: Any) -> str:
     except ValueError:
         raise ValueError("must be a name, or names with weights of at least 1: default=3,reports=1") from None
     return pools
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    labels = _texts(value)
+    for label in labels:
+        name, equals, text = label.partition("=")
+        if not (name.strip() and equals and text.strip()):
+            raise ValueError(f"a label is written as name=value, not {label!r}")
+    return tuple(sorted(labels))
 
 
 def shares(pools: str, slots: int) -> dict[str, int]:
@@ -298,6 +315,7 @@ TABLE: tuple[Setting, ...] = (
         "default",
         "pool that a worker leases runs from; several pools share its slots by weight: `default=3,reports=1`",
     ),
+    Setting("worker.labels", _labels, (), "labels of a worker, which steps may require (`spec.placement`): `gpu=true`"),
     Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
     Setting(
         "secrets.folders",
@@ -307,6 +325,8 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("private_networks", _networks, (), "private networks that the tools of a worker may connect to"),
     Setting("log.format", _one_of("text", "json"), "text", "log format of servers and workers: `text` or `json`"),
+    Setting("log.rotate_mb", _positive, 50, "size in MB at which the log file of a background process is rotated"),
+    Setting("log.rotate_files", _positive, 5, "number of rotated log files that are kept per process"),
     Setting(
         "traces",
         _one_of("off", "otlp", "console"),
@@ -372,13 +392,15 @@ def load(
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else folder
     warnings: list[str] = []
+    dotenv = read_env_file(folder / ENV_FILE)
     sources: list[tuple[Callable[[Setting], str], Mapping[str, Any]]] = [
         (lambda s: f"flag --{_FLAGS.get(s.attribute, s.attribute.replace('_', '-'))}", flags or {}),
         (lambda s: f"environment {s.variable}", _from_variables(environ)),
-        (lambda s: f"{ENV_FILE} ({s.variable})", _from_variables(read_env_file(folder / ENV_FILE))),
+        (lambda s: f"{ENV_FILE} ({s.variable})", _from_variables(dotenv)),
     ]
     files = (folder / PROJECT_FILE, _folder("config", environ) / USER_FILE)
     sources += [(_named(file, folder), _from_toml(file, warnings)) for file in files]
+    warnings += _unknown_variables(environ, "environment") + _unknown_variables(dotenv, ENV_FILE)
     known: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for setting in TABLE:
@@ -410,6 +432,16 @@ def _from_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Settings among environment variables; an empty variable counts as not set."""
     named = {setting.variable: setting.attribute for setting in TABLE}
     return {named[key]: value for key, value in variables.items() if key in named and value.strip()}
+
+
+def _unknown_variables(variables: Mapping[str, str], source: str) -> list[str]:
+    """Warnings about `NOETL_*` names that are no settings."""
+    known = [setting.variable for setting in TABLE]
+    return [
+        f"{source}: unknown setting {name}{similar(name, known, SEE_SETTINGS)}"
+        for name in variables
+        if name.startswith(PREFIX) and name not in known and name not in OTHER_VARIABLES
+    ]
 
 
 def read_env_file(file: Path) -> dict[str, str]:
@@ -449,11 +481,12 @@ def _from_toml(file: Path, warnings: list[str]) -> dict[str, Any]:
         raise BadSetting(f"{file} is not valid TOML: {problem}") from None
     known = {setting.name: setting.attribute for setting in TABLE}
     found: dict[str, Any] = {}
+    shown = file.name if file.parent == Path.cwd() else file
     for name, value in _leaves({key: value for key, value in document.items() if key not in PROJECT_TABLES}):
         if name in known:
             found[known[name]] = value
         else:
-            warnings.append(f"{file}: unknown setting {name}{similar(name, list(known), SEE_SETTINGS)}")
+            warnings.append(f"{shown}: unknown setting {name}{similar(name, list(known), SEE_SETTINGS)}")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -32,6 +32,29 @@ def read_labels(labels: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def unknown_keys(payload: Mapping[str, Any], workload: Mapping[str, Any], text: str) -> list[str]:
+    """Warnings about keys of a payload that a playbook neither declares in `workload` nor mentions."""
+    import re
+
+    from noetl.settings import similar
+
+    words: set[str] | None = None
+    found = []
+    waiting: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [("", payload, workload)]
+    while waiting:
+        prefix, given, declared = waiting.pop()
+        for key, value in given.items():
+            inner = declared.get(key)
+            if isinstance(value, Mapping) and isinstance(inner, Mapping) and inner:
+                waiting.append((f"{prefix}{key}.", value, inner))
+            if key in declared:
+                continue
+            words = set(re.findall(r"\w+", text)) if words is None else words
+            if key not in words:
+                found.append(f"the playbook does not use workload.{prefix}{key}{similar(key, list(declared))}")
+    return found
+
+
 def split_version(target: str) -> tuple[str, str | None]:
     """Path and version of PATH[@VERSION]."""
     path, at, version = target.rpartition("@")
@@ -39,13 +62,13 @@ def split_version(target: str) -> tuple[str, str | None]:
 
 
 def _document(payload: str) -> dict[str, Any]:
-    """JSON given inline, or a file of JSON or YAML after an `@` (`@-` is stdin)."""
+    """JSON given inline, or a file of JSON or YAML after an `@` (`@-` is stdin); JSON is YAML as well."""
     if payload.startswith("@"):
         name = payload[1:]
         text = read_bounded(name, MAX_PAYLOAD)
         if len(text) > MAX_PAYLOAD:
             raise click.BadParameter(f"{name} has more than {MAX_PAYLOAD >> 20} MB", param_hint="--payload")
-        data = _yaml(text, name) if name.endswith((".yaml", ".yml")) else _json(text, name)
+        data = _json(text, name) if name.endswith(".json") else _yaml(text, name)
         where = name
     else:
         data, where = _json(payload.encode("utf-8", "surrogateescape"), "this"), "this"

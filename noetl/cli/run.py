@@ -1,10 +1,11 @@
-"""`noetl run`, `execute` and `rerun`: start an execution and wait for its result, locally or on a server."""
+"""`noetl run` and `execute`: start an execution and wait for its result, locally or on a server."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,20 +14,18 @@ import click
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.projects.options import profile_option
-from noetl.cli.target import Target, store_option, with_server, with_target
+from noetl.cli.target import Target, store_option, with_server
 from noetl.core.model.bundle import split_bundle_file
 from noetl.core.model.merge import deep_merge
 from noetl.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from noetl.cli.output.display import Display
     from noetl.cli.projects.project import ProjectProfile
     from noetl.client import Client
     from noetl.core.model.playbook import Playbook
     from noetl.embedded import LocalEngine
 
 MAX_READ = 64 * 1024 * 1024
-NO_WORKERS_SECONDS = 2.0  # without a started task, after which missing workers are reported
 SHOWN_WARNINGS = 10
 
 timeout_option = click.option(
@@ -78,7 +77,9 @@ def run(
     async def begin(engine: LocalEngine) -> str:
         from noetl.server.orchestrator.submissions import Submission
 
-        found = named or await _registered(engine, source) or _from_file(source)
+        found = named or await _registered(engine, source) or await _unregistered(engine, source)
+        playbook = checked or _compile(found, source, strict, legacy)
+        _warn_unknown(given, playbook.workload, found.text.decode("utf-8-sig"))
         if chosen is not None:
             found = await _with_profile(engine, found, chosen)
         request = Submission(
@@ -88,7 +89,7 @@ def run(
             payload=given,
             strict=strict,
             legacy=legacy,
-            playbook=checked or _compile(found, source, strict, legacy),
+            playbook=playbook,
         )
         return await engine.orchestrator.submit(request)
 
@@ -145,52 +146,13 @@ def execute(
             request["payload"] = deep_merge(chosen.values.workload, request["payload"])
 
     def begin(client: Client) -> str:
+        if request["payload"] and not terminal.quiet:
+            _warn_unknown_remotely(client, request, path, version)
         if packed is not None and packed.file:
             client.add_bundle(packed.bundle, packed.contents)
         return client.submit(**request)
 
-    return asyncio.run(_run_remotely(begin, target, timeout, wait, as_json))
-
-
-@click.command()
-@click.argument("execution_id", metavar="ID")
-@click.option("--from", "from_step", metavar="STEP", help="Start at this step and keep the results before it.")
-@timeout_option
-@wait_option
-@with_target
-@json_options
-def rerun(
-    execution_id: str, from_step: str | None, timeout: float | None, wait: bool, target: Target, as_json: bool
-) -> int:
-    """Run an execution's playbook again.
-
-    This starts a new execution of the same text with the same payload. An execution of this machine runs in this
-    process until it ends; one of a server runs there.
-    """
-    if target.is_remote(target.settings()):
-        return asyncio.run(_rerun_remotely(execution_id, from_step, target, timeout, wait, as_json))
-    if not wait:
-        raise click.UsageError("--no-wait requires a server: an execution of this machine runs in this process")
-
-    async def begin(engine: LocalEngine) -> str:
-        from noetl.cli.backend.base import find_execution
-        from noetl.cli.backend.local import LocalBackend
-
-        return await engine.orchestrator.rerun(
-            (await find_execution(LocalBackend(engine), execution_id)).execution_id, from_step
-        )
-
-    return asyncio.run(run_locally(begin, target.store, timeout, as_json))
-
-
-async def _rerun_remotely(
-    execution_id: str, from_step: str | None, target: Target, timeout: float | None, wait: bool, as_json: bool
-) -> int:
-    from noetl.cli.backend.base import find_execution
-
-    async with target.open() as backend:
-        found = (await find_execution(backend, execution_id)).execution_id
-    return await _run_remotely(lambda client: client.rerun(found, from_step), target, timeout, wait, as_json)
+    return asyncio.run(run_remotely(begin, target, timeout, wait, as_json))
 
 
 async def run_locally(
@@ -209,7 +171,8 @@ async def run_locally(
     display = open_display()
     try:
         async with open_engine(store, observer=ToolOutput(display), **more) as engine:
-            follower = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout)
+            options = f" --store {shlex.quote(store)}" if store else ""
+            follower = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout, options=options)
             result, code = await follower.finish()
     finally:
         display.close()
@@ -217,7 +180,7 @@ async def run_locally(
     return code
 
 
-async def _run_remotely(
+async def run_remotely(
     begin: Callable[[Client], str], target: Target, timeout: float | None, wait: bool, as_json: bool
 ) -> int:
     """Follow an execution that runs on a server; `begin` starts it and returns its id."""
@@ -237,27 +200,12 @@ async def _run_remotely(
                 show_summary(await backend.summary(execution_id), as_json)
             return 0
         display = open_display()
-        checking = asyncio.ensure_future(_report_missing_workers(client, execution_id, display))
         try:
             result, code = await ExecutionFollower(backend, execution_id, display, timeout, detaches=True).finish()
         finally:
-            checking.cancel()
             display.close()
     show_result(result, as_json)
     return code
-
-
-async def _report_missing_workers(client: Client, execution_id: str, display: Display) -> None:
-    """Report that no task starts because no worker is running."""
-    from noetl.errors import NoetlError
-
-    await asyncio.sleep(NO_WORKERS_SECONDS)
-    try:
-        steps = (await asyncio.to_thread(client.execution, execution_id))["steps"]
-        if not any(step["tasks"] for step in steps) and not await asyncio.to_thread(client.workers):
-            display.log("no worker has requested work from this server yet; `noetl worker start` starts one")
-    except NoetlError:
-        return  # following the execution reports the same error
 
 
 def _text(found: Found, source: str) -> str:
@@ -288,6 +236,32 @@ async def _with_profile(engine: LocalEngine, found: Found, profile: ProjectProfi
     return Found(found.text, packed.file, found.version)
 
 
+def _warn_unknown(payload: dict[str, Any], workload: Mapping[str, Any], text: str) -> None:
+    """Warn of values that a playbook does not use."""
+    if payload:
+        from noetl.cli.inputs import unknown_keys
+
+        for warning in unknown_keys(payload, workload, text):
+            terminal.warn(warning)
+
+
+def _warn_unknown_remotely(client: Client, request: dict[str, Any], path: str, version: str | None) -> None:
+    """Warn of values that a playbook of a server does not use; an unknown path is reported by the request."""
+    from noetl.core.language.source.yaml_source import data_of, read_source
+    from noetl.errors import NotFound
+
+    text = request.get("content")
+    if text is None:
+        number = int(version) if version and version.isdecimal() else None
+        try:
+            text = client.playbook(path, number).text
+        except NotFound:
+            return
+    document = data_of(read_source(text.encode()).root)
+    workload = document.get("workload") if isinstance(document, dict) else None
+    _warn_unknown(request["payload"], workload if isinstance(workload, dict) else {}, text)
+
+
 class Found(NamedTuple):
     """The text of a playbook, its file and its version."""
 
@@ -310,6 +284,18 @@ async def _registered(engine: LocalEngine, source: str) -> Found | None:
 
     stored = await engine.orchestrator.catalog.registered(*split_version(source))
     return Found(stored.text.encode(), stored.file, str(stored.version)) if stored is not None else None
+
+
+async def _unregistered(engine: LocalEngine, source: str) -> Found:
+    """The file of a name without a suffix; NotFound with a suggestion of the catalog."""
+    from noetl.errors import NotFound
+
+    try:
+        return _from_file(source)
+    except NotFound:
+        from noetl.cli.inputs import split_version
+
+        raise await engine.orchestrator.catalog.unknown(*split_version(source), files=True) from None
 
 
 def _from_file(source: str) -> Found:

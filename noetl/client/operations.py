@@ -111,8 +111,23 @@ class WebhookOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
 
 
-class _Submission(msgspec.Struct, kw_only=True):
-    """The body of `POST /api/execute`."""
+class ForkOptions(TypedDict, total=False):
+    """Options of `fork`."""
+
+    version: int | str | None
+    payload: Mapping[str, Any] | None  # instead of that of the execution
+    changes: Mapping[str, Any] | None  # replaces some keys of the payload
+    merge: Mapping[str, Any] | None  # is merged into the payload
+
+
+class RerunOptions(ForkOptions, total=False):
+    """Options of `rerun`."""
+
+    failed: bool
+
+
+class _Submission(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The body of `POST /api/execute`; fields that are not given are left out, for servers that do not know them."""
 
     path: str | None
     payload: dict[str, Any]
@@ -211,22 +226,64 @@ class Operations:
         """Continue a paused execution."""
         return (yield from _control(execution_id, "resume", {"reason": reason}))
 
-    def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> Operation[ExecutionSummary]:
-        """Merge `payload` into the ctx of an execution, which may open a closed gate."""
-        return (yield from _control(execution_id, "signal", {"name": name, "payload": dict(payload)}))
+    def signal(
+        self, execution_id: str, payload: Mapping[str, Any], name: str = "", *, wait: str = "", key: str | None = None
+    ) -> Operation[ExecutionSummary]:
+        """Answer the wait for the signal `name` (or with the key `wait`); without one, merge `payload` into ctx.
+
+        A signal that arrives before its wait is kept. Signals with the same `key` have one effect."""
+        body = {"name": name, "payload": dict(payload), "wait": wait}
+        path = f"{_execution(execution_id)}/signal"
+        return summary_of((yield Request("POST", path, body, headers=_idempotency(key))))
+
+    def inbox(self) -> Pages[Document]:
+        """The waits that a signal answers, newest executions first."""
+        return Pages("/api/inbox", _document, cursor="before")
+
+    def answer_link(
+        self, execution_id: str, name: str = "", *, wait: str = "", recipient: str = "", expires_s: float | None = None
+    ) -> Operation[Document]:
+        """Create a signed link with which its recipient answers a wait once: `url`, `expires_at`."""
+        options = {"name": name, "wait": wait, "recipient": recipient, "expires_s": expires_s}
+        body = {"execution_id": execution_id, **_given(options)}
+        return _document((yield Request("POST", "/api/inbox/links", body)))
 
     def rerun(
         self,
         execution_id: str,
         from_step: str | None = None,
         *,
-        payload: Mapping[str, Any] | None = None,
         key: str | None = None,
+        **options: Unpack[RerunOptions],
     ) -> Operation[str]:
-        """Run the playbook of an execution again, from a step if given; return the id of the new execution."""
-        body = {"from": from_step, "payload": None if payload is None else dict(payload)}
+        """Run the playbook of an execution again, from a step, or what `failed`; return the id of the new execution."""
+        body = {"from": from_step, **_given(options)}
         path = f"{_execution(execution_id)}/rerun"
         return _execution_id((yield Request("POST", path, body, headers=_idempotency(key))))
+
+    def plan_rerun(
+        self, execution_id: str, from_step: str | None = None, **options: Unpack[RerunOptions]
+    ) -> Operation[Document]:
+        """What a rerun would do: where it `starts`, the results that are `kept`, `changed` and `dropped`."""
+        body = {"from": from_step, "dry_run": True, **_given(options)}
+        return _document((yield Request("POST", f"{_execution(execution_id)}/rerun", body)))
+
+    def fork(
+        self, execution_id: str, at: int, *, key: str | None = None, **options: Unpack[ForkOptions]
+    ) -> Operation[str]:
+        """Start an execution with the results and the ctx after event `at` of another one; return its id."""
+        path = f"{_execution(execution_id)}/fork"
+        return _execution_id((yield Request("POST", path, {"at": at, **_given(options)}, headers=_idempotency(key))))
+
+    def plan_fork(self, execution_id: str, at: int, **options: Unpack[ForkOptions]) -> Operation[Document]:
+        """What a fork would do."""
+        body = {"at": at, "dry_run": True, **_given(options)}
+        return _document((yield Request("POST", f"{_execution(execution_id)}/fork", body)))
+
+    def compare(self, execution_id: str, other: str) -> Operation[Document]:
+        """What differs between two executions: version, inputs, steps, outputs, first_divergence."""
+        path = f"{_execution(execution_id)}/compare/{_execution(other).rpartition('/')[2]}"
+        return _document((yield Request("GET", path)))
 
     # ── inspect ─────────────────────────────────────────────────────────────────────────
 
@@ -306,8 +363,10 @@ class Operations:
         """Register a new version under the playbook's own path; the same text again is the same version.
 
         `file` is `bundle:DIGEST/PATH` if files travel with the playbook (`add_bundle`)."""
-        body: Document = {"content": content, "strict": strict, "legacy": legacy, "file": file}
-        if origin is not None:
+        body: Document = {"content": content, "strict": strict, "legacy": legacy}
+        if file:
+            body["file"] = file
+        if origin is not None and origin != Origin():
             body["origin"] = msgspec.to_builtins(origin)
         return _stored({**(yield Request("POST", "/api/catalog/register", body)), "content": content})
 
@@ -408,6 +467,21 @@ class Operations:
         """Remove a limit."""
         yield Request("DELETE", _limit(subject, name))
 
+    # ── schemas ─────────────────────────────────────────────────────────────────────────
+
+    def register_schema(self, name: str, schema: Document, compatible: str = "backward") -> Operation[Document]:
+        """Register a version of a JSON Schema; Conflict if it is not compatible with the newest version."""
+        body = {"json_schema": schema, "compatible": compatible}
+        return _document((yield Request("PUT", f"/api/schemas/{quote(name)}", body)))
+
+    def schemas(self) -> Pages[Document]:
+        """The newest version of each schema, by name."""
+        return Pages("/api/schemas", _document)
+
+    def schema(self, name: str) -> Operation[Document]:
+        """A version of a schema (`orders/v2`), or the newest one (`orders`)."""
+        return _document((yield Request("GET", f"/api/schemas/{quote(name)}")))
+
     # ── triggers ────────────────────────────────────────────────────────────────────────
 
     def triggers(self, kind: str | None = None) -> Pages[Document]:
@@ -454,6 +528,32 @@ class Operations:
     def replay_delivery(self, id: str) -> Operation[Document]:
         """Start another execution with the payload of a delivery."""
         return _document((yield Request("POST", _item("deliveries", id) + "/replay")))
+
+    # ── notifications ───────────────────────────────────────────────────────────────────
+
+    def notifications(self) -> Pages[Document]:
+        """All notification rules, by name."""
+        return Pages("/api/notifications", _document)
+
+    def notification(self, name: str) -> Operation[Document]:
+        """A notification rule."""
+        return _document((yield Request("GET", _item("notifications", name))))
+
+    def put_notification(self, name: str, definition: Mapping[str, Any]) -> Operation[Document]:
+        """Create a notification rule, or replace it."""
+        return _document((yield Request("PUT", _item("notifications", name), dict(definition))))
+
+    def test_notification(self, name: str) -> Operation[Document]:
+        """Send a test message to the channel of a rule."""
+        return _document((yield Request("POST", _item("notifications", name) + "/test")))
+
+    def remove_notification(self, name: str) -> Operation[None]:
+        """Delete a notification rule."""
+        yield Request("DELETE", _item("notifications", name))
+
+    def notification_deliveries(self, name: str, *, limit: int | None = None) -> Pages[Document]:
+        """The messages of a notification rule, newest first."""
+        return Pages(_item("notifications", name) + "/deliveries", _document, {}, "before", limit)
 
     # ── webhooks ────────────────────────────────────────────────────────────────────────
 

@@ -211,7 +211,7 @@ async def _lines(stream: AsyncIterator[bytes], format: str, part: Part, most: in
     names: dict[str, None] = {}
     size = seen = 0
     wanted = _wanted(part)
-    records = _csv_records(stream, delimiter) if format == "csv" else _json_records(stream)
+    records = csv_records(stream, delimiter) if format == "csv" else json_records(stream)
     async with aclosing(records):
         async for record, length in records:
             names.update(dict.fromkeys(record) if isinstance(record, Mapping) else {})
@@ -228,13 +228,14 @@ async def _lines(stream: AsyncIterator[bytes], format: str, part: Part, most: in
     return _shaped(rows, wanted or list(names), part)
 
 
-async def _json_records(stream: AsyncIterator[bytes]) -> AsyncGenerator[tuple[Any, int], None]:
+async def json_records(stream: AsyncIterator[bytes]) -> AsyncGenerator[tuple[Any, int], None]:
+    """The records of JSON lines with their sizes."""
     async for line in lines_of(stream):
         if line.strip():
             yield msgspec.json.decode(line), len(line)
 
 
-async def _csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGenerator[tuple[Any, int], None]:
+async def csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGenerator[tuple[Any, int], None]:
     """Records of CSV; a quoted field may hold line breaks, so lines are joined until the quotes match."""
     import csv
 

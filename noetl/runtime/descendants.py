@@ -2,7 +2,8 @@
 
 The worker is a *subreaper*: a process whose parent ends becomes a child of the worker instead of init's, so the worker
 can find it. Processes of a tool are recognized by a variable in their environment, `NOETL_TASK_RUN`. Those that have
-cleared their environment are found while they still descend from the tool.
+cleared their environment are found while they still descend from the tool. `process_marks` marks the processes of a
+whole worker in the same way, for the time after the worker has ended.
 """
 
 from __future__ import annotations
@@ -53,14 +54,13 @@ def descendants_of(pid: int) -> Iterator[int]:
 
 
 def is_marked(pid: int, mark: str) -> bool:
-    """Whether a process has inherited this mark (or one that begins with it, if it ends with a colon)."""
+    """Whether a process has inherited this mark."""
     wanted = f"{VARIABLE}={mark}".encode()
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = file.read().split(b"\0")
+            return wanted in file.read().split(b"\0")
     except OSError:
         return False
-    return any(each.startswith(wanted) if mark.endswith(":") else each == wanted for each in variables)
 
 
 def kill_descendants(pid: int, mark: str) -> None:
@@ -85,14 +85,3 @@ def reap_orphans(pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-
-
-def kill_marked(mark: str) -> int:
-    """Kill all processes of this machine with a mark, for example after the worker was killed; returns their number."""
-    killed = 0
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdigit() and int(name) != os.getpid() and is_marked(int(name), mark):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(int(name), signal.SIGKILL)
-                killed += 1
-    return killed

@@ -40,7 +40,7 @@ KINDS = ("credential", "env", "file", "static", "secret_manager", "oauth2", "bea
 ALIASES = {"secrets": "secret_manager", "secret": "secret_manager", "oauth": "oauth2"}
 CREDENTIALS_FILE = "credentials.db"
 CACHE_SECONDS = 60.0
-_SECRET_FIELD = re.compile(r"secret$|password|token$|(?<!secret_)key$|^data$|^auth$|^value$|assertion")
+_SECRET_FIELD = re.compile(r"_secret$|password|token$|(?<!secret_)key$|^data$|^auth$|^value$|assertion")
 
 
 def kind_of(written: str) -> str | None:

@@ -31,6 +31,7 @@ from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_ids import ExecutionIds
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.request_resolver import RequestResolver
+from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.read_models.step_table import StepTables
 from noetl.storage.ports.cluster import WorkerHeartbeats
@@ -106,6 +107,7 @@ def build_orchestrator(
     def create_actor(execution_id: str) -> ExecutionActor:
         return ExecutionActor(actors, execution_id, effects)  # `effects` exists before the first actor is created
 
+    schemas = None if stores.triggers is None else SchemaRegistry(stores.triggers, clock)
     executions = ExecutionCache(create_actor, options.cached_executions)
     work = WorkerService(
         executions=executions,
@@ -115,6 +117,7 @@ def build_orchestrator(
         background=background,
         clock=clock,
         task_logs=TaskLogs(stores.task_logs or MemoryTaskLogStore(), stores.events),
+        schemas=schemas,
         keychain=keychain,
         heartbeats=cluster.heartbeats,
         term=options.lease_seconds,
@@ -154,6 +157,7 @@ def build_orchestrator(
         background=background,
         step_tables=StepTables(stores.events),
         limits=_limits(stores, limiter, clock, cluster),
+        schemas=schemas,
     )
 
 

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import threading
@@ -28,6 +29,7 @@ from noetl.settings import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from noetl.runtime.clock import Clock
     from noetl.secrets.keychain import InstalledCredentials
     from noetl.server.composition import Stores
     from noetl.server.http.dependencies import AppState
@@ -60,6 +62,13 @@ class _Backends(NamedTuple):
     credentials: InstalledCredentials
     keychain: Keychain
     bus: NatsBus | None
+
+    def clock(self) -> Clock:
+        """The time of the control plane: that of the database if several servers share one."""
+        from noetl.runtime.clock import RealClock, ShiftedClock
+
+        cluster = self.cluster
+        return RealClock() if cluster is None else ShiftedClock(RealClock(), lambda: cluster.skew)
 
 
 class Server:
@@ -148,21 +157,11 @@ class Server:
 
     @asynccontextmanager
     async def _running(self, app: FastAPI) -> AsyncIterator[None]:
-        from noetl.runtime.clock import RealClock
         from noetl.runtime.event_loop import freeze_gc
         from noetl.runtime.tasks import running
-        from noetl.server.http.dependencies import AppState
         from noetl.server.http.routes.operations import Operations
         from noetl.server.lifecycle.decision_watch import MappedDecisionWatch
-        from noetl.server.scheduling.deliveries import Deliveries
-        from noetl.server.scheduling.kinds import KINDS
-        from noetl.server.scheduling.resources import TriggerResources
-        from noetl.server.scheduling.schedules import Schedules
-        from noetl.server.scheduling.trigger_service import Triggers
-        from noetl.server.scheduling.webhooks import Webhooks
-        from noetl.tools.registry import specs
 
-        clock = RealClock()
         async with AsyncExitStack() as closing:
             self._begin_tracing(closing)
             backends = self._open_backends(closing)
@@ -170,22 +169,7 @@ class Server:
             closing.callback(watch.close)
             orchestrator = await self._build_orchestrator(backends, watch)
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
-            triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
-            deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock)
-            schedules = Schedules(triggers, deliveries, clock)
-            webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
-            self._state = AppState(
-                orchestrator=orchestrator,
-                tokens=self.tokens,
-                specs=specs,
-                credentials=backends.credentials,
-                schedules=schedules,
-                webhooks=webhooks,
-                triggers=triggers,
-                deliveries=deliveries,
-                resources=TriggerResources(deliveries, schedules, webhooks),
-                version=__version__,
-            )
+            self._state = self._build_state(orchestrator, backends)
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)
             await closing.enter_async_context(running(operations.sample_forever()))
@@ -196,6 +180,55 @@ class Server:
             freeze_gc()
             yield
         self._state = None
+
+    def _build_state(self, orchestrator: Orchestrator, backends: _Backends) -> AppState:
+        """Construct the services that routes use."""
+        from noetl.runtime.network_policy import AddressPolicy
+        from noetl.secrets.master_key import open_ring
+        from noetl.server.answer_links import AnswerLinks
+        from noetl.server.http.dependencies import AppState
+        from noetl.server.notifications.channels import Channels
+        from noetl.server.notifications.notifier import Notifier
+        from noetl.server.notifications.rules import Rules
+        from noetl.server.scheduling.deliveries import Deliveries
+        from noetl.server.scheduling.kinds import KINDS
+        from noetl.server.scheduling.resources import TriggerResources
+        from noetl.server.scheduling.schedules import Schedules
+        from noetl.server.scheduling.trigger_service import Triggers
+        from noetl.server.scheduling.webhooks import Webhooks
+        from noetl.tools.registry import specs
+
+        clock = backends.clock()
+        triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
+        allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
+        links = AnswerLinks(partial(open_ring, self.settings.home, os.environ))
+        notifier = Notifier(
+            Rules(backends.triggers, clock),
+            backends.deliveries,
+            triggers,
+            orchestrator,
+            Channels(backends.credentials, allows),
+            clock,
+            backends.cluster,
+            links,
+        )
+        deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock, notifier)
+        schedules = Schedules(triggers, deliveries, clock)
+        webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
+        return AppState(
+            orchestrator=orchestrator,
+            tokens=self.tokens,
+            specs=specs,
+            credentials=backends.credentials,
+            schedules=schedules,
+            webhooks=webhooks,
+            triggers=triggers,
+            deliveries=deliveries,
+            resources=TriggerResources(deliveries, schedules, webhooks),
+            notifier=notifier,
+            answer_links=links,
+            version=__version__,
+        )
 
     def _begin_tracing(self, closing: AsyncExitStack) -> None:
         from noetl.observability import tracing
@@ -266,6 +299,7 @@ class Server:
             backends.stores,
             specs,
             keychain=backends.keychain,
+            clock=backends.clock(),
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
             options=Options(
                 lease_seconds=self.settings.server_lease_seconds,
@@ -285,7 +319,6 @@ class Server:
     async def _run(self, state: AppState, backends: _Backends, closing: AsyncExitStack) -> None:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
-        from noetl.runtime.clock import RealClock
         from noetl.runtime.tasks import running
         from noetl.server.lifecycle import recovery
         from noetl.server.lifecycle.external_changes import watch_external_changes
@@ -295,7 +328,7 @@ class Server:
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
         from noetl.server.scheduling.sources.manager import TriggerSources
 
-        clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
+        clock, cluster, stores, orchestrator = backends.clock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
         await self._give_up_poisoned(orchestrator, backends.locks)
         owned = backends.locks.acquire_orphans if backends.locks else None
@@ -313,12 +346,21 @@ class Server:
             cluster=cluster,
         )
         scheduler = Scheduler(backends.triggers, state.deliveries, clock, cluster)
-        sources = TriggerSources(state.deliveries, orchestrator, backends.credentials, clock, leadership=cluster)
+        sources = TriggerSources(
+            state.deliveries,
+            orchestrator,
+            backends.credentials,
+            clock,
+            leadership=cluster,
+            listener=state.notifier,
+            reporter=state.notifier,
+        )
         periodic = running(
             watch_external_changes(orchestrator, owned),
             retention,
             run_schedules(scheduler),
             sources.run(),
+            state.notifier.run(),
             WaitTimers(orchestrator, clock, cluster, owned).run(),
         )
         await closing.enter_async_context(periodic)

@@ -13,6 +13,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -21,7 +22,7 @@ from noetl.core.model import wire
 from noetl.core.model.ids import execution_of
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
-from noetl.errors import SecretUnavailable, StoreUnavailable
+from noetl.errors import SecretUnavailable, StoreUnavailable, read_reasons
 from noetl.transport.server_policy import ServerAddresses, ServerBusy, problem_detail, response_error
 
 log = logging.getLogger("noetl.work")
@@ -117,6 +118,10 @@ class HttpWorkLink:
         """The content of a file of a bundle."""
         return await self._send_until_done("GET", f"/api/work/files/{digest}", None, 0.0)
 
+    async def schema(self, reference: str) -> bytes:
+        """A registered schema."""
+        return await self._send_until_done("GET", f"/api/work/schemas/{quote(reference)}", None, 0.0)
+
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values."""
         runs = [run for run in self._proofs if execution_of(run[0]) == execution_id]
@@ -191,7 +196,7 @@ class HttpWorkLink:
                 return content
         detail = problem_detail(content)
         if response.status == 422 and path.endswith("/secrets"):
-            raise SecretUnavailable({"": detail})
+            raise SecretUnavailable(read_reasons(detail))
         raise response_error(url, response.status, detail)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,9 +16,16 @@ from noetl.worker.runner import Runner
 from noetl.worker.task_logs import TaskLogSender
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from noetl.core.model.tool import ToolFunction
+    from noetl.core.model.tool import ToolFunction, ToolSpec
+
+
+class ToolSource(NamedTuple):
+    """Where tools come from; tests replace them."""
+
+    load: Callable[[str], ToolFunction] = load_tool
+    specs: Mapping[str, ToolSpec] | None = None  # default: those of the installation
 
 
 def create_pool(
@@ -30,9 +37,11 @@ def create_pool(
     slots: int,
     pool: str = "default",
     heartbeat: float = HEARTBEAT,
-    load: Callable[[str], ToolFunction] | None = None,
+    tools: ToolSource | None = None,
 ) -> Pool:
     """A worker pool that leases runs over `link`; not started."""
     services = replace(services, observer=TaskLogSender(link, worker, clock, services.observer))
-    runner = Runner(link, services, specs=LazySpecs(), load=load or load_tool, clock=clock)
+    tools = tools or ToolSource()
+    specs = LazySpecs() if tools.specs is None else tools.specs
+    runner = Runner(link, services, specs=specs, load=tools.load, clock=clock)
     return Pool(link, runner, worker=worker, clock=clock, slots=slots, pool=pool, heartbeat=heartbeat)

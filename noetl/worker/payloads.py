@@ -97,6 +97,9 @@ class Payloads:
                 return failed, failed
         if reference is None:
             return outcome, _slim_envelope(outcome, limit)
+        schema = outcome.meta.get("schema")
+        if schema is not None and reference.meta.schema is None:
+            reference = replace(reference, meta=replace(reference.meta, schema=schema))
         full = replace(outcome, ref=reference)
         if outcome.data is None:
             return full, _slim_envelope(full, limit)

@@ -4,6 +4,9 @@ A run occupies a slot from its claim until its last report is acknowledged, exce
 of a retry). The pool sends the heartbeats itself, so a tool that hangs does not lose its lease; a tool whose
 lease is lost is cancelled and stops its work.
 
+A run on which workers were lost (`RunOrder.alone`) is executed alone: the pool claims nothing, gives queued runs back,
+and starts it when its other runs have ended. Its start is stored first, so that the server knows that it had begun.
+
 Orders arrive with claims and with the acknowledgements of reports. Runs have no task of their own: a few slot tasks
 take orders from a queue, so a run that never waits costs no task.
 """
@@ -78,7 +81,6 @@ class Pool:
         clock: Clock,
         slots: int = 256,
         pool: str = "default",
-        labels: tuple[str, ...] = (),
         heartbeat: float = HEARTBEAT,
     ) -> None:
         self.worker = worker
@@ -87,7 +89,7 @@ class Pool:
         self._link = link
         self._clock = clock
         self._pool = pool
-        self._labels = labels
+        self.labels: tuple[str, ...] = ()  # that steps can require
         self._heartbeat_seconds = heartbeat
         self._held: dict[tuple[str, int], HeldRun] = {}
         self._reporter = Reporter(
@@ -101,6 +103,9 @@ class Pool:
             extend=self._heartbeat,
         )
         self._queue: deque[HeldRun] = deque()
+        self._suspects: deque[HeldRun] = deque()  # runs to execute alone
+        self._isolated: HeldRun | None = None  # the run that is executed alone now
+        self._returning: set[asyncio.Task[None]] = set()
         self._slots: set[asyncio.Task[None]] = set()
         self._sending: set[asyncio.Task[None]] = set()  # slots that flush reports
         self._waiting = 0  # runs that only wait, and do not occupy their slot
@@ -135,8 +140,9 @@ class Pool:
         self._draining = True
         for claiming in self._loops[:1]:
             claiming.cancel()
-        waiting = list(self._queue)
+        waiting = [*self._queue, *self._suspects]
         self._queue.clear()
+        self._suspects.clear()
         await self._give_back(waiting)
         try:
             async with asyncio.timeout(grace):
@@ -203,7 +209,7 @@ class Pool:
         while not self._free_slots():  # a report may have returned orders meanwhile
             self._slot_free.clear()
             await self._slot_free.wait()
-        claim = Claim(self.worker, self._free_slots(), self._pool, self._labels)
+        claim = Claim(self.worker, self._free_slots(), self._pool, self.labels)
         self._accept(await self._link.claim(claim, wait=CLAIM_WAIT))
 
     async def _heartbeat_turn(self) -> None:
@@ -266,11 +272,15 @@ class Pool:
     # ── orders and slots ────────────────────────────────────────────────────────────────
 
     def _free_slots(self) -> int:
+        if self._suspects or self._isolated is not None:
+            return 0
         return max(0, self.slots - len(self._held) + self._waiting)
 
     def _free_slots_after(self, finished: int) -> int:
         """How many orders an acknowledgement may carry: one for each run that it completes."""
-        return 0 if self._draining else min(finished, self._free_slots() + finished)
+        if self._draining or self._suspects or self._isolated is not None:
+            return 0
+        return min(finished, self._free_slots() + finished)
 
     def _accept(self, orders: Sequence[RunOrder]) -> None:
         self._enqueue(orders)
@@ -282,10 +292,25 @@ class Pool:
             if key in self._returned_unseen:
                 continue
             self._held[key] = held = HeldRun(order, RunReports(order.run_id, order.epoch, self._reporter))
-            self._queue.append(held)
+            (self._suspects if order.alone else self._queue).append(held)
         if orders:
             self._idle.clear()
             self._update_slot_free()
+        if self._suspects or self._isolated is not None:
+            self._isolate()
+
+    def _isolate(self) -> None:
+        """Give back what has not begun, and start the next run that must be alone once no other run is left."""
+        others = [held for held in self._queue if held is not self._isolated]
+        if others:
+            self._queue = deque(held for held in self._queue if held is self._isolated)
+            task = asyncio.get_running_loop().create_task(self._give_back(others))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+        elif self._suspects and self._isolated is None and len(self._held) == len(self._suspects):
+            self._isolated = self._suspects.popleft()
+            self._queue.append(self._isolated)
+            self._start_slots()
 
     def _update_slot_free(self) -> None:
         if self._free_slots() > 0 and not self._draining:
@@ -382,6 +407,12 @@ class Pool:
 
     def _release(self, held: HeldRun) -> None:
         self._held.pop((held.order.run_id, held.order.epoch), None)
+        if held is self._isolated:
+            self._isolated = None
+        elif held in self._suspects:
+            self._suspects.remove(held)
+        if self._suspects and not self._draining:
+            self._isolate()
         self._update_slot_free()
         if not self._held:
             self._idle.set()

@@ -48,6 +48,7 @@ from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
 from noetl.worker.payloads import Payloads
 from noetl.worker.reports import RunReports
+from noetl.worker.schemas import Schemas
 from noetl.worker.task_inputs import InputRecorder
 from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
 
@@ -118,6 +119,7 @@ class Runner:
         self.services = services
         self.payloads = Payloads(services.results)
         self._inputs = InputRecorder(self.payloads) if services.record_inputs else None
+        self._schemas = Schemas(link, services.results, clock)
         self._collections = StoredCollections(services.results)
         self._specs = specs
         self._load = load
@@ -215,6 +217,10 @@ class Runner:
 
     async def _drive(self, active: ActiveRun) -> None:
         frame, reports = active.frame, active.reports
+        step: Any = frame.root.program.owner
+        checks_input = (
+            step.validation is not None and step.validation.input is not None and frame.order.position is None
+        )
         pending: tuple[Event, ...] = ()
         ran = 0
         while True:
@@ -224,12 +230,18 @@ class Runner:
                 await self._provide(active, need)
                 continue
             pending += action.events
+            if checks_input:
+                checks_input = False
+                problem = await self._schemas.problem("input", step.validation.input, frame.root.input)
+                if problem is not None:
+                    await self._end(active, problem)
+                    return
             if isinstance(action, RunTask):
                 run, pure = self._tool(action.task.kind)
                 sent = pending if self._sendable(active, pending) else await self._prepare_events(active, pending)
                 if action.task.effect == "at_most_once":
                     await reports.confirm(sent)
-                elif pure or action.start_recorded:
+                elif pure or (action.start_recorded and not active.order.alone):
                     reports.queue(sent)
                 else:
                     await reports.flush(sent)
@@ -237,12 +249,17 @@ class Runner:
                 ran += 1
                 if ran % TASKS_PER_TURN == 0:
                     await asyncio.sleep(0)  # tasks that never wait would block the event loop
-                outcome = await self._run_task(active, action, run)
+                if action.task.validation is None:
+                    outcome = await self._run_task(active, action, run)
+                else:
+                    outcome = await self._run_validated(active, action, run)
                 task_input = None if self._inputs is None else await self._inputs.record(frame, action, active.secrets)
                 pending = await self._apply(active, action.task, outcome, action.task_run_id, task_input)
             elif isinstance(action, KnownOutcome):
                 # The pending events are completed by the next event: all go into one report.
                 outcome = self._with_meta(action.outcome, frame.top.attempt)
+                if action.task.validation is not None and outcome.status == "ok":
+                    outcome = await self._schemas.checked(action.task.validation.output, outcome)
                 pending += await self._apply(active, action.task, outcome, frame.run_id)
             elif isinstance(action, Wait):
                 await reports.flush(await self._prepare_events(active, pending))
@@ -299,6 +316,11 @@ class Runner:
             tracing.record_failure(output.error)
         step = active.frame.root.program.owner
         assert isinstance(step, Step)
+        if step.validation is not None and step.validation.output is not None and finished.status == "done":
+            checked = await self._schemas.checked(step.validation.output, finished.outcome)
+            output = replace(output, status=checked.status, error=checked.error, meta=checked.meta)
+            status = "done" if checked.status == "ok" else "failed"
+            finished = replace(finished, status=status, outcome=checked, recorded=output)
         if output.ref is not None or step.output != OutputPolicy() or results:
             output, results = await self._prepare_output(active, finished, step)
             if output.status == "error" and finished.status == "done":  # it could not be stored
@@ -351,6 +373,20 @@ class Runner:
             spec = self._specs.get(kind)
             known = self._tools[kind] = (self._load(kind), spec is not None and spec.pure)
         return known
+
+    async def _run_validated(self, active: ActiveRun, action: RunTask, run: ToolFunction) -> Outcome:
+        """Run a task whose input and output must fit schemas; a value that does not is its error."""
+        validation = action.task.validation
+        assert validation is not None
+        if validation.input is not None:
+            given = {name: value for name, value in action.input.items() if name not in action.task.raw}
+            problem = await self._schemas.problem("input", validation.input, given)
+            if problem is not None:
+                return self._with_meta(Outcome("error", error=problem), action.attempt)
+        outcome = await self._run_task(active, action, run)
+        if validation.output is None or outcome.status != "ok":
+            return outcome
+        return await self._schemas.checked(validation.output, outcome)
 
     async def _run_task(self, active: ActiveRun, action: RunTask, run: ToolFunction) -> Outcome:
         order, clock = active.order, self._clock

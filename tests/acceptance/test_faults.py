@@ -38,6 +38,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "object": {"kind": "object", "action": "get", "uri": "s3://archive/orders.json"},
     "nats": {"kind": "nats", "action": "publish", "auth": "bus", "subject": "orders"},
     "secrets": {"kind": "secrets", "names": ["a", "b"]},
+    "wait": {"kind": "wait", "signal": "approve"},
+    "mail": {"kind": "mail", "auth": "smtp", "to": "ops@example.com", "subject": "orders", "text": "done"},
     "playbook": {"kind": "playbook", "path": "other/one"},
     "workbook": {"kind": "workbook", "block": "clean"},
     "transfer": {
@@ -354,7 +356,9 @@ OF_PLAYBOOK = [
 def cases() -> Iterator[tuple[str, dict[str, Any], Fault | None]]:
     """Every playbook: its name, its data, its fault (None: it has none)."""
     for kind, task in TASKS.items():
-        faults = [*of_kind(kind), *ANY_TASK]
+        # The timeout of a wait is a parameter, not a spec key.
+        general = [fault for fault in ANY_TASK if kind != "wait" or "timeout" not in fault.path]
+        faults = [*of_kind(kind), *general]
         faults += {"python": OF_PYTHON, "postgres": OF_POSTGRES, "transfer": OF_TRANSFER}.get(kind, [])
         for fault in (None, *faults):
             yield f"{kind}: {fault.name if fault else 'no fault'}", playbook(task), fault

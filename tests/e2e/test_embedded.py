@@ -11,7 +11,7 @@ import time
 import pytest
 
 import noetl
-from noetl.core.model.events import ExecutionCancelled
+from noetl.core.model.events import ExecutionCancelled, WorkerLost
 from noetl.embedded import open_local
 from noetl.errors import NotFound, RequestRefused, StoreUnavailable
 
@@ -220,8 +220,10 @@ workflow:
     async def scenario():
         async with await open_local(home=tmp_path / "home", resume=True) as engine:
             await engine.orchestrator.wait(execution_id, 20)
-            return await engine.result(execution_id)
+            log = [each.body for each in await engine.orchestrator.events(execution_id)]
+            return await engine.result(execution_id), [body for body in log if isinstance(body, WorkerLost)]
 
-    result = asyncio.run(scenario())
+    result, lost = asyncio.run(scenario())
     assert (result.status, result.data) == ("success", "went on")
+    assert [body.stopped for body in lost] == [True]  # a killed `noetl run` is no evidence against the run
     assert trace.read_text().splitlines() == ["start", "wait", "wait"]

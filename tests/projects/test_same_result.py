@@ -62,7 +62,7 @@ def test_an_example_gives_the_same_result_on_a_server(there, folder, monkeypatch
     monkeypatch.chdir(folder / Path(name).parent)
     more = ["--set", f"api_url={shop}"] if name.startswith("quickstart") else []
     beside, sent, registered = outcomes(there, monkeypatch, Path(name).name, *more)
-    assert beside["status"] == "success"
+    assert beside["status"] == ("failed" if name == "saga.yaml" else "success")
     assert sent == beside
     assert registered == beside
 

@@ -58,7 +58,9 @@ def test_env_gives_one_value_or_a_mapping():
 
 
 def test_a_missing_variable_is_named():
-    assert reasons(entry("x", "env", var="NOPE")) == {"x": "the environment variable NOPE is not set"}
+    assert reasons(entry("x", "env", var="NOPE")) == {
+        "x": "the environment variable NOPE is not set (.env is read for NOETL_* settings only)"
+    }
     assert "A1, A2" in reasons(entry("x", "env", vars={"a": "A1", "b": "A2"}))["x"]
 
 
@@ -134,7 +136,9 @@ def test_a_circular_reference_is_reported_with_its_path():
 
 def test_a_failure_of_a_referenced_entry_names_both_entries():
     found = reasons(entry("a", "bearer", token="b"), entry("b", "env", var="NOPE"), names=["a"])
-    assert found == {"a": 'depends on "b": the environment variable NOPE is not set'}
+    assert found == {
+        "a": 'depends on "b": the environment variable NOPE is not set (.env is read for NOETL_* settings only)'
+    }
 
 
 def test_all_missing_names_are_reported_together():

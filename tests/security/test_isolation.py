@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from noetl.runtime.descendants import VARIABLE, is_marked, kill_marked
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing import run_tool
 from noetl.tools.python.process_pool import PythonPool
@@ -74,18 +73,6 @@ def test_a_killed_shell_task_takes_its_sessions_along(tmp_path):
     outcome = run_tool("shell", {"command": f"setsid sleep 600 & echo $! > {file}; sleep 600"}, timeout=1.0)
     assert outcome.error.kind == "timeout"
     assert ends(int(file.read_text()))
-
-
-def test_processes_are_found_by_their_mark():
-    import subprocess
-
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, VARIABLE: "77:s:1:t:1:1"}) as process:
-        try:
-            assert is_marked(process.pid, "77:s:1:t:1:1") and is_marked(process.pid, "77:")
-            assert not is_marked(process.pid, "7:")
-            assert kill_marked("77:") >= 1
-        finally:
-            process.kill()
 
 
 def pids(calls: list[tuple[str, str, str | None]]) -> list[int]:

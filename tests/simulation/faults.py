@@ -20,6 +20,7 @@ FAULT_POINTS = (
     "server.crash",
     "worker.crash",
     "worker.sleep",
+    "worker.stop",
     "clock.jump",
 )
 

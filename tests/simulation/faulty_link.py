@@ -11,7 +11,8 @@ from noetl.errors import NoetlError, StoreUnavailable
 from tests.simulation.virtual_time import block_if_dead
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster, ServerProcess
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.processes import ServerProcess
 
 T = TypeVar("T")
 
@@ -79,6 +80,10 @@ class FaultyLink:
         """A bundle."""
         return await self._run_until_done(lambda work: work.bundle(digest))
 
+    async def schema(self, reference: str) -> bytes:
+        """A registered schema."""
+        return await self._run_until_done(lambda work: work.schema(reference))
+
     async def bundle_file(self, digest: str) -> bytes:
         """A file of a bundle."""
         return await self._run_until_done(lambda work: work.bundle_file(digest))
@@ -119,7 +124,7 @@ class FaultyLink:
                 self._note_fault()
                 await asyncio.sleep(REPLY_SECONDS)
                 continue
-            server = self._cluster.server
+            server = self._cluster.any_server()
             if server is None:
                 await asyncio.sleep(0.2)
                 continue

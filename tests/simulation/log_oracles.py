@@ -11,6 +11,7 @@ import msgspec
 from noetl.core.engine.advance import fold
 from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.core.engine.capacity import slots_held
+from noetl.core.engine.snapshot import decode_state, encode_state
 from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.events import (
     ChildFinished,
@@ -23,16 +24,19 @@ from noetl.core.model.events import (
     IterationStarted,
     PlaybookProcessed,
     Recorded,
+    SignalReceived,
     StepDone,
     StepFailed,
     StepScheduled,
     StepStarted,
     TaskDone,
     TaskStarted,
+    WaitFinished,
+    WaitStarted,
     WorkerLost,
     WorkflowFinished,
 )
-from noetl.core.model.ids import iteration_id
+from noetl.core.model.ids import iteration_id, task_run_id
 from noetl.core.model.playbook import COMPENSATION, Playbook
 from noetl.server.read_models.summaries import project
 from noetl.storage.ports.events import ExecutionSummary
@@ -51,6 +55,31 @@ def check_log(log: Sequence[Recorded]) -> Iterator[str]:
         if after != ["playbook.processed"]:
             yield f"events after workflow.finished: {after}"
     yield from _runs(log)
+    yield from _signals(log)
+
+
+def _signals(log: Sequence[Recorded]) -> Iterator[str]:
+    """The client's signal is received once and taken at most once; a wait ends once, by a signal that arrived before."""
+    received = {each.seq: each.body for each in log if isinstance(each.body, SignalReceived)}
+    names = Counter(body.name for body in received.values() if body.kept)
+    yield from (f"the signal {name} was received {count} times" for name, count in names.items() if count > 1)
+    taken: set[int] = set()
+    waiting: set[str] = set()
+    for each in log:
+        body = each.body
+        if isinstance(body, WaitStarted):
+            waiting.add(_attempt_of(body))
+        elif isinstance(body, WaitFinished):
+            if _attempt_of(body) not in waiting:
+                yield f"{_attempt_of(body)} ended a wait that had not begun, or ended it twice"
+            waiting.discard(_attempt_of(body))
+            if body.signal is not None and (body.signal in taken or body.signal not in received):
+                yield f"the signal {body.signal} was taken twice, or does not exist"
+            taken.add(body.signal or 0)
+
+
+def _attempt_of(body: WaitStarted | WaitFinished) -> str:
+    return task_run_id(run_of(body), body.task, body.visit, body.attempt)
 
 
 def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
@@ -64,6 +93,16 @@ def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], 
         return [f"folded status {state.status}, projected {projected.status}"]
     holds, shown_holds = slots_held(state), (summary.held if summary else None) or {}
     return [] if holds == shown_holds else [f"slots in the row: {shown_holds}, by the log: {holds}"]
+
+
+def check_snapshot(log: Sequence[Recorded], playbook: Playbook) -> list[str]:
+    """A state decoded from a snapshot in the middle of the log, and folded on, is the same as the folded log."""
+    middle = len(log) // 2
+    if not middle:
+        return []
+    restored = decode_state(playbook, encode_state(fold(playbook, log[:middle])))
+    same = encode_state(fold(playbook, log[middle:], restored)) == encode_state(fold(playbook, log))
+    return [] if same else [f"a snapshot at seq {middle} gives another state"]
 
 
 def run_of(body: Event) -> str:
@@ -102,6 +141,26 @@ def _runs(log: Sequence[Recorded]) -> Iterator[str]:
             if run in ended:
                 yield f"{run} ended twice"
             ended.add(run)
+
+
+def start_is_stored(log: Sequence[Recorded], task_run: str) -> bool:
+    """Whether the log covers the start of a tool: by its `task.started`, or by a lease, for the first task under it.
+
+    The worker of an earlier lease may start its first task late, so each lease under which no task has ended counts."""
+    leases: list[bool] = []  # whether a task has ended under it
+    for each in log:
+        body: Any = each.body
+        run = run_of(body)
+        if not run or not task_run.startswith(f"{run}:"):
+            continue
+        if isinstance(body, TaskStarted):
+            if task_run_id(run, body.task, body.visit, body.attempt) == task_run:
+                return True
+        elif isinstance(body, StepStarted | IterationStarted):
+            leases.append(False)
+        elif isinstance(body, TaskDone) and leases:
+            leases[-1] = True
+    return not all(leases)
 
 
 def check_compensation(done: Sequence[Recorded], log: Sequence[Recorded], playbook: Playbook) -> Iterator[str]:

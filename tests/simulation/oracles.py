@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import (
     ChildRequested,
     CompensationDone,
+    ExecutionCancelled,
     ExecutionRequested,
     IterationDone,
     IterationFailed,
@@ -21,24 +24,50 @@ from noetl.core.model.events import (
     StepFailed,
     StepStarted,
     TaskDone,
+    WaitStarted,
     WorkerLost,
     WorkflowFinished,
 )
 from noetl.core.model.ids import task_run_id
-from tests.simulation.log_oracles import check_compensation, check_log, check_projection, run_of
-from tests.simulation.playbooks import TEXTS
+from tests.simulation.log_oracles import (
+    check_compensation,
+    check_log,
+    check_projection,
+    check_snapshot,
+    run_of,
+)
+from tests.simulation.promises import check_once, check_promises
+from tests.simulation.users import Acknowledged
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 
-async def check(cluster: Cluster, submitted: Mapping[str, str], expected: Mapping[str, Any]) -> list[str]:
+class Submitted(Struct):
+    """An execution that the user started: its playbook, the commands sent to it, and what was acknowledged."""
+
+    path: str
+    outcome: Any = None  # of a generated playbook
+    script: list[str] = field(default_factory=list)
+    told: Acknowledged = field(default_factory=Acknowledged)
+
+    def allows(self, result: tuple[str, Any]) -> bool:
+        """Whether the execution may end so."""
+        if result[0] == "cancelled" or (self.told.cancelled and result[0] == "failed"):
+            return "cancel" in self.script
+        if self.path == "signalled":
+            return result[0] == "success" and (not self.told.signals or result[1] in self.told.signals)
+        expected = self.outcome or EXPECTED[self.path]
+        return result in expected if isinstance(expected, list) else result == expected
+
+
+async def check(cluster: Cluster, submitted: Mapping[str, Submitted]) -> list[str]:
     """A message for every violated invariant."""
     violations = list(dict.fromkeys(cluster.violations))
     logs = {summary.execution_id: await cluster.store.read(summary.execution_id) for summary in await _all(cluster)}
-    for execution_id, path in submitted.items():
+    for execution_id, known in submitted.items():
         if execution_id not in logs:
-            violations.append(f"{path}: execution {execution_id} was acknowledged and does not exist")
+            violations.append(f"{known.path}: execution {execution_id} was acknowledged and does not exist")
     roots = [log for log in logs.values() if isinstance(log[0].body, ExecutionRequested) and not log[0].body.parent]
     if len(roots) > len(submitted):
         violations.append(f"{len(submitted)} executions were submitted and {len(roots)} were started")
@@ -49,10 +78,14 @@ async def check(cluster: Cluster, submitted: Mapping[str, str], expected: Mappin
             f"{name}: {each}" for each in [*_log(cluster, log), *await _projection(cluster, execution_id, log)]
         ]
         violations += [f"{name}: {each}" for each in _compensations(cluster, log, logs)]
-        if execution_id in submitted and isinstance(log[-1].body, PlaybookProcessed):
-            result = outcome_of(log)
-            if result != expected[name] and not _was_poison(log, logs):
-                violations.append(f"{name}: ended with {result}, without faults it ends with {expected[name]}")
+        if execution_id in submitted:
+            known = submitted[execution_id]
+            violations += [f"{name}: {each}" for each in check_promises(log, known.told)]
+            if isinstance(log[-1].body, PlaybookProcessed):
+                result = outcome_of(log)
+                if not known.allows(result) and not _was_poison(log, logs):
+                    wanted = known.outcome or EXPECTED.get(known.path)
+                    violations.append(f"{name}: ended with {result}, without faults it ends with {wanted}")
     children = Counter(
         log[0].body.parent.task_run_id
         for log in logs.values()
@@ -77,13 +110,15 @@ def _limits(cluster: Cluster) -> Iterator[str]:
             elif isinstance(body, StepStarted | IterationStarted) and not getattr(body, "by_server", False):
                 leased.add(run_of(body))
                 begun.setdefault(paths[execution_id], set()).add(execution_id)
-            elif isinstance(body, WorkerLost | IterationDone | IterationFailed | ChildRequested):
+            elif isinstance(body, WorkerLost | IterationDone | IterationFailed | ChildRequested | WaitStarted):
                 leased.discard(run_of(body))
             elif isinstance(body, StepDone | StepFailed):  # with all its iterations
                 step_run = body.step_run_id
                 leased -= {run for run in leased if run == step_run or run.startswith(f"{step_run}/")}
             elif isinstance(body, WorkflowFinished):
                 begun.get(paths[execution_id], set()).discard(execution_id)
+        if append.summary.status == "waiting":  # it holds no slot
+            begun.get(paths[execution_id], set()).discard(execution_id)
         if len(leased) > maximum.get("pool default", len(leased)):
             yield f"{len(leased)} runs are leased at once, the limit is {maximum['pool default']}"
         for path, executions in begun.items():
@@ -102,6 +137,7 @@ def _log(cluster: Cluster, log: list[Recorded]) -> Iterator[str]:
         yield "acknowledged events are missing"
     yield from check_log(log)
     yield from _effects(cluster, log)
+    yield from check_once(cluster.ledger.started, log)
 
 
 def _was_poison(log: list[Recorded], logs: Mapping[str, list[Recorded]]) -> bool:
@@ -113,7 +149,7 @@ def _was_poison(log: list[Recorded], logs: Mapping[str, list[Recorded]]) -> bool
 
 
 # Error kinds of tasks whose tool did not complete.
-_WITHOUT_TOOL = frozenset({"worker.lost", "template", "timeout", "cancelled"})
+_WITHOUT_TOOL = frozenset({"worker.lost", "template", "timeout", "cancelled", "ambiguous"})
 
 
 def _effects(cluster: Cluster, log: list[Recorded]) -> Iterator[str]:
@@ -143,7 +179,9 @@ def _compensations(cluster: Cluster, log: list[Recorded], logs: Mapping[str, lis
         undone = logs[request.compensates.execution_id]
     elif log[-1].body.outcome == "success":
         return
-    yield from check_compensation(undone, log, compiled(request.path))
+    if any(isinstance(each.body, ExecutionCancelled) and not each.body.compensate for each in log):
+        return
+    yield from check_compensation(undone, log, compiled(cluster.texts[request.path]))
     for each in log:
         body = each.body
         if (
@@ -160,7 +198,11 @@ _UNDOING = frozenset({"start", "rooms", "confirm"})  # steps whose compensation 
 async def _projection(cluster: Cluster, execution_id: str, log: list[Recorded]) -> list[str]:
     request = log[0].body
     assert isinstance(request, ExecutionRequested)
-    return check_projection(await cluster.store.summary(execution_id), log, compiled(request.path))
+    playbook = compiled(cluster.texts[request.path])
+    return [
+        *check_projection(await cluster.store.summary(execution_id), log, playbook),
+        *check_snapshot(log, playbook),
+    ]
 
 
 def outcome_of(log: list[Recorded]) -> Any:
@@ -170,19 +212,13 @@ def outcome_of(log: list[Recorded]) -> Any:
 
 
 @lru_cache(maxsize=64)
-def compiled(path: str) -> Any:
-    """The compiled playbook of a path."""
-    from tests.simulation.cluster import SPECS
+def compiled(text: str) -> Any:
+    """The compiled playbook."""
+    from tests.simulation.effects import SPECS
 
-    found = compile_playbook(TEXTS[path], file="", specs=SPECS)
+    found = compile_playbook(text, file="", specs=SPECS)
     assert found.playbook is not None, found.diagnostics
     return found.playbook
-
-
-@lru_cache(maxsize=1)
-def expected_outcomes() -> dict[str, Any]:
-    """The outcome of each playbook without faults."""
-    return dict(EXPECTED)
 
 
 EXPECTED: dict[str, Any] = {
@@ -201,4 +237,9 @@ EXPECTED: dict[str, Any] = {
     "saga": ("failed", None),
     "lifecycle_timeout": ("success", "in time"),
     "long": ("success", [1, 2, 3, 4]),
+    "once": [("success", "paid"), ("success", "unknown")],
+    "fail_fast": ("success", "repaired"),
+    "timeout_fires": ("success", "timed out"),
+    "asks": ("success", 7),
+    "pauses": ("success", [3, 1, 2]),
 }

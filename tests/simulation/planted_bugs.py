@@ -15,23 +15,30 @@ from unittest.mock import patch
 
 import msgspec
 
-from noetl.core.engine import accept, advance, decide, outstanding
-from noetl.core.engine.commands import ExpireLease, Reply, ReportRun
+from noetl.core.engine import accept, advance, decide, outstanding, snapshot
+from noetl.core.engine.commands import CancelExecution, ExpireLease, FireTimer, Reply, ReportRun, SendSignal
 from noetl.core.engine.effects import EnqueueRun, StartChild
 from noetl.core.engine.evolve import runs, steps
-from noetl.core.engine.handlers import admission, compensation, execution_completion, reduce, routing
-from noetl.core.model.events import CompensationDone, PlaybookProcessed
+from noetl.core.engine.handlers import admission, compensation, execution_completion, loops, reduce, routing
+from noetl.core.model.events import CompensationDone, ExecutionResumed, PlaybookProcessed
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.leases import Leases
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle import children, recovery
+from noetl.server.lifecycle.wait_timers import WaitTimers
 from noetl.server.orchestrator.effect_handler import EffectHandler
+from noetl.server.orchestrator.execution_actor import ExecutionActor
+from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events import memory
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.ports.events import Append
-from tests.simulation.cluster import Cluster, EffectLedger, FaultyStore
+from noetl.worker import runner
+from noetl.worker.reports import RunReports
+from tests.simulation.cluster import Cluster
+from tests.simulation.effects import EffectLedger
 from tests.simulation.scenarios import ScenarioResult, simulate
+from tests.simulation.stores import FaultyStore
 
 PlantedBug = Callable[[], AbstractContextManager[Any]]
 PLANTED_BUGS: dict[str, PlantedBug] = {}
@@ -120,11 +127,11 @@ def _() -> Any:
 def _() -> Any:
     perform = EffectHandler._perform
 
-    def forgetful(self: Any, execution_id: str, effects: Any, path: str) -> None:
+    def forgetful(self: Any, execution_id: str, effects: Any, path: str, **more: Any) -> None:
         state = self.executions.get(execution_id).state
         lost = {run.id for run in state.open.values() if run.epoch} if state else set()
         rest = [each for each in effects if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
-        perform(self, execution_id, rest, path)
+        perform(self, execution_id, rest, path, **more)
 
     return _replace(EffectHandler, perform, forgetful)
 
@@ -133,6 +140,134 @@ def _() -> Any:
 def _() -> Any:
     order_of = advance.order_of
     return _replace(advance, order_of, lambda state, run: msgspec.structs.replace(order_of(state, run), position=None))
+
+
+# ── attempts ────────────────────────────────────────────────────────────────────────────
+
+
+@_planted("a lost worker uses up no attempt")
+def _() -> Any:
+    return _order_with(lambda order: msgspec.structs.replace(order, lost=0))
+
+
+@_planted("the start of a task is not stored before its tool runs")
+def _() -> Any:
+    async def queued(self: Any, events: Any = ()) -> None:
+        self.queue(events)
+
+    return _replace(RunReports, RunReports.flush, queued)
+
+
+@_planted("a tool runs twice in one attempt")
+def _() -> Any:
+    call_tool = runner.call_tool
+
+    async def twice(*arguments: Any) -> Any:
+        await call_tool(*arguments)
+        return await call_tool(*arguments)
+
+    return _replace(runner, call_tool, twice)
+
+
+@_planted("an expired lease counts as a returned run")
+def _() -> Any:
+    lose_lease = accept.lose_lease
+    return _replace(accept, lose_lease, lambda state, run, **how: lose_lease(state, run, returned=True))
+
+
+@_planted("a worker that stops does not say that a tool had begun")
+def _() -> Any:
+    give_back = WorkerService.give_back
+    lose_lease = accept.lose_lease
+
+    async def silent(self: Any, worker: str, runs: Any, *, begun: Any = ()) -> None:
+        await give_back(self, worker, runs)
+
+    def unaware(state: Any, run: Any, **how: Any) -> Any:
+        return msgspec.structs.replace(lose_lease(state, run, **how), begun=False)
+
+    return _all_of(_replace(WorkerService, give_back, silent), _replace(accept, lose_lease, unaware))
+
+
+@_planted("a late report starts the next task")
+def _() -> Any:
+    return _replace(accept, accept._accept_late, accept._accept_events)
+
+
+@_planted("a task with at_most_once runs again after a lost worker")
+def _() -> Any:
+    def certain(order: Any) -> Any:
+        unclear = order.resume is not None and order.resume.error and order.resume.error.kind == "ambiguous"
+        return msgspec.structs.replace(order, resume=None, lost=0) if unclear else order
+
+    return _all_of(_order_with(certain), _replace(accept, accept._reused_number, lambda run, new: None))
+
+
+def _order_with(change: Any) -> Any:
+    order_of = advance.order_of
+    return _replace(advance, order_of, lambda state, run: change(order_of(state, run)))
+
+
+# ── commands of users ───────────────────────────────────────────────────────────────────
+
+
+@_planted("a cancellation is acknowledged and forgotten")
+def _() -> Any:
+    return patch.dict(accept.COMMAND_HANDLERS, {CancelExecution: lambda state, command, env, record: Reply(True)})
+
+
+@_planted("a paused execution leases runs")
+def _() -> Any:
+    reject = accept.claim_rejection
+
+    def unpaused(state: Any, run_id: str) -> Any:
+        why = reject(state, run_id)
+        return None if why == "the execution is paused" else why
+
+    return _replace(accept, reject, unpaused)
+
+
+@_planted("a resumed execution does not enqueue its runs")
+def _() -> Any:
+    return _all_of(
+        patch.dict(advance._TRAITS, {ExecutionResumed: (*advance._TRAITS[ExecutionResumed][:-1], None)}),
+        _replace(recovery, recovery.outstanding, lambda state: []),
+    )
+
+
+@_planted("a signal is acknowledged and dropped")
+def _() -> Any:
+    return patch.dict(accept.COMMAND_HANDLERS, {SendSignal: lambda state, command, env, record: Reply(True)})
+
+
+@_planted("timers never fire")
+def _() -> Any:
+    return _all_of(
+        patch.dict(accept.COMMAND_HANDLERS, {FireTimer: lambda state, command, env, record: Reply(True)}),
+        _order_with(lambda order: msgspec.structs.replace(order, timeout_s=None)),
+    )
+
+
+@_planted("a failed iteration does not stop its loop")
+def _() -> Any:
+    return _replace(loops, loops.most_failures, lambda step, count: None)
+
+
+# ── several servers, snapshots ──────────────────────────────────────────────────────────
+
+
+@_planted("a server believes its stale cache when it refuses")
+def _() -> Any:
+    async def current(self: Any, seq: int) -> bool:
+        return False
+
+    return _replace(ExecutionActor, ExecutionActor._is_behind, current)
+
+
+@_planted("a snapshot forgets the attempts that were used up")
+def _() -> Any:
+    encode_run = snapshot._run
+    return _replace(snapshot, encode_run, lambda run: msgspec.structs.replace(encode_run(run), lost=0))
 
 
 # ── limits ──────────────────────────────────────────────────────────────────────────────
@@ -166,7 +301,7 @@ def _() -> Any:
 
 @_planted("a new server does not resume unfinished executions")
 def _() -> Any:
-    async def nothing(orchestrator: Any) -> list[str]:
+    async def nothing(orchestrator: Any, **options: Any) -> list[str]:
         return []
 
     return _replace(recovery, recovery.resume, nothing)
@@ -217,10 +352,10 @@ def _() -> Any:
 def _() -> Any:
     crash = Cluster.crash_server
 
-    def losing(self: Cluster) -> None:
+    def losing(self: Cluster, server: Any) -> None:
         for log in self.store._logs.values():
             del log[max(1, len(log) - 1) :]
-        crash(self)
+        crash(self, server)
 
     return _replace(Cluster, crash, losing)
 
@@ -351,3 +486,26 @@ def _all_of(*patches: Any) -> Iterator[None]:
     finally:
         for each in reversed(patches):
             each.stop()
+
+
+@_planted("a signal that arrives before its wait is not taken")
+def _() -> Any:
+    return _replace(accept, accept.take_kept, lambda state, event, record: None)
+
+
+@_planted("the timers of waiting executions are not read from the store")
+def _() -> Any:
+    async def load(self: WaitTimers) -> int:
+        return 0
+
+    return _replace(WaitTimers, WaitTimers.load, load)
+
+
+@_planted("a signal that is sent again has a second effect")
+def _() -> Any:
+    signal = Orchestrator.signal
+
+    async def without_id(self: Orchestrator, *values: Any, **fields: Any) -> None:
+        await signal(self, *values, **{**fields, "id": ""})
+
+    return _replace(Orchestrator, signal, without_id)

@@ -191,20 +191,95 @@ workflow:
   - step: broken
     tool: {kind: effect, fails: 1000}
 """,
+    "once": """
+workflow:
+  - step: start
+    tool:
+      - {name: before, kind: effect, value: 1, takes: 1}
+      - name: once
+        kind: effect
+        value: paid
+        takes: 4
+        spec:
+          effect: at_most_once
+          policy: {rules: [{when: "{{ output.error.kind == 'ambiguous' }}", then: {do: continue}}, {else: {then: {do: continue}}}]}
+      - {name: after, kind: effect, value: "{{ once.data | default('unknown', true) }}", takes: 1}
+""",
+    "fail_fast": """
+workflow:
+  - step: start
+    loop: {in: "{{ range(12) | list }}", iterator: n, spec: {mode: parallel, max_in_flight: 4}}
+    tool: {kind: effect, value: 1, takes: 2, fails: "{{ 1000 if iter.n == 1 else 0 }}"}
+    next: {arcs: [{step: fine}, {step: repair, when: "{{ event.name == 'step.failed' }}"}]}
+  - {step: fine, tool: {kind: noop}}
+  - step: repair
+    tool: {kind: effect, value: repaired}
+""",
+    "timeout_fires": """
+workflow:
+  - step: start
+    spec: {policy: {lifecycle: {timeout_s: 8}}}
+    tool: {kind: effect, value: too late, takes: 90}
+    next: {arcs: [{step: fine}, {step: late, when: "{{ event.name == 'step.failed' and output.error.kind == 'timeout' }}"}]}
+  - {step: fine, tool: {kind: effect, value: in time}}
+  - {step: late, tool: {kind: effect, value: timed out}}
+""",
+    "signalled": """
+executor: {spec: {return_step: gated}}
+workflow:
+  - step: start
+    tool: {kind: effect, value: 1}
+    next: {spec: {mode: inclusive}, arcs: [{step: gated}, {step: slow}]}
+  - step: slow
+    tool:
+      - name: wait
+        kind: effect
+        value: 1
+        takes: 60
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
+  - step: gated
+    spec: {policy: {admit: {rules: [{when: "{{ ctx.sent is defined }}", then: {allow: true}}]}}}
+    tool: {kind: effect, value: "{{ ctx.sent }}"}
+""",
     "lifecycle_timeout": """
 workflow:
   - step: start
     spec: {policy: {lifecycle: {timeout_s: 300}}}
     tool: {kind: effect, value: in time, takes: 3}
 """,
+    "asks": """
+workflow:
+  - step: start
+    tool:
+      - name: ask
+        kind: wait
+        signal: answer
+        timeout: 15s
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 100}}]}}
+      - name: after
+        kind: effect
+        value: "{{ ask.data.n }}"
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
+""",
+    "pauses": """
+workflow:
+  - step: start
+    loop: {in: "{{ [3, 1, 2] }}", iterator: n, spec: {mode: parallel}}
+    tool:
+      - {name: pause, kind: wait, for: "{{ iter.n * 20 }}s"}
+      - {name: after, kind: effect, value: "{{ iter.n }}"}
+""",
 }
+
+TIMED = frozenset({"lifecycle_timeout", "timeout_fires", "asks", "pauses"})  # their outcome depends on the wall clock
+GENERATED = "generated"
 
 TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in _BODIES.items()}
 
 
 def choose_playbooks(seed: int, count: int) -> list[str]:
     """The playbooks of a seed."""
-    return random.Random(seed).choices(sorted(TEXTS), k=count)
+    return random.Random(seed).choices([*sorted(TEXTS), *[GENERATED] * (len(TEXTS) // 2)], k=count)
 
 
 def limits_of(seed: int, paths: list[str]) -> dict[str, int]:

@@ -7,14 +7,18 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 from msgspec import Struct, field
 
+from noetl.server.orchestrator import execution_actor
 from noetl.server.orchestrator.submissions import Submission
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import FaultInjector
-from tests.simulation.oracles import check, expected_outcomes
-from tests.simulation.playbooks import TEXTS, choose_playbooks, limits_of
+from tests.simulation.generated import generate
+from tests.simulation.oracles import Submitted, check
+from tests.simulation.playbooks import GENERATED, TEXTS, TIMED, choose_playbooks, limits_of
+from tests.simulation.users import follow_script, scripts
 from tests.simulation.virtual_time import Deadlock, VirtualClock, VirtualLoop
 
 FAULT_SECONDS = 120.0  # faults are injected for this long
@@ -56,7 +60,7 @@ def simulate(
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     try:
-        with _logging_disabled():
+        with _logging_disabled(), _frequent_snapshots(seed):
             loop.run_until_complete(_run(result, injector, VirtualClock(loop), executions, prepare))
     except Deadlock:
         result.violations.append("deadlock: no task is ready and no timer is set")
@@ -74,8 +78,19 @@ async def _run(
     executions: int,
     prepare: Callable[[Cluster], None] | None,
 ) -> None:
-    paths = choose_playbooks(result.seed, executions)
-    cluster = Cluster(injector, clock, TEXTS, limits=limits_of(result.seed, paths))
+    seed = result.seed
+    paths = choose_playbooks(seed, executions)
+    texts = dict(TEXTS)
+    texts[GENERATED], outcome = generate(seed)
+    cluster = Cluster(
+        injector,
+        clock,
+        texts,
+        workers=1 + (seed % 3 > 0),  # with one worker its late reports arrive before another claims the run
+        limits=limits_of(seed, paths),
+        servers=1 + seed % 2,
+        clock_jump=5.0 if TIMED & {*paths} else 3600.0,
+    )
     if prepare is not None:
         prepare(cluster)
     await cluster.start()
@@ -84,6 +99,8 @@ async def _run(
         for number, path in enumerate(paths)
     ]
     ids = await asyncio.gather(*submitted)
+    steps = scripts(seed, paths)
+    users = [asyncio.ensure_future(follow_script(cluster, *each)) for each in zip(ids, steps, strict=True)]
     ended = await _all_ended(cluster, FAULT_SECONDS)
     injector.stopped = True
     if not ended and not await _all_ended(cluster, RECOVERY_SECONDS):
@@ -93,7 +110,12 @@ async def _run(
     # Late messages of frozen workers and duplicates arrive after the end, too.
     await asyncio.sleep(60)
     result.events = sum([len(await cluster.store.read(execution_id)) for execution_id in ids])
-    result.violations += await check(cluster, dict(zip(ids, paths, strict=True)), expected_outcomes())
+    acknowledged = await asyncio.gather(*users)
+    known = {
+        execution_id: Submitted(path, outcome if path == GENERATED else None, [word for _, word in script], told)
+        for execution_id, path, script, told in zip(ids, paths, steps, acknowledged, strict=True)
+    }
+    result.violations += await check(cluster, known)
 
 
 async def _all_ended(cluster: Cluster, seconds: float) -> bool:
@@ -116,6 +138,13 @@ def shrink(result: ScenarioResult, again: Callable[[frozenset[int]], ScenarioRes
             remaining = [each for each, _ in tried.injected]
             best = tried
     return best
+
+
+@contextmanager
+def _frequent_snapshots(seed: int) -> Iterator[None]:
+    """Save a snapshot every few events in half of the seeds, so that restarts fold from snapshots."""
+    with patch.object(execution_actor, "SNAPSHOT_EVENTS", 4 if seed % 4 < 2 else execution_actor.SNAPSHOT_EVENTS):
+        yield
 
 
 @contextmanager

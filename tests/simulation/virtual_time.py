@@ -83,6 +83,11 @@ class Process:
 _PROCESS: ContextVar[Process | None] = ContextVar("noetl_simulated_process", default=None)
 
 
+def current_process() -> Process | None:
+    """The process of the running task."""
+    return _PROCESS.get()
+
+
 async def block_if_dead() -> None:
     """Block a task of a dead process forever; called at every boundary of a process."""
     process = _PROCESS.get()

@@ -114,7 +114,7 @@ class Served(WorkLinkSuite):
 
     @asynccontextmanager
     async def served(self, orchestrator: Orchestrator) -> AsyncIterator[str]:
-        self.parts = AppState(orchestrator, self.tokens, specs, *[None] * 6)  # type: ignore[arg-type]  # not for workers
+        self.parts = AppState(orchestrator, self.tokens, specs, *[None] * 7)  # type: ignore[arg-type]  # not for workers
 
         async def readiness() -> list[str]:
             return []

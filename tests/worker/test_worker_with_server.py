@@ -14,6 +14,7 @@ from work_link import SPECS, MemoryResults, noop, until
 from noetl.core.model.events import (
     ChildFinished,
     IterationDone,
+    IterationFailed,
     Recorded,
     StepDone,
     TaskDone,
@@ -65,6 +66,7 @@ class Planes:
             options=Options(lease_seconds=lease_seconds),
         )
         self.workers: list[Pool] = []
+        self.killing = False
 
     async def worker(self, slots: int = 8) -> Pool:
         clock = RealClock()
@@ -100,6 +102,12 @@ class Planes:
 
     async def log(self, execution: str) -> list[Recorded]:
         return await self.store.read(execution)
+
+    def of(self, execution: str, kind: type[Any]) -> list[Any]:
+        return [each.body for each in self.store._logs.get(execution, ()) if isinstance(each.body, kind)]
+
+    def lost(self, execution: str) -> int:
+        return len(self.of(execution, WorkerLost))
 
 
 def play(
@@ -226,6 +234,55 @@ def test_a_task_that_may_run_only_once_is_ambiguous_after_its_worker_died():
             await both.worker()
             finished = await both.done(execution)
             assert finished.outcome == "failed" and finished.error.kind == "ambiguous" and ran == ["a", "b"]
+
+    asyncio.run(check())
+
+
+def test_a_task_that_kills_its_worker_fails_alone_and_its_neighbours_succeed():
+    text = """metadata: {name: p}
+workflow:
+  - step: start
+    spec: {policy: {failure: {mode: best_effort}}}
+    loop: {in: [0, 1, 2, 3], iterator: n, spec: {mode: parallel}}
+    tool: {name: work, kind: act, input: {n: "{{ iter.n }}"}}
+"""
+
+    async def check() -> None:
+        planes: list[Planes] = []
+        beside: list[int] = []  # neighbours that ran when the killer began
+        running: set[int] = set()
+
+        async def act(call: ToolCall) -> Any:
+            number = call.input["n"]
+            both, worker = planes[0], planes[0].workers[-1]
+            if number == 0:
+                await until(lambda: len(running) == 3 or call.attempt > 2)
+                beside.append(len(running))
+                asyncio.get_running_loop().create_task(worker.abandon())
+                await until(lambda: False)
+            running.add(number)
+            try:
+                if both.killing:
+                    await asyncio.Event().wait()  # until the killer has taken the worker down
+                return ok(number)
+            finally:
+                running.discard(number)
+
+        async with Planes(lease_seconds=0.4, act=act).up() as both:
+            planes.append(both)
+            both.killing = True
+            execution = await both.submit(text)
+            for losses in (1, 2):
+                await until(lambda losses=losses: both.lost(execution) >= 4 * losses)
+                both.killing = losses < 2
+                await both.worker()
+            await until(lambda: both.of(execution, IterationFailed))
+            await both.worker()
+            finished = await both.done(execution)
+            assert finished.output.data == [None, 1, 2, 3]
+            assert beside == [3, 3, 0]  # the third time it was alone
+            (failed,) = both.of(execution, IterationFailed)
+            assert failed.path == (0,) and failed.output.error.kind == "worker.lost"
 
     asyncio.run(check())
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,199}")
 MAX_DATA = 1024 * 1024
+TYPES = frozenset(
+    {"generic", "basic", "bearer", "api_key", "oauth2", "oauth", "token", "jwt", "webhook", "aws", "s3", "gcp", "gcs"}
+    | {"gcs_hmac", "azure", "smtp", "slack", "mysql", "mssql", "oracle", "snowflake", "bigquery", "redshift", "kafka"}
+    | {"sftp", "ssh", "git", "vault", "redis", "mongodb", "elasticsearch", "ducklake", "iceberg"}
+)
+TYPE_SUFFIXES = ("_credential", "_oauth", "_service_account")
 
 
 @click.group()
@@ -43,6 +49,7 @@ def set_(name: str, type_: str, data: str, target: Target) -> None:
         raise click.BadParameter(
             f"{name!r} is not a valid name: use letters, digits, _ . and -, and no digit first", param_hint="NAME"
         )
+    _check_type(type_)
     fields = _fields(data)
 
     async def store_it() -> None:
@@ -51,6 +58,17 @@ def set_(name: str, type_: str, data: str, target: Target) -> None:
 
     asyncio.run(store_it())
     terminal.note(f"credential {name} ({type_}) is stored")
+
+
+def _check_type(type_: str) -> None:
+    """Reject a misspelled type; a type names the kind of task that uses the credential."""
+    from noetl.settings import similar
+    from noetl.tools.registry import kinds
+
+    known = sorted({*TYPES, *kinds()})
+    if type_ not in known and not type_.endswith(TYPE_SUFFIXES):
+        advice = similar(type_, known, f"; the types are {', '.join(known)} (generic takes any fields)")
+        raise click.BadParameter(f"unknown type {type_!r}{advice}", param_hint="--type")
 
 
 @credential.command("list")

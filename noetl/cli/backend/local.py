@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from noetl.core.model.bundle import Bundle
     from noetl.embedded import LocalEngine
     from noetl.server.concurrency.limits import Limits
+    from noetl.server.orchestrator.schema_registry import SchemaRegistry
     from noetl.server.read_models.summaries import RunResult
     from noetl.server.scheduling.schedules import Schedules
 
@@ -115,7 +116,28 @@ class LocalBackend:
         return await self._changed(execution_id, self._orchestrator.resume(execution_id, reason))
 
     async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
-        return await self._changed(execution_id, self._orchestrator.signal(execution_id, name, payload))
+        return await self._changed(execution_id, self._orchestrator.signal(execution_id, name, payload, by=user_name()))
+
+    async def plan_rerun(self, execution_id: str, fields: Mapping[str, Any]) -> Document:
+        """What a rerun would do."""
+        from noetl.server.orchestrator.submissions import RerunRequest
+
+        plan = await self._orchestrator.plan_rerun(RerunRequest(execution_id, **fields))
+        return msgspec.structs.asdict(plan)
+
+    async def compare(self, execution_id: str, other: str) -> Document:
+        return await self._orchestrator.compare(execution_id, other)
+
+    async def inbox(self) -> list[Document]:
+        from noetl.server.read_models.documents import inbox_document
+
+        found: list[Document] = []
+        before: str | None = None
+        while True:
+            entries, before = await self._orchestrator.inbox(before, PAGE_SIZE)
+            found += map(inbox_document, entries)
+            if before is None:
+                return found
 
     async def check(self, text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> list[Diagnostic]:
         from noetl.core.language.compile import compile_playbook
@@ -161,7 +183,7 @@ class LocalBackend:
     async def playbook(self, path: str, version: int | None = None) -> StoredPlaybook:
         found = await self._orchestrator.catalog.registered(path, version)
         if found is None:
-            raise NotFound(f"there is no playbook {path!r}" + (f" version {version}" if version else ""))
+            raise await self._orchestrator.catalog.unknown(path, version)
         return found
 
     async def add_schedule(self, path: str, cron: str, **options: Unpack[ScheduleOptions]) -> Document:
@@ -215,6 +237,26 @@ class LocalBackend:
     async def remove_limit(self, subject: str, name: str) -> None:
         await self._limits.remove(subject, name)
 
+    async def register_schema(self, name: str, schema: Document, compatible: str = "backward") -> Document:
+        from noetl.server.orchestrator.schema_registry import document as schema_document
+
+        return dict(schema_document(await self._schemas.register(name, schema, compatible=compatible, by=AUTHOR)))
+
+    async def schemas(self) -> list[Document]:
+        from noetl.server.orchestrator.schema_registry import document as schema_document
+
+        found: list[Document] = []
+        while page := await self._schemas.list(after=found[-1]["name"] if found else None, limit=PAGE_SIZE):
+            found += [dict(schema_document(each)) for each in page]
+        return found
+
+    async def schema(self, name: str) -> Document:
+        from noetl.server.orchestrator.schema_registry import document as schema_document
+
+        found = await self._schemas.find(name)
+        numbers = [each.version for each in await self._schemas.versions(found.name)]
+        return {**schema_document(found), "versions": numbers}
+
     async def _changed(self, execution_id: str, change: Awaitable[object]) -> ExecutionSummary:
         await change
         return await self.summary(execution_id)
@@ -243,8 +285,25 @@ class LocalBackend:
         )
 
     @property
+    def _schemas(self) -> SchemaRegistry:
+        schemas = self._orchestrator.schemas
+        if schemas is None:
+            raise RequestRefused("this store has no schema registry")
+        return schemas
+
+    @property
     def _limits(self) -> Limits:
         limits = self._orchestrator.limits
         if limits is None:
             raise RequestRefused("this store does not support limits")
         return limits
+
+
+def user_name() -> str:
+    """The user of this process, recorded as the sender of signals."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no entry in the password database
+        return AUTHOR

@@ -59,6 +59,8 @@ class RemoteBackend:
     pause = _call(Client.pause)
     resume = _call(Client.resume)
     signal = _call(Client.signal)
+    inbox = _list(Client.inbox)
+    compare = _call(Client.compare)
     register = _call(Client.register)
     add_bundle = _call(Client.add_bundle)
     bundle = _call(Client.bundle)
@@ -76,6 +78,9 @@ class RemoteBackend:
     limits = _list(Client.limits)
     limit = _call(Client.limit)
     remove_limit = _call(Client.remove_limit)
+    register_schema = _call(Client.register_schema)
+    schemas = _list(Client.schemas)
+    schema = _call(Client.schema)
 
     def events(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         return _recorded(_iterate(lambda: self.client.events(execution_id, after)))

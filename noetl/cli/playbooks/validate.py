@@ -1,4 +1,4 @@
-"""`noetl validate` and `noetl schema`: they read files and run nothing."""
+"""`noetl validate`: it reads files and runs nothing."""
 
 from __future__ import annotations
 
@@ -113,18 +113,3 @@ def _print_totals(files: int, errors: int, warnings: int) -> None:
         terminal.note(f"{count(files, 'file')}: no problems")
     else:
         terminal.note(f"{count(files, 'file')}: {count(errors, 'error')}, {count(warnings, 'warning')}")
-
-
-@click.command()
-@output_options
-def schema() -> None:
-    """Print the JSON Schema of playbooks.
-
-    It includes every installed tool kind. For editors with JSON Schema support: `noetl schema >
-    playbook.schema.json`, and as the first line of a playbook: # yaml-language-server:
-    $schema=playbook.schema.json
-    """
-    from noetl.core.language.reference.json_schema import json_schema
-    from noetl.tools.registry import specs
-
-    terminal.json(json_schema(specs()))

@@ -61,7 +61,7 @@ def _client(backend: Backend) -> Client:
     client: Client | None = getattr(backend, "client", None)
     if client is None:
         raise RequestRefused(
-            "webhooks and triggers need a server: apply the project with --server, or start `noetl dev`"
+            "webhooks, triggers and notifications need a server: apply the project with --server, or start `noetl dev`"
         )
     return client
 
@@ -92,6 +92,32 @@ for _kind, _resource in (
     ("execution", "ExecutionTrigger"),
 ):
     _register_trigger(_kind, _resource)
+
+
+NOTIFICATION: dict[str, Any] = {
+    "on": ..., "to": ..., "paths": ["*"], "labels": {}, "group": 60.0, "answer_url": "", "paused": False,
+}  # fmt: skip
+
+
+async def _notifications(backend: Backend) -> dict[str, Spec]:
+    client = _client(backend)
+    found = await asyncio.to_thread(lambda: list(client.notifications()))
+    return {one["name"]: _spec(one, NOTIFICATION) for one in found}
+
+
+async def _put_notification(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
+    await asyncio.to_thread(_client(backend).put_notification, name, spec)
+
+
+async def _remove_notification(backend: Backend, name: str) -> None:
+    await asyncio.to_thread(_client(backend).remove_notification, name)
+
+
+resource_kind(
+    ResourceKind(
+        "Notification", NOTIFICATION, _notifications, _put_notification, _remove_notification, lambda spec: None
+    )
+)
 
 
 async def _limits(backend: Backend) -> dict[str, Spec]:

@@ -71,7 +71,7 @@ _ITERATION_ENDS = frozenset([IterationDone, IterationFailed])
 _SUSPENDING = frozenset([ChildRequested, WaitStarted])  # the run continues after the child or the wait has ended
 _TASK_EVENTS = frozenset([TaskStarted, TaskDone, TaskProgress]) | _SUSPENDING
 _RUN_ENDS = _STEP_ENDS | _ITERATION_ENDS
-_CLOSING = _RUN_ENDS | {TaskDone, ChildRequested}  # what can follow the start of a task
+_CLOSING = _RUN_ENDS | _SUSPENDING | {TaskDone}  # what can follow the start of a task
 _ACCEPTED = Reply(True)
 
 # Applies events at once: later events of a report are judged by the state after the earlier ones.

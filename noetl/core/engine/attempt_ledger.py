@@ -3,7 +3,7 @@
 It is computed from the events alone, independently of the state, so that `doctor` and the simulation check with it
 what the engine guarantees:
 
-* a task starts only while its run is leased;
+* a task starts only while its run is leased (the first start under a lease may be reported late, with its end);
 * the number of a start is larger than every earlier one of its visit, and than those that lost leases used up;
 * an attempt ends at most once.
 """
@@ -33,10 +33,11 @@ from noetl.core.model.playbook import WORKBOOK
 class _RunAttempts:
     """The attempts of one open run."""
 
-    __slots__ = ("ended", "leased", "started", "used")
+    __slots__ = ("ended", "late", "leased", "started", "used")
 
     def __init__(self) -> None:
         self.leased = False
+        self.late: TaskStarted | None = None  # a start without a lease, whose end must follow
         self.used = 0  # attempts that lost leases used up since the last end of a task
         self.started: dict[tuple[str, int], int] = {}  # task and visit -> highest number
         self.ended: dict[tuple[str, int], int] = {}
@@ -56,14 +57,17 @@ class AttemptLedger:
             yield from self._end(event)
         elif isinstance(event, StepStarted | IterationStarted):
             if not (isinstance(event, StepStarted) and event.by_server):
-                self._run(event).leased = True
+                run = self._run(event)
+                if run.late is not None:
+                    yield f"{_name(run.late)} started without a lease of its run"
+                run.leased, run.late = True, None
         elif isinstance(event, WorkerLost):
             run = self._run(event)
             run.leased = False
             run.used += not event.returned or event.begun
         elif isinstance(event, ChildRequested | WaitStarted):
             run = self._run(event)
-            run.leased, run.used = False, 0
+            run.leased, run.used, run.late = False, 0, None
         elif isinstance(event, IterationDone | IterationFailed):
             self._runs.pop(iteration_id(event.step_run_id, event.path), None)
         elif isinstance(event, StepDone | StepFailed):
@@ -74,7 +78,7 @@ class AttemptLedger:
     def _start(self, event: TaskStarted) -> Iterator[str]:
         run = self._run(event)
         if not run.leased:
-            yield f"{_name(event)} started without a lease of its run"
+            run.late = event
         if event.kind == WORKBOOK:  # the call of a block starts no tool; its tasks have attempts of their own
             return
         key = event.task, event.visit
@@ -86,7 +90,7 @@ class AttemptLedger:
 
     def _end(self, event: TaskDone) -> Iterator[str]:
         run = self._run(event)
-        run.used = 0
+        run.used, run.late = 0, None
         if event.kind == WORKBOOK:
             return
         key = event.task, event.visit

@@ -1,7 +1,8 @@
 """Leases: which runs can be claimed, and what happens to a run whose worker is lost.
 
 A claim raises the run's epoch; the event that records it is the lease. A lost worker uses up an
-attempt. After three lost workers in a row without an accepted task the run fails as poison. A task
+attempt. After two lost workers in a row without an accepted task the run is executed alone on a worker; if that
+worker is lost too, the run fails as poison. A task
 marked `at_most_once` that may have been running gets the outcome `ambiguous`, which its policy handles.
 """
 
@@ -11,16 +12,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from noetl.core.engine.capacity import CapacityCheck
+from noetl.core.engine.commands import ClaimAnyRun
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers.loops import fail_step
-from noetl.core.engine.state import PENDING, Loop, Run, State, StepRun
+from noetl.core.engine.state import PENDING, SUSPECT, Loop, Run, State, StepRun
 from noetl.core.model.events import Event, IterationFailed, IterationStarted, StepStarted, WorkerLost
 from noetl.core.model.ids import iteration_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import Block, Step
 from noetl.core.model.position import Position
 
-POISON = 3  # workers lost in a row without progress
+POISON = SUSPECT + 1  # workers lost in a row without progress, the last one while the run was alone on it
+MAX_LOST = 10  # attempts that lost workers used up; bounds the losses of a run whose tool never begins
 
 
 def is_local(state: State, step_run: StepRun) -> bool:
@@ -104,20 +107,36 @@ def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
     return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause
 
 
-def claimable(state: State, pool: str | None, worker: str = "", check: CapacityCheck | None = None) -> Iterator[str]:
-    """The runs of a pool that this worker can claim, oldest first; with `check`, those that have a free slot."""
-    for run_id in state.queued:
+AGEING_SECONDS = 10.0  # of waiting that count as much as one point of priority
+
+
+def claimable(state: State, claim: ClaimAnyRun, check: CapacityCheck | None = None) -> Iterator[str]:
+    """The runs that this worker can claim, by priority and then oldest first; with `check`, those with a free slot."""
+    pool, worker = claim.pool, claim.worker
+    queued = list(state.queued)
+    if any(state.open[run_id].step_run.priority for run_id in queued):
+        queued.sort(key=lambda run_id: state.open[run_id].at - AGEING_SECONDS * state.open[run_id].step_run.priority)
+    for run_id in queued:
         step_run = state.open[run_id].step_run
+        if not _is_placed(step_run.step, claim):
+            continue
         if step_run.step.pool == pool and local_worker(state, step_run) in (None, worker):
             if check is not None and check.missing_key(step_run.step.name):
                 continue
             yield run_id
     for loop in open_loops(state) if state.looping else ():
+        if not _is_placed(loop.step_run.step, claim):
+            continue
         if loop.step_run.step.pool == pool and local_worker(state, loop.step_run) in (None, worker):
             for index in loop.unclaimed():
                 if check is not None and check.missing_key(loop.step_run.step.name):
                     break
                 yield loop.id_of(index)
+
+
+def _is_placed(step: Step, claim: ClaimAnyRun) -> bool:
+    """Whether the worker has the labels that a step requires."""
+    return not step.labels or set(step.labels) <= set(claim.labels)
 
 
 def open_loops(state: State) -> Iterator[Loop]:
@@ -193,13 +212,18 @@ def end_run(state: State, env: EvaluationContext, run: Run, why: ErrorInfo) -> E
 
 
 def worker_lost(state: State, event: WorkerLost, env: EvaluationContext) -> list[Event]:
-    """Fail a run that lost three workers in a row."""
+    """Fail a run on which workers are lost although nothing else runs there.
+
+    After two losses in a row the run is executed alone, so that the runs beside it are not blamed for it."""
     run = state.open.get(iteration_id(event.step_run_id, event.path))
-    if run is None or event.returned or run.suspect < POISON:
+    if run is None or event.returned or event.stopped or run.suspect < SUSPECT:
+        return []
+    if run.suspect < POISON and run.lost < MAX_LOST:
         return []
     why = error_info(
         "worker.lost",
-        f"{run.suspect} workers in a row were lost while they executed this run; it is not retried",
+        f"{run.lost} workers in a row were lost while they executed this run, the last one while it was alone on its "
+        "worker; it is not retried",
         retryable=False,
     )
     return [end_run(state, env, run, why)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from noetl.core.engine.state import Run, State, StepRun
+from noetl.core.engine.state import SUSPECT, Run, State, StepRun
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import ALL, COMPENSATION
 from noetl.core.model.position import Item
@@ -32,6 +32,7 @@ def order_of(state: State, run: Run) -> RunOrder:
     return RunOrder(
         run.id, run.epoch, step_run._context or _context(state, step_run), state.ctx, path, _items(state, run),
         step_run.scope, run.position, run.resume, run.lost, step_run.timeout_s,
+        run.suspect >= SUSPECT,
     )  # fmt: skip
 
 

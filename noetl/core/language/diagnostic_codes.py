@@ -36,6 +36,7 @@ _ERRORS = {
     "missing-key": "A required key is missing",
     "wrong-type": "A value has the wrong type",
     "wrong-value": "A value is not one of those allowed",
+    "schema-mismatch": "A literal input does not fit its schema",
     "root-vars": "Root `vars` does not exist",
     "bad-name": "A name is not valid",
     "reserved-name": "A name is reserved",

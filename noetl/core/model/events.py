@@ -57,14 +57,46 @@ class Parent(Struct, frozen=True, omit_defaults=True):
     depth: int = 1
 
 
+class KeptIteration(Struct, frozen=True, omit_defaults=True):
+    """An iteration of an earlier execution whose result is kept."""
+
+    index: int
+    output: Outcome
+    step_patch: dict[str, Any] = field(default_factory=dict)
+    skipped: bool = False
+    contributions: dict[str, Any] = field(default_factory=dict)  # writes to reduced keys
+
+
+class KeptLoop(Struct, frozen=True, omit_defaults=True):
+    """The finished iterations of a loop of an earlier execution; each is kept if its element is the same."""
+
+    path: IterationPath = ()
+    items: tuple[Any, ...] | None = None
+    sha256: str | None = None  # of a stored collection
+    done: tuple[KeptIteration, ...] = ()
+
+
+class KeptToken(Struct, frozen=True, omit_defaults=True):
+    """A token that an earlier execution had at a step."""
+
+    step: str
+    args: dict[str, Any] = field(default_factory=dict)
+    origin: str | None = None
+
+
 class RerunSource(Struct, frozen=True, omit_defaults=True):
-    """What a rerun reuses of an earlier execution."""
+    """What a rerun or a fork reuses of an earlier execution."""
 
     execution_id: str
     from_step: str | None = None
     results: dict[str, Outcome] = field(default_factory=dict)
     ctx: dict[str, Any] = field(default_factory=dict)
     args: dict[str, Any] = field(default_factory=dict)  # of the token that enters `from_step`
+    at: int | None = None  # seq up to which the earlier log is reused; None: `from_step` decides
+    mode: Literal["rerun", "failed", "fork"] = "rerun"
+    tokens: tuple[KeptToken, ...] = ()  # instead of one token at the entry step
+    task_results: dict[str, dict[str, Outcome]] = field(default_factory=dict)  # of composite steps
+    loops: dict[str, tuple[KeptLoop, ...]] = field(default_factory=dict)  # by step
 
 
 class ExecutionRequested(Event, frozen=True, omit_defaults=True):
@@ -203,10 +235,21 @@ class TokenParked(Event, frozen=True, omit_defaults=True):
     ENTITY = "step"
     step: str
     token: str
-    reason: Literal["admission", "join", "paused"] = "admission"
+    reason: Literal["admission", "join", "paused", "partition"] = "admission"
     args: dict[str, Any] = field(default_factory=dict)
     origin: str | None = None  # the step it came from
     deadline_at: float | None = None  # of the step: it fails if the token still waits then
+
+
+class TokenMerged(Event, frozen=True, omit_defaults=True):
+    """A token was merged with one that has an equal `dedupe` key and waits, or whose run is open."""
+
+    NAME = "token.merged"
+    ENTITY = "step"
+    step: str
+    token: str
+    into: str  # the other token, or its step run
+    key: str = ""
 
 
 class StepScheduled(Event, frozen=True, omit_defaults=True):
@@ -293,6 +336,9 @@ class ArcChoice(Struct, frozen=True, omit_defaults=True, gc=False):
     held: bool
     token: str | None = None  # created if the arc was taken
     args: dict[str, Any] = field(default_factory=dict)
+    dedupe: str | None = None  # keys of the token
+    partition: str | None = None
+    priority: float = 0.0
 
 
 class NextEvaluated(Event, frozen=True, omit_defaults=True):
@@ -363,6 +409,18 @@ class LoopStarted(Event, frozen=True, omit_defaults=True):
     collection: Reference | None = None  # else by reference
     max_in_flight: int = 1
     keyed: bool = False  # the collection was a mapping
+
+
+class IterationsKept(Event, frozen=True, omit_defaults=True):
+    """Iterations of a loop have the results of an earlier execution (`kept` of the request), and do not run."""
+
+    NAME = "loop.iterations.kept"
+    ENTITY = "loop"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    indices: tuple[int, ...]
+    path: IterationPath = ()
 
 
 class IterationStarted(Event, frozen=True, omit_defaults=True):
@@ -629,8 +687,8 @@ BODIES: dict[tuple[str, int], type[Event]] = {
     for body in (
         ExecutionRequested, RequestEvaluated, WorkflowStarted, ExecutionPaused, ExecutionResumed,
         SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
-        PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
-        StepSkipped, NextEvaluated, LoopStarted, IterationStarted, IterationDone, IterationFailed,
+        PlaybookProcessed, TokenParked, TokenMerged, StepScheduled, StepStarted, StepDone, StepFailed,
+        StepSkipped, NextEvaluated, LoopStarted, IterationsKept, IterationStarted, IterationDone, IterationFailed,
         CompensationStarted, CompensationDone, CompensationFailed,
         OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
         WaitStarted, WaitFinished, WorkerLost, ReportRefused,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
+import msgspec
+
+_encode = msgspec.json.Encoder(order="sorted").encode
 MAX_LISTED = 20  # problems of one value that are listed
+MAX_FAILURES = 100  # failing paths of a result that its error lists
 
 
 class InvalidSchema(ValueError):
@@ -29,6 +34,38 @@ def problems_of(schema: Any, value: Any) -> list[str]:
         if len(found) == MAX_LISTED:
             break
     return found
+
+
+def compile_schema(schema: Any) -> Any:
+    """The validator of a schema, for many values; InvalidSchema if it is not one."""
+    return _validator(schema)
+
+
+def failures_of(validator: Any, value: Any, most: int = MAX_FAILURES) -> tuple[list[dict[str, str]], int]:
+    """Every place where a value does not fit, as `{path, message}`, up to `most`, and how many more there are."""
+    if validator.is_valid(value):
+        return [], 0
+    found: list[dict[str, str]] = []
+    omitted = 0
+    for problem in validator.iter_errors(value):
+        if len(found) < most:
+            found.append({"path": ".".join(map(str, problem.instance_path)), "message": problem.message})
+        else:
+            omitted += 1
+    return found, omitted
+
+
+def schema_digest(schema: Any) -> str:
+    """The SHA-256 of a schema in hexadecimal, independent of the order of its keys."""
+    return sha256(_encode(schema)).hexdigest()
+
+
+def split_reference(reference: str) -> tuple[str, int | None]:
+    """Name and version of a registered schema: `orders/v2`, or `orders` for the newest version."""
+    name, _, last = reference.rpartition("/")
+    if name and last[:1] == "v" and last[1:].isdigit():
+        return name, int(last[1:])
+    return reference, None
 
 
 def _validator(schema: Any) -> Any:

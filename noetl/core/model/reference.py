@@ -31,6 +31,8 @@ class ReferenceMeta(Struct, frozen=True, omit_defaults=True):
     rows: int | None = None
     columns: tuple[str, ...] | None = None
     compression: str | None = None
+    schema: dict[str, Any] | None = None  # that the payload was checked against: name, version, digest
+    types: tuple[str, ...] | None = None  # of the columns of an Arrow or Parquet payload
 
 
 class Reference(Struct, frozen=True, omit_defaults=True):

@@ -53,6 +53,7 @@ class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):
     resume: Outcome | None = None  # the outcome of the suspended task (a child's output)
     lost: int = 0  # workers lost on this run since its last accepted task: attempts used up
     timeout_s: float | None = None
+    alone: bool = False  # two workers were lost on this run: the worker executes no other run beside it
 
 
 class Report(Struct, frozen=True, omit_defaults=True, gc=False):

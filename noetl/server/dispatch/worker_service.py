@@ -37,6 +37,7 @@ from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.execution_actor import ExecutionActor, SlotOffer
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.reply import ReplyFuture, wait_all
+from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.storage.ports.cluster import WorkerHeartbeats
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 from noetl.storage.ports.secrets import Keychain
@@ -60,6 +61,7 @@ class WorkerService:
     background: BackgroundTasks
     clock: Clock
     task_logs: TaskLogs
+    schemas: SchemaRegistry | None = None
     keychain: Keychain | None = None
     heartbeats: WorkerHeartbeats | None = None  # shared by several servers of one store
     term: float | None = None  # seconds of a lease without heartbeat; None: unlimited
@@ -115,7 +117,8 @@ class WorkerService:
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Store a worker's events; acknowledged when they are durable, with the next runs for `free` slots."""
-        claim = self._dispatcher.shared(Claim(worker, free, self._dispatcher.pool_of(worker)))
+        dispatcher = self._dispatcher
+        claim = dispatcher.shared(Claim(worker, free, dispatcher.pool_of(worker), dispatcher.labels_of(worker)))
         taken = await self.queue.take(_queue_share(claim)) if free > 0 else []
         reported, ids = self._send_reports(worker, reports)
         claimed_any = self._claim_any(claim, ids, free - len(taken))
@@ -156,6 +159,16 @@ class WorkerService:
         if found is None:
             raise NotFound(f"there is no file {digest}")
         return found
+
+    def placement_problem(self, pool: str, labels: Sequence[str]) -> str | None:
+        """Why no live worker can take a run of a pool with these labels; None: one can."""
+        return self._dispatcher.placement_problem(pool, labels)
+
+    async def schema(self, reference: str) -> bytes:
+        """A registered schema as JSON."""
+        if self.schemas is None:
+            raise NotFound(f"this installation has no schema registry; {reference!r} is unknown")
+        return msgspec.json.encode(await self.schemas.find(reference))
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Keychain values for a run of an execution."""
@@ -248,7 +261,7 @@ class WorkerService:
             share = -(-slots // left)
             if share > 0:
                 slots -= share
-                command = ClaimAnyRun(claim.worker, share, pool_name(claim.pool), claim.workers)
+                command = ClaimAnyRun(claim.worker, share, pool_name(claim.pool), claim.workers, claim.labels)
                 replies.append(self.executions.send(execution_id, command))
         return replies
 

@@ -23,11 +23,14 @@ from noetl.server.http.routes import (
     execute,
     executions,
     health,
+    inbox,
     limits,
+    notifications,
     operations,
     playbooks,
     results,
     schedules,
+    schemas,
     session,
     task_logs,
     triggers,
@@ -57,8 +60,8 @@ def create_app(
         openapi_url=None,  # replaced by a route that requires a token
     )
     for module in (
-        executions, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
-        webhooks, triggers, limits, results, session, health, operations, openapi, web_page,
+        executions, inbox, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
+        webhooks, triggers, notifications, limits, results, schemas, session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

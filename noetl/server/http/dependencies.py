@@ -13,8 +13,10 @@ from starlette.types import Scope
 from noetl.core.model.roles import Role
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.tasks import cancel
+from noetl.server.answer_links import AnswerLinks
 from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
+from noetl.server.notifications.notifier import Notifier
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.resources import TriggerResources
@@ -38,6 +40,8 @@ class AppState(Struct):
     triggers: Triggers
     deliveries: Deliveries
     resources: TriggerResources
+    notifier: Notifier
+    answer_links: AnswerLinks
     version: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_future: asyncio.Task[Any] | None = None  # see `stop_signal`

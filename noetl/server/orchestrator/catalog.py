@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
@@ -29,6 +30,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 MAX_COMPILE_THREADS = 2
+MAX_COMPARED_PATHS = 2_000  # for a suggestion
 MAX_INLINE_CHARACTERS = 4_000  # a text of this size compiles faster than a thread starts
 
 Files = Callable[[str, str], Awaitable[tuple[str, str] | None]]
@@ -86,7 +88,7 @@ class Catalog:
     def add(self, source: Source, playbook: Playbook, *, strict: bool = False, legacy: bool = False) -> Playbook:
         """Cache a compiled playbook under the digest of its source, and return it with that digest."""
         digest = source_digest(source)
-        playbook = msgspec.structs.replace(playbook, digest=digest, file=source.file)
+        playbook = msgspec.structs.replace(playbook, digest=digest, file=source.file, shown=_relative(source.file))
         self._remember(self._compiled, (digest, strict, legacy), playbook)
         return playbook
 
@@ -149,9 +151,21 @@ class Catalog:
             found = await files(path, caller)
             if found is not None:
                 return Source(*found)
-        where = "in the catalog" if self._files is None or version is not None else "in the catalog or as a file"
+        raise await self.unknown(path, version, files=self._files is not None and version is None)
+
+    async def unknown(self, path: str, version: int | str | None = None, *, files: bool = False) -> NotFound:
+        """The error for a path or version that does not exist: similar paths, or the newest version."""
+        from difflib import get_close_matches
+
+        where = "in the catalog or as a file" if files else "in the catalog"
+        newest = await self.playbooks.find(path) if version is not None else None
+        if newest is not None:
+            return NotFound(f"there is no version {version} of playbook {path!r}; the newest is {newest.version}")
         which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
-        raise NotFound(f"there is no {which} {where}; register it with `noetl register FILE`")
+        paths = [each.path for each in await self.playbooks.list(limit=MAX_COMPARED_PATHS)]
+        close = get_close_matches(path, paths, n=1)
+        advice = f"did you mean {close[0]!r}?" if close else "register it with `noetl register FILE`"
+        return NotFound(f"there is no {which} {where}; {advice}")
 
     async def registered(self, path: str, version: int | str | None = None) -> StoredPlaybook | None:
         """A version in the catalog, by default the newest; None when there is none."""
@@ -228,6 +242,12 @@ class _Lookup:
 
 
 _MODES = tuple((strict, legacy) for strict in (False, True) for legacy in (False, True))
+
+
+def _relative(file: str) -> str:
+    """A file below the working folder, relative to it; empty for other files."""
+    folder = os.path.join(os.getcwd(), "")
+    return file.removeprefix(folder) if file.startswith(folder) else ""
 
 
 def source_digest(source: Source) -> str:

@@ -37,9 +37,9 @@ def outline_document(events: Iterable[ev.Recorded]) -> dict[str, Any]:
     """The events as columns; numbers in `step`, `run`, `task` and `name` are indexes into the tables."""
     names, steps, runs, tasks = _Table(), _Table(), _Table(), _Table()
     columns: dict[str, list[Any]] = {
-        key: [] for key in ("at", "name", "state", "step", "run", "path", "task", "attempt", "cause")
+        key: [] for key in ("at", "name", "state", "step", "run", "path", "task", "attempt", "cause", "took")
     }
-    at, name, state, step, run, path, task, attempt, cause = columns.values()
+    at, name, state, step, run, path, task, attempt, cause, took = columns.values()
     more: dict[int, dict[str, Any]] = {}
     first = 0
     for recorded in events:
@@ -54,6 +54,7 @@ def outline_document(events: Iterable[ev.Recorded]) -> dict[str, Any]:
         task.append(tasks.number(getattr(body, "task", None)))
         attempt.append(getattr(body, "attempt", 0))
         cause.append(recorded.parent_seq or 0)
+        took.append(_took(body) if type(body) is ev.TaskDone else 0)
         details = _MORE.get(type(body))
         found = details(body) if details is not None else None
         if found:
@@ -68,6 +69,12 @@ def outline_document(events: Iterable[ev.Recorded]) -> dict[str, Any]:
         **columns,
         "more": more,
     }
+
+
+def _took(body: ev.TaskDone) -> float:
+    """The duration of a tool in ms: the start of many tasks is recorded together with their end."""
+    found = body.outcome.meta.get("duration_ms")
+    return round(found, 1) if isinstance(found, int | float) else 0
 
 
 def _path(path: Any) -> int | str:

@@ -4,12 +4,13 @@ A delivery is recorded first, under a key that identifies it, then acknowledged 
 also the idempotency key of the execution. So a process that stops anywhere in between leaves a pending row that is
 started later, and several servers that act on one row start one execution.
 
-Invariant: the deliveries of a trigger are acted on in order of their `due` time; one that waits holds back the later
-ones.
+Invariant: the deliveries of a schedule, and of a trigger whose executions may not overlap, are acted on in order of
+their `due` time; one that waits holds back the later ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from msgspec import Struct
 
 from noetl.core.model.events import instant
 from noetl.errors import Conflict, NoetlError, NotFound, Overloaded, StoreUnavailable
+from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.orchestrator.service import Orchestrator
@@ -31,6 +33,7 @@ from noetl.storage.ports.deliveries import Delivery, DeliveryFilter, DeliverySto
 log = logging.getLogger("noetl.triggers")
 
 BATCH = 100  # deliveries of one trigger per pass
+SIDE_BY_SIDE = 32  # deliveries of one trigger that are started at the same time
 MAX_PENDING = 10_000  # deliveries of one trigger; its source is not read while there are more
 MAX_BACKLOG = 1_000  # runs that wait for a worker; no delivery is started while there are more
 BACKLOG_SECONDS = 1.0  # how long a reading of the backlog is valid
@@ -91,9 +94,14 @@ class Deliveries:
         while not await self.store.add(delivery):
             known = await self.store.by_key(delivery.key)
             if known is not None:
-                return known
+                return await self._reopened(known, delivery) if known.status == "failed" else known
             delivery = msgspec.structs.replace(delivery, id=self._next_id(now))
         return delivery
+
+    async def _reopened(self, failed: Delivery, again: Delivery) -> Delivery:
+        """A delivery that could not start and has arrived again: it is tried again."""
+        reopened = msgspec.structs.replace(failed, status="pending", due=again.due, data=again.data)
+        return reopened if await self.store.save(reopened, was="failed") else await self.store.get(failed.id) or failed
 
     async def reject(self, trigger: Trigger, key: str, reason: str, **document: Any) -> Delivery:
         """Record a delivery whose payload cannot be made, as failed."""
@@ -103,6 +111,14 @@ class Deliveries:
     async def skip(self, trigger: Trigger, key: str, reason: str, **document: Any) -> None:
         """Record something that starts no execution, also when it arrives again."""
         await self._end(await self.receive(trigger, key, {}, due=float("inf"), **document), "skipped", reason)
+
+    async def check_later(self, trigger: Trigger, kind: str, key: str, due: float, **document: Any) -> None:
+        """Record a check of a delivery at a later time, as a row of another kind."""
+        now = self._clock.now()
+        data = msgspec.json.encode(document)
+        await self.store.add(
+            Delivery(self._next_id(now), kind, trigger.name, f"{kind}:{trigger.key(key)}", now, data, due=due)
+        )
 
     async def has_room(self, trigger: Trigger) -> bool:
         """Whether the source of a trigger may be read: not too many of its deliveries are pending."""
@@ -179,6 +195,10 @@ class Deliveries:
         await self._process(trigger.KIND, trigger.name)
         return await self.store.get(delivery.id) or delivery
 
+    def list_ends(self) -> None:
+        """List ends of executions as news from now on, without waiting for the next look at the triggers."""
+        self._orchestrator.actors.news.enabled = True
+
     async def drop_pending(self, kind: str, name: str, reason: str) -> None:
         """Skip all pending deliveries of a trigger."""
         while found := await self.store.pending(kind, name, float("inf"), BATCH):
@@ -197,6 +217,14 @@ class Deliveries:
         if trigger.paused:
             return
         while found := await self.store.pending(kind, name, self._clock.now(), BATCH):
+            if (
+                trigger.overlap == "allow" and kind != "schedule"
+            ):  # they run side by side, so they may start side by side
+                if await self._is_full():
+                    return
+                found = found[: max(1, min(SIDE_BY_SIDE, MAX_BACKLOG - self._backlog))]
+                await asyncio.gather(*(self._act(trigger, each) for each in found))
+                continue
             for delivery in found:
                 if not await self._act(trigger, delivery):
                     return
@@ -250,7 +278,8 @@ class Deliveries:
         started = msgspec.structs.replace(
             delivery, status="started", due=None, holds=trigger.overlap != "allow", execution_id=execution_id
         )
-        await self.store.save(started)
+        if await self.store.save(started):
+            metrics.DELIVERIES.add(1, trigger.KIND, "started")
         return started
 
     async def _fail(self, trigger: Trigger, delivery: Delivery, reason: str) -> Delivery:
@@ -264,7 +293,8 @@ class Deliveries:
         if reason is not None:
             document["error"] = reason
         ended = msgspec.structs.replace(delivery, status=status, due=None, data=msgspec.json.encode(document))
-        await self.store.save(ended)
+        if await self.store.save(ended):
+            metrics.DELIVERIES.add(1, delivery.kind, status)
         return ended
 
     async def _trigger(self, kind: str, name: str) -> Trigger | None:

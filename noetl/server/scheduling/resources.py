@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from noetl.errors import NotFound
 from noetl.server.scheduling.deliveries import Deliveries, delivery_document
+from noetl.server.scheduling.event_triggers import ExecutionTrigger
 from noetl.server.scheduling.schedules import Schedule, Schedules
 from noetl.server.scheduling.triggers import Trigger, definition, trigger_document
 from noetl.server.scheduling.webhooks import Webhook, Webhooks, webhook_document
@@ -34,7 +35,10 @@ class TriggerResources(Struct, eq=False):
         triggers = self._deliveries.triggers
         if kind == Webhook.KIND:
             return await self._webhooks.put(name, fields, by=by)
-        return await triggers.put(kind, name, fields, by=by), None
+        trigger = await triggers.put(kind, name, fields, by=by)
+        if isinstance(trigger, ExecutionTrigger):
+            self._deliveries.list_ends()
+        return trigger, None
 
     async def remove(self, kind: str, name: str) -> None:
         """Remove a trigger, and the credential that was created for it."""

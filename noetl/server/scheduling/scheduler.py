@@ -18,7 +18,7 @@ from noetl.errors import NoetlError, StoreUnavailable, TemplateError
 from noetl.runtime.clock import Clock
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.deliveries import Deliveries
-from noetl.server.scheduling.schedules import KIND, Schedule
+from noetl.server.scheduling.schedules import KIND, LATE, Schedule
 from noetl.server.scheduling.triggers import decode
 from noetl.storage.ports.cluster import LeaderLease
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
@@ -28,6 +28,7 @@ log = logging.getLogger("noetl.schedules")
 POLL_SECONDS = 2.0  # maximum delay until a schedule that another process added is found
 LEADER_ROLE, LEADER_SECONDS = "timers", 5.0
 ON_TIME_SECONDS = 60.0  # a tick that is late by less, as after a restart, is not a missed one
+LATE_SECONDS = 10.0  # if the oldest due tick is late by less, none was missed: of a schedule of seconds several are due
 MAX_TICKS = 1_000  # missed ticks of one schedule
 QUEUED_POLL_SECONDS = 0.5  # maximum delay until a pending delivery starts
 WINDOWS = (3600.0, 86_400.0, 32 * 86_400.0, 1_000 * 86_400.0, float("inf"))
@@ -77,6 +78,11 @@ class Scheduler(msgspec.Struct, eq=False):
         chosen = _caught_up(schedule, ticks, now)
         if len(chosen) < len(ticks):
             log.info("schedule %s: %d missed ticks are dropped", schedule.name, len(ticks) - len(chosen))
+        if schedule.deadline is not None:
+            for tick in dict.fromkeys((*chosen, *ticks[-1:])):
+                await self._deliveries.check_later(
+                    schedule, LATE, schedule.tick_key(tick), tick + schedule.deadline, tick=tick
+                )
         for tick in (*schedule.queued, *chosen):
             await self._record(schedule, tick, missed=now - tick > ON_TIME_SECONDS)
         next_at = cron.next(now) if ticks else schedule.next_at
@@ -136,7 +142,7 @@ def _ticks(schedule: Schedule, cron: Cron, now: float) -> list[float]:
 
 def _caught_up(schedule: Schedule, ticks: Sequence[float], now: float) -> list[float]:
     """The ticks that start an execution under the rule `catch_up`."""
-    if schedule.catch_up == "all" or not ticks:
+    if schedule.catch_up == "all" or not ticks or now - ticks[0] <= LATE_SECONDS:
         return list(ticks)
     newest = ticks[-1]
     return [newest] if schedule.catch_up == "last" or now - newest <= ON_TIME_SECONDS else []

@@ -29,6 +29,7 @@ from noetl.server.scheduling.triggers import Trigger, check_template, trigger_do
 from noetl.storage.ports.deliveries import Delivery, DeliveryFilter
 
 KIND = "schedule"
+LATE = "late"  # kind of rows that check the deadline of a tick
 MAX_JITTER = 86_400.0
 READABLE = "`tick` (with `tick.start` and `tick.end`) and `schedule`"
 
@@ -129,6 +130,7 @@ class Progress(Struct, frozen=True):
     last_tick: float | None = None
     last_execution: str | None = None
     last_error: str | None = None
+    late: int = 0  # ticks whose executions had not succeeded by their deadline
 
 
 class Schedules:
@@ -194,6 +196,7 @@ class Schedules:
             last_tick=last.get("tick"),
             last_execution=started[0].execution_id if started else None,
             last_error=last.get("error"),
+            late=(await store.counts(LATE, schedule.name)).get("sent", 0) if schedule.deadline else 0,
         )
 
     async def document(self, schedule: Schedule, count: int = 3) -> dict[str, Any]:

@@ -15,6 +15,7 @@ The payload of an execution is `payload` of the trigger. If that contains templa
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Mapping
@@ -27,12 +28,13 @@ from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
 from noetl.core.templates.template import compile_value
-from noetl.errors import NotFound, RequestRefused, TemplateError
+from noetl.errors import RequestRefused, TemplateError
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.ports.triggers import StoredTrigger
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 MAX_CONCURRENCY = 10_000
+MAX_KEY = 500  # bytes of an id in a key; of a longer one the digest is used
 
 Overlap = Literal["allow", "skip", "queue", "cancel"]
 T = TypeVar("T", bound="Trigger")
@@ -60,7 +62,10 @@ class Trigger(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def key(self, delivery: str) -> str:
         """The idempotency key of a delivery: it starts one execution, however often it arrives."""
-        return f"{self.KIND}:{self.id}:{delivery}"
+        known = delivery.replace("\x00", "")  # databases do not store it
+        if known != delivery or len(known.encode()) > MAX_KEY:  # indexes of databases have a limit
+            known = known[:100] + "#" + hashlib.sha256(delivery.encode()).hexdigest()
+        return f"{self.KIND}:{self.id}:{known}"
 
     def prepared(self: T, known: Trigger | None, now: float) -> T:
         """The trigger as it is stored, when it is new or has been edited."""
@@ -148,8 +153,7 @@ def check_template(trigger: Trigger, names: Mapping[str, Any], readable: str) ->
 async def check_registered(catalog: Catalog, path: str, version: int | None) -> None:
     """NotFound when the catalog does not have the playbook."""
     if await catalog.registered(path, version) is None:
-        which = f"playbook {path!r}" + (f" version {version}" if version is not None else "")
-        raise NotFound(f"there is no {which} in the catalog; register it with `noetl register FILE`")
+        raise await catalog.unknown(path, version)
 
 
 def name_after(path: str) -> str:
@@ -167,10 +171,11 @@ def _seconds(what: str, value: Any) -> float | None:
 def _reason(of: type[Trigger], problem: str) -> str:
     """The message of a ValidationError: `Expected ..., got ... - at `$.cron``."""
     reason, _, place = problem.partition(" - at `$.")
-    where = place.rstrip("`")
+    where = re.sub(r"\[.*?\]", "", place.rstrip("`"))
     if missing := re.search(r"missing required field `(\w+)`", reason):
         return f"a trigger of kind {of.KIND} needs {missing[1]}"
     if wrong := re.search(r"Invalid enum value (.*)", reason):
-        choices = get_args(get_type_hints(of).get(where))
+        hint = get_type_hints(of).get(where)
+        choices = [each for inner in (hint, *get_args(hint)) for each in get_args(inner) if isinstance(each, str)]
         return f"{where} is one of {', '.join(choices)}, not {wrong[1]}" if choices else f"{where} is not {wrong[1]}"
     return f"{where or of.KIND}: {reason[:1].lower()}{reason[1:]}"

@@ -130,7 +130,11 @@ class Webhooks(Struct, eq=False):
         return await self._with_secret(_webhook(await self._triggers.put(KIND, name, given, by=by)))
 
     async def _check_credential(self, credential: str | None) -> None:
-        if credential and not secrets_of(await self._credentials.get(credential)):
+        stored = await self._credentials.get(credential) if credential else None
+        if credential and stored is None:
+            advice = f"create it with `noetl credential set {credential}`"
+            raise RequestRefused(f"there is no credential {credential!r}; {advice}")
+        if credential and not secrets_of(stored):
             raise RequestRefused(f"credential {credential!r} has no text field `secret`")
 
     async def _with_secret(self, webhook: Webhook) -> tuple[Webhook, str | None]:

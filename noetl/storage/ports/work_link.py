@@ -45,6 +45,9 @@ class WorkLink(Protocol):
     async def bundle_file(self, digest: str) -> bytes:
         """The content of a file of a bundle."""
 
+    async def schema(self, reference: str) -> bytes:
+        """A registered schema (JSON): `orders/v2`, or `orders` for the newest version."""
+
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values for a worker."""
 

@@ -19,6 +19,7 @@ from noetl.settings import load
 from noetl.testing.playbook_tests.cases import Case, Expect
 from noetl.testing.playbook_tests.mocks import Called, GivenSecrets, MockTools, SkippingClock
 from noetl.tools.registry import kinds
+from noetl.worker.factory import ToolSource
 
 MAX_VALUE_LENGTH = 120  # characters of a value in a message
 
@@ -52,7 +53,7 @@ async def run_case(file: str, playbook: Path, case: Case) -> CaseResult:
     try:
         engine = await open_local(
             load({"store": "memory:"}).settings,
-            load=tools.load,
+            tools=ToolSource(tools.load, tools.specs),
             keychain=GivenSecrets(case.secrets),
             clock=SkippingClock(),
         )

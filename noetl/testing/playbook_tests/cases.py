@@ -79,9 +79,23 @@ def find(paths: list[str]) -> list[Path]:
             found |= dict.fromkeys(file for file in files if not any(part.startswith(".") for part in file.parts[:-1]))
         elif not path.exists():
             raise BadTestFile(f"{name}: no such file")
+        elif path.suffix in (".yaml", ".yml") and not name.endswith(SUFFIXES):
+            found[_tests_of(path)] = None
         else:
             found[path] = None
     return list(found)
+
+
+def _tests_of(playbook: Path) -> Path:
+    """The test file beside a playbook."""
+    tests = [playbook.with_name(f"{playbook.stem}{suffix}") for suffix in SUFFIXES]
+    existing = next((file for file in tests if file.exists()), None)
+    if existing is None and b"kind: Playbook" in playbook.read_bytes():
+        raise BadTestFile(
+            f"{playbook} is a playbook without tests: write them in {tests[0]}, or create them from an execution with "
+            f"`noetl test --record last > {tests[0]}`"
+        )
+    return existing or playbook
 
 
 def read(path: Path) -> tuple[TestFile, Path]:

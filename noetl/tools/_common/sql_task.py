@@ -168,15 +168,16 @@ async def collect(host: Host, chunks: AsyncGenerator[Chunk, None], limits: Limit
 
 async def _store(host: Host, first: list[Chunk], rest: AsyncIterator[Chunk], format: str) -> Result:
     count = 0
+    types: tuple[str, ...] | None = None
     columns = tuple(first[0].columns)
     content_type = formats.CONTENT_TYPES[format]
 
     async def blocks() -> AsyncGenerator[bytes, None]:
-        nonlocal count
+        nonlocal count, types
         encoder: Any = None
         async for chunk in _chain(first, rest):
             if encoder is None:
-                encoder = await asyncio.to_thread(_create_encoder, format, chunk)
+                encoder, types = await asyncio.to_thread(_create_encoder, format, chunk)
             count += chunk.count()
             data = await asyncio.to_thread(_encode, encoder, chunk)
             host.progress(rows=count)
@@ -185,14 +186,16 @@ async def _store(host: Host, first: list[Chunk], rest: AsyncIterator[Chunk], for
         yield await asyncio.to_thread(encoder.close)
 
     reference = await host.put_result(blocks(), content_type=content_type)
-    meta = structs.replace(reference.meta, rows=count, columns=columns)
+    meta = structs.replace(reference.meta, rows=count, columns=columns, types=types)
     return Result(columns, [], count, structs.replace(reference, meta=meta))
 
 
-def _create_encoder(format: str, chunk: Chunk) -> Any:
+def _create_encoder(format: str, chunk: Chunk) -> tuple[Any, tuple[str, ...] | None]:
+    """The encoder of a format, and the types of the columns if it has them."""
     if format in ("jsonl", "csv"):
-        return table_files.row_encoder(format, chunk.columns)
-    return table_files.encoder(format, _batch(chunk).schema)
+        return table_files.row_encoder(format, chunk.columns), None
+    schema = _batch(chunk).schema
+    return table_files.encoder(format, schema), tuple(map(str, schema.types))
 
 
 def _batch(chunk: Chunk) -> Any:

@@ -45,6 +45,7 @@ def violations(*events: Event) -> list[str]:
         (lease(), lost(returned=True, begun=True), lease(2), start(2), done(2), END),
         (lease(), start(), done(), start(2), done(2), start(1, visit=2), done(1, visit=2), END),
         (lease(), start(), lost(), done(), lease(2), start(1, "b"), done(1, "b"), END),  # a late end
+        (lease(), lost(), start(2), done(2), lease(2), start(1, "b"), END),  # a start and its end in a late report
         (lease(), start(kind="workbook"), lost(), lease(2), start(kind="workbook"), END),
     ],
 )
@@ -55,7 +56,7 @@ def test_a_valid_log_violates_nothing(events):
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ((lease(), start(), lost(), start(1, "b")), "without a lease"),
+        ((lease(), start(), lost(), start(1, "b"), lease(2)), "without a lease"),
         ((lease(), start(), lost(), done(), lease(2), start(1)), "started twice"),
         ((lease(), start(), lost(returned=True), lease(2), start(1)), "started twice"),
         ((lease(), lost(), lease(2), start(1)), "used up"),

@@ -136,15 +136,38 @@ def test_a_lost_run_resumes_after_the_last_accepted_task():
     assert again.resume is None
 
 
-def test_three_losses_in_a_row_fail_the_run_as_poison():
+def test_a_run_that_loses_two_workers_and_then_one_alone_is_poison():
     harness = Harness(ONE).start()
     for number in range(3):
         order = harness.claim(worker=f"w{number}")
+        assert order.alone == (number == 2)
+        harness.report(order, started(order, "first", number + 1))
         harness.send(ExpireLease(order.run_id, order.epoch))
     assert len(harness.of(WorkerLost)) == 3
     assert harness.status == "failed"
     assert harness.state.error.kind == "worker.lost"
     assert harness.queue == [] or harness.rejection(harness.queue[0].run_id)
+
+
+def test_a_run_that_waited_to_be_alone_is_not_blamed_for_the_loss_of_its_worker():
+    harness = Harness(ONE).start()
+    for _ in range(9):
+        order = harness.claim()
+        harness.send(ExpireLease(order.run_id, order.epoch))
+    assert harness.status is None and harness.state.open[order.run_id].suspect == 2
+    again = harness.claim()
+    assert again.alone
+    harness.report(again, started(again, "first", 10))
+    harness.send(ExpireLease(again.run_id, again.epoch))
+    assert harness.state.error.kind == "worker.lost"
+
+
+def test_a_run_that_never_begins_is_given_up():
+    harness = Harness(ONE).start()
+    for _ in range(10):
+        order = harness.claim()
+        harness.send(ExpireLease(order.run_id, order.epoch))
+    assert harness.state.error.kind == "worker.lost"
 
 
 def test_progress_between_losses_starts_the_count_again():
@@ -162,8 +185,9 @@ def test_progress_between_losses_starts_the_count_again():
 
 def test_a_poisoned_iteration_fails_its_loop():
     harness = Harness(LOOP).start()
-    for _ in range(3):
+    for number in range(3):
         order = harness.claim("77:start:1/1")
+        harness.report(order, started(order, "start_task", number + 1))
         harness.send(ExpireLease(order.run_id, order.epoch))
     assert harness.of(IterationFailed)[0].output.error.kind == "worker.lost"
     assert harness.status == "failed"

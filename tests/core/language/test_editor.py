@@ -201,3 +201,33 @@ def test_keys_without_default_are_required_and_secrets_are_not_shown():
     assert fields["password"]["secret"]
     assert "hunter2" not in str(form())
     assert form()["keychain"] == [{"name": "shop", "kind": "env"}]
+
+
+def test_the_fields_of_a_result_with_a_schema_are_completed():
+    text = """apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: x}
+workflow:
+  - step: fetch
+    tool:
+      - name: get
+        kind: python
+        code: result = 1
+        output:
+          schema:
+            type: object
+            properties:
+              id: {type: integer, description: The number.}
+              customer: {type: object, properties: {name: {type: string}}}
+    next: {arcs: [{step: use}]}
+  - step: use
+    tool: {kind: python, input: {x: "{{ fetch.data."""
+    line = text.count("\n") + 1
+
+    def offered(more: str = "") -> list[str]:
+        whole = text + more
+        return [word.word for word in complete(whole, line, len(whole.split("\n")[-1]) + 1, SPECS)[1]]
+
+    assert offered() == ["id", "customer"]
+    assert offered("customer.") == ["name"]
+    assert offered("cu") == ["customer"]

@@ -64,8 +64,8 @@ def test_the_cause_is_the_failed_step_and_not_a_cancelled_one(opened: Opened, cl
     execution = started(cluster, BRANCHES)
     cluster.finished(execution)
     page = opened(f"/executions/{execution}").page
-    result = page.get_by_role("region", name="Why")
-    expect(result).to_contain_text("beta")
+    result = page.get_by_role("tabpanel", name="Failure")
+    expect(result).to_contain_text("in step beta")
     expect(result).to_contain_text("rate table is empty")
     expect(result).not_to_contain_text("alpha failed")
     expect(result).not_to_contain_text("gamma failed")
@@ -134,14 +134,14 @@ def test_pages_say_that_the_server_is_away_and_recover(opened: Opened, cluster: 
     editor.page.keyboard.press("Control+End")
     editor.page.keyboard.type("\n# changed\n")
     expect(editor.page.get_by_text("not checked: the server is unreachable")).to_be_visible()
-    expect(editor.page.get_by_role("button", name="Register")).to_be_disabled()
+    expect(editor.page.get_by_role("button", name="Save")).to_be_disabled()
     expect(editor.page.get_by_text("no problems")).to_have_count(0)
     expect(catalog.page.get_by_text("Server unreachable")).to_be_visible()
     catalog.page.get_by_role("searchbox").fill("trust")  # a first load that fails
     expect(catalog.page.get_by_role("heading", name="Server unreachable")).to_be_visible()
     cluster.start_server()
     began = time.monotonic()
-    expect(editor.page.get_by_role("button", name="Register")).to_be_enabled()
+    expect(editor.page.get_by_role("button", name="Save")).to_be_enabled()
     expect(catalog.page.get_by_role("link", name=path, exact=True)).to_be_visible()
     for tab in tabs:
         expect(tab.page.get_by_text("Server unreachable")).to_have_count(0)
@@ -150,7 +150,9 @@ def test_pages_say_that_the_server_is_away_and_recover(opened: Opened, cluster: 
 
 def test_schedules_fit_a_phone(opened: Opened, cluster: Cluster):
     path = registered(cluster, QUIET)
-    cluster.ask("POST", "/api/schedules", {"path": path, "cron": "0 6 * * *", "tz": "Europe/Amsterdam", "name": "phone"})
+    cluster.ask(
+        "POST", "/api/schedules", {"path": path, "cron": "0 6 * * *", "tz": "Europe/Amsterdam", "name": "phone"}
+    )
     tab = opened("/operations/schedules", width=390, height=844)
     expect(tab.page.get_by_text("phone", exact=True)).to_be_visible()
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390

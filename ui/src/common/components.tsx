@@ -25,6 +25,7 @@ export const STATUS_LABELS: Record<string, string> = {
   pending: "pending",
   running: "running",
   paused: "paused",
+  waiting: "waiting",
   parked: "waiting",
   success: "success",
   done: "done",
@@ -103,13 +104,14 @@ interface DialogProps {
   onClose: () => void;
   children: ComponentChildren;
   actions?: ComponentChildren;
+  wide?: boolean;
 }
 
 /** A modal dialog; Escape and a click on the backdrop close it, and focus is restored.
  *
  * The focus is on the first field; without a field it is on the dialog itself, so that Enter never presses "Close". A
  * form that is loaded later calls `focusField`. */
-export function Dialog({ title, onClose, children, actions }: DialogProps) {
+export function Dialog({ title, onClose, children, actions, wide = false }: DialogProps) {
   const element = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     element.current?.showModal();
@@ -118,6 +120,7 @@ export function Dialog({ title, onClose, children, actions }: DialogProps) {
   return (
     <dialog
       ref={element}
+      class={wide ? "wide" : ""}
       aria-label={title}
       tabIndex={-1}
       onClose={onClose}
@@ -136,7 +139,8 @@ export function Dialog({ title, onClose, children, actions }: DialogProps) {
 }
 
 /** Tabs with arrow-key navigation; the caller controls the selection. */
-export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs: [T, ComponentChildren][]; value: T; onChange: (tab: T) => void; label: string }) {
+export function Tabs<T extends string>({ tabs, value, onChange, label, id = "" }: { tabs: [T, ComponentChildren][]; value: T; onChange: (tab: T) => void; label: string; id?: string }) {
+  const prefix = id ? `${id}-` : "";
   const step = (event: KeyboardEvent, by: number) => {
     const at = tabs.findIndex(([key]) => key === value);
     onChange(tabs[(at + by + tabs.length) % tabs.length][0]);
@@ -157,11 +161,11 @@ export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs:
       {tabs.map(([key, label]) => (
         <button
           key={key}
-          id={`tab-${key}`}
+          id={`tab-${prefix}${key}`}
           role="tab"
           type="button"
           aria-selected={key === value}
-          aria-controls={key === value ? `panel-${key}` : undefined}
+          aria-controls={key === value ? `panel-${prefix}${key}` : undefined}
           tabIndex={key === value ? 0 : -1}
           onClick={() => onChange(key)}
         >

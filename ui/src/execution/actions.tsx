@@ -1,8 +1,9 @@
 /** Actions on an execution: cancel, pause, resume, signal, rerun (also from a step). */
 import { useState } from "preact/hooks";
-import { api, once, Problem } from "../common/api";
+import { api } from "../common/api";
 import { Button, Dialog, notify, notifyProblem } from "../common/components";
-import { go } from "../common/router";
+import { RerunDialog } from "./rerun";
+import type { Log } from "./log";
 import { useHasRole } from "../common/session";
 import { ENDED } from "../executions/data";
 
@@ -10,6 +11,9 @@ export type Asking = "cancel" | "signal" | "rerun" | null;
 
 interface Props {
   id: string;
+  path: string;
+  version: string | null;
+  log: Log;
   status: string;
   steps: string[];
   from: string | null;
@@ -17,7 +21,7 @@ interface Props {
   setAsking: (asking: Asking) => void;
 }
 
-export function Actions({ id, status, steps, from, asking, setAsking }: Props) {
+export function Actions({ id, path, version, log, status, steps, from, asking, setAsking }: Props) {
   const canOperate = useHasRole("operator");
   if (!canOperate) return <span class="quiet">Read-only: actions require the role operator.</span>;
   const ended = ENDED.has(status);
@@ -48,7 +52,7 @@ export function Actions({ id, status, steps, from, asking, setAsking }: Props) {
       )}
       {asking === "cancel" && <CancelDialog close={close} act={(reason) => act("cancel", { reason }, "Cancelled")} />}
       {asking === "signal" && <SignalDialog close={close} act={(name, payload) => act("signal", { name, payload }, "Signal sent")} />}
-      {asking === "rerun" && <RerunDialog id={id} steps={steps} from={from} close={close} />}
+      {asking === "rerun" && <RerunDialog key={id} id={id} path={path} version={version} log={log} steps={steps} from={from} close={close} />}
     </div>
   );
 }
@@ -92,52 +96,6 @@ function SignalDialog({ close, act }: { close: () => void; act: (name: string, p
       <label for="signal-name">Name</label>
       <input id="signal-name" type="text" value={name} onInput={(event) => setName(event.currentTarget.value)} />
       <JsonBox id="signal-payload" label="Payload (JSON object)" text={text} setText={setText} wrong={wrong} />
-    </Dialog>
-  );
-}
-
-function RerunDialog({ id, steps, from, close }: { id: string; steps: string[]; from: string | null; close: () => void }) {
-  const [step, setStep] = useState(from ?? "");
-  const [change, setChange] = useState(false);
-  const [text, setText] = useState("{}");
-  const { value, wrong } = parsed(text);
-  const [key] = useState(once);
-  const start = async () => {
-    try {
-      const body = { ...(step ? { from: step } : {}), ...(change ? { payload: value } : {}) };
-      const made = await api.post<{ execution_id: string }>(`/api/executions/${id}/rerun`, body, key);
-      notify("Started as a new execution");
-      close();
-      go(`/executions/${made.execution_id}`);
-    } catch (error) {
-      notifyProblem(error instanceof Problem ? error : String(error));
-    }
-  };
-  return (
-    <Dialog
-      title="Rerun execution"
-      onClose={close}
-      actions={
-        <Button kind="primary" disabled={change && !!wrong} onClick={start}>
-          {step ? `Rerun from ${step}` : "Rerun"}
-        </Button>
-      }
-    >
-      <p>Starts a new execution of the same playbook. If you select a step, the results and the context of earlier steps are reused.</p>
-      <label for="rerun-from">From</label>
-      <select id="rerun-from" value={step} onChange={(event) => setStep(event.currentTarget.value)}>
-        <option value="">the first step</option>
-        {steps.map((each) => (
-          <option key={each} value={each}>
-            step {each}
-          </option>
-        ))}
-      </select>
-      <label class="row">
-        <input type="checkbox" checked={change} onChange={() => setChange(!change)} />
-        with a different payload
-      </label>
-      {change && <JsonBox id="rerun-payload" label="Payload (JSON object)" text={text} setText={setText} wrong={wrong} />}
     </Dialog>
   );
 }

@@ -21,6 +21,8 @@ export interface OutlinePage {
   task: number[];
   attempt: number[];
   cause: number[];
+  /** Duration of the tool in ms, of `task.done`. */
+  took?: number[];
   more: Record<string, More>;
   next?: number | null;
 }
@@ -104,6 +106,7 @@ export class Spans {
   begun = ints();
   end = ints();
   state = bytes();
+  took = new Column(new Float64Array(1024));
   get length() {
     return this.kind.length;
   }
@@ -165,7 +168,7 @@ export class Log {
       this.cause.push(page.cause[i]);
       const more = page.more[seq];
       if (more) this.more.set(seq, more);
-      this.span(seq);
+      this.span(seq, page.took?.[i] ?? 0);
     }
     this.version++;
   }
@@ -184,17 +187,26 @@ export class Log {
     spans.begun.push(kind === STEP ? 0 : seq);
     spans.end.push(0);
     spans.state.push(IN_PROGRESS);
+    spans.took.push(0);
   }
 
-  private finish(key: string, seq: number, state: number) {
+  /** When a span started, in ms. The start of a task is often recorded together with its end; then its duration counts. */
+  spanStart(at: number): number {
+    const { start, end, took } = this.spans;
+    const recorded = this.atOf(start.data[at]);
+    return end.data[at] && took.data[at] ? Math.min(recorded, this.atOf(end.data[at]) - took.data[at]) : recorded;
+  }
+
+  private finish(key: string, seq: number, state: number, took = 0) {
     const at = this.open.get(key);
     if (at === undefined) return;
     this.open.delete(key);
     this.spans.end.data[at] = seq;
     this.spans.state.data[at] = state;
+    this.spans.took.data[at] = took;
   }
 
-  private span(seq: number) {
+  private span(seq: number, took: number) {
     const row = seq - 1;
     const run = this.run.data[row];
     const path = this.path.data[row];
@@ -218,7 +230,7 @@ export class Log {
       case "task.started":
         return this.begin(TASK, `${run}/${path}:${this.task.data[row]}`, seq);
       case "task.done":
-        return this.finish(`${run}/${path}:${this.task.data[row]}`, seq, this.state.data[row]);
+        return this.finish(`${run}/${path}:${this.task.data[row]}`, seq, this.state.data[row], took);
     }
   }
 }

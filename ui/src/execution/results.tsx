@@ -1,9 +1,9 @@
 /** The results browser: outputs of steps as tree or table; stored results are loaded in ranges. */
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { api, address } from "../common/api";
 import { Button, EmptyState, ErrorState, Loading, Status } from "../common/components";
 import type { Snapshot, Output, Reference, StateDocument } from "./snapshot";
-import { columnsOf, DataTable, JsonTree } from "./json";
+import { columnsOf, csvOf, DataTable, JsonTree, profileOf, sortedRows, type Sorting } from "./json";
 
 const ROWS = 100;
 
@@ -55,8 +55,9 @@ export function Results({ requested, step, onSelect }: Props) {
   );
 }
 
-function OutputView({ output }: { output: Output }) {
-  const { status: _, data, ref, error, ...helpers } = output;
+export function OutputView({ output, quietly = false }: { output: Output; quietly?: boolean }) {
+  const { status: _, data, ref, error, meta, ...rest } = output;
+  const helpers = Object.fromEntries(Object.entries(meta === undefined ? rest : { ...rest, meta }).filter(([, value]) => hasValue(value)));
   return (
     <>
       {error && (
@@ -65,11 +66,13 @@ function OutputView({ output }: { output: Output }) {
           <p>{error.message}</p>
         </div>
       )}
-      {ref ? <Stored reference={ref} /> : data === null || data === undefined ? !error && <p class="quiet">No output.</p> : <Value value={data} />}
-      {Object.keys(helpers).length > 0 && <JsonTree value={helpers} name="details" open={0} />}
+      {ref ? <Stored reference={ref} /> : data === null || data === undefined ? !error && (!quietly || !Object.keys(helpers).length) && <p class="quiet">{quietly ? "None." : "No output."}</p> : <Value value={data} />}
+      {Object.keys(helpers).length > 0 && <JsonTree value={helpers} name="details" open={quietly ? 2 : 0} />}
     </>
   );
 }
+
+const hasValue = (value: unknown): boolean => value !== null && value !== undefined && (typeof value !== "object" || Object.values(value).some((each) => each !== null && each !== undefined));
 
 /** A value as a table where it is one (or has `rows`), else as a tree. */
 export function Value({ value }: { value: unknown }) {
@@ -99,13 +102,69 @@ function Choice({ tree, setTree, words }: { tree: boolean; setTree: (tree: boole
   );
 }
 
-function Pieces({ rows, columns }: { rows: Record<string, unknown>[]; columns: string[] }) {
+function Pieces({ rows: all, columns }: { rows: Record<string, unknown>[]; columns: string[] }) {
   const [from, setFrom] = useState(0);
+  const [sorting, setSorting] = useState<Sorting | null>(null);
+  const [text, setText] = useState("");
+  const [profile, setProfile] = useState(false);
+  const wanted = text.trim().toLowerCase();
+  const rows = useMemo(() => sortedRows(wanted ? all.filter((row) => columns.some((name) => String(typeof row[name] === "object" ? JSON.stringify(row[name]) : row[name]).toLowerCase().includes(wanted))) : all, sorting), [all, sorting, wanted]);
+  const onSort = (column: string) => setSorting((now) => (now?.column !== column ? { column, down: false } : now.down ? null : { column, down: true }));
+  const save = () => {
+    const url = URL.createObjectURL(new Blob([csvOf(rows, columns)], { type: "text/csv" }));
+    const link = Object.assign(document.createElement("a"), { href: url, download: "result.csv" });
+    link.click();
+    URL.revokeObjectURL(url);
+  };
   return (
     <>
-      <DataTable rows={rows.slice(from, from + ROWS)} columns={columns} from={from} />
+      <div class="row">
+        <input type="search" placeholder="Filter rows" aria-label="Filter rows" value={text} onInput={(event) => (setText(event.currentTarget.value), setFrom(0))} />
+        <span class="quiet number" role="status">
+          {rows.length.toLocaleString()} rows
+        </span>
+        <Button class="small" aria-pressed={profile} onClick={() => setProfile(!profile)}>
+          Profile
+        </Button>
+        <Button class="small" onClick={save}>
+          CSV
+        </Button>
+      </div>
+      {profile && <Profile rows={rows} columns={columns} />}
+      <DataTable rows={rows.slice(from, from + ROWS)} columns={columns} from={from} sorting={sorting} onSort={onSort} />
       {rows.length > ROWS && <Pager from={from} step={ROWS} more={from + ROWS < rows.length} go={setFrom} total={rows.length} />}
     </>
+  );
+}
+
+function Profile({ rows, columns }: { rows: Record<string, unknown>[]; columns: string[] }) {
+  return (
+    <div class="scroll-x" tabIndex={0} role="group" aria-label="Profile">
+      <table class="small-table" aria-label="Profile of the columns">
+        <thead>
+          <tr>
+            {["Column", "Missing", "Distinct", "Least", "Most", "Mean"].map((each) => (
+              <th key={each}>{each}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {columns.map((name) => {
+            const found = profileOf(rows, name);
+            return (
+              <tr key={name}>
+                <td class="mono">{name}</td>
+                {[found.missing, found.distinct, found.least, found.most, found.mean].map((value, at) => (
+                  <td key={at} class="number">
+                    {value === undefined ? "" : value.toLocaleString()}
+                  </td>
+                ))}
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </div>
   );
 }
 
@@ -124,6 +183,22 @@ function Pager({ from, step, more, go, total }: { from: number; step: number; mo
       </Button>
     </div>
   );
+}
+
+/** A stored JSON value, such as the input of a task, as a tree. */
+export function StoredValue({ reference }: { reference: Reference }) {
+  const [value, setValue] = useState<{ data: unknown } | null>(null);
+  const [problem, setProblem] = useState<unknown>(null);
+  const name = encoded(reference);
+  useEffect(() => {
+    const leaving = new AbortController();
+    fetchWhole(name, leaving.signal)
+      .then(setValue)
+      .catch((error) => leaving.signal.aborted || setProblem(error));
+    return () => leaving.abort();
+  }, [name]);
+  if (problem) return <ErrorState problem={problem} />;
+  return value ? <JsonTree value={value.data} open={2} /> : <Loading what="Loading stored value" />;
 }
 
 /** A payload in the result store: shown in ranges, with a download of the whole. */
@@ -183,7 +258,7 @@ async function fetchWhole(name: string, signal: AbortSignal) {
 }
 
 /** The reference for the URL: JSON in URL-safe base64. */
-function encoded(reference: Reference): string {
+export function encoded(reference: Reference): string {
   const bytes = new TextEncoder().encode(JSON.stringify(reference));
   let text = "";
   bytes.forEach((byte) => (text += String.fromCharCode(byte)));

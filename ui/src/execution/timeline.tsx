@@ -244,7 +244,7 @@ function lay(log: Log, seq: number, begin: number, now: number, from: number, to
     let group = groups.get(key);
     if (!group) groups.set(key, (group = { step, task, kind, found: [], total: 0 }));
     group.total++;
-    const start = log.atOf(spans.start.data[at]) - begin;
+    const start = log.spanStart(at) - begin;
     const stop = spans.end.data[at] && spans.end.data[at] <= end ? log.atOf(spans.end.data[at]) - begin : now;
     if (stop >= from && start <= to) group.found.push(at);
   }
@@ -297,7 +297,7 @@ function within(log: Log, lanes: Lane[], begin: number, end: number, now: number
     const outer = bars.get(`${spans.run.data[at]}/${spans.path.data[at]}`);
     if (!outer) continue;
     const ended = spans.end.data[at] > 0 && spans.end.data[at] <= end;
-    const from = log.atOf(spans.start.data[at]) - begin;
+    const from = log.spanStart(at) - begin;
     const to = ended ? log.atOf(spans.end.data[at]) - begin : now;
     const attempt = spans.attempt.data[at] > 1 ? `, attempt ${spans.attempt.data[at]}` : "";
     outer.inner.push({ from, to, state: ended ? spans.state.data[at] : 0, title: `${log.tasks.texts[spans.task.data[at]]}${attempt}: ${duration(to - from)}` });
@@ -307,7 +307,7 @@ function within(log: Log, lanes: Lane[], begin: number, end: number, now: number
 
 function bar(log: Log, at: number, begin: number, end: number, now: number): Bar {
   const spans = log.spans;
-  const from = log.atOf(spans.start.data[at]) - begin;
+  const from = log.spanStart(at) - begin;
   const ended = spans.end.data[at] > 0 && spans.end.data[at] <= end;
   const to = ended ? log.atOf(spans.end.data[at]) - begin : now;
   const begun = spans.begun.data[at] && spans.begun.data[at] <= end ? log.atOf(spans.begun.data[at]) - begin : to;
@@ -359,7 +359,7 @@ function curve(log: Log, found: number[], begin: number, from: number, to: numbe
   const spans = log.spans;
   for (const at of found) {
     const ended = spans.end.data[at] > 0 && spans.end.data[at] <= end;
-    const start = Math.max(0, (log.atOf(spans.start.data[at]) - begin - from) / width);
+    const start = Math.max(0, (log.spanStart(at) - begin - from) / width);
     const stop = Math.min(BUCKETS, Math.max(start, ((ended ? log.atOf(spans.end.data[at]) - begin : now) - from) / width));
     const first = Math.min(BUCKETS - 1, Math.floor(start));
     const last = Math.min(BUCKETS - 1, Math.floor(stop));

@@ -1,5 +1,5 @@
 /** The workflow graph: steps and arcs, with their status at a position in the log. */
-import { BaseEdge, Controls, EdgeLabelRenderer, Handle, MarkerType, Position, ReactFlow, ReactFlowProvider, useReactFlow, type Edge, type EdgeProps, type Node, type NodeProps } from "@xyflow/react";
+import { BaseEdge, Controls, MiniMap, Panel, useStore, EdgeLabelRenderer, Handle, MarkerType, Position, ReactFlow, ReactFlowProvider, useReactFlow, type Edge, type EdgeProps, type Node, type NodeProps } from "@xyflow/react";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Moment, StepMoment } from "../execution/moment";
 import { HEIGHT, place, shortened, WIDTH, type Net, type NetArc, type NetStep } from "./layout";
@@ -30,6 +30,17 @@ function StepNode({ data }: NodeProps<Node<StepData>>) {
   const status = moment?.status ?? (live ? "pending" : "plain");
   const kinds = [...new Set(node.tasks.map((task) => task.kind))].join(" · ") || (node.loop ? "loop" : "route");
   const total = moment?.iterations ?? 0;
+  const far = useStore((store: { transform: [number, number, number] }) => store.transform[2] < FAR);
+  if (far) {
+    // Semantic zoom: from a distance only the name and the status, in a size that can be read.
+    return (
+      <div class={`net-step far ${status} ${selected ? "selected" : ""}`} title={`${node.step}: ${STATUS_TEXT[status] ?? status}`}>
+        <Handle type="target" position={across ? Position.Left : Position.Top} isConnectable={false} />
+        <span>{node.step}</span>
+        <Handle type="source" position={across ? Position.Right : Position.Bottom} isConnectable={false} />
+      </div>
+    );
+  }
   return (
     <div class={`net-step ${status} ${selected ? "selected" : ""}`} title={node.description ?? undefined}>
       <Handle type="target" position={across ? Position.Left : Position.Top} isConnectable={false} />
@@ -82,12 +93,13 @@ interface ArcData extends Record<string, unknown> {
 
 function ArcEdge(props: EdgeProps<Edge<ArcData>>) {
   const { data, markerEnd } = props;
+  const far = useStore((store: { transform: [number, number, number] }) => store.transform[2] < FAR);
   if (!data) return null;
   const { path, x, y } = data.way;
   return (
     <>
       <BaseEdge path={path} markerEnd={markerEnd} />
-      {(data.words !== "" || data.taken > 1) && (
+      {!far && (data.words !== "" || data.taken > 1) && (
         <EdgeLabelRenderer>
           <div class="net-when" title={data.whole} style={{ transform: `translate(-50%, -50%) translate(${x}px, ${y}px)` }}>
             {data.words}
@@ -100,7 +112,9 @@ function ArcEdge(props: EdgeProps<Edge<ArcData>>) {
 }
 
 const LEGIBLE = 0.85;
-const SMALLEST = 0.5;
+const SMALLEST = 0.3;
+const FAR = 0.62; // zoom below which steps show only their name
+const MANY = 15; // steps from which search and overview are offered
 
 /** The step to show first: a failed one, a running one, else the entry. */
 function mostInteresting(net: Net, moment: Moment | null | undefined): string {
@@ -115,6 +129,46 @@ function inOrder(arcs: NetArc[], moment: Moment | null | undefined): NetArc[] {
   return [...arcs].sort((a, b) => taken(a) - taken(b));
 }
 
+const colourOf = (status: string | undefined) => `var(--${{ failed: "bad", running: "run", success: "ok", parked: "wait" }[status ?? ""] ?? "line-strong"})`;
+
+/** Search for a step, and jump to failed or running ones. */
+function Finder({ net, moment, onGo }: { net: Net; moment: Moment | null | undefined; onGo: (step: string) => void }) {
+  const [text, setText] = useState("");
+  const turn = useRef(0);
+  const having = (status: string) => net.nodes.filter((node) => moment?.steps.get(node.step)?.status === status).map((node) => node.step);
+  const failed = having("failed");
+  const running = having("running");
+  const next = (steps: string[]) => onGo(steps[turn.current++ % steps.length]);
+  const found = text.trim() ? net.nodes.filter((node) => node.step.toLowerCase().includes(text.trim().toLowerCase())) : [];
+  return (
+    <Panel position="top-left">
+      <div class="net-finder">
+        <input
+          type="search"
+          placeholder="Find step"
+          aria-label="Find a step in the graph"
+          value={text}
+          onInput={(event) => setText(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key === "Enter" && found.length) next(found.map((node) => node.step));
+          }}
+        />
+        {text.trim() !== "" && <span class="quiet number">{found.length}</span>}
+        {failed.length > 0 && (
+          <button type="button" class="chip bad" onClick={() => next(failed)}>
+            {failed.length} failed
+          </button>
+        )}
+        {running.length > 0 && (
+          <button type="button" class="chip" onClick={() => next(running)}>
+            {running.length} running
+          </button>
+        )}
+      </div>
+    </Panel>
+  );
+}
+
 const nodeTypes = { step: StepNode as any };
 const edgeTypes = { arc: ArcEdge as any };
 
@@ -127,25 +181,34 @@ interface NetProps {
 
 export function NetView(props: NetProps) {
   const frame = useRef<HTMLDivElement>(null);
-  const [wide, setWide] = useState<boolean | null>(null);
+  const [size, setSize] = useState<{ width: number; height: number } | null>(null);
   useEffect(() => {
-    const watch = new ResizeObserver(([entry]) => entry.contentRect.width > 0 && setWide(entry.contentRect.width > 620));
+    let timer = 0;
+    const watch = new ResizeObserver(([entry]) => {
+      const { width, height } = entry.contentRect;
+      if (!width) return;
+      clearTimeout(timer);
+      timer = window.setTimeout(() => setSize({ width, height }), 60);
+    });
     watch.observe(frame.current!);
-    return () => watch.disconnect();
+    return () => {
+      clearTimeout(timer);
+      watch.disconnect();
+    };
   }, []);
   return (
     <div class="net" ref={frame} role="region" aria-label={`Graph of ${props.net.path}`}>
-      {wide !== null && (
+      {size !== null && (
         <ReactFlowProvider>
-          <Drawing {...props} across={wide} />
+          <Drawing {...props} across={size.width > 620} size={size} />
         </ReactFlowProvider>
       )}
     </div>
   );
 }
 
-function Drawing({ net, moment, selected, onSelect, across }: NetProps & { across: boolean }) {
-  const placed = useMemo(() => place(net, across), [net, across]);
+function Drawing({ net, moment, selected, onSelect, across, size }: NetProps & { across: boolean; size: { width: number; height: number } }) {
+  const placed = useMemo(() => place(net, across, size), [net, across, size]);
   const flow = useReactFlow();
   const room = placed.loops ? 0.14 : 0.05;
   const frame = useRef<HTMLDivElement>(null);
@@ -236,6 +299,10 @@ function Drawing({ net, moment, selected, onSelect, across }: NetProps & { acros
         if (id && (event.key === "Enter" || event.key === " ")) onSelect?.(id === selected ? null : id);
       }}
     >
+      {net.nodes.length >= MANY && <Finder net={net} moment={moment} onGo={(step) => (centerOn(step), onSelect?.(step))} />}
+      {net.nodes.length >= MANY + 5 && across && (
+        <MiniMap pannable zoomable position="bottom-left" ariaLabel="Overview of the graph" style={{ width: 150, height: 90 }} nodeColor={(node: Node) => colourOf((node.data as StepData).moment?.status)} nodeStrokeWidth={0} />
+      )}
       <Controls showInteractive={false} position="bottom-right" fitViewOptions={{ padding: room, maxZoom: 1.1 }} />
     </ReactFlow>
   );

@@ -54,11 +54,83 @@ export interface Way {
 /** A shortened guard; the full text is shown on hover. */
 export function shortened(when: unknown): string {
   if (when === null || when === undefined) return "";
-  const bare = String(when).replace(/^\{\{\s*|\s*\}\}$/g, "");
-  return bare.length > 24 ? `${bare.slice(0, 23)}…` : bare;
+  const words = inWords(String(when).replace(/^\{\{\s*|\s*\}\}$/g, ""));
+  return words.length > 30 ? `${words.slice(0, 29)}…` : words;
 }
 
-export function place(net: Net, across: boolean): Placed {
+/** A guard as words: what distinguishes it first, the usual parts of guards in short. */
+function inWords(guard: string): string {
+  let text = guard.replace(/\s+/g, " ").trim();
+  for (const [pattern, words] of WORDS) text = text.replace(pattern, words);
+  return text.replace(/^(?:and|or) |\s+(?:and|or)$/g, "").trim();
+}
+
+const WORDS: [RegExp, string][] = [
+  [/event\.name == ['"]loop\.done['"]/g, "loop done"],
+  [/event\.name == ['"](?:step|call)\.done['"]/g, "done"],
+  [/event\.name == ['"]step\.failed['"]/g, "failed"],
+  [/output\.status == ['"]ok['"]|output\.status != ['"]error['"]/g, "ok"],
+  [/output\.status == ['"]error['"]|output\.status != ['"]ok['"]/g, "error"],
+  [/^(?:loop done|done|ok) and (?=\S)/g, ""],
+  [/ and (?:loop done|done|ok)$/g, ""],
+  [/\b(?:output\.data|output|ctx|workload)\.(?=[a-z_])/gi, ""],
+  [/ == true\b| is true\b/gi, ""],
+  [/(\S+) == false\b/gi, "not $1"],
+];
+
+const ROW_GAP = 44;
+
+/** The number of rows that a long graph is broken into, so that it is drawn as large as possible in a frame. */
+export function rowsFor(placed: Placed, columns: number, frame: { width: number; height: number }): number {
+  const scale = (rows: number) => Math.min(frame.width / (placed.width / rows), frame.height / (rows * (placed.height + ROW_GAP) - ROW_GAP), 1.1);
+  let best = 1;
+  for (let rows = 2; rows <= Math.min(6, Math.floor(columns / 2)); rows++) if (scale(rows) > scale(best) * 1.08) best = rows;
+  return best;
+}
+
+/** Break the columns of a layout into rows, one below the other; arcs between rows lead around the end of the row. */
+function broken(net: Net, placed: Placed, graph: any, columns: number[], rows: number): Placed {
+  const size = Math.ceil(columns.length / rows);
+  const rowOf = (x: number) => Math.floor(columns.findIndex((each) => Math.abs(each - x) < 1) / size);
+  const starts = Array.from({ length: rows }, (_, row) => columns[row * size] ?? 0);
+  const ends = Array.from({ length: rows }, (_, row) => columns[Math.min(columns.length, (row + 1) * size) - 1] ?? 0);
+  const left = WIDTH / 2 + 30;
+  const height = placed.height + ROW_GAP;
+  const shift = (row: number) => ({ x: left - starts[row], y: row * height });
+  const positions = new Map<string, { x: number; y: number }>();
+  const centre = new Map<string, Point>();
+  for (const node of net.nodes) {
+    const { x, y } = graph.node(node.step);
+    const by = shift(rowOf(x));
+    centre.set(node.step, { x: x + by.x, y: y + by.y });
+    positions.set(node.step, { x: x + by.x - WIDTH / 2, y: y + by.y - HEIGHT / 2 });
+  }
+  const ways = new Map<string, Way>();
+  const width = Math.max(...starts.map((start, row) => ends[row] - start)) + WIDTH + 60;
+  for (const arc of net.arcs) {
+    const key = `${arc.source}#${arc.index}`;
+    const [from, to] = [rowOf(graph.node(arc.source).x), rowOf(graph.node(arc.target).x)];
+    const [source, target] = [centre.get(arc.source)!, centre.get(arc.target)!];
+    if (from === to && target.x > source.x) {
+      const by = shift(from);
+      const { points } = graph.edge(arc.source, arc.target, `${arc.index}`) as { points: Point[] };
+      const moved = points.map((point) => ({ x: point.x + by.x, y: point.y + by.y }));
+      const middle = moved[moved.length >> 1];
+      moved[0] = { x: source.x + WIDTH / 2, y: source.y };
+      moved[moved.length - 1] = { x: target.x - WIDTH / 2, y: target.y };
+      ways.set(key, { path: smooth(moved, true), x: middle.x, y: middle.y });
+    } else if (from < to) {
+      const [x1, x2] = [source.x + WIDTH / 2, target.x - WIDTH / 2];
+      const between = from * height + placed.height + ROW_GAP / 2;
+      const out = x1 + 22;
+      const back = x2 - 22;
+      ways.set(key, { path: `M${x1},${source.y}H${out - 8}Q${out},${source.y} ${out},${source.y + 8}V${between - 8}Q${out},${between} ${out - 8},${between}H${back + 8}Q${back},${between} ${back},${between + 8}V${target.y - 8}Q${back},${target.y} ${back + 8},${target.y}H${x2}`, x: (out + back) / 2, y: between });
+    } else ways.set(key, arc.source === arc.target ? aroundItself(source) : backwards(source, target, true));
+  }
+  return { positions, ways, width, height: rows * height - ROW_GAP, loops: placed.loops };
+}
+
+export function place(net: Net, across: boolean, frame: { width: number; height: number } | null = null): Placed {
   const graph = new graphlib.Graph({ multigraph: true });
   graph.setGraph({ rankdir: across ? "LR" : "TB", nodesep: across ? 26 : 34, ranksep: across ? 50 : 54, marginx: 8, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
@@ -90,7 +162,10 @@ export function place(net: Net, across: boolean): Placed {
     ways.set(key, { path: smooth(points, across), x: x ?? middle.x, y: y ?? middle.y });
   }
   const { width = 0, height = 0 } = graph.graph() as { width?: number; height?: number };
-  return { positions, ways, width, height, loops };
+  const placed = { positions, ways, width, height, loops };
+  const columns = [...new Set(net.nodes.map((node) => Math.round(graph.node(node.step).x)))].sort((a, b) => a - b);
+  const rows = across && frame ? rowsFor(placed, columns.length, frame) : 1;
+  return rows > 1 ? broken(net, placed, graph, columns, rows) : placed;
 }
 
 interface Point {

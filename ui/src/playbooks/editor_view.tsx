@@ -58,7 +58,7 @@ export function EditorView(props: EditorViewProps) {
   useEffect(() => opened.current?.mark(props.found), [props.found, loaded]);
   useEffect(() => {
     if (props.target) opened.current?.goTo(props.target.line, props.target.column);
-  }, [props.target]);
+  }, [props.target, loaded]);
 
   if (failed) return <ErrorState problem="The editor could not be loaded. Reload the page." />;
   return (

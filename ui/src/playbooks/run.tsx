@@ -7,7 +7,7 @@ import { Prose } from "./problem_list";
 
 type Kind = "text" | "lines" | "integer" | "number" | "boolean" | "list" | "mapping" | "template" | "any";
 
-interface Field {
+export interface Field {
   name: string;
   type: Kind;
   required: boolean;
@@ -17,7 +17,7 @@ interface Field {
   text?: string;
 }
 
-interface Form {
+export interface Form {
   path: string;
   name: string;
   description: string;
@@ -25,7 +25,7 @@ interface Form {
   keychain: { name: string; kind: string }[];
 }
 
-type Value = string | boolean;
+export type Value = string | boolean;
 
 interface RunProps {
   title: string;
@@ -48,7 +48,7 @@ const WORDS: Record<Kind, string> = {
   any: "YAML or JSON",
 };
 
-const begun = (field: Field): Value => {
+export const begun = (field: Field): Value => {
   if (field.type === "boolean") return field.default === true;
   if (field.secret || field.type === "template" || field.default === null || field.default === undefined) return "";
   return field.text ?? String(field.default);
@@ -86,7 +86,7 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
     setBusy(true);
     setRefused(null);
     try {
-      const { payload, problems } = await read(form.fields, given);
+      const { payload, problems } = await readForm(form.fields, given);
       setWrong(problems);
       const first = form.fields.find((field) => problems[field.name]);
       if (first) {
@@ -159,7 +159,7 @@ interface FormFieldProps {
   onChange: (value: Value) => void;
 }
 
-function FormField({ field, value, wrong, onChange }: FormFieldProps) {
+export function FormField({ field, value, wrong, onChange }: FormFieldProps) {
   const id = `field-${field.name}`;
   const common = {
     id,
@@ -206,14 +206,14 @@ function FormField({ field, value, wrong, onChange }: FormFieldProps) {
 }
 
 /** The payload of the request: only values that differ from the default. */
-async function read(fields: Field[], given: Record<string, Value>) {
+export async function readForm(fields: Field[], given: Record<string, Value>, start: (field: Field) => Value = begun) {
   const payload: Record<string, unknown> = {};
   const problems: Record<string, string> = {};
   const texts: Record<string, string> = {};
   for (const field of fields) {
     const value = given[field.name];
-    if (value === begun(field)) {
-      if (field.required) problems[field.name] = "Required.";
+    if (value === start(field)) {
+      if (field.required && value === "") problems[field.name] = "Required.";
       continue;
     }
     if (typeof value === "boolean" || field.secret || field.type === "text" || field.type === "lines") payload[field.name] = value;

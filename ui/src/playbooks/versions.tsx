@@ -5,7 +5,7 @@ import { useFetch } from "../common/fetch";
 import { Button, ErrorState, Loading } from "../common/components";
 import { go, Link, setQuery, useLocation } from "../common/router";
 import { Time } from "../common/times";
-import { difference, hunks } from "./diff";
+import { difference, hunks, type Row } from "./diff";
 import { pagePath, catalogPath, versionsPath, type Stored } from "./playbook";
 
 export function Versions({ path }: { path: string }) {
@@ -92,25 +92,41 @@ function Difference({ path, from, to }: { path: string; from: number; to: number
       {added + removed === 0 ? (
         <p class="quiet pad">{from === to ? "Select two versions to compare." : "The versions are identical."}</p>
       ) : (
-        <div class="lines" tabIndex={0} role="group" aria-label="Changed lines">
-          {hunks(rows).map((row, index) =>
-            typeof row === "number" ? (
-              <div key={index} class="gap">
-                {row} unchanged line{row > 1 ? "s" : ""}
-              </div>
-            ) : (
-              <div key={index} class={`line ${row.kind}`}>
-                <span class="at">{row.old ?? ""}</span>
-                <span class="at">{row.new ?? ""}</span>
-                <span class="sign" aria-label={row.kind === "same" ? undefined : row.kind}>
-                  {row.kind === "added" ? "+" : row.kind === "removed" ? "−" : ""}
-                </span>
-                <span class="text">{row.text}</span>
-              </div>
-            ),
-          )}
-        </div>
+        <DiffRows rows={rows} />
       )}
     </section>
+  );
+}
+
+function DiffRows({ rows }: { rows: Row[] }) {
+  return (
+    <div class="lines" tabIndex={0} role="group" aria-label="Changed lines">
+      {hunks(rows).map((row, index) =>
+        typeof row === "number" ? (
+          <div key={index} class="gap">
+            {row} unchanged line{row > 1 ? "s" : ""}
+          </div>
+        ) : (
+          <div key={index} class={`line ${row.kind}`}>
+            <span class="at">{row.old ?? ""}</span>
+            <span class="at">{row.new ?? ""}</span>
+            <span class="sign" aria-label={row.kind === "same" ? undefined : row.kind}>
+              {row.kind === "added" ? "+" : row.kind === "removed" ? "−" : ""}
+            </span>
+            <span class="text">{row.text}</span>
+          </div>
+        ),
+      )}
+    </div>
+  );
+}
+
+/** The changes from one text to another. */
+export function DiffView({ before, after }: { before: string; after: string }) {
+  const rows = useMemo(() => difference(before, after), [before, after]);
+  return (
+    <div class="difference inline">
+      <DiffRows rows={rows} />
+    </div>
   );
 }

@@ -8,7 +8,7 @@ from noetl.core.engine.evolve.steps import release_lease
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.identity import compact_reports
-from noetl.core.engine.state import Child, KeptSignal, OpenWait, Run, State
+from noetl.core.engine.state import SUSPECT, Child, KeptSignal, OpenWait, Run, State
 from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import (
     ChildFinished,
@@ -104,7 +104,8 @@ def _worker_lost(state: State, event: WorkerLost, at: float) -> None:
         return
     if not event.returned or event.begun:
         run.lost += 1
-    if not event.returned and not event.stopped:
+    waited = run.suspect >= SUSPECT and run.current is None  # it was to run alone and had not begun
+    if not event.returned and not event.stopped and not waited:
         run.suspect += 1
     if event.resume is not None:
         run.resume = event.resume

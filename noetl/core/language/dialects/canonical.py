@@ -28,7 +28,7 @@ from noetl.core.language.syntax.grammar import (
     Shape,
 )
 from noetl.core.language.syntax.set_blocks import read_scoped, read_set
-from noetl.core.language.syntax.tasks import read_output, read_sets, read_tool, split_rule
+from noetl.core.language.syntax.tasks import read_output, read_sets, read_tool, read_validation, split_rule
 from noetl.core.language.syntax.tree import (
     AdmitRuleSyntax,
     AdmitSyntax,
@@ -291,6 +291,7 @@ def _read_step(reader: Reader, node: Node, path: str) -> StepSyntax | None:
     step.description = (text_of(described[1]) if described else None) or ""
     _read_body(reader, step, fields)
     step.output = read_output(reader, fields, path)
+    step.validation = read_validation(reader, step.spec, step.output, path)
     if "next" in fields:
         step.router = _read_router(reader, fields["next"][1], f"{path}/next")
     reported = isinstance(node, Mapping) and any(key not in SHAPES["step"].keys for key in node.entries)
@@ -494,22 +495,28 @@ def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
         return None
     fields = reader.shape(node, "next")
     router = RouterSyntax(node, path)
+    defaults: Fields = {}
     if "spec" in fields and not _is_empty(fields["spec"][1]):
         spec = reader.shape(fields["spec"][1], "next.spec")
+        defaults = reader.shape(spec["policy"][1], "arc.spec") if "policy" in spec else {}
         router.mode = (text_of(spec["mode"][1]) if "mode" in spec else None) or "exclusive"
     if "arcs" in fields:
         for number, item in enumerate(reader.sequence(fields["arcs"][1], "`arcs`", "step: ...")):
-            router.arcs.append(_read_arc(reader, item, f"{path}/arcs/{number}"))
+            router.arcs.append(_read_arc(reader, item, f"{path}/arcs/{number}", defaults))
     return router
 
 
-def _read_arc(reader: Reader, node: Node, path: str) -> ArcSyntax:
+def _read_arc(reader: Reader, node: Node, path: str, defaults: Fields) -> ArcSyntax:
     fields = reader.shape(node, "arc")
     arc = ArcSyntax(node, path)
     if "step" in fields:
         arc.target_node = fields["step"][1]
         arc.target = text_of(arc.target_node)
     arc.when = fields["when"][1] if "when" in fields else None
+    spec = {**defaults, **(reader.shape(fields["spec"][1], "arc.spec") if "spec" in fields else {})}
+    arc.dedupe = spec["dedupe"][1] if "dedupe" in spec else None
+    arc.partition = spec["partition"][1] if "partition" in spec else None
+    arc.priority = spec["priority"][1] if "priority" in spec else None
     if "args" in fields:
         arc.sets += read_scoped(reader, fields["args"][1], "args", path, "args")
     if "set" in fields:

@@ -10,18 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from noetl.core.language.editor.schema_fields import Completion, schema_fields
 from noetl.core.language.flow.visibility import OLDER_SCOPES, SCOPES
 from noetl.core.language.syntax.grammar import ITERATION_NAMES, KEYCHAIN_KINDS, SHAPES, Key
 from noetl.core.model.tool import ToolSpec
-
-
-class Completion(NamedTuple):
-    """A valid key or value, and its line of documentation."""
-
-    word: str
-    doc: str
-    is_value: bool = False
-
 
 ENVELOPE = {
     "status": "`ok` or `error`.",
@@ -51,7 +43,7 @@ def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -
     here = _parse_line(current)
     if current.rfind("{{") > current.rfind("}}"):
         *path, typed = _DOTTED.findall(current)[0].split(".")
-        offered = list(_names(path, lines))
+        offered = list(_names(path, lines)) or list(schema_fields(path, lines, line))
     elif (flow := flow_at(lines, line, current)) is not None:
         typed = flow.typed
         offered = list(_values([*flow.path, flow.key], lines, specs)) if flow.key else _flow_keys(flow, specs)

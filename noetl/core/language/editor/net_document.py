@@ -21,6 +21,8 @@ def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[s
             "index": index,
             "when": arc.when,
             "mode": step.router.mode,
+            "dedupe": arc.dedupe,
+            "partition": arc.partition,
             "sets": [".".join((each.scope, *each.keys)) for each in arc.assignments],
         }
         for step in (*playbook.steps, *created)
@@ -37,25 +39,33 @@ def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[s
 
 
 def _node(step: Step, playbook: Playbook, *, created: bool = False) -> dict[str, Any]:
-    place = playbook.location(step.path)
     return {
         "step": step.name,
         "description": step.description,
-        "line": place.line if place else None,
+        "line": _line(playbook, step.path),
         "entry": step.name == playbook.entry,
         "synthesized": created,
         "gate": bool(step.admission.rules),
         "join": step.admission.join,
         "loop": _loop(step.loop),
-        "tasks": _tasks(step),
+        "tasks": _tasks(step, playbook),
         "compensation": None
         if step.compensation is None
-        else {"tasks": _tasks(step.compensation.step), "when": step.compensation.when},
+        else {"tasks": _tasks(step.compensation.step, playbook), "when": step.compensation.when},
     }
 
 
-def _tasks(step: Step) -> list[dict[str, Any]]:
-    return [{"name": task.name, "kind": task.kind} for task in step.tasks if task.generated is None]
+def _tasks(step: Step, playbook: Playbook) -> list[dict[str, Any]]:
+    return [
+        {"name": task.name, "kind": task.kind, "line": _line(playbook, task.path)}
+        for task in step.tasks
+        if task.generated is None
+    ]
+
+
+def _line(playbook: Playbook, path: str) -> int | None:
+    place = playbook.location(path)
+    return place.line if place else None
 
 
 def _loop(loop: Loop | None) -> dict[str, Any] | None:

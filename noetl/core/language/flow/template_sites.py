@@ -80,6 +80,9 @@ class TemplateSites:
             self._guard(step.compensation.when, at.COMPENSATE_WHEN, step.compensation)
         for arc in step.arcs:
             self._guard(arc.when, at.ARC, step)
+            self._add(arc.dedupe, at.ARC, step)
+            self._add(arc.partition, at.ARC, step)
+            self._add(arc.priority, at.ARC, step)
             self._sets(arc.sets, at.ARC, step)
 
     def _block(self, block: BlockSyntax) -> None:
@@ -103,7 +106,7 @@ class TemplateSites:
         if spec is None:
             return
         for key, (_, value) in spec.entries.items():
-            if key not in ("policy", "max_in_flight", "until"):
+            if key not in ("policy", "max_in_flight", "until", "validation"):
                 self._add(value, at.TASK, body)
 
     def _tasks(self, body: BodySyntax) -> None:
@@ -114,7 +117,7 @@ class TemplateSites:
                     self._add(parameter.value, at.task_visibility(parameter.late), body, task, depth=depth)
             if task.spec is not None:
                 for key, (_, value) in task.spec.entries.items():
-                    if key != "policy":
+                    if key not in ("policy", "validation"):  # schemas are data
                         self._add(value, at.TASK, body, task, depth=depth)
             self._add(task.timeout, at.TASK, body, task, depth=depth)
             self._add(task.retry, at.TASK, body, task, depth=depth)

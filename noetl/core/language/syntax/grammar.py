@@ -168,6 +168,7 @@ _shape(
         "timeout": Key("any", "Seconds, or `{connect, read, total}`."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
+        "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
         "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
     },
     open=True,
@@ -179,6 +180,7 @@ _shape(
     {
         "limits": Key("shape", "Bounds of an execution.", shape="limits"),
         "defaults": Key("mapping", "Spec defaults for every task."),
+        "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
         "results": Key("mapping", "Hints about result storage.", state="reserved"),
         "mode": Key("text", "", state="reserved"),
     },
@@ -232,10 +234,30 @@ _shape(
     {
         "policy": Key("shape", "Admission, lifecycle, failure.", shape="step.policy"),
         "pool": Key("text", "The worker pool that runs it."),
+        "placement": Key("shape", "Which workers may run it.", shape="placement"),
         "timeout": Key("any", "Default timeout of its tasks."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
+        "validation": Key("shape", "JSON Schemas of the step's input and output.", shape="validation"),
     },
     open=True,
+)
+_shape(
+    "placement",
+    "Placement",
+    "Which workers may run a step. `noetl run` ignores it.",
+    {"labels": Key("mapping", "Labels that the worker must have (`noetl worker start --label gpu=true`).")},
+    noun="placement block",
+)
+_shape(
+    "validation",
+    "Validation",
+    "JSON Schemas that input and output must fit; else the outcome is an error of kind `schema`. Of a loop step, they "
+    "apply to each iteration.",
+    {
+        "input": Key("any", "A JSON Schema, or the name of a registered one (`orders/v2`)."),
+        "output": Key("any", "A JSON Schema, or the name of a registered one, for `output.data`."),
+    },
+    noun="validation block",
 )
 _shape(
     "step.policy",
@@ -426,6 +448,8 @@ _shape(
         "retry": Key("any", "The tool's own retries.", shape="retry"),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
+        "validation": Key("shape", "JSON Schemas of the task's input and output.", shape="validation"),
+        "placement": Key("shape", "Which workers may run its step.", shape="placement"),
     },
     open=True,
 )
@@ -482,6 +506,7 @@ _shape(
         "store": Key("mapping", "`{kind, bucket, ttl}` of the result store."),
         "inline_max_bytes": Key("count", "Largest result that stays inline.", least=1, templated=False),
         "select": Key("texts", "Dotted paths below `output.data` that stay inline."),
+        "schema": Key("any", "A JSON Schema, or the name of a registered one (`orders/v2`), for `output.data`."),
         "output_select": Key("texts", "", state="accepted", instead="select"),
     },
 )
@@ -500,7 +525,7 @@ _shape(
     "How arcs are chosen.",
     {
         "mode": Key("text", "The first arc whose guard holds, or all of them.", choices=("exclusive", "inclusive")),
-        "policy": Key("any", "", state="reserved"),
+        "policy": Key("shape", "Defaults of `spec` of the arcs.", shape="arc.spec"),
         "on_no_match": Key("any", "", state="reserved"),
     },
     noun="router's spec",
@@ -516,9 +541,25 @@ _shape(
         "set": Key("set", "Assignments to `ctx` when this arc is taken."),
         "desc": Key("text", "What it is for."),
         "args": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}, read by the target's `input`"),
-        "spec": Key("any", "", state="reserved"),
+        "spec": Key("shape", "How the tokens of this arc are treated.", shape="arc.spec"),
     },
     noun="arc",
+)
+_shape(
+    "arc.spec",
+    "Arc spec",
+    "How tokens that take an arc are treated at its target. Tokens with a key enter the target one by one, as with "
+    "`admit.join: each`.",
+    {
+        "dedupe": Key("template", "Tokens with an equal key are merged while one of them waits or its run is open."),
+        "partition": Key("template", "Tokens with an equal key run one at a time in order; others run side by side."),
+        "priority": Key(
+            "number", "Orders the waiting runs of a pool: higher first; ten seconds of waiting count as one."
+        ),
+        "mode": Key("text", "", state="reserved"),
+    },
+    noun="arc's spec",
+    lenient=True,
 )
 _shape(
     "block",

@@ -17,6 +17,7 @@ from noetl.core.language.syntax.tree import (
     RuleSyntax,
     SetSyntax,
     TaskSyntax,
+    ValidationSyntax,
 )
 from noetl.core.model.tool import PLUGIN_KINDS
 
@@ -105,6 +106,7 @@ def _read_task(reader: Reader, node: Node, path: str, name: str, name_node: Node
     if "set" in fields:
         task.sets = read_set(reader, fields["set"][1], f"{path}/set")
     task.output = read_output(reader, fields, path)
+    task.validation = read_validation(reader, task.spec, task.output, path)
     return task
 
 
@@ -172,6 +174,8 @@ def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | Non
             output.store = reader.mapping(inside["store"][1], "result store")
         if "inline_max_bytes" in inside and isinstance(inside["inline_max_bytes"][1], Scalar):
             output.inline_max_bytes = inside["inline_max_bytes"][1]
+        if "schema" in inside:
+            output.schema = inside["schema"][1]
         for word in ("select", "output_select"):
             if word in inside:
                 output.select += _read_select(reader, *inside[word])
@@ -188,6 +192,20 @@ def read_output(reader: Reader, fields: Fields, path: str) -> OutputSyntax | Non
         )
         output.select += _read_select(reader, key, node)
     return output
+
+
+def read_validation(
+    reader: Reader, spec: Mapping | None, output: OutputSyntax | None, path: str
+) -> ValidationSyntax | None:
+    """`spec.validation` and `output.schema`."""
+    found = ValidationSyntax(path=f"{path}/spec/validation")
+    if spec is not None and "validation" in spec.entries:
+        fields = reader.shape(spec.entries["validation"][1], "validation")
+        found.input = fields["input"][1] if "input" in fields else None
+        found.output = fields["output"][1] if "output" in fields else None
+    if output is not None and output.schema is not None:
+        found.output = output.schema
+    return found if found.input is not None or found.output is not None else None
 
 
 def _read_select(reader: Reader, key: Scalar, node: Node) -> list[Scalar]:

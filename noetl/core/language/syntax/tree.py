@@ -67,11 +67,21 @@ class Parameter(Struct, eq=False):
 
 
 class OutputSyntax(Struct, eq=False):
-    """`output: {store, select}`."""
+    """`output: {store, select, schema}`."""
+
+    schema: Node | None = None
 
     store: Node | None = None
     inline_max_bytes: Scalar | None = None
     select: list[Scalar] = field(default_factory=list)
+    path: str = ""
+
+
+class ValidationSyntax(Struct, eq=False):
+    """`spec.validation`, with `output.schema` as the schema of the output."""
+
+    input: Node | None = None
+    output: Node | None = None
     path: str = ""
 
 
@@ -94,6 +104,7 @@ class TaskSyntax(Struct, eq=False):
     policy: PolicySyntax | None = None
     sets: list[SetSyntax] = field(default_factory=list)
     output: OutputSyntax | None = None
+    validation: ValidationSyntax | None = None
 
     @property
     def rules(self) -> list[RuleSyntax]:
@@ -187,6 +198,9 @@ class ArcSyntax(Struct, eq=False):
     target_node: Node | None = None
     when: Node | None = None
     sets: list[SetSyntax] = field(default_factory=list)
+    dedupe: Node | None = None
+    partition: Node | None = None
+    priority: Node | None = None
 
 
 class RouterSyntax(Struct, eq=False):
@@ -227,6 +241,7 @@ class BodySyntax(Struct, eq=False):
     max_failed: int | str | None = None
     timeout_s: Node | None = None
     deadline_s: Node | None = None
+    validation: ValidationSyntax | None = None
 
     @property
     def arcs(self) -> list[ArcSyntax]:

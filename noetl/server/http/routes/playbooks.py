@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from noetl.errors import InvalidPlaybook, NotFound
+from noetl.errors import InvalidPlaybook
 from noetl.server.http.dependencies import App, AppState, Author, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of, playbook_document
@@ -131,7 +131,7 @@ async def versions(
     """One page, without texts."""
     found = await state.orchestrator.catalog.playbooks.versions(path, before=before, limit=limit + 1)
     if not found and before is None:
-        raise NotFound(f"there is no playbook {path!r}")
+        raise await state.orchestrator.catalog.unknown(path)
     return json_response(
         await state.run_in_thread(lambda: page_of(found, limit, lambda each: each.version, playbook_document))
     )
@@ -144,5 +144,5 @@ async def playbook(
     """The newest version, or the given one."""
     stored = await state.orchestrator.catalog.registered(path, version)
     if stored is None:
-        raise NotFound(f"there is no playbook {path!r}" + (f" version {version}" if version else ""))
+        raise await state.orchestrator.catalog.unknown(path, version)
     return json_response(playbook_document(stored, text=True))

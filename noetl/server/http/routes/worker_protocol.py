@@ -218,7 +218,7 @@ async def _secrets(
 
 
 def content_routes(state: Callable[[], AppState]) -> list[Route]:
-    """`GET /api/work/playbooks|bundles|files/{digest}`: a compiled playbook, a bundle, a file of a bundle."""
+    """`GET /api/work/playbooks|bundles|files|schemas/{digest}`: a playbook, a bundle, a file of one, a schema."""
 
     def route(name: str, read: Callable[[WorkerService, str], Awaitable[bytes]], media_type: str) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -226,11 +226,12 @@ def content_routes(state: Callable[[], AppState]) -> list[Route]:
             content = await read(state().orchestrator.work, request.path_params["digest"])
             return Response(content, media_type=media_type)
 
-        return Route(f"/api/work/{name}/{{digest}}", endpoint, methods=["GET"], include_in_schema=False)
+        return Route(f"/api/work/{name}/{{digest:path}}", endpoint, methods=["GET"], include_in_schema=False)
 
     return [
         route("playbooks", WorkerService.playbook, "application/json"),
         route("bundles", WorkerService.bundle, "application/json"),
+        route("schemas", WorkerService.schema, "application/json"),
         route("files", WorkerService.bundle_file, "application/octet-stream"),
     ]
 

@@ -85,7 +85,9 @@ class TriggerSources:
         """Start, restart and stop listeners as the definitions say, and process ends of executions."""
         ends = [each for each in await self._triggers.all(ExecutionTrigger.KIND) if isinstance(each, ExecutionTrigger)]
         # Every server lists new statuses as news; one of them reads the news.
-        self._orchestrator.actors.news.enabled = bool(ends) or self._listener is not None
+        self._orchestrator.actors.news.enabled = bool(ends) or (
+            self._listener is not None and await self._listener.is_active()
+        )
         leadership = self._leadership
         if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS):
             await self.stop()

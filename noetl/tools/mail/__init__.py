@@ -1,0 +1,1 @@
+"""Tool kind `mail`."""

@@ -1,0 +1,136 @@
+"""The shared stores of the simulated servers: a faulty event store, results, worker heartbeats, and the run queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from noetl.core.model.events import Recorded
+from noetl.core.model.reference import Reference, ReferenceMeta
+from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.ports.events import Append
+from noetl.storage.queue.memory import MemoryRunQueue
+from tests.simulation.faults import FaultInjector
+from tests.simulation.virtual_time import Process, VirtualClock, block_if_dead
+
+
+class FaultyStore(MemoryEventStore):
+    """The event store, which may be slow or unavailable, or crash its server around a commit."""
+
+    def __init__(self, injector: FaultInjector, clock: VirtualClock) -> None:
+        super().__init__()
+        self._injector = injector
+        self._clock = clock
+        self.crash: Callable[[], None] = lambda: None
+        self.on_append: Callable[[Sequence[Recorded]], None] = lambda events: None
+        self.last_fault = 0.0  # time of its last injected fault
+        self.acknowledged: dict[str, int] = {}
+        self.order: list[Append] = []  # in commit order
+
+    async def append(self, append: Append) -> None:
+        """Append events, with injected faults."""
+        await block_if_dead()
+        await asyncio.sleep(0.001)
+        if self._injector.should_inject("store.unavailable"):
+            self.last_fault = self._clock.monotonic()
+            raise StoreUnavailable("the simulated store is unavailable")
+        if self._injector.should_inject("store.slow"):
+            await asyncio.sleep(self._injector.uniform(0.1, 2.0))
+            self.last_fault = self._clock.monotonic()
+        if self._injector.should_inject("server.crash_before_commit"):
+            self.crash()
+            await block_if_dead()
+        await block_if_dead()
+        await super().append(append)
+        self.order.append(append)
+        self.on_append(append.events)
+        if self._injector.should_inject("server.crash_after_commit"):
+            self.crash()
+            await block_if_dead()
+        self.acknowledged[append.execution_id] = append.expected_seq + len(append.events)
+
+    def log_of(self, execution_id: str) -> list[Recorded]:
+        """The stored log of an execution."""
+        return self._logs.get(execution_id, [])
+
+
+class MemoryResultStore:
+    """`ports.ResultStore` in memory."""
+
+    def __init__(self) -> None:
+        self._payloads: dict[str, bytes] = {}
+
+    async def put(
+        self,
+        name: str,
+        chunks: AsyncIterator[bytes],
+        *,
+        content_type: str,
+        rows: int | None = None,
+        columns: Sequence[str] | None = None,
+        ttl: str | None = None,
+    ) -> Reference:
+        """Store a payload."""
+        import hashlib
+
+        data = b"".join([chunk async for chunk in chunks])
+        digest = hashlib.sha256(data).hexdigest()
+        self._payloads[digest] = data
+        return Reference("blob", {"key": digest}, ReferenceMeta(content_type, len(data), digest, rows=rows))
+
+    async def open(self, reference: Reference, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Stream a payload."""
+        data = self._payloads.get(str(reference.locator.get("key")))
+        if data is None:
+            raise PayloadUnavailable("it was never stored")
+        yield data[offset : None if length is None else offset + length]
+
+    async def delete(self, reference: Reference) -> None:
+        """Delete a payload."""
+        self._payloads.pop(str(reference.locator.get("key")), None)
+
+    async def collect(self, now: float) -> int:
+        """No payload expires here."""
+        return 0
+
+    async def forget(self, executions: Sequence[str]) -> int:
+        """Payloads are shared by digest and stay."""
+        return 0
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class MemoryHeartbeats:
+    """`ports.WorkerHeartbeats` of several servers; its clock is that of the database."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self._last: dict[str, tuple[float, frozenset[tuple[str, int]]]] = {}
+
+    async def record_heartbeat(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
+        """Record a heartbeat."""
+        await block_if_dead()
+        self._last[worker] = self._clock.monotonic(), frozenset(runs)
+
+    async def seconds_since_heartbeat(self, worker: str, run_id: str, epoch: int) -> float | None:
+        """Seconds since the last heartbeat of the worker, if it named the run."""
+        at, runs = self._last.get(worker, (0.0, frozenset()))
+        return self._clock.monotonic() - at if (run_id, epoch) in runs else None
+
+
+class ServerQueue:
+    """The connection of one server to the shared run queue: a dead server is not woken any more."""
+
+    def __init__(self, queue: MemoryRunQueue, process: Process) -> None:
+        self._queue = queue
+        self._process = process
+
+    def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` while the server is alive."""
+        return self._queue.watch(pool, lambda: None if self._process.dead else wake())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
