@@ -56,6 +56,7 @@ class Settings(Struct, frozen=True):
     server_lease_seconds: float
     server_drain_seconds: float
     worker_pool: str
+    worker_labels: tuple[str, ...]
     worker_drain_seconds: float
     secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
@@ -138,6 +139,15 @@ def _pools(value: Any) -> str:
     except ValueError:
         raise ValueError("must be a name, or names with weights of at least 1: default=3,reports=1") from None
     return pools
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    labels = _texts(value)
+    for label in labels:
+        name, equals, text = label.partition("=")
+        if not (name.strip() and equals and text.strip()):
+            raise ValueError(f"a label is written as name=value, not {label!r}")
+    return tuple(sorted(labels))
 
 
 def shares(pools: str, slots: int) -> dict[str, int]:
@@ -303,6 +313,7 @@ TABLE: tuple[Setting, ...] = (
         "default",
         "pool that a worker leases runs from; several pools share its slots by weight: `default=3,reports=1`",
     ),
+    Setting("worker.labels", _labels, (), "labels of a worker, which steps may require (`spec.placement`): `gpu=true`"),
     Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
     Setting(
         "secrets.folders",

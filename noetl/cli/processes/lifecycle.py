@@ -132,12 +132,16 @@ def worker() -> None:
 count_option = click.option("--count", type=click.IntRange(min=1, max=256), default=1, show_default=True)
 server_option = click.option("--server", metavar="URL", help="Server to lease runs from; separate several with commas.")
 pool_option = click.option("--pool", metavar="NAME", help="Pool to lease runs from.")
+label_option = click.option(
+    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label that steps can require; repeatable."
+)
 slots_option = click.option("--slots", metavar="N", help="Concurrent runs of a worker.")
 
 
 @worker.command("start")
 @count_option
 @pool_option
+@label_option
 @slots_option
 @server_option
 @token_option
@@ -147,6 +151,7 @@ slots_option = click.option("--slots", metavar="N", help="Concurrent runs of a w
 def worker_start(
     count: int,
     pool: str | None,
+    labels: tuple[str, ...],
     slots: str | None,
     server: str | None,
     token: str | None,
@@ -154,6 +159,8 @@ def worker_start(
     background: bool,
 ) -> int:
     """Start workers in this terminal (Ctrl-C stops them), or in the background with --background."""
+    if labels:
+        os.environ["NOETL_WORKER_LABELS"] = ",".join(labels)  # also of the processes that are started
     settings = _with_server(
         load_settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format).settings
     )

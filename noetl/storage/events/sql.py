@@ -6,11 +6,15 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import ClassVar
 
+import msgspec
+
 from noetl.core.model.events import Recorded
 from noetl.core.model.ids import number_at
 from noetl.storage.events.event_rows import (
+    FINAL,
     checksum,
     decode_summary,
+    encode_json,
     has_expired,
     intact,
     listed_summary,
@@ -132,6 +136,21 @@ class SqlEventStore(EventStore):
             [(int(each.execution_id), each.seq) for each in executions],
         )
 
+    async def rewrite_summary(self, summary: ExecutionSummary) -> None:
+        """Replace the row of an execution by what its log says; its idempotency key stays."""
+        number = int(summary.execution_id)
+        row = await self.sql.row(f"SELECT key FROM {self._executions} WHERE id = $1", number)
+        data = encode_json(msgspec.structs.replace(summary, key=row[0] if row else None))
+        await self.sql.execute(
+            f"UPDATE {self._executions} SET seq = $1, data = $2, crc = $3, status = $4, ended = $5 WHERE id = $6",
+            summary.seq,
+            data,
+            checksum(number, summary.seq, data),
+            summary.status,
+            summary.status in FINAL,
+            number,
+        )
+
     async def check(self) -> None:
         """Write and flush something."""
         await self.sql.check()
@@ -176,6 +195,10 @@ class SqlEventStore(EventStore):
         if where.search:
             like = f"{placeholder(like_pattern(where.search))} ESCAPE '\\'"
             clauses.append(f"(path {self.sql.like} {like} OR CAST(id AS text) LIKE {like})")
+        if where.since is not None:
+            clauses.append(f"id >= {placeholder(number_at(where.since))}")
+        if where.until is not None:
+            clauses.append(f"id < {placeholder(number_at(where.until))}")
         if where.before is not None:
             clauses.append(f"id < {placeholder(number_of(where.before) or 0)}")
         return f"WHERE {' AND '.join(clauses)}" if clauses else "", values
