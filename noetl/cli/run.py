@@ -13,7 +13,7 @@ import click
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.projects.options import profile_option
-from noetl.cli.target import Target, store_option, with_server, with_target
+from noetl.cli.target import Target, key_option, store_option, with_server, with_target
 from noetl.core.model.bundle import split_bundle_file
 from noetl.core.model.merge import deep_merge
 from noetl.errors import RequestRefused
@@ -159,6 +159,7 @@ def execute(
 @click.option("--from", "from_step", metavar="STEP", help="Start at this step and keep the results before it.")
 @timeout_option
 @wait_option
+@key_option
 @with_target
 @json_options
 def rerun(
@@ -176,11 +177,10 @@ def rerun(
 
     async def begin(engine: LocalEngine) -> str:
         from noetl.cli.backend.base import find_execution
-        from noetl.cli.backend.local import LocalBackend
+        from noetl.cli.backend.local import LocalBackend, idempotency_key
 
-        return await engine.orchestrator.rerun(
-            (await find_execution(LocalBackend(engine), execution_id)).execution_id, from_step
-        )
+        found = await find_execution(LocalBackend(engine), execution_id)
+        return await engine.orchestrator.rerun(found.execution_id, from_step, key=idempotency_key() or None)
 
     return asyncio.run(run_locally(begin, target.store, timeout, as_json))
 

@@ -108,6 +108,7 @@ class ExecutionPaused(Event, frozen=True, omit_defaults=True):
 
     NAME = "execution.paused"
     reason: str = ""
+    id: str = ""  # idempotency key
 
 
 class ExecutionResumed(Event, frozen=True, omit_defaults=True):
@@ -115,6 +116,7 @@ class ExecutionResumed(Event, frozen=True, omit_defaults=True):
 
     NAME = "execution.resumed"
     reason: str = ""
+    id: str = ""  # idempotency key
 
 
 class SignalReceived(Event, frozen=True, omit_defaults=True):
@@ -149,6 +151,7 @@ class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
     reason: str = ""
     error: ErrorInfo | None = None
     compensate: bool = False  # completed steps are undone before the execution ends
+    id: str = ""  # idempotency key
 
 
 class CtxPatched(Event, frozen=True, omit_defaults=True):
