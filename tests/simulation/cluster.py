@@ -27,7 +27,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import execution_of, iteration_id, split_run_id, task_run_id
 from noetl.core.model.work import Report
-from noetl.errors import Conflict, StoreUnavailable
+from noetl.errors import Conflict, CorruptLog, StoreUnavailable
 from noetl.server.concurrency.limits import KIND, Limit
 from noetl.server.orchestrator.catalog import Source, source_digest
 from noetl.server.orchestrator.service import Orchestrator
@@ -111,6 +111,8 @@ class Cluster:
         self.servers: list[ServerProcess] = []
         self.queue = MemoryRunQueue()
         self.heartbeats = MemoryHeartbeats(clock)
+        # A single worker has one slot: it claims nothing before its late report has arrived.
+        self.slots = 3 if workers > 1 else 1
         self.clock_jump = clock_jump  # seconds that a jump of the clock has at most
         self.workers: list[WorkerProcess] = []
         self._count = workers
@@ -216,6 +218,9 @@ class Cluster:
         try:
             await self.request(request)
         except Conflict:
+            return False
+        except CorruptLog as problem:
+            self.violations.append(f"a command was answered with: {problem}")
             return False
         return True
 
