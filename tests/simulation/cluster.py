@@ -269,7 +269,8 @@ class Cluster:
                 await self._new_worker()
             if self.injector.should_inject("worker.sleep") and self.workers:
                 worker = self.workers[self.injector.index(len(self.workers))]
-                worker.freeze(loop, self.injector.uniform(1.0, 2.5 * LEASE_SECONDS))
+                shortest = 1.0 if self._count > 1 else 1.1 * LEASE_SECONDS
+                worker.freeze(loop, self.injector.uniform(shortest, 2.5 * LEASE_SECONDS))
             if self.injector.should_inject("worker.stop") and self.workers:
                 worker = self.workers.pop(self.injector.index(len(self.workers)))
                 self.spawn(worker.stop(self.injector.uniform(0.0, 1.0)))
