@@ -21,6 +21,7 @@ OUTPUTS = {
     "children/region.yaml": {"region": "north", "stores": 5},
     "workbook.yaml": "Ada Lovelace",
     "schemas.yaml": ["amount"],
+    "arcs.yaml": "applied",
 }
 FAILING = {
     "saga.yaml": {"undone": ["cancelled room in Rome", "cancelled room in Paris", "cancelled flight of Ada"]},

@@ -48,6 +48,7 @@ class ClaimAnyRun(Command, frozen=True):
     slots: int = 1
     pool: str | None = None
     workers: int = 1
+    labels: tuple[str, ...] = ()  # of the worker
 
 
 class ReportRun(Command, frozen=True):

@@ -235,10 +235,21 @@ class TokenParked(Event, frozen=True, omit_defaults=True):
     ENTITY = "step"
     step: str
     token: str
-    reason: Literal["admission", "join", "paused"] = "admission"
+    reason: Literal["admission", "join", "paused", "partition"] = "admission"
     args: dict[str, Any] = field(default_factory=dict)
     origin: str | None = None  # the step it came from
     deadline_at: float | None = None  # of the step: it fails if the token still waits then
+
+
+class TokenMerged(Event, frozen=True, omit_defaults=True):
+    """A token was merged with one that has an equal `dedupe` key and waits, or whose run is open."""
+
+    NAME = "token.merged"
+    ENTITY = "step"
+    step: str
+    token: str
+    into: str  # the other token, or its step run
+    key: str = ""
 
 
 class StepScheduled(Event, frozen=True, omit_defaults=True):
@@ -325,6 +336,9 @@ class ArcChoice(Struct, frozen=True, omit_defaults=True, gc=False):
     held: bool
     token: str | None = None  # created if the arc was taken
     args: dict[str, Any] = field(default_factory=dict)
+    dedupe: str | None = None  # keys of the token
+    partition: str | None = None
+    priority: float = 0.0
 
 
 class NextEvaluated(Event, frozen=True, omit_defaults=True):
@@ -673,7 +687,7 @@ BODIES: dict[tuple[str, int], type[Event]] = {
     for body in (
         ExecutionRequested, RequestEvaluated, WorkflowStarted, ExecutionPaused, ExecutionResumed,
         SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
-        PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
+        PlaybookProcessed, TokenParked, TokenMerged, StepScheduled, StepStarted, StepDone, StepFailed,
         StepSkipped, NextEvaluated, LoopStarted, IterationsKept, IterationStarted, IterationDone, IterationFailed,
         CompensationStarted, CompensationDone, CompensationFailed,
         OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,

@@ -162,6 +162,9 @@ class Arc(Struct, frozen=True, omit_defaults=True):
     target: str
     when: Value = None
     assignments: tuple[Assignment, ...] = ()
+    dedupe: Value = None  # tokens for one target with an equal key are merged
+    partition: Value = None  # tokens with an equal key run one at a time
+    priority: Value = None  # of the runs of its tokens among those that wait for a worker
     path: str = ""
 
 
@@ -235,6 +238,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
     exports: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     pool: str | None = None
+    labels: tuple[str, ...] = ()  # `key=value`, which a worker must have
     path: str = ""
 
 

@@ -240,7 +240,10 @@ class Orchestrator:
         if at is not None:
             return waiting_reasons(state, state.at)
         return waiting_reasons(
-            state, self.actors.clock.now(), await self.limits.reached(state) if self.limits else None
+            state,
+            self.actors.clock.now(),
+            await self.limits.reached(state) if self.limits else None,
+            self.work.placement_problem if self.effects.enabled else None,
         )
 
     async def waits_for(self, row: ExecutionSummary) -> list[str]:
@@ -256,7 +259,8 @@ class Orchestrator:
         state = await self.state(execution_id)
         log = await self.events(execution_id, max(0, state.seq - MAX_EVENTS), MAX_EVENTS)
         reached = await self.limits.reached(state) if self.limits else None
-        explanation = explain(state, log, self.actors.clock.now(), reached)
+        placement = self.work.placement_problem if self.effects.enabled else None
+        explanation = explain(state, log, self.actors.clock.now(), reached, placement)
         child = failed_child(log) if state.finished == "failed" else None
         if child is None:
             return explanation

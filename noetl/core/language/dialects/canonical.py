@@ -495,22 +495,28 @@ def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
         return None
     fields = reader.shape(node, "next")
     router = RouterSyntax(node, path)
+    defaults: Fields = {}
     if "spec" in fields and not _is_empty(fields["spec"][1]):
         spec = reader.shape(fields["spec"][1], "next.spec")
+        defaults = reader.shape(spec["policy"][1], "arc.spec") if "policy" in spec else {}
         router.mode = (text_of(spec["mode"][1]) if "mode" in spec else None) or "exclusive"
     if "arcs" in fields:
         for number, item in enumerate(reader.sequence(fields["arcs"][1], "`arcs`", "step: ...")):
-            router.arcs.append(_read_arc(reader, item, f"{path}/arcs/{number}"))
+            router.arcs.append(_read_arc(reader, item, f"{path}/arcs/{number}", defaults))
     return router
 
 
-def _read_arc(reader: Reader, node: Node, path: str) -> ArcSyntax:
+def _read_arc(reader: Reader, node: Node, path: str, defaults: Fields) -> ArcSyntax:
     fields = reader.shape(node, "arc")
     arc = ArcSyntax(node, path)
     if "step" in fields:
         arc.target_node = fields["step"][1]
         arc.target = text_of(arc.target_node)
     arc.when = fields["when"][1] if "when" in fields else None
+    spec = {**defaults, **(reader.shape(fields["spec"][1], "arc.spec") if "spec" in fields else {})}
+    arc.dedupe = spec["dedupe"][1] if "dedupe" in spec else None
+    arc.partition = spec["partition"][1] if "partition" in spec else None
+    arc.priority = spec["priority"][1] if "priority" in spec else None
     if "args" in fields:
         arc.sets += read_scoped(reader, fields["args"][1], "args", path, "args")
     if "set" in fields:

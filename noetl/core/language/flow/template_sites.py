@@ -80,6 +80,9 @@ class TemplateSites:
             self._guard(step.compensation.when, at.COMPENSATE_WHEN, step.compensation)
         for arc in step.arcs:
             self._guard(arc.when, at.ARC, step)
+            self._add(arc.dedupe, at.ARC, step)
+            self._add(arc.partition, at.ARC, step)
+            self._add(arc.priority, at.ARC, step)
             self._sets(arc.sets, at.ARC, step)
 
     def _block(self, block: BlockSyntax) -> None:

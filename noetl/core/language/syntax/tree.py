@@ -198,6 +198,9 @@ class ArcSyntax(Struct, eq=False):
     target_node: Node | None = None
     when: Node | None = None
     sets: list[SetSyntax] = field(default_factory=list)
+    dedupe: Node | None = None
+    partition: Node | None = None
+    priority: Node | None = None
 
 
 class RouterSyntax(Struct, eq=False):
