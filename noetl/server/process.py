@@ -201,6 +201,7 @@ class Server:
         clock = backends.clock()
         triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
         allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
+        links = AnswerLinks(partial(open_ring, self.settings.home, os.environ))
         notifier = Notifier(
             Rules(backends.triggers, clock),
             backends.deliveries,
@@ -209,6 +210,7 @@ class Server:
             Channels(backends.credentials, allows),
             clock,
             backends.cluster,
+            links,
         )
         deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock, notifier)
         schedules = Schedules(triggers, deliveries, clock)
@@ -224,7 +226,7 @@ class Server:
             deliveries=deliveries,
             resources=TriggerResources(deliveries, schedules, webhooks),
             notifier=notifier,
-            answer_links=AnswerLinks(partial(open_ring, self.settings.home, os.environ)),
+            answer_links=links,
             version=__version__,
         )
 

@@ -1,4 +1,4 @@
-"""Schedules and webhooks in SQLite or Postgres, in the database of the catalog that they refer to."""
+"""Triggers in SQLite or Postgres, in the database of the catalog that they refer to."""
 
 from __future__ import annotations
 
