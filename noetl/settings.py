@@ -33,8 +33,8 @@ PROJECT_TABLES = ("project", "profile")  # of the project file: they describe th
 ENV_FILE = ".env"
 # Variables with our prefix that are no settings: keys, of parent processes, of the completion of shells, of tests.
 OTHER_VARIABLES = frozenset(
-    {f"{PREFIX}{name}" for name in ("SECRET_KEY", "DETACHED", "TAKEN", "HELD", "SCREENSHOTS", "EXAMPLES", "GOLDEN")}
-    | {f"{PREFIX}{name}" for name in ("CHROMIUM", "SKIP_BROWSER", "COMPLETE", "SECRETS_PATH")}
+    {f"{PREFIX}{name}" for name in ("SECRET_KEY", "DETACHED", "TAKEN", "HELD", "LOG_FILE", "SCREENSHOTS")}
+    | {f"{PREFIX}{name}" for name in ("EXAMPLES", "GOLDEN", "CHROMIUM", "SKIP_BROWSER", "COMPLETE", "SECRETS_PATH")}
 )
 SEE_SETTINGS = "; see `noetl config show`"
 USER_FILE = "config.toml"
@@ -61,6 +61,8 @@ class Settings(Struct, frozen=True):
     secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
     log_format: str
+    log_rotate_mb: int
+    log_rotate_files: int
     traces: str
     retention: float | None
     nats_url: str | None
@@ -323,6 +325,8 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("private_networks", _networks, (), "private networks that the tools of a worker may connect to"),
     Setting("log.format", _one_of("text", "json"), "text", "log format of servers and workers: `text` or `json`"),
+    Setting("log.rotate_mb", _positive, 50, "size in MB at which the log file of a background process is rotated"),
+    Setting("log.rotate_files", _positive, 5, "number of rotated log files that are kept per process"),
     Setting(
         "traces",
         _one_of("off", "otlp", "console"),

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,9 +17,11 @@ import click
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import load_settings, token_option
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
-from noetl.runtime.process_table import Readiness, readiness, wait_ready
+from noetl.runtime.process_table import LOG_FILE, Readiness, readiness, wait_ready
 
 if TYPE_CHECKING:
+    import logging
+
     from noetl.runtime.process_table import ProcessEntry, ProcessTable
     from noetl.settings import Settings
 
@@ -414,7 +417,20 @@ def _log_to_stderr(settings: Settings) -> None:
     from noetl.observability import logging as logs
 
     level = logging.WARNING if terminal.quiet else logging.DEBUG if terminal.verbose > 1 else logging.INFO
-    logs.configure(settings.log_format, level)
+    logs.configure(settings.log_format, level, handler=_rotating(settings))
+
+
+def _rotating(settings: Settings) -> logging.Handler | None:
+    """The handler of a background process, whose standard error is a file in NOETL_HOME/logs."""
+    name = os.environ.get(LOG_FILE)
+    if not name:
+        return None
+    from noetl.observability.log_rotation import RotatingStreamHandler, is_file
+
+    file = Path(name)
+    if not is_file(sys.stderr, file):
+        return None
+    return RotatingStreamHandler(sys.stderr, file, settings.log_rotate_mb << 20, settings.log_rotate_files)
 
 
 # Settings of a server that a worker must not have in its environment: tasks run as the worker's user.
