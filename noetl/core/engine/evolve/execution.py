@@ -8,6 +8,7 @@ from noetl.core.engine.state import Ending, State
 from noetl.core.model.compensation import CompensationSource
 from noetl.core.model.events import (
     CtxPatched,
+    CustomEvent,
     Event,
     ExecutionCancelled,
     ExecutionPaused,
@@ -101,7 +102,7 @@ def _resumed(state: State, event: ExecutionResumed, at: float) -> None:
     state.paused = False
 
 
-@applies(TaskProgress)
+@applies(CustomEvent, TaskProgress)
 def _no_change(state: State, event: Event, at: float) -> None:
     """No change: the consequences for the state are separate events."""
 
