@@ -625,7 +625,8 @@ def stream_path(execution_id: str) -> str:
 
 
 def _control(execution_id: str, command: str, body: Document) -> Operation[ExecutionSummary]:
-    return summary_of((yield Request("POST", f"{_execution(execution_id)}/{command}", body)))
+    path = f"{_execution(execution_id)}/{command}"
+    return summary_of((yield Request("POST", path, body, headers=_idempotency(None))))
 
 
 def _execution(execution_id: str) -> str:

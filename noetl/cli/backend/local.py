@@ -105,19 +105,21 @@ class LocalBackend:
         return net_document(state.playbook, state.synthesized.values())
 
     async def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> ExecutionSummary:
-        await self._orchestrator.cancel(execution_id, reason, compensate=compensate)
+        await self._orchestrator.cancel(execution_id, reason, compensate=compensate, id=idempotency_key())
         if not compensate:
             await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
         return await self.summary(execution_id)
 
     async def pause(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        return await self._changed(execution_id, self._orchestrator.pause(execution_id, reason))
+        return await self._changed(execution_id, self._orchestrator.pause(execution_id, reason, id=idempotency_key()))
 
     async def resume(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        return await self._changed(execution_id, self._orchestrator.resume(execution_id, reason))
+        return await self._changed(execution_id, self._orchestrator.resume(execution_id, reason, id=idempotency_key()))
 
     async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
-        return await self._changed(execution_id, self._orchestrator.signal(execution_id, name, payload, by=user_name()))
+        return await self._changed(
+            execution_id, self._orchestrator.signal(execution_id, name, payload, by=user_name(), id=idempotency_key())
+        )
 
     async def plan_rerun(self, execution_id: str, fields: Mapping[str, Any]) -> Document:
         """What a rerun would do."""
@@ -332,3 +334,10 @@ def user_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # no entry in the password database
         return AUTHOR
+
+
+def idempotency_key() -> str:
+    """The idempotency key of this command (`--key`)."""
+    from noetl.transport.api_connection import IDEMPOTENCY_KEY
+
+    return IDEMPOTENCY_KEY.get() or ""

@@ -101,7 +101,8 @@ class RemoteBackend:
 
     async def why(self, execution_id: str) -> Document:
         found = await asyncio.to_thread(self.client.why, execution_id)
-        return {name: found[name] for name in ("execution_id", "status", "summary", "because", "way")}
+        names = ("execution_id", "status", "summary", "because", "way")
+        return {name: found[name] for name in names} | {"way_omitted": found.get("way_omitted", False)}
 
     async def check(self, text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> list[Diagnostic]:
         try:

@@ -13,6 +13,7 @@ from noetl.server.http.access import Tokens
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.middleware.access_log import AccessLogMiddleware
 from noetl.server.http.middleware.fast_path import FastPathMiddleware
+from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
     backfills,
@@ -72,6 +73,7 @@ def create_app(
     app.router.routes[:0] = [*raw_routes, *worker_protocol.content_routes(state)]
     for kind, handler in problems.HANDLERS.items():
         app.add_exception_handler(kind, handler)
+    app.add_middleware(IdempotencyMiddleware, state=state)
     app.add_middleware(FastPathMiddleware, routes=raw_routes)
     app.add_middleware(SecurityMiddleware, tokens=tokens, hosts=hosts)
     app.add_middleware(AccessLogMiddleware)
