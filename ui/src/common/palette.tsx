@@ -25,6 +25,7 @@ const PAGES: [string, string][] = [
   ["/operations/deliveries", "Operations: deliveries"],
   ["/operations/webhooks", "Operations: webhooks"],
   ["/operations/notifications", "Operations: notifications"],
+  ["/operations/schemas", "Operations: schemas"],
   ["/operations/credentials", "Operations: credentials"],
 ];
 

@@ -1,7 +1,7 @@
 /** Many executions at once: how many, when, and why they failed. */
 import { useFetch } from "../common/fetch";
 import { setQuery } from "../common/router";
-import { duration, exactly, Time } from "../common/times";
+import { duration, exactly, shortTime, Time } from "../common/times";
 import { paramsOf, type Filter, type Row } from "./data";
 
 export interface Statistics {
@@ -77,7 +77,7 @@ export function Histogram({ bars }: { bars: Statistics["histogram"] }) {
     <div class="histogram" role="group" aria-label="Executions over time">
       {bars.map((bar) => {
         const total = (bar.success ?? 0) + (bar.failed ?? 0) + (bar.other ?? 0);
-        const words = `${exactly(bar.at).split("\n")[1].slice(0, 16).replace("T", " ")}: ${total} executions, ${bar.failed ?? 0} failed`;
+        const words = `${shortTime(bar.at)}: ${total} executions${bar.failed ? `, ${bar.failed} with an error` : ""}`;
         return (
           <button key={bar.at} type="button" disabled={!total} title={words} aria-label={words} onClick={() => setQuery({ range: `${bar.at}-${bar.until}` })}>
             {bar.failed ? <u class="failed" style={{ height: `${(100 * bar.failed) / most}%` }} /> : null}
