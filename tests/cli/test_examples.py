@@ -22,6 +22,7 @@ OUTPUTS = {
     "workbook.yaml": "Ada Lovelace",
     "schemas.yaml": ["amount"],
     "arcs.yaml": "applied",
+    "synthesis.yaml": "cleaned and published",
 }
 FAILING = {
     "saga.yaml": {"undone": ["cancelled room in Rome", "cancelled room in Paris", "cancelled flight of Ada"]},

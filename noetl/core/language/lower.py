@@ -49,6 +49,7 @@ from noetl.core.model.playbook import (
     Block,
     Compensation,
     Directive,
+    Emit,
     Executor,
     KeychainEntry,
     Limits,
@@ -151,6 +152,7 @@ class Lowering:
             version=executor.version,
             spec=self.mapping(executor.spec, "executor/spec"),
             limits=Limits(**executor.limits),
+            reference_first=_reference_first(executor.spec),
             extensions=executor.extensions,
         )
 
@@ -197,6 +199,15 @@ class Lowering:
                 path=self.record_place(synthesis.path, synthesis.node),
             ),
             compensation=self.compensation(step, outer),
+            emits=tuple(
+                Emit(
+                    emit.name,
+                    self.value(emit.payload, f"{emit.path}/payload"),
+                    self.value(emit.when, f"{emit.path}/when"),
+                    self.record_place(emit.path, emit.node),
+                )
+                for emit in step.emits
+            ),
             validation=self.validation(step.validation),
             output=self.output(step.output),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
@@ -486,6 +497,14 @@ class Lowering:
         if isinstance(value, str) and "call.done" in value:
             return _CALL_DONE.sub(r"\1step.done\1", value)
         return value
+
+
+def _reference_first(spec: Node | None) -> bool:
+    """`executor.spec.policy.results.reference_first`."""
+    found = spec
+    for key in ("policy", "results", "reference_first"):
+        found = found.get(key) if isinstance(found, MappingNode) else None
+    return isinstance(found, Scalar) and found.value is True
 
 
 def _placement(spec: Node | None) -> dict[str, str]:

@@ -194,6 +194,15 @@ class Compensation(Struct, frozen=True, omit_defaults=True):
     path: str = ""
 
 
+class Emit(Struct, frozen=True, omit_defaults=True):
+    """A custom event at the end of a step; `when` None: if the step succeeded."""
+
+    name: str
+    payload: Value = None
+    when: Value = None
+    path: str = ""
+
+
 class Block(Struct, frozen=True, omit_defaults=True):
     """A workbook block: similar to a step, called by `kind: workbook`, with its own scopes."""
 
@@ -232,6 +241,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
     max_task_runs: int = DEFAULT_MAX_TASK_RUNS
     synthesize: Synthesis | None = None
     compensation: Compensation | None = None
+    emits: tuple[Emit, ...] = ()
     validation: Validation | None = None
     output: OutputPolicy = OutputPolicy()
     spec: dict[str, Value] = field(default_factory=dict)
@@ -293,6 +303,7 @@ class Executor(Struct, frozen=True, omit_defaults=True):
     spec: dict[str, Value] = field(default_factory=dict)
     limits: Limits = Limits()
     extensions: tuple[str, ...] = ()
+    reference_first: bool = False  # every result is stored, also small ones
 
 
 class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):

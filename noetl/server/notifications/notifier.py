@@ -284,7 +284,7 @@ class Notifier:
             tick = msgspec.json.decode(row.data)["tick"]
             execution = await self._orchestrator.store.by_key(row.key.removeprefix(f"{LATE}:"))
             in_time = execution is not None and execution.status == "success" and (execution.ended_at or 0) <= row.due  # type: ignore[operator]
-            if not isinstance(schedule, Schedule) or in_time:
+            if not isinstance(schedule, Schedule) or schedule.deadline is None or schedule.id not in row.key or in_time:
                 await self._outbox.save(msgspec.structs.replace(row, status="skipped", due=None))
                 continue
             await self.report(await self._late(schedule, tick, execution, row.key))

@@ -70,8 +70,8 @@ class CompiledStep:
     """A step with its server-side templates compiled."""
 
     __slots__ = (
-        "arcs", "assignments", "compensate_when", "deadline_s", "gate", "immediate", "inclusive", "input", "loops",
-        "parallel_from", "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s",
+        "arcs", "assignments", "compensate_when", "deadline_s", "emits", "gate", "immediate", "inclusive", "input",
+        "loops", "parallel_from", "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s",
         "unconditional_arc",
     )  # fmt: skip
 
@@ -94,6 +94,10 @@ class CompiledStep:
         compensation = step.compensation
         self.compensate_when = (
             None if compensation is None or compensation.when is None else compile_value(compensation.when)
+        )
+        self.emits = tuple(
+            (emit, compile_value(emit.payload), None if emit.when is None else compile_value(emit.when))
+            for emit in step.emits
         )
         self.loops = tuple(CompiledLoop(loop) for loop in _levels(step.loop))
         parallel = [depth for depth, level in enumerate(self.loops) if level.loop.mode == "parallel"]

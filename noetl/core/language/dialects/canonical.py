@@ -37,6 +37,7 @@ from noetl.core.language.syntax.tree import (
     BodySyntax,
     CompensationSyntax,
     DocumentSyntax,
+    EmitSyntax,
     ExecutorSyntax,
     KeychainSyntax,
     LoopSyntax,
@@ -368,10 +369,27 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
     if isinstance(body, StepSyntax):
         if "admit" in policy:
             body.admit = _read_admit(reader, policy["admit"][1], f"{path}/admit")
+        if "emit" in policy:
+            body.emits = _read_emits(reader, policy["emit"][1], f"{path}/emit/events")
         if "compensation" in policy:
             body.compensation = _read_compensation(reader, body, policy["compensation"][1], f"{path}/compensation")
         if "synthesize" in policy:
             body.synthesis = _read_synthesis(reader, policy["synthesize"][1], f"{path}/synthesize")
+
+
+def _read_emits(reader: Reader, node: Node, path: str) -> list[EmitSyntax]:
+    fields = reader.shape(node, "emit")
+    found = []
+    for number, item in enumerate(
+        reader.sequence(fields["events"][1], "`events`", "name: ...") if "events" in fields else ()
+    ):
+        entry = reader.shape(item, "emit.event")
+        name = reader.name(entry["name"][1], "event") if "name" in entry else None
+        if name is not None:
+            payload = entry["payload"][1] if "payload" in entry else None
+            when = entry["when"][1] if "when" in entry else None
+            found.append(EmitSyntax(item, f"{path}/{number}", name, payload, when))
+    return found
 
 
 def _read_compensation(reader: Reader, step: StepSyntax, node: Node, path: str) -> CompensationSyntax:

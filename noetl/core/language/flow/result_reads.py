@@ -81,6 +81,7 @@ def _own_server_values(step: Step) -> Iterator[Any]:
         yield step.synthesize.source
     if step.compensation is not None:
         yield step.compensation.when
+    yield from ((emit.when, emit.payload) for emit in step.emits)
 
 
 def _other_server_values(step: Step) -> Iterator[Any]:

@@ -72,6 +72,9 @@ class TemplateSites:
         self._sets(step.sets, at.STEP_SET, step)
         if step.synthesis is not None:
             self._add(step.synthesis.source, at.SYNTHESIS, step)
+        for emit in step.emits:
+            self._guard(emit.when, at.ARC, step)
+            self._add(emit.payload, at.ARC, step)
         if step.compensation is not None:
             first = len(self.templates)
             self._tasks(step.compensation)

@@ -181,7 +181,7 @@ _shape(
         "limits": Key("shape", "Bounds of an execution.", shape="limits"),
         "defaults": Key("mapping", "Spec defaults for every task."),
         "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
-        "results": Key("mapping", "Hints about result storage.", state="reserved"),
+        "results": Key("mapping", "`reference_first: true` stores every result, also small ones."),
         "mode": Key("text", "", state="reserved"),
     },
     lenient=True,
@@ -268,13 +268,31 @@ _shape(
         "lifecycle": Key("shape", "Time limits.", shape="lifecycle"),
         "failure": Key("shape", "What a failed iteration means.", shape="failure"),
         "synthesize": Key("shape", "Steps that this step passes to the server as data.", shape="synthesize"),
-        "emit": Key("any", "", state="reserved"),
+        "emit": Key("shape", "Custom events at the end of the step.", shape="emit"),
         "mode": Key("text", "", state="reserved"),
         "tracing": Key("any", "", state="reserved"),
         "quotas": Key("any", "", state="reserved"),
         "compensation": Key("shape", "How a completed run of this step is undone.", shape="compensation"),
     },
     lenient=True,
+)
+_shape(
+    "emit",
+    "Emit",
+    "Custom events that are appended to the log at the end of the step.",
+    {"events": Key("shapes", "The events, in order.", required=True, shape="emit.event")},
+    noun="emit block",
+)
+_shape(
+    "emit.event",
+    "Custom event",
+    "A custom event `custom.<name>`.",
+    {
+        "name": Key("name", "Its name: the event is `custom.<name>`.", required=True),
+        "payload": Key("any", "Its data, with templates that read what arcs read."),
+        "when": Key("template", "Whether it is emitted; default: if the step succeeded."),
+    },
+    noun="custom event",
 )
 _shape(
     "compensation",

@@ -270,10 +270,21 @@ class CompensationSyntax(BodySyntax, eq=False):
     when: Node | None = None
 
 
+class EmitSyntax(Struct, eq=False):
+    """One entry of `spec.policy.emit.events`."""
+
+    node: Node
+    path: str
+    name: str
+    payload: Node | None = None
+    when: Node | None = None
+
+
 class StepSyntax(BodySyntax, eq=False):
     """A step of the workflow."""
 
     compensation: CompensationSyntax | None = None
+    emits: list[EmitSyntax] = field(default_factory=list)
     admit: AdmitSyntax | None = None
     router: RouterSyntax | None = None
     synthesis: SynthesisSyntax | None = None
