@@ -16,6 +16,7 @@ from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
+    backfills,
     bundles,
     credentials,
     diagnostic_docs,
@@ -61,8 +62,9 @@ def create_app(
         openapi_url=None,  # replaced by a route that requires a token
     )
     for module in (
-        executions, inbox, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
-        webhooks, triggers, notifications, limits, results, schemas, session, health, operations, openapi, web_page,
+        executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
+        schedules, webhooks, triggers, notifications, limits, results, schemas, session, health, operations, openapi,
+        web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()
