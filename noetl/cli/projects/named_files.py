@@ -28,6 +28,7 @@ SECRET_SUFFIXES = (".pem", ".key", ".p12", ".pfx", ".jks")
 DATABASE_SUFFIXES = (".duckdb", ".db", ".sqlite", ".sqlite3", ".wal")
 PLAYBOOK_SUFFIXES = (".yaml", ".yml")
 _WORDS = re.compile(r"[\s'\"`(),;=<>|&\[\]{}]+")
+_TEMPLATE_PATH = re.compile(r"(?:[\w.-]+/)+[\w.-]*\{\{[^{}]*\}\}[\w.-]*(?:/[\w.-]+)*")
 _IMPORTS = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
@@ -105,6 +106,10 @@ class _Finder:
             file = self._unread.pop()
             if file.suffix in PLAYBOOK_SUFFIXES and file.parent not in bases:
                 bases.append(file.parent)
+            for pattern in _patterns(file):
+                for found in sorted(file.parent.glob(pattern)):
+                    if found.is_file() and found.is_relative_to(self._root):
+                        self.add(found)
             for word in _names(file):
                 for base in dict.fromkeys((file.parent, *bases)):
                     found = self._existing(base, word)
@@ -155,6 +160,19 @@ def _names(file: Path) -> Iterator[str]:
         for module in _IMPORTS.findall(text):
             path = module.replace(".", "/")
             yield from (f"{path}.py", f"{path}/__init__.py")
+
+
+def _patterns(file: Path) -> Iterator[str]:
+    """`models/{{ iter.model }}.sql` in a playbook is every file `models/*.sql`; the first part must be known."""
+    if file.suffix not in PLAYBOOK_SUFFIXES or file.stat().st_size > MAX_SCANNED_BYTES:
+        return
+    try:
+        texts = list(_strings(_without_secrets(file.read_text(encoding="utf-8-sig"))))
+    except UnicodeDecodeError:
+        return
+    for text in texts:
+        if "{{" in text and _TEMPLATE_PATH.fullmatch(text):
+            yield re.sub(r"\{\{.*?\}\}", "*", text)
 
 
 def _without_secrets(text: str) -> Any:
