@@ -332,12 +332,7 @@ class _Offloader(msgspec.Struct, eq=False):
         """Writes to `ctx` with large values stored; those of iterations are compared and reduced, so they stay."""
         if path:
             return dict(writes)
-        return {
-            key: await self.value(value)
-            if "." not in key and _size(value) > self._limit and not any(each.startswith(f"{key}.") for each in writes)
-            else value
-            for key, value in writes.items()
-        }
+        return {key: await self.value(value) if _size(value) > self._limit else value for key, value in writes.items()}
 
     async def mapping(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: await self.value(value) for key, value in values.items()}
