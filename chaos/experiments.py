@@ -35,6 +35,7 @@ CHAOS: dict[str, Experiment] = {
     "network": _lazy("network"),
     "poison": _lazy("poison"),
     "access": _lazy("access"),
+    "waiting": _lazy("waiting"),
 }
 LOAD: dict[str, Experiment] = {
     "burst": _lazy("load", "burst"),

@@ -7,8 +7,10 @@ as durable as on a server: the log is flushed before anything is acknowledged.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +24,7 @@ from noetl.core.model.playbook import Limits
 from noetl.core.model.reference import Reference, is_stored
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
+from noetl.runtime.process_marks import StillRunning, kill_marked, set_mark
 from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.orchestrator.service import Orchestrator
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from noetl.worker.factory import ToolSource
     from noetl.worker.host import TaskObserver
     from noetl.worker.pool import Pool
+
+log = logging.getLogger("noetl.control")
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 STOP_SECONDS = 10.0  # for a cancelled execution to end
@@ -111,7 +116,9 @@ class LocalEngine:
 
     async def result(self, execution_id: str) -> RunResult:
         """The current result of an execution."""
-        return await self.hydrated(run_result(execution_id, await self.orchestrator.progress(execution_id)))
+        result = run_result(execution_id, await self.orchestrator.progress(execution_id))
+        summary = await self.orchestrator.summary(execution_id)  # `waiting` and `paused` are not in the step table
+        return await self.hydrated(msgspec.structs.replace(result, status=summary.status))
 
     async def hydrated(self, result: RunResult) -> RunResult:
         """The result with its output loaded from the result store, unless it is larger than max_hydrate_bytes.
@@ -204,6 +211,9 @@ async def open_local(
         database = getattr(events, "database", None)
         secrets = keychain or InstallationKeychain(InstalledCredentials(settings.home, database=database))
         closing.push_async_callback(secrets.close)
+        number = locks.claim() if locks is not None and work else None
+        if number is not None:
+            set_mark(_mark(settings.store, number))
         orchestrator = build_orchestrator(
             Stores(
                 events, playbooks, results, MemoryRunQueue(one_pool=True), open_triggers(events), open_task_logs(events)
@@ -213,7 +223,7 @@ async def open_local(
             files=find_file,
             options=Options(
                 lease_seconds=None,
-                process_number=locks.claim() if locks is not None and work else None,
+                process_number=number,
                 performs_effects=work,
             ),
         )
@@ -227,18 +237,41 @@ async def open_local(
             if locks is not None:
                 await closing.enter_async_context(running(watch_external_changes(orchestrator)))
         if resume:
-            await _resume(orchestrator, locks, resume)
+            await _resume(orchestrator, locks, resume, settings.store)
         return LocalEngine(orchestrator, closing.pop_all())
 
 
-async def _resume(orchestrator: Orchestrator, locks: ProcessLocks | None, resume: bool | str) -> None:
+async def _resume(orchestrator: Orchestrator, locks: ProcessLocks | None, resume: bool | str, store: str) -> None:
     from noetl.server.lifecycle import recovery
 
     if isinstance(resume, str):
-        only: Callable[[list[str]], list[str]] | None = _orphans_beside(resume, locks)
+        select: Callable[[list[str]], list[str]] | None = _orphans_beside(resume, locks)
     else:
-        only = locks.acquire_orphans if locks else None
+        select = locks.acquire_orphans if locks else None
+
+    def only(ids: list[str]) -> list[str]:
+        chosen = ids if select is None else select(ids)
+        if locks is not None:
+            _kill_left_over(store, {process_of(each) for each in chosen})
+        return chosen
+
     await recovery.resume(orchestrator, only=only, workers_gone=True)
+
+
+def _mark(store: str, number: int) -> str:
+    """The mark of the tools' processes of one process, which its lock makes unique."""
+    return f"{hashlib.sha256(store.encode()).hexdigest()[:16]}-{number:04x}"
+
+
+def _kill_left_over(store: str, numbers: Collection[int]) -> None:
+    """Prove that no tool of these ended processes still runs, before their tasks run again."""
+    for number in numbers:
+        try:
+            killed = kill_marked(_mark(store, number))
+        except StillRunning as problem:
+            raise Conflict(f"{problem}; end it, then resume again") from None
+        if killed:
+            log.warning("%d processes of a killed run were still running and have been killed", len(killed))
 
 
 def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[Sequence[str]], list[str]]:

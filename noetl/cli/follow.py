@@ -16,6 +16,8 @@ from noetl.cli.app import FAILED, INTERRUPTED, TIMED_OUT
 from noetl.cli.backend.base import Backend
 from noetl.cli.output.display import Display, duration
 from noetl.cli.output.terminal import terminal
+from noetl.core.model.events import Recorded, WaitStarted, instant
+from noetl.core.model.waits import answer_command
 from noetl.errors import Conflict
 from noetl.server.read_models.summaries import RunResult
 from noetl.worker.host import TaskLine, TaskObserver
@@ -43,13 +45,21 @@ class ExecutionFollower:
     the execution."""
 
     def __init__(
-        self, backend: Backend, execution_id: str, display: Display, timeout: float | None, *, detaches: bool = False
+        self,
+        backend: Backend,
+        execution_id: str,
+        display: Display,
+        timeout: float | None,
+        *,
+        detaches: bool = False,
+        options: str = "",  # of commands for this execution in other terminals
     ) -> None:
         self._backend = backend
         self._id = execution_id
         self._display = display
         self._timeout = timeout
         self._detaches = detaches
+        self._options = options
         self._stopped_by: int | None = None  # exit code of the cause: the timeout or the user
         self._cancelling: set[asyncio.Task[None]] = set()
         self._seen = 0  # events so far
@@ -65,6 +75,8 @@ class ExecutionFollower:
             async for recorded in self._backend.follow(self._id):
                 self._seen += 1
                 self._display.event(recorded)
+                if isinstance(recorded.body, WaitStarted):
+                    self._display.log(wait_notice(recorded, recorded.body, self._options))
         finally:
             reporting.cancel()
             await asyncio.gather(reporting, return_exceptions=True)
@@ -113,6 +125,17 @@ class ExecutionFollower:
             await self._backend.cancel(self._id, reason)
         except Conflict:
             pass  # it has ended meanwhile
+
+
+def wait_notice(recorded: Recorded, wait: WaitStarted, options: str = "") -> str:
+    """For what a task waits, and how to answer it."""
+    ends_at = wait.until if wait.for_s is None else recorded.at + wait.for_s
+    until = "" if ends_at is None else f" until {instant(ends_at)[:19]}Z"
+    if wait.signal is None:
+        return f"{wait.step}.{wait.task} waits{until}"
+    title = f": {wait.title}" if wait.title else ""
+    command = answer_command(recorded.execution_id, wait.signal, wait.form, options)
+    return f'{wait.step}.{wait.task} waits for the signal "{wait.signal}"{until}{title}\n  answer with: {command}'
 
 
 def show_result(result: RunResult, as_json: bool) -> None:

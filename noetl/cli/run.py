@@ -1,9 +1,10 @@
-"""`noetl run`, `execute` and `rerun`: start an execution and wait for its result, locally or on a server."""
+"""`noetl run` and `execute`: start an execution and wait for its result, locally or on a server."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ import click
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.projects.options import profile_option
-from noetl.cli.target import Target, store_option, with_server, with_target
+from noetl.cli.target import Target, store_option, with_server
 from noetl.core.model.bundle import split_bundle_file
 from noetl.core.model.merge import deep_merge
 from noetl.errors import RequestRefused
@@ -151,48 +152,7 @@ def execute(
             client.add_bundle(packed.bundle, packed.contents)
         return client.submit(**request)
 
-    return asyncio.run(_run_remotely(begin, target, timeout, wait, as_json))
-
-
-@click.command()
-@click.argument("execution_id", metavar="ID")
-@click.option("--from", "from_step", metavar="STEP", help="Start at this step and keep the results before it.")
-@timeout_option
-@wait_option
-@with_target
-@json_options
-def rerun(
-    execution_id: str, from_step: str | None, timeout: float | None, wait: bool, target: Target, as_json: bool
-) -> int:
-    """Run an execution's playbook again.
-
-    This starts a new execution of the same text with the same payload. An execution of this machine runs in this
-    process until it ends; one of a server runs there.
-    """
-    if target.is_remote(target.settings()):
-        return asyncio.run(_rerun_remotely(execution_id, from_step, target, timeout, wait, as_json))
-    if not wait:
-        raise click.UsageError("--no-wait requires a server: an execution of this machine runs in this process")
-
-    async def begin(engine: LocalEngine) -> str:
-        from noetl.cli.backend.base import find_execution
-        from noetl.cli.backend.local import LocalBackend
-
-        return await engine.orchestrator.rerun(
-            (await find_execution(LocalBackend(engine), execution_id)).execution_id, from_step
-        )
-
-    return asyncio.run(run_locally(begin, target.store, timeout, as_json))
-
-
-async def _rerun_remotely(
-    execution_id: str, from_step: str | None, target: Target, timeout: float | None, wait: bool, as_json: bool
-) -> int:
-    from noetl.cli.backend.base import find_execution
-
-    async with target.open() as backend:
-        found = (await find_execution(backend, execution_id)).execution_id
-    return await _run_remotely(lambda client: client.rerun(found, from_step), target, timeout, wait, as_json)
+    return asyncio.run(run_remotely(begin, target, timeout, wait, as_json))
 
 
 async def run_locally(
@@ -211,7 +171,8 @@ async def run_locally(
     display = open_display()
     try:
         async with open_engine(store, observer=ToolOutput(display), **more) as engine:
-            follower = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout)
+            options = f" --store {shlex.quote(store)}" if store else ""
+            follower = ExecutionFollower(LocalBackend(engine), await begin(engine), display, timeout, options=options)
             result, code = await follower.finish()
     finally:
         display.close()
@@ -219,7 +180,7 @@ async def run_locally(
     return code
 
 
-async def _run_remotely(
+async def run_remotely(
     begin: Callable[[Client], str], target: Target, timeout: float | None, wait: bool, as_json: bool
 ) -> int:
     """Follow an execution that runs on a server; `begin` starts it and returns its id."""

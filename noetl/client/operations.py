@@ -111,6 +111,21 @@ class WebhookOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
 
 
+class ForkOptions(TypedDict, total=False):
+    """Options of `fork`."""
+
+    version: int | str | None
+    payload: Mapping[str, Any] | None  # instead of that of the execution
+    changes: Mapping[str, Any] | None  # replaces some keys of the payload
+    merge: Mapping[str, Any] | None  # is merged into the payload
+
+
+class RerunOptions(ForkOptions, total=False):
+    """Options of `rerun`."""
+
+    failed: bool
+
+
 class _Submission(msgspec.Struct, kw_only=True):
     """The body of `POST /api/execute`."""
 
@@ -211,22 +226,64 @@ class Operations:
         """Continue a paused execution."""
         return (yield from _control(execution_id, "resume", {"reason": reason}))
 
-    def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> Operation[ExecutionSummary]:
-        """Merge `payload` into the ctx of an execution, which may open a closed gate."""
-        return (yield from _control(execution_id, "signal", {"name": name, "payload": dict(payload)}))
+    def signal(
+        self, execution_id: str, payload: Mapping[str, Any], name: str = "", *, wait: str = "", key: str | None = None
+    ) -> Operation[ExecutionSummary]:
+        """Answer the wait for the signal `name` (or with the key `wait`); without one, merge `payload` into ctx.
+
+        A signal that arrives before its wait is kept. Signals with the same `key` have one effect."""
+        body = {"name": name, "payload": dict(payload), "wait": wait}
+        path = f"{_execution(execution_id)}/signal"
+        return summary_of((yield Request("POST", path, body, headers=_idempotency(key))))
+
+    def inbox(self) -> Pages[Document]:
+        """The waits that a signal answers, newest executions first."""
+        return Pages("/api/inbox", _document, cursor="before")
+
+    def answer_link(
+        self, execution_id: str, name: str = "", *, wait: str = "", recipient: str = "", expires_s: float | None = None
+    ) -> Operation[Document]:
+        """Create a signed link with which its recipient answers a wait once: `url`, `expires_at`."""
+        options = {"name": name, "wait": wait, "recipient": recipient, "expires_s": expires_s}
+        body = {"execution_id": execution_id, **_given(options)}
+        return _document((yield Request("POST", "/api/inbox/links", body)))
 
     def rerun(
         self,
         execution_id: str,
         from_step: str | None = None,
         *,
-        payload: Mapping[str, Any] | None = None,
         key: str | None = None,
+        **options: Unpack[RerunOptions],
     ) -> Operation[str]:
-        """Run the playbook of an execution again, from a step if given; return the id of the new execution."""
-        body = {"from": from_step, "payload": None if payload is None else dict(payload)}
+        """Run the playbook of an execution again, from a step, or what `failed`; return the id of the new execution."""
+        body = {"from": from_step, **_given(options)}
         path = f"{_execution(execution_id)}/rerun"
         return _execution_id((yield Request("POST", path, body, headers=_idempotency(key))))
+
+    def plan_rerun(
+        self, execution_id: str, from_step: str | None = None, **options: Unpack[RerunOptions]
+    ) -> Operation[Document]:
+        """What a rerun would do: where it `starts`, the results that are `kept`, `changed` and `dropped`."""
+        body = {"from": from_step, "dry_run": True, **_given(options)}
+        return _document((yield Request("POST", f"{_execution(execution_id)}/rerun", body)))
+
+    def fork(
+        self, execution_id: str, at: int, *, key: str | None = None, **options: Unpack[ForkOptions]
+    ) -> Operation[str]:
+        """Start an execution with the results and the ctx after event `at` of another one; return its id."""
+        path = f"{_execution(execution_id)}/fork"
+        return _execution_id((yield Request("POST", path, {"at": at, **_given(options)}, headers=_idempotency(key))))
+
+    def plan_fork(self, execution_id: str, at: int, **options: Unpack[ForkOptions]) -> Operation[Document]:
+        """What a fork would do."""
+        body = {"at": at, "dry_run": True, **_given(options)}
+        return _document((yield Request("POST", f"{_execution(execution_id)}/fork", body)))
+
+    def compare(self, execution_id: str, other: str) -> Operation[Document]:
+        """What differs between two executions: version, inputs, steps, outputs, first_divergence."""
+        path = f"{_execution(execution_id)}/compare/{_execution(other).rpartition('/')[2]}"
+        return _document((yield Request("GET", path)))
 
     # ── inspect ─────────────────────────────────────────────────────────────────────────
 

@@ -174,6 +174,13 @@ def _escape_help(text: str) -> str:
 
 STARTED = Counter("noetl_executions_started_total", "Executions this server began.")
 ENDED = Counter("noetl_executions_ended_total", "Executions whose last event this server wrote.", "status")
+DELIVERIES = Counter(
+    "noetl_deliveries_total",
+    "Deliveries of triggers that this server started, skipped or failed to start.",
+    "kind",
+    "status",
+)
+NOTIFICATIONS = Counter("noetl_notifications_total", "Occurrences whose messages were sent or given up.", "status")
 EVENTS = Counter("noetl_events_appended_total", "Events this server wrote to the log and flushed.")
 PROGRESS = Gauge(
     "noetl_last_progress_timestamp_seconds",
@@ -196,6 +203,7 @@ COLLECTED = Counter("noetl_results_collected_total", "Stored results that were d
 LOG_LINES = Counter("noetl_task_log_lines_total", "Lines of tasks that were stored.")
 LOG_LINES_DROPPED = Counter("noetl_task_log_lines_dropped_total", "Lines of tasks that were dropped.")
 DROPPED = Counter("noetl_executions_dropped_total", "Ended executions that retention removed.")
+CLOCK_SKEW = Gauge("noetl_clock_skew_seconds", "How far the clock of this server is ahead of that of the database.")
 REQUESTS = Counter("noetl_http_requests_total", "Requests, by route and status.", "method", "route", "status")
 REQUEST = Histogram("noetl_http_request_seconds", "Time to the first byte of an answer, without long polls.")
 

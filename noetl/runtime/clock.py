@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -18,6 +19,26 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Sleep."""
+
+
+class ShiftedClock:
+    """A clock that follows another one at a distance: that of the database, measured with every heartbeat."""
+
+    def __init__(self, clock: Clock, ahead: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ahead = ahead  # seconds that `clock` is ahead of the wanted time
+
+    def now(self) -> float:
+        """Seconds since the epoch, UTC."""
+        return self._clock.now() - self._ahead()
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never goes backwards."""
+        return self._clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep."""
+        await self._clock.sleep(seconds)
 
 
 class RealClock:

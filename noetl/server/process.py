@@ -10,6 +10,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import threading
@@ -28,6 +29,7 @@ from noetl.settings import Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from noetl.runtime.clock import Clock
     from noetl.secrets.keychain import InstalledCredentials
     from noetl.server.composition import Stores
     from noetl.server.http.dependencies import AppState
@@ -60,6 +62,13 @@ class _Backends(NamedTuple):
     credentials: InstalledCredentials
     keychain: Keychain
     bus: NatsBus | None
+
+    def clock(self) -> Clock:
+        """The time of the control plane: that of the database if several servers share one."""
+        from noetl.runtime.clock import RealClock, ShiftedClock
+
+        cluster = self.cluster
+        return RealClock() if cluster is None else ShiftedClock(RealClock(), lambda: cluster.skew)
 
 
 class Server:
@@ -174,8 +183,9 @@ class Server:
 
     def _build_state(self, orchestrator: Orchestrator, backends: _Backends) -> AppState:
         """Construct the services that routes use."""
-        from noetl.runtime.clock import RealClock
         from noetl.runtime.network_policy import AddressPolicy
+        from noetl.secrets.master_key import open_ring
+        from noetl.server.answer_links import AnswerLinks
         from noetl.server.http.dependencies import AppState
         from noetl.server.notifications.channels import Channels
         from noetl.server.notifications.notifier import Notifier
@@ -188,7 +198,7 @@ class Server:
         from noetl.server.scheduling.webhooks import Webhooks
         from noetl.tools.registry import specs
 
-        clock = RealClock()
+        clock = backends.clock()
         triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
         allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
         notifier = Notifier(
@@ -214,6 +224,7 @@ class Server:
             deliveries=deliveries,
             resources=TriggerResources(deliveries, schedules, webhooks),
             notifier=notifier,
+            answer_links=AnswerLinks(partial(open_ring, self.settings.home, os.environ)),
             version=__version__,
         )
 
@@ -286,6 +297,7 @@ class Server:
             backends.stores,
             specs,
             keychain=backends.keychain,
+            clock=backends.clock(),
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
             options=Options(
                 lease_seconds=self.settings.server_lease_seconds,
@@ -305,7 +317,6 @@ class Server:
     async def _run(self, state: AppState, backends: _Backends, closing: AsyncExitStack) -> None:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
-        from noetl.runtime.clock import RealClock
         from noetl.runtime.tasks import running
         from noetl.server.lifecycle import recovery
         from noetl.server.lifecycle.external_changes import watch_external_changes
@@ -315,7 +326,7 @@ class Server:
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
         from noetl.server.scheduling.sources.manager import TriggerSources
 
-        clock, cluster, stores, orchestrator = RealClock(), backends.cluster, backends.stores, state.orchestrator
+        clock, cluster, stores, orchestrator = backends.clock(), backends.cluster, backends.stores, state.orchestrator
         await orchestrator.load_limits()
         await self._give_up_poisoned(orchestrator, backends.locks)
         owned = backends.locks.acquire_orphans if backends.locks else None

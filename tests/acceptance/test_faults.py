@@ -39,6 +39,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "nats": {"kind": "nats", "action": "publish", "auth": "bus", "subject": "orders"},
     "secrets": {"kind": "secrets", "names": ["a", "b"]},
     "wait": {"kind": "wait", "signal": "approve"},
+    "mail": {"kind": "mail", "auth": "smtp", "to": "ops@example.com", "subject": "orders", "text": "done"},
     "playbook": {"kind": "playbook", "path": "other/one"},
     "workbook": {"kind": "workbook", "block": "clean"},
     "transfer": {

@@ -40,7 +40,10 @@ def events_by_run(events: Iterable[Recorded], called: Mapping[str, str] | None =
 
 def event_text(event: Recorded) -> str:
     """One event without volatile fields."""
-    body = repr(_without_volatile_fields(msgspec.to_builtins(event.body))).replace(event.execution_id, "ID")
+    fields = msgspec.to_builtins(event.body)
+    fields.pop("input_ref", None)  # the digest of an input with addresses
+    body = repr(_without_volatile_fields(fields)).replace(event.execution_id, "ID")
+    body = re.sub(r"postgresql://postgres:\*\*\*@127\.0\.0\.1:\d+/t_[0-9a-f]+", "PG", body)  # masked
     return f"{event.body.NAME} " + re.sub(r"\d{17,}", "ID", body)
 
 

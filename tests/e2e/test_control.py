@@ -7,7 +7,7 @@ import pytest
 from noetl.core.engine.advance import fold
 from noetl.core.model.events import envelope
 from noetl.errors import Conflict, NotFound
-from noetl.server.orchestrator.submissions import Submission
+from noetl.server.orchestrator.submissions import RerunRequest, Submission
 from tests.e2e.conftest import playbook
 
 GATED = """
@@ -107,7 +107,7 @@ def test_a_rerun_from_a_step_keeps_earlier_results(stage, play):
 
     async def scenario():
         orchestrator = stage.orchestrator
-        again = await orchestrator.rerun(failed.result.execution_id, "middle", payload={"fail": False})
+        again = await orchestrator.rerun(RerunRequest(failed.result.execution_id, "middle", payload={"fail": False}))
         await orchestrator.wait(again, 10)
         return await stage.ran(await stage.engine.result(again))
 
@@ -122,14 +122,14 @@ def test_a_whole_rerun_is_a_new_execution_of_the_same_text(stage, play):
     first = play(FLAKY, {"fail": False})
 
     async def scenario():
-        again = await stage.orchestrator.rerun(first.result.execution_id)
+        again = await stage.orchestrator.rerun(RerunRequest(first.result.execution_id))
         await stage.orchestrator.wait(again, 10)
         return await stage.engine.result(again)
 
     result = stage.do(scenario())
     assert (result.status, result.execution_id != first.result.execution_id) == ("success", True)
     with pytest.raises(NotFound):
-        stage.do(stage.orchestrator.rerun(first.result.execution_id, "nowhere"))
+        stage.do(stage.orchestrator.rerun(RerunRequest(first.result.execution_id, "nowhere")))
 
 
 def test_the_state_at_an_event_is_the_fold_up_to_it(stage, play):

@@ -15,7 +15,7 @@ import pytest
 from noetl.core.model.playbook import KeychainEntry
 from noetl.errors import RequestRefused, SecretUnavailable
 from noetl.secrets.credentials.store import SqlCredentialStore
-from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, allow_outside
+from noetl.secrets.keychain import InstallationKeychain, InstalledCredentials, only_inside
 from noetl.secrets.master_key import KeyRing
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
@@ -119,7 +119,7 @@ def test_files_in_the_home_of_a_server_are_not_readable_as_secrets(tmp_path: Pat
     (home / "admin.token").write_text("noetl_admin")
     (tmp_path / "elsewhere").write_text("fine")
     (tmp_path / "link").symlink_to(home / "admin.token")
-    chain = InstallationKeychain(environment={}, allows_file=allow_outside(home))
+    chain = InstallationKeychain(environment={}, allows_file=only_inside([str(tmp_path)], home))
 
     async def ask(path: Path) -> Any:
         return await chain.resolve([KeychainEntry(name="k", kind="file", fields={"path": str(path)})], ["k"])

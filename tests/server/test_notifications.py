@@ -235,8 +235,8 @@ def test_recovery_is_reported_once_after_failures():
 
 def test_a_tick_that_has_not_succeeded_by_its_deadline_is_late():
     async def work(here: Here, inbox: Inbox) -> None:
-        await here.add(on=["late", "recovered"], group=0)
-        await here.schedules.add("shop/slow", "0 * * * *", name="slow", deadline="10m", labels={"team": "x"})
+        await here.add(on=["late", "recovered"], group=0, labels={"team": "sales"})
+        await here.schedules.add("shop/slow", "0 * * * *", name="slow", deadline="10m")
         await here.schedules.add("shop/orders", "0 * * * *", name="quick", deadline="10m")
         here.clock.time = (await here.schedules.get("slow")).next_at or 0
         await here.scheduler.run_due()

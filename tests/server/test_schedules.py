@@ -166,6 +166,81 @@ def test_a_time_inside_a_repeated_hour_ticks_once_and_patterns_follow_elapsed_ti
     installed("2026-10-25T00:00", tmp_path)(scenario)
 
 
+@pytest.mark.parametrize("catch_up", ["none", "last", "all"])
+def test_ticks_of_a_few_seconds_that_are_late_together_all_start(at_noon, catch_up):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "*/2 * * * * *", catch_up=catch_up)
+        here.clock.time += 7.5
+        await here.scheduler.run_due()
+        assert (await here.progress()).fired == 3  # 2, 4 and 6 seconds
+        here.clock.time += 7.5
+        await here.scheduler.run_due()
+        assert (await here.progress()).fired == 7
+
+    at_noon(scenario)
+
+
+def test_a_skipping_schedule_runs_one_execution_although_the_save_after_its_start_is_lost(at_noon, monkeypatch):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "* * * * *", overlap="skip")
+        save, lost = here.deliveries.save, []
+
+        async def losing(delivery: Any, **fields: Any) -> Any:
+            if delivery.status == "started" and not lost:
+                lost.append(delivery)
+                raise StoreUnavailable("the save is lost")
+            return await save(delivery, **fields)
+
+        monkeypatch.setattr(here.deliveries, "save", losing)
+        here.clock.time += 60
+        with pytest.raises(StoreUnavailable):
+            await here.scheduler.run_due()
+        here.clock.time += 60
+        await here.scheduler.run_due()
+        assert lost and await here.statuses() == ["running"]
+
+    at_noon(scenario)
+
+
+def test_two_years_of_ticks_over_clock_jumps_and_restarts_start_once_each(tmp_path):
+    """G16: each tick starts one execution, whatever restarts, second servers and changes of the time zone do."""
+
+    async def scenario(here: Installation) -> None:
+        import random
+
+        chance = random.Random(16)
+        crons = {"daily-at-two": "30 2 * * *", "six-hours": "0 */6 * * *"}
+        for name, cron in crons.items():
+            await here.schedules.add("daily", cron, tz="Europe/Berlin", name=name, catch_up="all")
+        began, end = here.clock.time, at("2028-01-10T12:00")
+        servers = [here.scheduler]
+        now = began
+        while now < end:
+            now += chance.uniform(3600, 20 * 3600)
+            here.clock.time = now
+            if chance.random() < 0.05:
+                servers = [here.server(chance.randint(1, 9))[1] for _ in range(chance.randint(1, 2))]
+            if chance.random() < 0.1:
+                here.clock.time = now - 3600  # a clock that is set back: nothing starts twice
+                await servers[0].run_due()
+                here.clock.time = now
+            for server in servers:
+                await server.run_due()
+        rows = await here.events.executions(ExecutionFilter(limit=100_000))
+        keys = [row.key for row in rows if row.key]
+        assert len(keys) == len(set(keys))
+        for name, cron in crons.items():
+            schedule = await here.schedules.get(name)
+            expected = []
+            for tick in Cron(cron, "Europe/Berlin").after(began):
+                if tick > now:
+                    break
+                expected.append(schedule.tick_key(tick))
+            assert sorted(key.rpartition(":")[2] for key in keys if schedule.id in key) == sorted(expected)
+
+    installed("2026-01-10T12:00", tmp_path)(scenario)
+
+
 def test_an_invalid_expression_is_refused_with_a_reason():
     assert Cron("@daily").description == "At 00:00 every day" or "00:00" in Cron("@daily").description
     ticks = Cron("0 9 * * mon-fri", "America/New_York").upcoming(at("2026-01-09T20:00"), 2)

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from noetl.server.orchestrator import execution_actor as execution
 from noetl.server.orchestrator.submissions import Submission
+from noetl.server.read_models import explain
 from tests.server.conftest import Hand, make_orchestrator
 from tests.server.test_orchestrator import LOOP, working
 
@@ -61,6 +63,58 @@ def test_a_snapshot_of_another_version_is_ignored():
         await orchestrator.store.save_snapshot(execution_id, 30, b"nonsense")
         orchestrator.store._snapshots[execution_id] = (30, b"nonsense")
         assert (await orchestrator.state(execution_id)).finished == "success"
+        await orchestrator.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("query", ["progress", "explain", "state", "why"])
+def test_a_query_of_a_long_execution_reads_a_bounded_number_of_events(query, monkeypatch):
+    monkeypatch.setattr(explain, "MAX_EVENTS", 20)
+
+    async def scenario():
+        first = make_orchestrator()
+        execution_id = await first.submit(Submission(text=LOOP, payload={"items": list(range(400))}))
+        async with working(Hand(first.work)):
+            await first.wait(execution_id, 30)
+        wanted = await first.progress(execution_id)
+        inner, rows = first.store.read, []
+
+        async def counted(execution_id, after=0, limit=None):
+            page = await inner(execution_id, after, limit)
+            rows.append(len(page))
+            return page
+
+        first.store.read = counted
+        second = make_orchestrator(store=first.store, playbooks=first.catalog.playbooks)
+        found = await getattr(second, query)(execution_id)
+        assert sum(rows) <= 60 and wanted.seq > 1_000
+        if query == "progress":
+            assert msgspec.to_builtins(found.steps) == msgspec.to_builtins(wanted.steps)
+            assert (found.status, found.seq, found.ctx) == (wanted.status, wanted.seq, wanted.ctx)
+        await first.close()
+        await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_path_of_many_steps_is_a_page():
+    text = """apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: cycle}
+workflow:
+  - step: start
+    set: {ctx.n: "{{ (ctx.n | default(0)) + 1 }}"}
+    next: {arcs: [{step: start, when: "{{ ctx.n < 250 }}"}]}
+"""
+
+    async def scenario():
+        orchestrator = make_orchestrator()
+        execution_id = await orchestrator.submit(Submission(text=text))
+        await orchestrator.wait(execution_id, 30)
+        found = await orchestrator.explain(execution_id)
+        assert (len(found.way), found.way_omitted) == (explain.MAX_PATH, True)
+        assert "no arc was taken" in found.way[-1]
         await orchestrator.close()
 
     asyncio.run(scenario())

@@ -22,6 +22,9 @@ class Log:
             seq = len(self.events) + 1
             self.events.append(Recorded("1", seq, float(seq), CtxPatched({str(seq): seq})))
 
+    async def snapshot(self, execution_id):
+        return None
+
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         self.requested.append(after)
         await asyncio.sleep(0)

@@ -431,6 +431,21 @@ def test_replay_starts_another_execution_with_the_same_payload(here):
     asyncio.run(scenario())
 
 
+def test_a_delivery_that_could_not_start_is_tried_again_when_it_arrives_again(here):
+    async def scenario() -> None:
+        async with here.server() as deliveries:
+            trigger = await here.triggers.add("execution", {"path": "work", "of": "x"})
+            versions = dict(here.playbooks._versions)
+            here.playbooks._versions.clear()
+            failed = await deliveries.start(trigger, await deliveries.receive(trigger, "1", {"n": 1}))
+            assert failed.status == "failed"
+            here.playbooks._versions.update(versions)
+            again = await deliveries.start(trigger, await deliveries.receive(trigger, "1", {"n": 1}))
+            assert (again.id, again.status) == (failed.id, "started")
+
+    asyncio.run(scenario())
+
+
 def test_nothing_is_started_while_the_engine_is_full_or_the_trigger_is_paused(here, monkeypatch):
     async def scenario() -> None:
         from noetl.server.scheduling import deliveries as module

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
+from noetl.tools.wait.spec import SPEC as WAIT
 from tests.simulation.virtual_time import block_if_dead
 
 SPECS: dict[str, ToolSpec] = {
@@ -15,6 +16,7 @@ SPECS: dict[str, ToolSpec] = {
     "playbook": ToolSpec(
         kind="playbook", suspends=True, fields={"path": Field(type="string", required=True)}, open_fields=True
     ),
+    "wait": WAIT,
     "effect": ToolSpec(kind="effect", fields={"value": Field(), "fails": Field(), "takes": Field()}),
 }
 

@@ -24,12 +24,15 @@ from noetl.core.model.events import (
     IterationStarted,
     PlaybookProcessed,
     Recorded,
+    SignalReceived,
     StepDone,
     StepFailed,
     StepScheduled,
     StepStarted,
     TaskDone,
     TaskStarted,
+    WaitFinished,
+    WaitStarted,
     WorkerLost,
     WorkflowFinished,
 )
@@ -52,6 +55,31 @@ def check_log(log: Sequence[Recorded]) -> Iterator[str]:
         if after != ["playbook.processed"]:
             yield f"events after workflow.finished: {after}"
     yield from _runs(log)
+    yield from _signals(log)
+
+
+def _signals(log: Sequence[Recorded]) -> Iterator[str]:
+    """The client's signal is received once and taken at most once; a wait ends once, by a signal that arrived before."""
+    received = {each.seq: each.body for each in log if isinstance(each.body, SignalReceived)}
+    names = Counter(body.name for body in received.values() if body.kept)
+    yield from (f"the signal {name} was received {count} times" for name, count in names.items() if count > 1)
+    taken: set[int] = set()
+    waiting: set[str] = set()
+    for each in log:
+        body = each.body
+        if isinstance(body, WaitStarted):
+            waiting.add(_attempt_of(body))
+        elif isinstance(body, WaitFinished):
+            if _attempt_of(body) not in waiting:
+                yield f"{_attempt_of(body)} ended a wait that had not begun, or ended it twice"
+            waiting.discard(_attempt_of(body))
+            if body.signal is not None and (body.signal in taken or body.signal not in received):
+                yield f"the signal {body.signal} was taken twice, or does not exist"
+            taken.add(body.signal or 0)
+
+
+def _attempt_of(body: WaitStarted | WaitFinished) -> str:
+    return task_run_id(run_of(body), body.task, body.visit, body.attempt)
 
 
 def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:

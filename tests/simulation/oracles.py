@@ -24,6 +24,7 @@ from noetl.core.model.events import (
     StepFailed,
     StepStarted,
     TaskDone,
+    WaitStarted,
     WorkerLost,
     WorkflowFinished,
 )
@@ -109,13 +110,15 @@ def _limits(cluster: Cluster) -> Iterator[str]:
             elif isinstance(body, StepStarted | IterationStarted) and not getattr(body, "by_server", False):
                 leased.add(run_of(body))
                 begun.setdefault(paths[execution_id], set()).add(execution_id)
-            elif isinstance(body, WorkerLost | IterationDone | IterationFailed | ChildRequested):
+            elif isinstance(body, WorkerLost | IterationDone | IterationFailed | ChildRequested | WaitStarted):
                 leased.discard(run_of(body))
             elif isinstance(body, StepDone | StepFailed):  # with all its iterations
                 step_run = body.step_run_id
                 leased -= {run for run in leased if run == step_run or run.startswith(f"{step_run}/")}
             elif isinstance(body, WorkflowFinished):
                 begun.get(paths[execution_id], set()).discard(execution_id)
+        if append.summary.status == "waiting":  # it holds no slot
+            begun.get(paths[execution_id], set()).discard(execution_id)
         if len(leased) > maximum.get("pool default", len(leased)):
             yield f"{len(leased)} runs are leased at once, the limit is {maximum['pool default']}"
         for path, executions in begun.items():
@@ -237,4 +240,6 @@ EXPECTED: dict[str, Any] = {
     "once": [("success", "paid"), ("success", "unknown")],
     "fail_fast": ("success", "repaired"),
     "timeout_fires": ("success", "timed out"),
+    "asks": ("success", 7),
+    "pauses": ("success", [3, 1, 2]),
 }

@@ -25,8 +25,10 @@ from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.leases import Leases
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle import children, recovery
+from noetl.server.lifecycle.wait_timers import WaitTimers
 from noetl.server.orchestrator.effect_handler import EffectHandler
 from noetl.server.orchestrator.execution_actor import ExecutionActor
+from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events import memory
 from noetl.storage.events.memory import MemoryEventStore
@@ -125,11 +127,11 @@ def _() -> Any:
 def _() -> Any:
     perform = EffectHandler._perform
 
-    def forgetful(self: Any, execution_id: str, effects: Any, path: str) -> None:
+    def forgetful(self: Any, execution_id: str, effects: Any, path: str, **more: Any) -> None:
         state = self.executions.get(execution_id).state
         lost = {run.id for run in state.open.values() if run.epoch} if state else set()
         rest = [each for each in effects if not (isinstance(each, EnqueueRun) and each.run_id in lost)]
-        perform(self, execution_id, rest, path)
+        perform(self, execution_id, rest, path, **more)
 
     return _replace(EffectHandler, perform, forgetful)
 
@@ -299,7 +301,7 @@ def _() -> Any:
 
 @_planted("a new server does not resume unfinished executions")
 def _() -> Any:
-    async def nothing(orchestrator: Any) -> list[str]:
+    async def nothing(orchestrator: Any, **options: Any) -> list[str]:
         return []
 
     return _replace(recovery, recovery.resume, nothing)
@@ -484,3 +486,26 @@ def _all_of(*patches: Any) -> Iterator[None]:
     finally:
         for each in reversed(patches):
             each.stop()
+
+
+@_planted("a signal that arrives before its wait is not taken")
+def _() -> Any:
+    return _replace(accept, accept.take_kept, lambda state, event, record: None)
+
+
+@_planted("the timers of waiting executions are not read from the store")
+def _() -> Any:
+    async def load(self: WaitTimers) -> int:
+        return 0
+
+    return _replace(WaitTimers, WaitTimers.load, load)
+
+
+@_planted("a signal that is sent again has a second effect")
+def _() -> Any:
+    signal = Orchestrator.signal
+
+    async def without_id(self: Orchestrator, *values: Any, **fields: Any) -> None:
+        await signal(self, *values, **{**fields, "id": ""})
+
+    return _replace(Orchestrator, signal, without_id)

@@ -247,9 +247,31 @@ workflow:
     spec: {policy: {lifecycle: {timeout_s: 300}}}
     tool: {kind: effect, value: in time, takes: 3}
 """,
+    "asks": """
+workflow:
+  - step: start
+    tool:
+      - name: ask
+        kind: wait
+        signal: answer
+        timeout: 15s
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 100}}]}}
+      - name: after
+        kind: effect
+        value: "{{ ask.data.n }}"
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
+""",
+    "pauses": """
+workflow:
+  - step: start
+    loop: {in: "{{ [3, 1, 2] }}", iterator: n, spec: {mode: parallel}}
+    tool:
+      - {name: pause, kind: wait, for: "{{ iter.n * 20 }}s"}
+      - {name: after, kind: effect, value: "{{ iter.n }}"}
+""",
 }
 
-TIMED = frozenset({"lifecycle_timeout", "timeout_fires"})  # their outcome depends on the wall clock
+TIMED = frozenset({"lifecycle_timeout", "timeout_fires", "asks", "pauses"})  # their outcome depends on the wall clock
 GENERATED = "generated"
 
 TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in _BODIES.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from noetl.server.composition import Cluster as ServerCluster
 from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.lifecycle import recovery
+from noetl.server.lifecycle.wait_timers import WaitTimers
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
@@ -47,11 +48,12 @@ class ServerProcess:
             clock=cluster.clock,
             nondeterminism=cluster.nondeterminism,
             cluster=ServerCluster(cluster.heartbeats if cluster.server_count > 1 else None),
-            options=Options(lease_seconds=LEASE_SECONDS),
+            options=Options(lease_seconds=LEASE_SECONDS, stored_timers=True),
         )
         await orchestrator.load_limits()
         orchestrator.start()
-        await recovery.resume(orchestrator)
+        await recovery.resume(orchestrator, waiting=False)
+        self.process.start(WaitTimers(orchestrator, cluster.clock).run())
         self._orchestrator = orchestrator
 
     @property

@@ -32,6 +32,8 @@ def scripts(seed: int, paths: list[str]) -> list[list[tuple[float, str]]]:
     for path in paths:
         script: list[tuple[float, str]] = []
         at = chance.uniform(0.0, 30.0)
+        if path == "asks":
+            script.append((chance.uniform(0.0, 60.0), "answer"))
         if path == "signalled" or chance.random() < 0.2:
             script.append((at, "signal"))
         if chance.random() < 0.25:
@@ -46,6 +48,11 @@ async def _signal(execution_id: str, number: int, server: Orchestrator) -> None:
     await server.signal(execution_id, "go", {"sent": number})
 
 
+async def _answer(execution_id: str, server: Orchestrator) -> None:
+    """The signal of a wait, with a key: before it waits, while it waits, or at the instant it times out."""
+    await server.signal(execution_id, "answer", {"n": 7}, id="answer")
+
+
 async def follow_script(cluster: Cluster, execution_id: str, script: list[tuple[float, str]]) -> Acknowledged:
     """Send the commands at their times, each until it is acknowledged or rejected."""
     told = Acknowledged()
@@ -58,6 +65,8 @@ async def follow_script(cluster: Cluster, execution_id: str, script: list[tuple[
             await cluster.control(lambda server: server.resume(execution_id))
         elif word == "cancel":
             told.cancelled = await cluster.control(lambda server: server.cancel(execution_id))
+        elif word == "answer":
+            await cluster.control(partial(_answer, execution_id))
         else:
             if await cluster.control(partial(_signal, execution_id, number)):
                 told.signals.append(number)

@@ -1,9 +1,11 @@
 """Triggers and deliveries, on every back end."""
 
 import asyncio
+import time
 
 import pytest
 
+from noetl.runtime.clock import RealClock, ShiftedClock
 from noetl.storage.cluster.postgres import PostgresCluster
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.sqlite.database_file import SqliteFile
@@ -92,6 +94,28 @@ def test_one_server_holds_a_leader_lease_until_it_leaves_or_stops(database: str)
             await one.leave()
             assert await two.acquire_leadership("timers", 0) is True
             await asyncio.sleep(0.01)
+            assert await one.acquire_leadership("timers", 60) is True
+        finally:
+            await opened.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("hours", [1.0, -1.0])
+def test_a_server_with_a_wrong_clock_performs_no_task_for_the_others(database: str, hours: float, caplog) -> None:
+    async def scenario() -> None:
+        opened = PostgresDatabase(database)
+        wrong = [3600 * hours]
+        try:
+            one = PostgresCluster(opened, "one", clock=lambda: time.time() + wrong[0])
+            await one.join()
+            clock = ShiftedClock(RealClock(), lambda: one.skew - wrong[0])
+            assert abs(one.skew - wrong[0]) < 1.0 and abs(clock.now() - time.time()) < 1.0
+            assert await one.acquire_leadership("timers", 60) is False
+            assert await one.acquire_turn("housekeeping", 60) is False
+            assert "it starts no schedules" in caplog.text
+            wrong[0] = 0.0
+            await one.beat()
             assert await one.acquire_leadership("timers", 60) is True
         finally:
             await opened.close()

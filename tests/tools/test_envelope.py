@@ -30,6 +30,8 @@ CASES: dict[str, tuple[str | None, str, str]] = {
     "transfer": ("data: [{a: 1}], targets: [{kind: file, path: t.json}]", "data: 5, targets: [{kind: file, path: t.json}]", "schema"),
     "object": ("action: list, uri: .", "uri: nope.json", "not_found"),
     "nats": (None, "action: kv_get, bucket: b, key: k, url: 'nats://127.0.0.1:1'", "connection"),
+    "mail": (None, "auth: {host: 127.0.0.1, port: 1, from: b@example.com}, to: a@example.com, subject: s, text: t", "connection"),
+    "wait": ("for: 0.01s", "signal: never, timeout: 0.05s", "timeout"),
     "workbook": ("block: fine", "block: broken", "python"),
 }  # fmt: skip
 

@@ -76,7 +76,13 @@ class Backend(Protocol):
         """Continue a paused execution."""
 
     async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
-        """Merge a payload into ctx."""
+        """Answer a wait, or merge a payload into ctx."""
+
+    async def compare(self, execution_id: str, other: str) -> Document:
+        """What differs between two executions."""
+
+    async def inbox(self) -> list[Document]:
+        """The waits that a signal answers."""
 
     async def check(self, text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> list[Diagnostic]:
         """All problems of a playbook's text; diagnostics name `file`."""

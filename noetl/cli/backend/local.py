@@ -120,7 +120,28 @@ class LocalBackend:
         return await self._changed(execution_id, self._orchestrator.resume(execution_id, reason))
 
     async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
-        return await self._changed(execution_id, self._orchestrator.signal(execution_id, name, payload))
+        return await self._changed(execution_id, self._orchestrator.signal(execution_id, name, payload, by=user_name()))
+
+    async def plan_rerun(self, execution_id: str, fields: Mapping[str, Any]) -> Document:
+        """What a rerun would do."""
+        from noetl.server.orchestrator.submissions import RerunRequest
+
+        plan = await self._orchestrator.plan_rerun(RerunRequest(execution_id, **fields))
+        return msgspec.structs.asdict(plan)
+
+    async def compare(self, execution_id: str, other: str) -> Document:
+        return await self._orchestrator.compare(execution_id, other)
+
+    async def inbox(self) -> list[Document]:
+        from noetl.server.read_models.documents import inbox_document
+
+        found: list[Document] = []
+        before: str | None = None
+        while True:
+            entries, before = await self._orchestrator.inbox(before, PAGE_SIZE)
+            found += map(inbox_document, entries)
+            if before is None:
+                return found
 
     async def check(self, text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> list[Diagnostic]:
         from noetl.core.language.compile import compile_playbook
@@ -280,3 +301,13 @@ class LocalBackend:
         if limits is None:
             raise RequestRefused("this store does not support limits")
         return limits
+
+
+def user_name() -> str:
+    """The user of this process, recorded as the sender of signals."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no entry in the password database
+        return AUTHOR

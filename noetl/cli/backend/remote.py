@@ -59,6 +59,8 @@ class RemoteBackend:
     pause = _call(Client.pause)
     resume = _call(Client.resume)
     signal = _call(Client.signal)
+    inbox = _list(Client.inbox)
+    compare = _call(Client.compare)
     register = _call(Client.register)
     add_bundle = _call(Client.add_bundle)
     bundle = _call(Client.bundle)

@@ -87,15 +87,19 @@ async def _resume_locally(execution_id: str, reason: str, timeout: float | None,
 
 @click.command()
 @id_argument
-@click.option("--payload", metavar="JSON|@FILE", help="Merged into the execution's ctx; @- is stdin.")
-@click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of ctx, read as YAML.")
-@click.option("--name", default="", help="Name of the signal in the log.")
+@click.option("--payload", metavar="JSON|@FILE", help="The data of the signal; @- is stdin.")
+@click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the data, read as YAML.")
+@click.option("--name", default="", help="Name of the signal: that of the wait that it answers.")
 @with_target
 @json_options
 def signal(
     execution_id: str, payload: str | None, sets: tuple[str, ...], name: str, target: Target, as_json: bool
 ) -> None:
-    """Send values to an execution: they are merged into its ctx, which may open a closed gate."""
+    """Answer a wait of an execution, or send values to its ctx.
+
+    A signal with the name of a `wait` task is the answer to it; if nothing waits for it yet, it is kept until then.
+    `noetl inbox` lists the open waits. Any other signal is merged into ctx, which may open a closed gate.
+    """
     from noetl.cli.inputs import read_payload
 
     given = read_payload(payload, sets)

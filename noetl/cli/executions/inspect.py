@@ -29,6 +29,8 @@ STATUS_STYLES = {
     "paused": "yellow",
 }
 
+_ORIGINS = (("rerun_of", "rerun of"), ("forked_from", "fork of"))
+
 id_argument = click.argument("execution_id", metavar="ID")
 
 
@@ -95,6 +97,7 @@ def status(execution_id: str, target: Target, as_json: bool) -> None:
     rows.append(("took" if found["ended_at"] else "runs for", _between(found) or "-"))
     if found["error"]:
         rows.append(("error", f"{found['error']['kind']}: {found['error']['message']}"))
+    rows += [(text, found[name]) for name, text in _ORIGINS if found.get(name)]
     if found.get("compensation"):
         rows.append(("compensation", ", ".join(f"{count} {what}" for what, count in found["compensation"].items())))
     rows += [("waits", text) for text in found["waits_for"]]
@@ -205,6 +208,8 @@ def why(execution_id: str, target: Target, as_json: bool) -> None:
     for title, lines in (("because", found["because"]), ("path", found["way"])):
         if lines:
             terminal.data(f"\n{title}")
+        if title == "path" and found.get("way_omitted"):
+            terminal.data(f"  ... (`noetl events {found['execution_id']}` prints the whole log)")
         for line in lines:
             terminal.data(f"  {line}")
 

@@ -5,6 +5,7 @@ A kind registers itself with `resource_kind`; nothing else knows the kinds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -68,7 +69,9 @@ def read_resources(files: Iterable[Path], root: Path) -> list[Resource]:
     for file in files:
         where = file.relative_to(root).as_posix()
         try:
-            documents = [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each is not None]
+            documents = [
+                each for each in yaml.load_all(file.read_text(encoding="utf-8"), _loader()) if each is not None
+            ]
         except (yaml.YAMLError, UnicodeDecodeError) as problem:
             raise RequestRefused(f"{where} is not valid YAML: {' '.join(str(problem).split())}") from None
         for document in documents:
@@ -78,6 +81,22 @@ def read_resources(files: Iterable[Path], root: Path) -> list[Resource]:
                 raise RequestRefused(f"{where}: {resource.kind} {resource.name!r} is also in {found[key].where}")
             found[key] = resource
     return list(found.values())
+
+
+def _loader() -> Any:
+    """A safe loader whose only booleans are true and false, as in playbooks: `on` is a name."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML 1.2 booleans."""
+
+    resolvers = {
+        first: [each for each in known if each[0] != "tag:yaml.org,2002:bool"]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.yaml_implicit_resolvers = resolvers
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
+    return Loader
 
 
 def _read(document: Any, where: str) -> Resource:

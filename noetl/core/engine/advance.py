@@ -54,6 +54,7 @@ from noetl.core.model.events import (
     ExecutionResumed,
     IterationDone,
     IterationFailed,
+    IterationsKept,
     LoopDone,
     LoopStarted,
     NextEvaluated,
@@ -290,7 +291,7 @@ class _Advance(Struct, eq=False, gc=False):
         self.queued[run_id] = None
 
     def _on_loop_progress(self, event: Any) -> None:
-        path = event.path if type(event) is LoopStarted else event.path[:-1]
+        path = event.path[:-1] if type(event) in (IterationDone, IterationFailed) else event.path
         self.loops[event.step_run_id, path] = None
 
     def _on_resumed(self, event: Any) -> None:
@@ -359,6 +360,7 @@ _FOLLOW_UPS: dict[type[Event], Any] = {
     ChildStarted: _Advance._on_child_event,
     ChildFinished: _Advance._on_child_event,
     LoopStarted: _Advance._on_loop_progress,
+    IterationsKept: _Advance._on_loop_progress,
     IterationDone: _Advance._on_loop_progress,
     IterationFailed: _Advance._on_loop_progress,
     ExecutionResumed: _Advance._on_resumed,

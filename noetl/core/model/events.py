@@ -57,14 +57,46 @@ class Parent(Struct, frozen=True, omit_defaults=True):
     depth: int = 1
 
 
+class KeptIteration(Struct, frozen=True, omit_defaults=True):
+    """An iteration of an earlier execution whose result is kept."""
+
+    index: int
+    output: Outcome
+    step_patch: dict[str, Any] = field(default_factory=dict)
+    skipped: bool = False
+    contributions: dict[str, Any] = field(default_factory=dict)  # writes to reduced keys
+
+
+class KeptLoop(Struct, frozen=True, omit_defaults=True):
+    """The finished iterations of a loop of an earlier execution; each is kept if its element is the same."""
+
+    path: IterationPath = ()
+    items: tuple[Any, ...] | None = None
+    sha256: str | None = None  # of a stored collection
+    done: tuple[KeptIteration, ...] = ()
+
+
+class KeptToken(Struct, frozen=True, omit_defaults=True):
+    """A token that an earlier execution had at a step."""
+
+    step: str
+    args: dict[str, Any] = field(default_factory=dict)
+    origin: str | None = None
+
+
 class RerunSource(Struct, frozen=True, omit_defaults=True):
-    """What a rerun reuses of an earlier execution."""
+    """What a rerun or a fork reuses of an earlier execution."""
 
     execution_id: str
     from_step: str | None = None
     results: dict[str, Outcome] = field(default_factory=dict)
     ctx: dict[str, Any] = field(default_factory=dict)
     args: dict[str, Any] = field(default_factory=dict)  # of the token that enters `from_step`
+    at: int | None = None  # seq up to which the earlier log is reused; None: `from_step` decides
+    mode: Literal["rerun", "failed", "fork"] = "rerun"
+    tokens: tuple[KeptToken, ...] = ()  # instead of one token at the entry step
+    task_results: dict[str, dict[str, Outcome]] = field(default_factory=dict)  # of composite steps
+    loops: dict[str, tuple[KeptLoop, ...]] = field(default_factory=dict)  # by step
 
 
 class ExecutionRequested(Event, frozen=True, omit_defaults=True):
@@ -365,6 +397,18 @@ class LoopStarted(Event, frozen=True, omit_defaults=True):
     keyed: bool = False  # the collection was a mapping
 
 
+class IterationsKept(Event, frozen=True, omit_defaults=True):
+    """Iterations of a loop have the results of an earlier execution (`kept` of the request), and do not run."""
+
+    NAME = "loop.iterations.kept"
+    ENTITY = "loop"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    indices: tuple[int, ...]
+    path: IterationPath = ()
+
+
 class IterationStarted(Event, frozen=True, omit_defaults=True):
     """An iteration was leased to a worker."""
 
@@ -630,7 +674,7 @@ BODIES: dict[tuple[str, int], type[Event]] = {
         ExecutionRequested, RequestEvaluated, WorkflowStarted, ExecutionPaused, ExecutionResumed,
         SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
         PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
-        StepSkipped, NextEvaluated, LoopStarted, IterationStarted, IterationDone, IterationFailed,
+        StepSkipped, NextEvaluated, LoopStarted, IterationsKept, IterationStarted, IterationDone, IterationFailed,
         CompensationStarted, CompensationDone, CompensationFailed,
         OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
         WaitStarted, WaitFinished, WorkerLost, ReportRefused,

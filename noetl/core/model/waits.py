@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -33,3 +35,11 @@ class InboxEntry(Struct, frozen=True):
     since: float
     due: float | None  # when it times out or ends by itself
     iteration: tuple[int, ...] = ()
+
+
+def answer_command(execution_id: str, signal: str, form: Any, options: str = "") -> str:
+    """The command that answers a wait, with a `--set` for every required field of its form."""
+    required = form.get("required") if isinstance(form, Mapping) else None
+    fields = [str(each) for each in required] if isinstance(required, list | tuple) else []
+    command = f"noetl signal {execution_id} --name {shlex.quote(signal)}{options}"
+    return " ".join([command, *(f"--set {field}=VALUE" for field in fields)])

@@ -23,6 +23,7 @@ from noetl.server.http.routes import (
     execute,
     executions,
     health,
+    inbox,
     limits,
     notifications,
     operations,
@@ -59,7 +60,7 @@ def create_app(
         openapi_url=None,  # replaced by a route that requires a token
     )
     for module in (
-        executions, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
+        executions, inbox, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
         webhooks, triggers, notifications, limits, results, schemas, session, health, operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)

@@ -13,6 +13,7 @@ from starlette.types import Scope
 from noetl.core.model.roles import Role
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.tasks import cancel
+from noetl.server.answer_links import AnswerLinks
 from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
 from noetl.server.notifications.notifier import Notifier
@@ -40,6 +41,7 @@ class AppState(Struct):
     deliveries: Deliveries
     resources: TriggerResources
     notifier: Notifier
+    answer_links: AnswerLinks
     version: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_future: asyncio.Task[Any] | None = None  # see `stop_signal`

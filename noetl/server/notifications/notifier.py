@@ -20,7 +20,9 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.events import instant
+from noetl.core.model.playbook import Playbook
 from noetl.errors import NoetlError, NotFound, StoreUnavailable, TemplateError
+from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.notifications.channels import Channels, NotSent
@@ -40,6 +42,7 @@ LEADER_ROLE, LEADER_SECONDS = "notifications", 10.0
 RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 3600.0, 3600.0, 3600.0)
 MAX_GROUP = 1000  # occurrences in one message
 SHOWN = 20  # of them listed
+OCCURRENCE_OF = {"failed": "failed", "waiting": "waiting", "success": "recovered"}  # by status
 RULES_SECONDS = 1.0  # how long the rules are cached
 
 
@@ -80,7 +83,8 @@ class Notifier:
 
     async def status_changed(self, execution: ExecutionSummary) -> None:
         """An execution has ended or waits: record what rules want to know of it. Children are part of their caller."""
-        if execution.parent is not None:
+        wanted = {on for rule in await self._rules() for on in rule.on}
+        if execution.parent is not None or OCCURRENCE_OF.get(execution.status) not in wanted:
             return
         incident = await self._incident_of(execution)
         if incident is not None:
@@ -90,8 +94,9 @@ class Notifier:
         """A trigger could not start an execution or receive anything."""
         title = f"{trigger.KIND} {trigger.name} does not work: {problem}"
         details = {"trigger": f"{trigger.KIND}/{trigger.name}", "problem": problem}
+        labels = await self._trigger_labels(trigger)
         await self.report(
-            Incident("dead_trigger", f"dead:{key}", trigger.path, self._clock.now(), title, trigger.labels, details)
+            Incident("dead_trigger", f"dead:{key}", trigger.path, self._clock.now(), title, labels, details)
         )
 
     async def report(self, incident: Incident) -> int:
@@ -165,6 +170,7 @@ class Notifier:
             await self._retry(rule, rows, str(problem))
             return
         log.info("notification rule %s sent %d occurrences", name, len(rows))
+        metrics.NOTIFICATIONS.add(len(rows), "sent")
         for row in rows:
             await self._outbox.save(_with(row, status="sent", due=None, answer=answer, sent_at=self._clock.now()))
 
@@ -178,6 +184,7 @@ class Notifier:
         for row in rows:
             attempts = msgspec.json.decode(row.data, type=_Row).attempts + 1
             if attempts > len(RETRY_SECONDS):
+                metrics.NOTIFICATIONS.add(1, "failed")
                 log.error("notification rule %s gives up after %d attempts: %s", rule.name, attempts, problem)
                 await self._outbox.save(_with(row, status="failed", due=None, error=problem, attempts=attempts))
                 continue
@@ -227,9 +234,7 @@ class Notifier:
 
     async def _labels(self, execution: ExecutionSummary) -> dict[str, str]:
         """The labels of the playbook, and those of the trigger that started the execution."""
-        playbook = await self._orchestrator.catalog.load(execution.playbook)
-        given = playbook.metadata.get("labels")
-        labels = {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
+        labels = _labels(await self._orchestrator.catalog.load(execution.playbook))
         delivery = await self._outbox.by_key(execution.key) if execution.key else None
         if delivery is not None and delivery.kind in self._triggers.kinds:
             try:
@@ -237,6 +242,17 @@ class Notifier:
             except NotFound:
                 pass  # it was removed
         return labels
+
+    async def _trigger_labels(self, trigger: Trigger) -> dict[str, str]:
+        """The labels of a trigger and of the playbook that it starts, if that exists."""
+        catalog = self._orchestrator.catalog
+        try:
+            source = await catalog.find(trigger.path, trigger.version)
+            return _labels(await catalog.compile(source, legacy=True)) | trigger.labels
+        except StoreUnavailable:
+            raise
+        except NoetlError:
+            return trigger.labels
 
     async def _check_deadlines(self, name: str) -> None:
         """Report the ticks of a schedule whose executions have not succeeded by the deadline."""
@@ -251,13 +267,13 @@ class Notifier:
             if not isinstance(schedule, Schedule) or in_time:
                 await self._outbox.save(msgspec.structs.replace(row, status="skipped", due=None))
                 continue
-            await self.report(self._late(schedule, tick, execution, row.key))
+            await self.report(await self._late(schedule, tick, execution, row.key))
             changed = msgspec.structs.replace(
                 row, status="sent", due=None, execution_id=execution.execution_id if execution else None
             )
             await self._outbox.save(changed)
 
-    def _late(self, schedule: Schedule, tick: float, execution: ExecutionSummary | None, key: str) -> Incident:
+    async def _late(self, schedule: Schedule, tick: float, execution: ExecutionSummary | None, key: str) -> Incident:
         state = f"execution {execution.execution_id} is {execution.status}" if execution else "it has not started"
         if execution is not None and execution.status in FINAL:
             state = f"execution {execution.execution_id} ended as {execution.status}"
@@ -268,7 +284,8 @@ class Notifier:
             "deadline": instant(tick + (schedule.deadline or 0.0)),
             "execution_id": execution.execution_id if execution else None,
         }
-        return Incident("late", key, schedule.path, self._clock.now(), title, schedule.labels, details)
+        labels = await self._trigger_labels(schedule)
+        return Incident("late", key, schedule.path, self._clock.now(), title, labels, details)
 
     # ── internals ───────────────────────────────────────────────────────────────────────
 
@@ -299,6 +316,11 @@ def _with(row: Delivery, *, status: Any = "pending", due: float | None, **docume
     if status == "sent":
         data.pop("error", None)
     return msgspec.structs.replace(row, status=status, due=due, data=msgspec.json.encode(data))
+
+
+def _labels(playbook: Playbook) -> dict[str, str]:
+    given = playbook.metadata.get("labels")
+    return {str(name): str(value) for name, value in given.items()} if isinstance(given, Mapping) else {}
 
 
 def _id(key: str) -> str:

@@ -35,12 +35,13 @@ from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
-from noetl.server.read_models.summaries import project
+from noetl.server.read_models.summaries import Progress, project
 from noetl.storage.ports.events import Append, EventStore, ExecutionSummary
 
 MAX_CONFLICTS = 50  # consecutive conflicting appends before a decision is abandoned
 PAGE = 5_000  # events per read when a log is folded
 SNAPSHOT_EVENTS = 20_000  # events before the first snapshot, and at least between two of them
+SNAPSHOT_BYTES_PER_EVENT = 100  # bytes of snapshots that are written per event, at most
 
 
 class StatusWatch(Struct):
@@ -98,6 +99,7 @@ class ExecutionActor:
         self._dependencies = dependencies
         self._host = host
         self._snapshot_at = SNAPSHOT_EVENTS
+        self._progress: Progress | None = None  # the step table of an execution that began here
         self._inbox: list[tuple[Command, ReplyFuture]] = []
         self._woken = False
         self._loop: asyncio.Task[None] | None = None
@@ -128,7 +130,7 @@ class ExecutionActor:
         """The cached state, folded from the log if there is none; NotFound when there is no such execution."""
         if self.state is None:
             self.state, self.summary = await load_state(self._dependencies, self.id)
-            self._snapshot_at = _next_snapshot(self.state.seq)
+            self._snapshot_at = self.state.seq + SNAPSHOT_EVENTS
         return self.state
 
     async def refresh(self) -> State:
@@ -147,6 +149,7 @@ class ExecutionActor:
         while True:
             self.state = begin(playbook, self.id)
             self.summary = row
+            self._progress = Progress()
             try:
                 return await self._decide([command], full)
             except LimitReached as reached:
@@ -156,6 +159,7 @@ class ExecutionActor:
         """Drop the cached state."""
         self.state = None
         self.summary = None
+        self._progress = None
 
     def trace(self, active: tracing.Tracing) -> None:
         """Record the span of an ended execution."""
@@ -227,7 +231,10 @@ class ExecutionActor:
             decision = await self._advance(state, all_commands, capacity)
             if decision.events:
                 self.summary = await self._append(state, before, summary, decision, capacity)
-                if state.seq >= self._snapshot_at:
+                if self._progress is not None:
+                    for recorded in decision.events:
+                        self._progress.apply(recorded)
+                if state.seq >= self._snapshot_at or (state.finished and state.seq > SNAPSHOT_EVENTS):
                     await self._snapshot(state)
             elif self._dependencies.shared and await self._is_behind(before):
                 # A rejection is valid only for the current log, and another process has appended.
@@ -304,19 +311,21 @@ class ExecutionActor:
         return found is None or found.seq != seq
 
     async def _snapshot(self, state: State) -> None:
-        """Store the folded state, so that a long log is not folded from its beginning again."""
-        from noetl.core.engine.snapshot import encode_state
+        """Store the folded state and the step table, so that a long log is not folded from its beginning again.
 
-        self._snapshot_at = _next_snapshot(state.seq)
+        The interval grows with the size of the snapshot, so that all snapshots cost a constant share."""
+        from noetl.core.engine.snapshot import encode_state
+        from noetl.server.read_models.step_table import read_progress
+        from noetl.server.read_models.stored_snapshot import pack
+
         try:
-            await self._dependencies.store.save_snapshot(self.id, state.seq, encode_state(state))
+            if self._progress is None or self._progress.seq != state.seq:
+                self._progress = await read_progress(self._dependencies.store, self.id, state.seq)
+            data = pack(encode_state(state), self._progress)
+            self._snapshot_at = state.seq + max(SNAPSHOT_EVENTS, len(data) // SNAPSHOT_BYTES_PER_EVENT)
+            await self._dependencies.store.save_snapshot(self.id, state.seq, data)
         except StoreUnavailable:
             return  # a snapshot only saves time; the next append reports an unreachable store
-
-
-def _next_snapshot(seq: int) -> int:
-    """Intervals grow with the log, so that all snapshots together cost a constant share."""
-    return max(seq + SNAPSHOT_EVENTS, seq + seq // 4)
 
 
 async def load_state(
@@ -359,8 +368,9 @@ async def _from_snapshot(
     if snapshot is None or snapshot[0] > end:
         return None
     from noetl.core.engine.snapshot import decode_state
+    from noetl.server.read_models.stored_snapshot import state_part
 
     try:
-        return decode_state(playbook, snapshot[1])
+        return decode_state(playbook, state_part(snapshot[1]))
     except CorruptLog:
         return None  # written by another version; the log is authoritative

@@ -22,7 +22,8 @@ from noetl.core.engine.commands import CancelExecution, Command, PauseExecution,
 from noetl.core.engine.state import State
 from noetl.core.engine.views.open_waits import inbox_entries
 from noetl.core.engine.views.waiting import Finding, waiting_reasons
-from noetl.core.model.events import Recorded
+from noetl.core.model.events import Recorded, RerunSource
+from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.waits import InboxEntry
 from noetl.errors import Conflict, NotFound, RequestRefused, RoleRequired
@@ -35,9 +36,10 @@ from noetl.server.orchestrator.effect_handler import EffectHandler, EndNotifier
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state, load_states
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
-from noetl.server.orchestrator.rerun import rerun_source
+from noetl.server.orchestrator.rerun import RerunPlan, failed_source, fork_source, step_source
+from noetl.server.orchestrator.rerun import plan as plan_of
 from noetl.server.orchestrator.schema_registry import SchemaRegistry
-from noetl.server.orchestrator.submissions import Submission
+from noetl.server.orchestrator.submissions import RerunRequest, Submission
 from noetl.server.read_models.step_table import StepTables
 from noetl.server.read_models.summaries import Progress
 from noetl.storage.ports.events import ExecutionFilter, ExecutionSummary, SharedLogs
@@ -162,40 +164,47 @@ class Orchestrator:
             entries += inbox_entries(states.get(execution_id) or await self.state(execution_id))
         return entries, page[-1] if len(found) > limit else None
 
-    async def rerun(
-        self,
-        execution_id: str,
-        from_step: str | None = None,
-        *,
-        payload: Mapping[str, Any] | None = None,
-        changes: Mapping[str, Any] | None = None,
-        version: int | str | None = None,
-        key: str | None = None,
-    ) -> str:
-        """Run the same playbook again; with `from_step` start there and reuse the results of earlier steps.
+    async def rerun(self, request: RerunRequest, *, key: str | None = None, by: str | None = None) -> str:
+        """Run the playbook of an execution again, or from a point of its log; return the id of the new execution."""
+        submission, _ = await self._rerun(request)
+        return await self.submit(structs.replace(submission, key=key, requested_by=by))
 
-        `payload` replaces the payload of the request, `changes` replaces some of its keys. `version` is a version of
-        the playbook in the catalog instead of the one that ran, or `latest`."""
-        state = await self.state(execution_id)
-        request = state.request
-        assert request is not None
-        if version is None:
-            source = await self.catalog.source(request.playbook)
+    async def plan_rerun(self, request: RerunRequest) -> RerunPlan:
+        """What a rerun would do; nothing is started."""
+        return (await self._rerun(request))[1]
+
+    async def _rerun(self, request: RerunRequest) -> tuple[Submission, RerunPlan]:
+        state = await self.state(request.execution_id)
+        earlier = state.request
+        assert earlier is not None
+        source = structs.replace(await self.catalog.source(earlier.playbook), version=earlier.version)
+        if request.version is not None:
+            registered = await self.catalog.registered(state.playbook.path)
+            if registered is None and request.version == "latest" and source.file:
+                source = await self.catalog.find(source.file)  # the file as it is now
+            else:
+                source = await self.catalog.find(state.playbook.path, request.version)
+        playbook = await self.catalog.compile(source, legacy=True)
+        if request.at is not None:
+            kept = await fork_source(self.actors, state, request.at)
+        elif request.failed:
+            kept = await failed_source(self.actors, state)
+        elif request.from_step is not None:
+            kept = await step_source(self.actors, state, request.from_step)
         else:
-            source = await self.catalog.find(request.path, version)
-        return await self.submit(
-            Submission(
-                text=source.text,
-                file=source.file,
-                version=request.version if version is None else source.version,
-                payload={**(request.payload if payload is None else payload), **(changes or {})},
-                entry_step=from_step or request.entry_step,
-                return_step=request.return_step,
-                key=key,
-                rerun=await rerun_source(self.actors, state, from_step) if from_step else None,
-                legacy=True,
-            )
-        )
+            kept = RerunSource(state.execution_id)
+        kept, plan = plan_of(kept, state, playbook, source.version)
+        payload = {**(earlier.payload if request.payload is None else request.payload), **request.changes}
+        return Submission(
+            text=source.text,
+            file=source.file,
+            version=source.version,
+            payload=deep_merge(payload, request.merge),
+            entry_step=None if kept.tokens else kept.from_step or earlier.entry_step,
+            return_step=earlier.return_step if earlier.return_step in playbook.steps_by_name else None,
+            rerun=kept,
+            legacy=True,
+        ), plan
 
     # ── queries ─────────────────────────────────────────────────────────────────────────
 
@@ -242,10 +251,10 @@ class Orchestrator:
 
     async def explain(self, execution_id: str) -> Explanation:
         """A summary sentence, its reasons, and the path of the tokens; those of the child that made it fail too."""
-        from noetl.server.read_models.explain import explain, failed_child
+        from noetl.server.read_models.explain import MAX_EVENTS, explain, failed_child
 
         state = await self.state(execution_id)
-        log = await self.events(execution_id)
+        log = await self.events(execution_id, max(0, state.seq - MAX_EVENTS), MAX_EVENTS)
         reached = await self.limits.reached(state) if self.limits else None
         explanation = explain(state, log, self.actors.clock.now(), reached)
         child = failed_child(log) if state.finished == "failed" else None
@@ -257,6 +266,13 @@ class Orchestrator:
             return explanation
         reasons = (f"child execution {child}: {reason}" for reason in (below.summary, *below.because))
         return structs.replace(explanation, because=(*explanation.because, *reasons))
+
+    async def compare(self, execution_id: str, other: str) -> dict[str, Any]:
+        """What differs between two executions."""
+        from noetl.server.read_models.compare import compare
+
+        summaries = (await self.summary(execution_id), await self.summary(other))
+        return compare(summaries, (await self.events(execution_id), await self.events(other)))
 
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""

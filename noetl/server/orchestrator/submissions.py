@@ -40,6 +40,23 @@ class Submission(Struct, frozen=True):
     playbook: Playbook | None = None  # `text` compiled with the same modes, if the caller has compiled it
 
 
+class RerunRequest(Struct, frozen=True):
+    """A request to run an execution again: as a whole, from a step, what failed, or from an event of its log (a fork).
+
+    `payload` replaces that of the execution, `changes` replaces some of its keys, and `merge` is merged into it.
+    `version` is another version of the playbook in the catalog (`latest`: the newest); None: the text of the
+    execution."""
+
+    execution_id: str
+    from_step: str | None = None
+    failed: bool = False
+    at: int | None = None
+    version: int | str | None = None
+    payload: dict[str, Any] | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    merge: dict[str, Any] = field(default_factory=dict)
+
+
 async def source_of(submission: Submission, catalog: Catalog) -> Source:
     """The text that a submission contains or names."""
     if submission.text is not None:
@@ -72,8 +89,8 @@ async def is_same_request(submission: Submission, request: ExecutionRequested, c
         return False
 
 
-def _origin(rerun: RerunSource | None) -> tuple[str, str | None] | None:
-    return None if rerun is None else (rerun.execution_id, rerun.from_step)
+def _origin(rerun: RerunSource | None) -> tuple[str, str | None, str, int | None] | None:
+    return None if rerun is None else (rerun.execution_id, rerun.from_step, rerun.mode, rerun.at)
 
 
 async def start_command(

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.events import instant, seconds
+from noetl.core.model.waits import InboxEntry
 from noetl.server.read_models.summaries import Progress, RunResult, StepResult, error_document, output_document
 from noetl.storage.ports.events import ExecutionSummary
 
@@ -34,6 +35,8 @@ class Row(msgspec.Struct, gc=False):
     steps_done: int
     steps_running: int
     seq: int
+    rerun_of: str | None
+    forked_from: str | None
 
 
 def row_of(summary: ExecutionSummary) -> Row:
@@ -55,6 +58,8 @@ def row_of(summary: ExecutionSummary) -> Row:
         summary.steps_done,
         summary.steps_running,
         summary.seq,
+        summary.rerun_of,
+        summary.forked_from,
     )
 
 
@@ -88,6 +93,11 @@ def execution_document(summary: ExecutionSummary, progress: Progress, waits_for:
     }
 
 
+def inbox_document(entry: InboxEntry) -> dict[str, Any]:
+    """A wait that a signal answers."""
+    return {**msgspec.structs.asdict(entry), "since": instant(entry.since), "due": when(entry.due)}
+
+
 def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:
     """The summary of a `summary_document` or `execution_document`."""
     ended, error = document["ended_at"], document["error"]
@@ -104,6 +114,8 @@ def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:
         error=error["message"] if isinstance(error, Mapping) else error,
         steps_done=document["steps_done"],
         steps_running=document["steps_running"],
+        rerun_of=document.get("rerun_of"),
+        forked_from=document.get("forked_from"),
     )
 
 

@@ -6,6 +6,7 @@ that applied to outcomes, and what the execution waits for.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -17,6 +18,9 @@ from noetl.core.model.ids import iteration_id
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.playbook import Playbook, Step, Task
 
+MAX_EVENTS = 5_000  # of the end of a log, which an explanation reads
+MAX_PATH = 100  # lines of the path of the tokens
+
 
 class Explanation(Struct, frozen=True):
     """`summary` is one sentence, `because` its reasons, `way` the path of the tokens, oldest first."""
@@ -26,29 +30,32 @@ class Explanation(Struct, frozen=True):
     summary: str
     because: tuple[str, ...] = ()
     way: tuple[str, ...] = ()
+    way_omitted: bool = False  # the path has earlier parts that are not listed
 
 
 def explain(
     state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str] | None = None
 ) -> Explanation:
-    """Explain an execution from its folded state and its log at an instant.
+    """Explain an execution from its folded state and its log (or the end of a long one) at an instant.
 
     `reached` are descriptions of the limits that are reached."""
+    path = deque(_path(state.playbook, log), MAX_PATH + 1)
     return Explanation(
         execution_id=state.execution_id,
         status=state.status,
-        summary=_summary(state, log, at),
+        summary=_summary(state, at),
         because=tuple(_because(state, log, at, reached or {})),
-        way=tuple(_path(state.playbook, log)),
+        way=tuple(path)[-MAX_PATH:],
+        way_omitted=len(path) > MAX_PATH or (len(log) > 0 and log[0].seq > 1),
     )
 
 
-def _summary(state: State, log: Sequence[ev.Recorded], at: float) -> str:
+def _summary(state: State, at: float) -> str:
     verbs = {"success": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
     if state.status in verbs:
-        return f"{state.playbook.path} {verbs[state.status]} after {state.at - log[0].at:.2f} s"
+        return f"{state.playbook.path} {verbs[state.status]} after {state.at - state.started_at:.2f} s"
     return (
-        f"{state.playbook.path} is {state.status}; it started {at - log[0].at:.0f} s ago, "
+        f"{state.playbook.path} is {state.status}; it started {at - state.started_at:.0f} s ago, "
         f"the last event was {at - state.at:.0f} s ago"
     )
 

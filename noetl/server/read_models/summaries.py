@@ -56,6 +56,8 @@ def _requested(row: Row, body: ev.ExecutionRequested, recorded: ev.Recorded) -> 
         "started_at": recorded.at,
         "parent": body.parent.execution_id if body.parent else None,
     }
+    if body.rerun is not None:
+        row["forked_from" if body.rerun.mode == "fork" else "rerun_of"] = body.rerun.execution_id
 
 
 def _set_status(status: str) -> Callable[[Row, ev.Event, ev.Recorded], None]:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from noetl.core.model.events import instant
 from noetl.errors import Conflict, NoetlError, NotFound, Overloaded, StoreUnavailable
+from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.orchestrator.service import Orchestrator
@@ -91,9 +92,14 @@ class Deliveries:
         while not await self.store.add(delivery):
             known = await self.store.by_key(delivery.key)
             if known is not None:
-                return known
+                return await self._reopened(known, delivery) if known.status == "failed" else known
             delivery = msgspec.structs.replace(delivery, id=self._next_id(now))
         return delivery
+
+    async def _reopened(self, failed: Delivery, again: Delivery) -> Delivery:
+        """A delivery that could not start and has arrived again: it is tried again."""
+        reopened = msgspec.structs.replace(failed, status="pending", due=again.due, data=again.data)
+        return reopened if await self.store.save(reopened, was="failed") else await self.store.get(failed.id) or failed
 
     async def reject(self, trigger: Trigger, key: str, reason: str, **document: Any) -> Delivery:
         """Record a delivery whose payload cannot be made, as failed."""
@@ -262,7 +268,8 @@ class Deliveries:
         started = msgspec.structs.replace(
             delivery, status="started", due=None, holds=trigger.overlap != "allow", execution_id=execution_id
         )
-        await self.store.save(started)
+        if await self.store.save(started):
+            metrics.DELIVERIES.add(1, trigger.KIND, "started")
         return started
 
     async def _fail(self, trigger: Trigger, delivery: Delivery, reason: str) -> Delivery:
@@ -276,7 +283,8 @@ class Deliveries:
         if reason is not None:
             document["error"] = reason
         ended = msgspec.structs.replace(delivery, status=status, due=None, data=msgspec.json.encode(document))
-        await self.store.save(ended)
+        if await self.store.save(ended):
+            metrics.DELIVERIES.add(1, delivery.kind, status)
         return ended
 
     async def _trigger(self, kind: str, name: str) -> Trigger | None:

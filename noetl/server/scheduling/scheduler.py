@@ -28,6 +28,7 @@ log = logging.getLogger("noetl.schedules")
 POLL_SECONDS = 2.0  # maximum delay until a schedule that another process added is found
 LEADER_ROLE, LEADER_SECONDS = "timers", 5.0
 ON_TIME_SECONDS = 60.0  # a tick that is late by less, as after a restart, is not a missed one
+LATE_SECONDS = 10.0  # if the oldest due tick is late by less, none was missed: of a schedule of seconds several are due
 MAX_TICKS = 1_000  # missed ticks of one schedule
 QUEUED_POLL_SECONDS = 0.5  # maximum delay until a pending delivery starts
 WINDOWS = (3600.0, 86_400.0, 32 * 86_400.0, 1_000 * 86_400.0, float("inf"))
@@ -141,7 +142,7 @@ def _ticks(schedule: Schedule, cron: Cron, now: float) -> list[float]:
 
 def _caught_up(schedule: Schedule, ticks: Sequence[float], now: float) -> list[float]:
     """The ticks that start an execution under the rule `catch_up`."""
-    if schedule.catch_up == "all" or not ticks:
+    if schedule.catch_up == "all" or not ticks or now - ticks[0] <= LATE_SECONDS:
         return list(ticks)
     newest = ticks[-1]
     return [newest] if schedule.catch_up == "last" or now - newest <= ON_TIME_SECONDS else []

@@ -170,6 +170,7 @@ def _reason(of: type[Trigger], problem: str) -> str:
     if missing := re.search(r"missing required field `(\w+)`", reason):
         return f"a trigger of kind {of.KIND} needs {missing[1]}"
     if wrong := re.search(r"Invalid enum value (.*)", reason):
-        choices = get_args(get_type_hints(of).get(where))
+        hint = get_type_hints(of).get(where)
+        choices = [each for inner in (hint, *get_args(hint)) for each in get_args(inner) if isinstance(each, str)]
         return f"{where} is one of {', '.join(choices)}, not {wrong[1]}" if choices else f"{where} is not {wrong[1]}"
     return f"{where or of.KIND}: {reason[:1].lower()}{reason[1:]}"

@@ -3,16 +3,20 @@
 A server without a recent heartbeat is removed by one of the others, which then takes over its executions: the
 DELETE statement decides which server that is. The last heartbeat of each worker, with the runs that it
 named, is stored too, so that a lease granted by one server is not revoked by another
-while the worker is alive. All times are those of the database's clock.
+while the worker is alive. All times are those of the database's clock. Every heartbeat measures how far the clock of
+this server is ahead of it (`skew`); a server with a wrong clock performs no task for the others.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from noetl.core.model.ids import PROCESS_BITS
 from noetl.errors import StoreUnavailable
+from noetl.observability import metrics
 from noetl.storage.ports.cluster import Heartbeat
 from noetl.storage.postgres.database import PostgresDatabase
 
@@ -27,13 +31,26 @@ SCHEMA = (
 
 SERVER_SECONDS = 5.0  # without a heartbeat, after which a server counts as stopped
 SWEEP_SECONDS = 60.0  # between sweeps over all unfinished executions, by one of the servers
+MAX_SKEW = 5.0  # seconds that the clock of a server may differ from that of the database
 TRIES = 100
+
+log = logging.getLogger("noetl.control")
 
 
 class PostgresCluster:
     """`ports.Membership`, `ports.LeaderLease` and `ports.WorkerHeartbeats`."""
 
-    def __init__(self, database: PostgresDatabase, name: str = "", *, server_seconds: float = SERVER_SECONDS) -> None:
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        name: str = "",
+        *,
+        server_seconds: float = SERVER_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.skew = 0.0  # seconds that the clock of this server is ahead of that of the database
+        self._refuses = False
+        self._clock = clock
         self._database = database
         self._name = name
         self._seconds = server_seconds
@@ -46,6 +63,7 @@ class PostgresCluster:
             number = secrets.randbits(PROCESS_BITS)
             if await self._enter(number):
                 self._number = number
+                await self._measure_skew()
                 return number
         raise StoreUnavailable(f"no free server number after {TRIES} tries")
 
@@ -60,6 +78,7 @@ class PostgresCluster:
         if row is None:
             await self._enter(self._number)
         self._database.alone = row is not None and row[0] == 0
+        await self._measure_skew()
         died = await self._database.fetch(
             "DELETE FROM noetl_servers WHERE seen < now() - $1 * interval '1 second' RETURNING number", self._seconds
         )
@@ -70,6 +89,8 @@ class PostgresCluster:
 
     async def acquire_turn(self, name: str, seconds: float) -> bool:
         """Acquire a task that runs once per interval in the whole cluster; False if it is not due."""
+        if self._refuses:
+            return False
         turn = await self._database.row(
             "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
             "ON CONFLICT (name) DO UPDATE SET until = excluded.until WHERE d.until < now() RETURNING name",
@@ -88,6 +109,8 @@ class PostgresCluster:
 
     async def acquire_leadership(self, task: str, seconds: float) -> bool:
         """Acquire or renew the lease of a task for some seconds; False if another server holds it."""
+        if self._refuses:
+            return False
         row = await self._database.row(
             "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "
             "ON CONFLICT (name) DO UPDATE SET until = excluded.until, holder = excluded.holder "
@@ -117,6 +140,24 @@ class PostgresCluster:
             _lease_key(run_id, epoch),
         )
         return None if row is None else float(row[0])
+
+    async def _measure_skew(self) -> None:
+        """Compare the clocks; the error is at most half of the time of the query."""
+        before = self._clock()
+        row = await self._database.row("SELECT extract(epoch FROM clock_timestamp())::float8")
+        assert row is not None
+        after = self._clock()
+        self.skew = (before + after) / 2 - float(row[0])
+        wrong = abs(self.skew) > MAX_SKEW + (after - before)
+        if wrong and not self._refuses:
+            log.error(
+                "the clock of this server is %.0f s %s that of the database: it starts no schedules, timers and "
+                "retention until the clock is corrected", abs(self.skew), "ahead of" if self.skew > 0 else "behind",
+            )  # fmt: skip
+        elif self._refuses and not wrong:
+            log.warning("the clock of this server is correct again")
+        self._refuses = wrong
+        metrics.CLOCK_SKEW.value = self.skew
 
     async def _enter(self, number: int) -> bool:
         row = await self._database.row(

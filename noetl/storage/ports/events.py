@@ -29,6 +29,8 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     held: dict[str, int] | None = None  # slots in use by its runs, by limited key (`pool gpu`)
     due: float | None = None  # when a timer continues a waiting execution
     inbox: int = 0  # waits that a signal answers
+    rerun_of: str | None = None  # the execution that it repeats, as a whole or in part
+    forked_from: str | None = None  # the execution of whose log it continues
 
 
 class SlotReservation(Struct, frozen=True, gc=False):

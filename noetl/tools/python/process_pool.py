@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from noetl.errors import NoetlError
+from noetl.runtime.process_marks import marked_environment
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 # The path of this package is on sys.path for the import only: authors' code does not see it.
@@ -182,7 +183,7 @@ class _Process:
                 stdout=out_write,
                 stderr=err_write,
                 pass_fds=(theirs.fileno(),),
-                env=child_environment(),
+                env={**child_environment(), **marked_environment()},
                 start_new_session=True,
             )
         except BaseException:

@@ -1,7 +1,8 @@
 """Runs a program in its own process group, with streamed and bounded output.
 
 A group is stopped with SIGTERM and, after a grace period, with SIGKILL. Background processes of a program are killed
-when the program exits, so no process outlives its task. On Linux the program is killed when the worker exits.
+when the program exits, so no process outlives its task. On Linux the program and all processes that it started are
+killed when the worker exits (`runtime.process_marks`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from noetl.runtime.process_marks import marked_environment
 from noetl.runtime.resources import per_loop
 
 LINE_BYTES = 64 * 1024
@@ -142,7 +144,7 @@ class _ProcessGroup:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=dict(env),
+            env={**env, **marked_environment()},
             cwd=cwd,
             start_new_session=True,
         )

@@ -24,6 +24,16 @@ workflow:
 """
 
 
+WAITING = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: approval, path: tests/approval}
+workflow:
+  - step: start
+    tool: {kind: wait, signal: approve, title: "Pay 250 to Bob?"}
+"""
+
+
 def wait_for(condition: Any, seconds: float = 30.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -91,3 +101,19 @@ def test_only_an_admin_changes_rules(cluster: Cluster):
     assert cluster.ask("PUT", "/api/notifications/chat", {**rule, "on": ["x"]})[0] == 400
     assert cluster.ask("DELETE", "/api/notifications/chat")[0] == 204
     assert cluster.ask("GET", "/api/notifications/chat")[0] == 404
+
+
+def test_a_waiting_execution_is_mailed_with_its_question(cluster: Cluster, noetl):
+    cluster.ask("POST", "/api/catalog/register", {"content": WAITING})
+    with smtp_server() as inbox:
+        cluster.ask("PUT", "/api/credentials/smtp", {"type": "smtp", "data": inbox.fields})
+        rule = {"on": "waiting", "paths": "tests/approval", "group": 0}
+        rule["to"] = {"kind": "mail", "to": "boss@example.com", "credential": "smtp"}
+        assert cluster.ask("PUT", "/api/notifications/boss", rule)[0] == 200
+        started = cluster.ask("POST", "/api/execute", {"path": "tests/approval"})[1]["execution_id"]
+        wait_for(lambda: inbox.messages)
+        assert "tests/approval waits" in inbox.messages[0]["Subject"]
+        assert started in inbox.messages[0].get_content()
+        cluster.ask("POST", f"/api/executions/{started}/cancel", {})
+        cluster.finished(started)
+        assert cluster.ask("DELETE", "/api/notifications/boss")[0] == 204

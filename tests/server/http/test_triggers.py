@@ -187,3 +187,54 @@ def test_kills_of_the_server_lose_and_double_no_message(nats_server, tmp_path: P
         assert len(executions) == messages
     finally:
         cluster.stop()
+
+
+def test_two_servers_on_one_postgres_start_each_message_and_notify_once(nats_server, database, tmp_path: Path):
+    """One of two servers listens; when it is killed, the other one continues."""
+    name = "P" + uuid.uuid4().hex[:10]
+
+    async def send(numbers: range, create: bool = False) -> None:
+        client = await nats.connect(nats_server)
+        try:
+            if create:
+                await client.jetstream().add_stream(name=name, subjects=[f"{name}.>"])
+            for number in numbers:
+                await client.jetstream().publish(f"{name}.x", b'{"n": %d}' % number)
+        finally:
+            await client.close()
+
+    asyncio.run(send(range(0), create=True))
+    servers = [Cluster(tmp_path, NOETL_STORE=database) for _ in range(2)]
+    one, two = servers
+    try:
+        for server in servers:
+            server.start_server()
+        one.ask("POST", "/api/catalog/register", {"content": TEXT})
+        definition = {"path": "tests/load", "url": nats_server, "stream": name, "subject": f"{name}.>", "start": "all"}
+        assert one.ask("PUT", "/api/triggers/nats/stream", definition)[0] == 200
+        following = {
+            "path": "tests/load",
+            "of": "tests/load",
+            "status": ["cancelled"],
+            "payload": {"n": "{{ event.path }}"},
+        }
+        assert two.ask("PUT", "/api/triggers/execution/after", following)[0] == 200
+        asyncio.run(send(range(20)))
+
+        def started(count: int) -> list[dict[str, Any]] | None:
+            found = two.ask("GET", "/api/deliveries?limit=1000&kind=nats&status=started")[1]["items"]
+            return found if len(found) >= count else None
+
+        wait_for(lambda: started(20), 60)
+        assert one.server is not None
+        one.server.send_signal(signal.SIGKILL)
+        one.server.wait()
+        asyncio.run(send(range(20, 40)))
+        found = wait_for(lambda: started(40), 90)
+        assert len(found) == 40 == len({each["execution_id"] for each in found})
+        assert two.ask("POST", f"/api/executions/{found[0]['execution_id']}/cancel", {})[0] < 300
+        (end,) = wait_for(lambda: two.ask("GET", "/api/deliveries?kind=execution&status=started")[1]["items"], 60)
+        assert end["event"]["execution_id"] == found[0]["execution_id"]
+    finally:
+        for server in servers:
+            server.stop()

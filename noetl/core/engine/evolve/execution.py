@@ -46,6 +46,7 @@ def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
             record.outcome = outcome
             record.failed = outcome.status == "error"
             record.finished_at = at
+            record.results = rerun.task_results.get(name, {})
 
 
 def _take_over(state: State, source: CompensationSource, at: float) -> None:
@@ -71,7 +72,11 @@ def _started(state: State, event: WorkflowStarted, at: float) -> None:
         return
     rerun = state.request.rerun if state.request else None
     begun = boundary_event(state, event, None, None)
-    add_token(state, f"t{state.tokens + 1}", event.entry, rerun.args if rerun else {}, None, begun)
+    if rerun is not None and rerun.tokens:
+        for kept in rerun.tokens:
+            add_token(state, f"t{state.tokens + 1}", kept.step, kept.args, None, begun)
+    else:
+        add_token(state, f"t{state.tokens + 1}", event.entry, rerun.args if rerun else {}, None, begun)
 
 
 @applies(ExecutionPaused)

@@ -11,6 +11,7 @@ import msgspec
 from noetl.core.engine.evolve.steps import boundary_event, close_run, lease, mark_started
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
+from noetl.core.engine.handlers.kept_iterations import kept_loop
 from noetl.core.engine.identity import checksum
 from noetl.core.engine.run_orders import items_of
 from noetl.core.engine.state import CHUNK, FAILED, MAX_FAILURES, OK, SKIPPED, Loop, Run, State, StepRun
@@ -18,6 +19,7 @@ from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import (
     IterationDone,
     IterationFailed,
+    IterationsKept,
     IterationStarted,
     LoopDone,
     LoopStarted,
@@ -45,6 +47,17 @@ def _loop_started(state: State, event: LoopStarted, at: float) -> None:
         step_run.loops[path[:-1]].begun += 1
 
 
+def _claim(loop: Loop, index: int) -> None:
+    """An iteration is claimed for the first time."""
+    if index != loop.claimed:
+        loop.ahead.add(index)
+        return
+    loop.claimed += 1
+    while loop.claimed in loop.ahead:
+        loop.ahead.discard(loop.claimed)
+        loop.claimed += 1
+
+
 @applies(IterationStarted)
 def _iteration_started(state: State, event: IterationStarted, at: float) -> None:
     step_run = state.runs[event.step_run_id]
@@ -54,16 +67,34 @@ def _iteration_started(state: State, event: IterationStarted, at: float) -> None
     if run is None:
         run = state.open[run_id] = Run(run_id, step_run, path)
         step_run.open[run_id] = None
-        loop = step_run.loops[path[:-1]]
-        index = path[-1]
-        if index == loop.claimed:
-            loop.claimed += 1
-            while loop.claimed in loop.ahead:
-                loop.ahead.discard(loop.claimed)
-                loop.claimed += 1
-        else:
-            loop.ahead.add(index)
+        _claim(step_run.loops[path[:-1]], path[-1])
     lease(state, run, event.epoch, event.worker)
+
+
+@applies(IterationsKept)
+def _iterations_kept(state: State, event: IterationsKept, at: float) -> None:
+    step_run = state.runs[event.step_run_id]
+    loop = step_run.loops[event.path]
+    kept = kept_loop(state, step_run, loop)
+    assert kept is not None
+    known = {each.index: each for each in kept.done}
+    reducers = state.net.compiled(event.step).reduce
+    for index in event.indices:
+        each = known[index]
+        _claim(loop, index)
+        if each.step_patch:
+            _write_scope(state, step_run, each.step_patch)
+        if each.skipped:
+            loop.skipped += 1
+        else:
+            loop.succeeded += 1
+        contributions = {  # another version of the playbook may have other reducers
+            key: value
+            for key, value in each.contributions.items()
+            if key in reducers and reduce.mismatch(reducers[key], value) is None
+        }
+        parts = _parts_of(state, step_run, None, contributions)
+        _finish(state, loop, index, SKIPPED if each.skipped else OK, _data_of(each.output), parts, 0)
 
 
 @applies(IterationDone, IterationFailed)

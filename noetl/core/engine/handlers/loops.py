@@ -22,6 +22,7 @@ from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_input, at_loop, at_step_set
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.handlers.assignments import MAX_CTX_VALUE, ctx_patch, evaluate_sets
+from noetl.core.engine.handlers.kept_iterations import kept_indices
 from noetl.core.engine.handlers.routing import route
 from noetl.core.engine.state import Loop, State, StepRun
 from noetl.core.model.events import (
@@ -29,6 +30,7 @@ from noetl.core.model.events import (
     Event,
     IterationDone,
     IterationFailed,
+    IterationsKept,
     LoopDone,
     LoopStarted,
     OutputsStored,
@@ -115,6 +117,20 @@ def loop_started(state: State, event: LoopStarted, env: EvaluationContext) -> li
     loop = step_run.loops.get(event.path) if step_run else None
     if step_run is None or loop is None:
         return []
+    kept = kept_indices(state, step_run, loop)
+    if kept:
+        return [IterationsKept(step_run.step.name, step_run.id, kept, loop.path)]
+    return _continue_loop(state, env, loop)
+
+
+def iterations_kept(state: State, event: IterationsKept, env: EvaluationContext) -> list[Event]:
+    """Follow up on kept iterations: the loop continues with the others, or ends."""
+    step_run = state.runs.get(event.step_run_id)
+    loop = step_run.loops.get(event.path) if step_run else None
+    return [] if loop is None else _continue_loop(state, env, loop)
+
+
+def _continue_loop(state: State, env: EvaluationContext, loop: Loop) -> list[Event]:
     if loop.complete:
         return _end_loop(state, env, loop)
     return _begin_inner(state, env, loop)

@@ -5,7 +5,6 @@ For a finished execution it explains what ended it. This is `noetl why`; the sta
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from noetl.core.engine.lease_rules import is_innermost
 from noetl.core.engine.state import Loop, OpenWait, Run, State, StepRun, Token
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
+from noetl.core.model.waits import answer_command
 from noetl.core.templates.template import Compiled, compile_value
 
 Subject = Literal[
@@ -150,17 +150,8 @@ def _wait_finding(state: State, wait: OpenWait, what: str, at: float) -> Finding
     if wait.times_out_at is not None:
         text += f"; it times out {_until(wait.times_out_at, at)}"
     if request.signal is not None:
-        text += f"; answer with `{answer_command(state.execution_id, wait)}`"
+        text += f"; answer with `{answer_command(state.execution_id, request.signal, request.form)}`"
     return Finding("wait", text, wait.key, request.step, wait.at, wait.due)
-
-
-def answer_command(execution_id: str, wait: OpenWait) -> str:
-    """The command that answers a wait, with a `--set` for every required field of its form."""
-    form = wait.request.form
-    required = form.get("required") if isinstance(form, Mapping) else None
-    fields = [str(each) for each in required] if isinstance(required, list | tuple) else []
-    signal = shlex.quote(wait.request.signal or "")
-    return " ".join([f"noetl signal {execution_id} --name {signal}", *(f"--set {field}=VALUE" for field in fields)])
 
 
 def _until(due: float, at: float) -> str:

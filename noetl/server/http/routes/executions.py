@@ -11,13 +11,14 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from noetl.core.model.events import Recorded, envelope
-from noetl.errors import NotFound
+from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of, started_response
 from noetl.server.http.routes.execute import MAX_KEY
 from noetl.server.http.routes.operations import Operations
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
+from noetl.server.orchestrator.submissions import RerunRequest
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
 from noetl.server.read_models.stored_values import state_with_stored_values, with_stored_values
 from noetl.storage.ports.events import ExecutionFilter
@@ -27,6 +28,7 @@ router = APIRouter(tags=["executions"])
 Status = Literal["pending", "running", "waiting", "paused", "success", "failed", "cancelled"]
 
 ExecutionId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id of an execution")]
+OtherId = Annotated[str, Path(pattern=r"^[0-9]{1,19}$", description="decimal id of another execution")]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY)]
 
 
@@ -44,10 +46,11 @@ class ReasonBody(Body):
 
 
 class SignalBody(Body):
-    """A patch of `ctx`."""
+    """Data for a `wait` task, by the name of its signal or the key of the wait; or a patch of `ctx`."""
 
     name: str = Field("", max_length=200)
     payload: dict[str, Any] = {}
+    wait: str = Field("", max_length=500)
 
 
 class RerunBody(Body):
@@ -56,9 +59,23 @@ class RerunBody(Body):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     from_step: str | None = Field(default=None, alias="from")
-    payload: dict[str, Any] | None = Field(default=None, description="replaces the payload of the execution")
-    changes: dict[str, Any] | None = Field(default=None, description="replaces some keys of the payload")
+    failed: bool = False
     version: int | str | None = Field(default=None, description="a version in the catalog, or `latest`")
+    payload: dict[str, Any] | None = Field(default=None, description="replaces the payload of the execution")
+    changes: dict[str, Any] = Field(default={}, description="replaces some keys of the payload")
+    merge: dict[str, Any] = Field(default={}, description="is merged into the payload")
+    dry_run: bool = Field(default=False, description="answer with the plan, and start nothing")
+
+
+class ForkBody(Body):
+    """Options of a fork."""
+
+    at: int = Field(ge=1, le=2**53)
+    version: int | str | None = Field(default=None, description="a version in the catalog, or `latest`")
+    payload: dict[str, Any] | None = Field(default=None, description="replaces the payload of the execution")
+    changes: dict[str, Any] = Field(default={}, description="replaces some keys of the payload")
+    merge: dict[str, Any] = Field(default={}, description="is merged into the payload")
+    dry_run: bool = Field(default=False, description="answer with the plan, and start nothing")
 
 
 @router.get("/api/executions", summary="List executions, newest first")
@@ -192,28 +209,57 @@ async def resume(state: App, _: Operator, execution_id: ExecutionId, body: Reaso
     return await _row(state, execution_id)
 
 
-@router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Patch ctx of an execution")
-async def signal(state: App, _: Operator, execution_id: ExecutionId, body: SignalBody) -> Response:
-    """May open the gate of a parked token."""
-    await state.orchestrator.signal(execution_id, body.name, body.payload)
+@router.post("/api/executions/{execution_id}/signal", status_code=202, summary="Answer a wait, or patch ctx")
+async def signal(state: App, caller: Viewer, execution_id: ExecutionId, body: SignalBody, key: Key = None) -> Response:
+    """A signal with the name of a `wait` task answers it, or is kept until it waits; this requires a role of the wait.
+    Any other signal is merged into `ctx`, which may open a gate; this requires the role operator. Data that does not
+    fit the form of the wait is refused (400). Requests with the same key have one effect."""
+    await state.orchestrator.signal(
+        execution_id, body.name, body.payload, by=caller.name, roles=caller.roles, wait=body.wait, id=key or ""
+    )
     return await _row(state, execution_id)
 
 
-@router.post("/api/executions/{execution_id}/rerun", status_code=202, summary="Run an execution again")
+@router.post(
+    "/api/executions/{execution_id}/rerun",
+    status_code=202,
+    summary="Run an execution again",
+    responses={200: {"description": "The plan (`dry_run`)"}},
+)
 async def rerun(
-    state: App, _: Operator, execution_id: ExecutionId, body: RerunBody | None = None, key: Key = None
+    state: App, caller: Operator, execution_id: ExecutionId, body: RerunBody | None = None, key: Key = None
 ) -> Response:
-    """Starts a new execution; with `from`, the results of earlier steps are reused."""
+    """Starts a new execution. `from`: at this step, with the results of earlier steps. `failed`: at what failed, with
+    the finished iterations of loops. `version`: with another version of the playbook (`latest`: the newest)."""
     body = body or RerunBody()
-    started = await state.orchestrator.rerun(
-        execution_id,
-        body.from_step,
-        payload=body.payload,
-        changes=body.changes,
-        version=body.version,
-        key=f"http:{key}" if key else None,
-    )
-    return started_response(started)
+    if body.failed and body.from_step is not None:
+        raise RequestRefused("give `from` or `failed`, not both")
+    fields = body.model_dump(exclude={"dry_run"})
+    return await _rerun(state, RerunRequest(execution_id, **fields), caller.name, key, dry_run=body.dry_run)
+
+
+@router.post(
+    "/api/executions/{execution_id}/fork",
+    status_code=202,
+    summary="Start an execution from an event of another one",
+    responses={200: {"description": "The plan (`dry_run`)"}},
+)
+async def fork(state: App, caller: Operator, execution_id: ExecutionId, body: ForkBody, key: Key = None) -> Response:
+    """The new execution has the results and the ctx after event `at`; steps that were open then start again."""
+    fields = body.model_dump(exclude={"dry_run"})
+    return await _rerun(state, RerunRequest(execution_id, **fields), caller.name, key, dry_run=body.dry_run)
+
+
+async def _rerun(state: AppState, request: RerunRequest, by: str, key: str | None, *, dry_run: bool) -> Response:
+    if dry_run:
+        return json_response(await state.orchestrator.plan_rerun(request))
+    return started_response(await state.orchestrator.rerun(request, key=f"http:{key}" if key else None, by=by))
+
+
+@router.get("/api/executions/{execution_id}/compare/{other}", summary="Compare two executions")
+async def compare(state: App, _: Viewer, execution_id: ExecutionId, other: OtherId) -> Response:
+    """Version, inputs, durations and outputs per step, and the first event at which they diverge."""
+    return json_response(await state.orchestrator.compare(execution_id, other))
 
 
 async def _row(state: AppState, execution_id: str) -> Response:

@@ -6,6 +6,7 @@ recorded. So a process that stops in between repeats them, and the keys of what 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from noetl.server.read_models.summaries import output_document
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.event_triggers import ExecutionTrigger
 from noetl.storage.ports.events import ExecutionSummary
+
+log = logging.getLogger("noetl.triggers")
 
 PAGE = 100
 MAX_DEPTH = 32  # executions that start each other
@@ -50,12 +53,12 @@ async def process_news(
     total = 0
     while found := await orchestrator.store.news(PAGE):
         for execution in found:
-            if execution.status in FINAL:
-                for trigger in triggers:
-                    if trigger.wants(execution):
-                        await _record(orchestrator, deliveries, trigger, execution)
-            if listener is not None:
-                await listener.status_changed(execution)
+            try:
+                await _process(orchestrator, deliveries, triggers, listener, execution)
+            except StoreUnavailable:
+                raise
+            except NoetlError as problem:  # of this execution alone, such as a damaged log
+                log.error("the end of execution %s could not be processed: %s", execution.execution_id, problem)
         await orchestrator.store.mark_read(found)
         total += len(found)
         if len(found) < PAGE:
@@ -63,6 +66,21 @@ async def process_news(
     if total:
         deliveries.triggers.changed.set()
     return total
+
+
+async def _process(
+    orchestrator: Orchestrator,
+    deliveries: Deliveries,
+    triggers: Sequence[ExecutionTrigger],
+    listener: StatusListener | None,
+    execution: ExecutionSummary,
+) -> None:
+    if execution.status in FINAL:
+        for trigger in triggers:
+            if trigger.wants(execution):
+                await _record(orchestrator, deliveries, trigger, execution)
+    if listener is not None:
+        await listener.status_changed(execution)
 
 
 async def _record(

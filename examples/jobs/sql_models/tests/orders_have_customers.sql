@@ -1,0 +1,1 @@
+SELECT id FROM staging_orders WHERE customer IS NULL;
