@@ -126,8 +126,8 @@ class RerunOptions(ForkOptions, total=False):
     failed: bool
 
 
-class _Submission(msgspec.Struct, kw_only=True):
-    """The body of `POST /api/execute`."""
+class _Submission(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The body of `POST /api/execute`; fields that are not given are left out, for servers that do not know them."""
 
     path: str | None
     payload: dict[str, Any]
@@ -363,8 +363,10 @@ class Operations:
         """Register a new version under the playbook's own path; the same text again is the same version.
 
         `file` is `bundle:DIGEST/PATH` if files travel with the playbook (`add_bundle`)."""
-        body: Document = {"content": content, "strict": strict, "legacy": legacy, "file": file}
-        if origin is not None:
+        body: Document = {"content": content, "strict": strict, "legacy": legacy}
+        if file:
+            body["file"] = file
+        if origin is not None and origin != Origin():
             body["origin"] = msgspec.to_builtins(origin)
         return _stored({**(yield Request("POST", "/api/catalog/register", body)), "content": content})
 

@@ -64,10 +64,11 @@ def completion(shell: str) -> None:
 
 
 @click.command()
-@click.option("--verify", is_flag=True, help="Read every log of the store and check its checksums (slow).")
+@click.option("--verify", is_flag=True, help="Check every table, index, text and log of the store (slow).")
+@click.option("--repair", is_flag=True, help="Rebuild indexes and the summaries that do not match their logs.")
 @with_target
 @json_options
-def doctor(verify: bool, target: Target, as_json: bool) -> int:
+def doctor(verify: bool, repair: bool, target: Target, as_json: bool) -> int:
     """Check this installation.
 
     Checks settings, data folder, secrets, store, results, tools, NATS, server and workers. Exit code 0 if there are
@@ -76,7 +77,8 @@ def doctor(verify: bool, target: Target, as_json: bool) -> int:
     from noetl.cli.doctor.checks import run_checks
     from noetl.cli.doctor.findings import FAILED
 
-    found = run_checks({"server_url": target.server, "token": target.token, "store": target.store}, verify=verify)
+    flags = {"server_url": target.server, "token": target.token, "store": target.store}
+    found = run_checks(flags, verify=verify, repair=repair)
     if as_json:
         terminal.json([{"check": one.name, "status": one.status, "detail": one.detail} for one in found])
     else:

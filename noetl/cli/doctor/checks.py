@@ -22,8 +22,10 @@ FULL_DISK_BYTES = 32 << 20
 SAFE_SQLITE = (3, 51, 3)  # older versions can corrupt a WAL that two processes write at the same time
 
 
-def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False) -> list[Finding]:
-    """Run all checks, in the order of their dependencies; `verify` reads every log."""
+def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False, repair: bool = False) -> list[Finding]:
+    """Run all checks, in the order of their dependencies; `verify` reads every table, index and log.
+
+    `repair` then rebuilds what is derived: indexes, and summaries that do not match their logs."""
     findings = [
         Finding("noetl", OK, f"{__version__}, Python {platform.python_version()}, {platform.platform()}"),
         *_packages(),
@@ -38,13 +40,56 @@ def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False) 
         *_home(settings),
         *environment.secret_files(settings),
         _sqlite(),
+        *_write_ahead_log(settings),  # before the store is opened
         *_store(settings),
     ]
     findings += [*environment.results(settings), *_tools(), *environment.nats(settings)]
     findings += [*environment.processes(settings), *_server(settings)]
-    if verify:
+    if repair:
+        findings += _repaired(settings)
+    if verify or repair:
         findings += _verified(settings)
     return findings
+
+
+def _write_ahead_log(settings: Settings) -> Iterator[Finding]:
+    if not settings.store.startswith("sqlite:"):
+        return
+    from noetl.storage.sqlite.wal_check import lost_frames
+
+    lost = lost_frames(settings.store.removeprefix("sqlite://"))
+    if lost:
+        yield Finding(
+            "write-ahead log",
+            FAILED,
+            f"{settings.store}: {lost} committed pages of the write-ahead log are damaged or missing, so the last "
+            "acknowledged events are lost; restore a backup, or continue without them",
+        )
+
+
+def _repaired(settings: Settings) -> Iterator[Finding]:
+    async def rebuild() -> tuple[int, list[str]]:
+        from noetl.server.lifecycle.log_verifier import repair
+        from noetl.storage.factory import open_stores
+        from noetl.storage.integrity import rebuild_indexes
+
+        events, _ = open_stores(settings.store)
+        try:
+            database = getattr(events, "sql", None)
+            if database is not None:
+                await rebuild_indexes(database)
+            return await repair(events)
+        finally:
+            await events.close()
+
+    try:
+        count, left = asyncio.run(rebuild())
+    except (NoetlError, OSError) as problem:
+        yield Finding("repair", FAILED, f"{without_password(settings.store)}: {problem}")
+        return
+    yield Finding("repair", OK, f"indexes rebuilt, {count} summaries rewritten from their logs")
+    for finding in left:
+        yield Finding("repair", FAILED, f"cannot be repaired, restore a backup: {finding}")
 
 
 def _packages() -> Iterator[Finding]:
@@ -136,21 +181,29 @@ def _orphans(settings: Settings, unfinished: list[str]) -> list[str]:
 
 
 def _verified(settings: Settings) -> Iterator[Finding]:
-    async def read() -> tuple[int, int, list[str]]:
+    async def read() -> tuple[int, int, list[str], list[str]]:
         from noetl.server.lifecycle.log_verifier import verify
         from noetl.storage.factory import open_stores
+        from noetl.storage.integrity import database_problems
 
         events, _ = open_stores(settings.store)
         try:
-            return await verify(events)
+            database = getattr(events, "sql", None)
+            problems = [] if database is None else [each async for each in database_problems(database)]
+            return *await verify(events), problems
         finally:
             await events.close()
 
     try:
-        executions, count, damaged = asyncio.run(read())
+        executions, count, damaged, problems = asyncio.run(read())
     except (NoetlError, OSError) as problem:
         yield Finding("checksums", FAILED, f"{without_password(settings.store)}: {problem}")
         return
+    for found in problems:
+        advice = "; `noetl doctor --repair` rebuilds indexes" if "index" in found else "; restore a backup"
+        yield Finding("integrity", FAILED, f"{found}{advice}")
+    if not problems:
+        yield Finding("integrity", OK, "all tables, indexes and texts are intact")
     if not damaged:
         yield Finding("checksums", OK, f"{count} events of {executions} executions have valid checksums")
     for finding in damaged:

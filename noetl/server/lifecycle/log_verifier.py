@@ -18,15 +18,55 @@ async def verify(store: EventStore) -> tuple[int, int, list[str]]:
     executions = events = 0
     damaged: list[str] = []
     before: str | None = None
+    try:
+        while page := await store.executions(ExecutionFilter(before=before, limit=PAGE)):
+            before = page[-1].execution_id
+            for summary in page:
+                executions += 1
+                try:
+                    events += await _verify_one(store, summary)
+                except CorruptLog as problem:
+                    damaged.append(str(problem))
+    except CorruptLog as problem:  # the list of executions itself
+        damaged.append(str(problem))
+    return executions, events, damaged
+
+
+async def repair(store: EventStore) -> tuple[int, list[str]]:
+    """Rewrite the summaries that do not match their logs; returns how many, and what cannot be repaired.
+
+    A log is authoritative and is never changed."""
+    repaired = 0
+    left: list[str] = []
+    before: str | None = None
     while page := await store.executions(ExecutionFilter(before=before, limit=PAGE)):
         before = page[-1].execution_id
-        for summary in page:
-            executions += 1
+        for listed in page:
             try:
-                events += await _verify_one(store, summary)
+                await _verify_one(store, listed)
             except CorruptLog as problem:
-                damaged.append(str(problem))
-    return executions, events, damaged
+                try:
+                    repaired += await _rewrite(store, listed.execution_id)
+                    await _verify_one(store, listed)
+                except CorruptLog:
+                    left.append(str(problem))
+    return repaired, left
+
+
+async def _rewrite(store: EventStore, execution_id: str) -> bool:
+    """Write the summary of an execution from its log."""
+    rewrite = getattr(store, "rewrite_summary", None)
+    if rewrite is None:
+        return False
+    summary: ExecutionSummary | None = None
+    seq = 0
+    while page := await store.read(execution_id, seq, EVENTS):
+        summary = project(summary, page)
+        seq = page[-1].seq
+    if summary is None:
+        return False
+    await rewrite(msgspec.structs.replace(summary, seq=seq))
+    return True
 
 
 async def _verify_one(store: EventStore, listed: ExecutionSummary) -> int:

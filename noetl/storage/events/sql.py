@@ -6,11 +6,15 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import ClassVar
 
+import msgspec
+
 from noetl.core.model.events import Recorded
 from noetl.core.model.ids import number_at
 from noetl.storage.events.event_rows import (
+    FINAL,
     checksum,
     decode_summary,
+    encode_json,
     has_expired,
     intact,
     listed_summary,
@@ -130,6 +134,21 @@ class SqlEventStore(EventStore):
         await self.sql.execute_many(
             f"UPDATE {self._executions} SET {self.READ} WHERE id = $1 AND seq = $2",
             [(int(each.execution_id), each.seq) for each in executions],
+        )
+
+    async def rewrite_summary(self, summary: ExecutionSummary) -> None:
+        """Replace the row of an execution by what its log says; its idempotency key stays."""
+        number = int(summary.execution_id)
+        row = await self.sql.row(f"SELECT key FROM {self._executions} WHERE id = $1", number)
+        data = encode_json(msgspec.structs.replace(summary, key=row[0] if row else None))
+        await self.sql.execute(
+            f"UPDATE {self._executions} SET seq = $1, data = $2, crc = $3, status = $4, ended = $5 WHERE id = $6",
+            summary.seq,
+            data,
+            checksum(number, summary.seq, data),
+            summary.status,
+            summary.status in FINAL,
+            number,
         )
 
     async def check(self) -> None:

@@ -17,7 +17,7 @@ CONNECTIONS = 4
 class PostgresResults(RelationalResults):
     """A result store in a Postgres database; its tables are created at first use."""
 
-    _SCHEMA = (
+    SCHEMA = (
         "CREATE TABLE IF NOT EXISTS noetl_results (key text PRIMARY KEY, created_at double precision NOT NULL, "
         "expires_at double precision, finished boolean NOT NULL)",
         "CREATE INDEX IF NOT EXISTS noetl_results_expire ON noetl_results (expires_at)",
@@ -70,7 +70,7 @@ class PostgresResults(RelationalResults):
                 await connection.execute("SELECT pg_advisory_xact_lock(7355608001)")  # two processes may start at once
                 cursor = await connection.execute("SELECT to_regclass('noetl_result_parts') IS NULL")
                 if (await cursor.fetchone())[0]:
-                    for part in self._SCHEMA:
+                    for part in self.SCHEMA:
                         await connection.execute(part)
             self._ready = True
 

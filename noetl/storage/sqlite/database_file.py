@@ -42,6 +42,8 @@ Job = Callable[[sqlite3.Connection], T]
 APPLICATION_ID = 0x4E6F4554  # "NoET", in the file's header
 MAX_GROUP = 512  # jobs in one transaction
 PAGE = 4096
+RELEASED_PAGES = 2_000  # returned to the file system in one transaction
+VACUUM_PAGES = 4_000  # free pages of an older file that are worth a VACUUM
 CHECKPOINT_PAGES = 2_000  # WAL pages after which an idle writer checkpoints
 MAX_WAL_PAGES = 16_000  # WAL pages after which a busy writer checkpoints
 TRUNCATE_PAGES = 64_000  # size of the WAL file above which a checkpoint truncates it
@@ -179,6 +181,51 @@ class SqliteFile:
             "ON CONFLICT(name) DO UPDATE SET version = version % 1000000 + 1"
         )
 
+    async def release_space(self) -> int:
+        """Return free pages to the file system, in small transactions; returns the number of bytes."""
+        before = await self._free_pages()
+        mode = await self.row("PRAGMA auto_vacuum")
+        if mode is not None and mode[0] == 0:  # created by an older version: convert it once
+            if before < VACUUM_PAGES:
+                return 0
+            await asyncio.to_thread(self._vacuum)
+        else:
+            left = before
+            while left:
+                await self.write(lambda db: db.execute(f"PRAGMA incremental_vacuum({RELEASED_PAGES})").fetchall())
+                left, previous = await self._free_pages(), left
+                if left >= previous:
+                    break
+        await asyncio.to_thread(self._truncate_wal)
+        return max(0, before - await self._free_pages()) * PAGE
+
+    async def _free_pages(self) -> int:
+        row = await self.row("PRAGMA freelist_count")
+        return 0 if row is None else int(row[0])
+
+    def _vacuum(self) -> None:
+        try:
+            with self._lock:
+                connection = _connect(self.path)
+                try:
+                    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                    connection.execute("VACUUM")
+                finally:
+                    connection.close()
+        except sqlite3.Error as problem:
+            raise store_error(problem, self.path) from problem
+
+    def _truncate_wal(self) -> None:
+        try:
+            with self._lock:
+                connection = _connect(self.path)
+                try:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                finally:
+                    connection.close()
+        except (sqlite3.Error, StoreUnavailable):
+            return  # a reader is active: the next checkpoint truncates it
+
     async def close(self) -> None:
         """Commit all queued jobs, then close the file."""
         if self._closed:
@@ -221,6 +268,7 @@ class SqliteFile:
                 raise StoreUnavailable(
                     f"{self.path} is an SQLite database of another program; choose another file with --store"
                 )
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before the first table
         (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
         if mode != "wal":
             raise StoreUnavailable(

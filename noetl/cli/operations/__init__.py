@@ -1,0 +1,1 @@
+"""`noetl backup`, `noetl restore` and `noetl upgrade`: operation of an installation."""

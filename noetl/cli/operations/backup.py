@@ -1,0 +1,254 @@
+"""`noetl backup` and `noetl restore`: a consistent copy of an installation in one file, and back.
+
+A backup has the event log, catalog, triggers, credentials (encrypted), tokens and stored results on the local disk.
+The master key is not part of it unless asked for: a file with both reveals the credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from noetl import __version__
+from noetl.cli.output.terminal import json_options, terminal
+from noetl.cli.target import load_settings, store_option
+from noetl.errors import Conflict, RequestRefused
+
+if TYPE_CHECKING:
+    from noetl.settings import Settings
+    from noetl.storage.backup.archive import BackupReader, BackupWriter, Manifest
+
+DATABASE = "noetl.db"
+CREDENTIALS = "credentials.db"
+RESULTS = "results/"
+HOME_FILES = ("tokens.json",)
+KEY = "master.key"
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--results/--no-results", default=True, help="Include stored results on the local disk.")
+@click.option("--with-key", is_flag=True, help="Include the master key of credentials; keep the file secret.")
+@store_option
+@json_options
+def backup(file: Path, results: bool, with_key: bool, store: str | None, as_json: bool) -> None:
+    """Write a consistent copy of this installation to FILE; servers and workers may be running.
+
+    The file is read again and verified. Results in an object store or NATS are not copied.
+    """
+    from noetl.storage.backup.archive import BackupReader, BackupWriter
+
+    settings = load_settings(store=store).settings
+    began = time.monotonic()
+    with BackupWriter(file) as writer:
+        manifest = _write(settings, writer, results=results, with_key=with_key)
+        writer.finish(manifest)
+    reader = BackupReader(file)
+    try:
+        size, entries = reader.verify(), len(reader.manifest.entries)
+    finally:
+        reader.close()
+    took = time.monotonic() - began
+    if as_json:
+        document = {"file": str(file), "executions": manifest.executions, "bytes": size, "entries": entries}
+        terminal.json({**document, "versions": manifest.versions})
+        return
+    terminal.data(f"{file}: {manifest.executions} executions, {_megabytes(size)}, verified in {took:.1f} s")
+    if not with_key and (settings.home / KEY).exists():
+        terminal.note(f"the master key {settings.home / KEY} is not in the backup; keep a copy of it in another place")
+
+
+def _write(settings: Settings, writer: BackupWriter, *, results: bool, with_key: bool) -> Manifest:
+    from noetl.storage.backup.archive import Manifest
+
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    if _is_postgres(settings.store):
+        from noetl.storage.backup.postgres_copy import copy_tables
+
+        tables, versions, executions = asyncio.run(copy_tables(_postgres_url(settings.store), writer))
+        manifest = Manifest("postgres", __version__, created, versions, tables=tables, executions=executions)
+    else:
+        versions, executions = _copy_sqlite(settings, writer)
+        manifest = Manifest("sqlite", __version__, created, versions, executions=executions)
+    folder = _results_folder(settings)
+    if results and folder is not None and folder.is_dir():
+        # After the database: what its events refer to was stored before them.
+        for each in sorted(folder.rglob("*")):
+            if each.is_file() and not each.name.startswith("."):
+                _add_present(writer, RESULTS + each.relative_to(folder).as_posix(), each)
+    for name in (*HOME_FILES, *((KEY,) if with_key else ())):
+        if (settings.home / name).is_file():
+            writer.add_file(f"home/{name}", settings.home / name)
+    return manifest
+
+
+def _add_present(writer: BackupWriter, name: str, file: Path) -> None:
+    """Add a result, unless retention deletes it meanwhile."""
+    try:
+        writer.add_file(name, file)
+    except FileNotFoundError:
+        return
+
+
+def _copy_sqlite(settings: Settings, writer: BackupWriter) -> tuple[dict[str, int], int]:
+    from noetl.storage.backup.sqlite_copy import copy_database, count_executions, schema_versions
+
+    source = _sqlite_file(settings)
+    if not source.exists():
+        raise RequestRefused(f"{source} does not exist yet: there is nothing to back up")
+    with tempfile.TemporaryDirectory(dir=source.parent, prefix=".backup-") as folder:
+        copy = Path(folder) / DATABASE
+        copy_database(source, copy)
+        writer.add_file(DATABASE, copy)
+        credentials = settings.home / CREDENTIALS
+        if credentials.exists():
+            copy_database(credentials, Path(folder) / CREDENTIALS)
+            writer.add_file(CREDENTIALS, Path(folder) / CREDENTIALS)
+        return schema_versions(copy), count_executions(copy)
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace an existing store; an SQLite file is kept under another name.")
+@store_option
+@json_options
+def restore(file: Path, force: bool, store: str | None, as_json: bool) -> int:
+    """Restore an installation from a backup; stop its servers and workers first.
+
+    The store must be empty or --force be given. Every log is verified afterwards. A backup of an older version is
+    migrated. Exit code 1 if a log is damaged.
+    """
+    from noetl.runtime.process_table import ProcessTable
+    from noetl.storage.backup.archive import BackupReader
+
+    settings = load_settings(store=store).settings
+    running = [member.name for member in ProcessTable(settings.home).members("server")]
+    if running:
+        raise Conflict(f"{', '.join(running)} is running; stop it first: `noetl worker stop; noetl server stop`")
+    reader = BackupReader(file)
+    try:
+        reader.verify()
+        _check_kind(reader.manifest, settings)
+        if reader.manifest.kind == "postgres":
+            _restore_postgres(settings, reader, force=force)
+        else:
+            _restore_sqlite(settings, reader, force=force)
+        _restore_files(settings, reader)
+    finally:
+        reader.close()
+    executions, events, damaged = asyncio.run(_verify(settings))
+    lost = reader.manifest.executions - executions
+    if lost > 0:
+        damaged.append(f"{lost} executions of the backup are missing")
+    for problem in damaged:
+        terminal.error(problem)
+    if as_json:
+        terminal.json({"executions": executions, "events": events, "problems": damaged})
+    else:
+        terminal.data(f"{executions} executions with {events} events are restored and verified")
+    if not (settings.home / KEY).exists() and (settings.home / CREDENTIALS).exists():
+        terminal.note(f"copy the master key to {settings.home / KEY} (or set NOETL_SECRET_KEY) to use the credentials")
+    return 1 if damaged else 0
+
+
+def _check_kind(manifest: Manifest, settings: Settings) -> None:
+    target = "postgres" if _is_postgres(settings.store) else "sqlite"
+    if settings.store.startswith("memory:"):
+        raise RequestRefused("a store in memory cannot be restored; set --store")
+    if manifest.kind != target:
+        raise RequestRefused(f"the backup is one of {manifest.kind}, and the store is {target}; set --store")
+    from noetl.cli.operations.schema_parts import schema_parts
+
+    supported = schema_parts("postgres" if target == "postgres" else "sqlite")
+    for part, version in manifest.versions.items():
+        if version > len(supported.get(part, ())):
+            raise RequestRefused(
+                f"the backup was made by NoETL {manifest.noetl}, whose {part} tables are newer; use that version"
+            )
+
+
+def _restore_postgres(settings: Settings, reader: BackupReader, *, force: bool) -> None:
+    from noetl.cli.operations.schema_parts import schema_parts
+    from noetl.storage.backup.postgres_copy import restore_tables
+
+    asyncio.run(restore_tables(_postgres_url(settings.store), reader, schema_parts("postgres"), force=force))
+
+
+def _restore_sqlite(settings: Settings, reader: BackupReader, *, force: bool) -> None:
+    for name, target in ((DATABASE, _sqlite_file(settings)), (CREDENTIALS, settings.home / CREDENTIALS)):
+        if name not in reader.manifest.entries:
+            continue
+        if target.exists():
+            if not force:
+                raise Conflict(f"{target} exists; restore into another NOETL_HOME, or use --force")
+            aside = target.with_name(f"{target.name}.before-restore-{int(time.time())}")
+            target.rename(aside)
+            terminal.note(f"the previous file is kept as {aside}")
+            for suffix in ("-wal", "-shm"):
+                target.with_name(target.name + suffix).unlink(missing_ok=True)
+        temporary = target.with_name(f".{target.name}.restore")
+        reader.extract(name, temporary)
+        temporary.rename(target)
+
+
+def _restore_files(settings: Settings, reader: BackupReader) -> None:
+    folder = _results_folder(settings)
+    for name in reader.names(RESULTS):
+        if folder is None:
+            raise RequestRefused("the backup has results, but the setting results is not a folder; set NOETL_RESULTS")
+        reader.extract(name, _inside(folder, name.removeprefix(RESULTS)))
+    for name in reader.names("home/"):
+        reader.extract(name, _inside(settings.home, name.removeprefix("home/")))
+
+
+def _inside(folder: Path, name: str) -> Path:
+    target = (folder / name).resolve()
+    if not target.is_relative_to(folder.resolve()):
+        raise RequestRefused(f"the backup has an entry outside of its folder: {name}")
+    return target
+
+
+async def _verify(settings: Settings) -> tuple[int, int, list[str]]:
+    from noetl.server.lifecycle.log_verifier import verify
+    from noetl.storage.factory import open_stores
+
+    events, _ = open_stores(settings.store)
+    try:
+        return await verify(events)
+    finally:
+        await events.close()
+
+
+def _is_postgres(store: str) -> bool:
+    return store.startswith(("postgres:", "postgresql:"))
+
+
+def _postgres_url(store: str) -> str:
+    return f"postgresql:{store.partition(':')[2]}"
+
+
+def _sqlite_file(settings: Settings) -> Path:
+    from noetl.storage.factory import sqlite_path
+
+    if settings.store.startswith("memory:"):
+        raise RequestRefused("a store in memory cannot be backed up")
+    return Path(sqlite_path(settings.store)).absolute()
+
+
+def _results_folder(settings: Settings) -> Path | None:
+    url = settings.results
+    if not url.startswith(("blob:", "file:")):
+        return None
+    parts = urlsplit(url)
+    return Path(unquote(parts.netloc + parts.path))
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

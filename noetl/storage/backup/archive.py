@@ -1,0 +1,169 @@
+"""The file of a backup: a zip with the entries and a manifest that has the SHA-256 of each.
+
+The manifest is written last, so an incomplete file has none. The file is written beside its target and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from noetl.errors import NotFound, RequestRefused
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+PROBE = "probe"  # a row that servers write to check the store; not a part
+CHUNK = 1 << 20
+
+
+class Entry(Struct, frozen=True):
+    """Size and digest of an entry."""
+
+    bytes: int
+    sha256: str
+
+
+class TableCopy(Struct, frozen=True):
+    """A copied Postgres table."""
+
+    name: str
+    columns: list[str]
+    rows: int
+
+
+class Manifest(Struct, frozen=True, omit_defaults=True):
+    """What a backup contains."""
+
+    kind: Literal["sqlite", "postgres"]
+    noetl: str
+    created_at: str
+    versions: dict[str, int]  # schema version by part
+    entries: dict[str, Entry] = field(default_factory=dict)
+    tables: list[TableCopy] = field(default_factory=list)
+    executions: int = 0
+    format: int = FORMAT
+
+
+class BackupWriter:
+    """Writes a backup; `finish` completes it."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        self._entries: dict[str, Entry] = {}
+        descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file = os.fdopen(descriptor, "wb")
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+
+    @contextmanager
+    def entry(self, name: str) -> Iterator[Callable[[bytes], None]]:
+        """Write one entry in pieces."""
+        digest, size = hashlib.sha256(), 0
+        with self._zip.open(name, "w", force_zip64=True) as out:
+
+            def write(data: bytes) -> None:
+                nonlocal size
+                digest.update(data)
+                size += len(data)
+                out.write(data)
+
+            yield write
+        self._entries[name] = Entry(size, digest.hexdigest())
+
+    def add_file(self, name: str, file: Path) -> None:
+        """Copy a file."""
+        with file.open("rb") as source, self.entry(name) as write:
+            while chunk := source.read(CHUNK):
+                write(chunk)
+
+    def finish(self, manifest: Manifest) -> None:
+        """Write the manifest and move the file to its place."""
+        complete = msgspec.structs.replace(manifest, entries=self._entries)
+        self._zip.writestr(MANIFEST, msgspec.json.format(msgspec.json.encode(complete), indent=2))
+        self._zip.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.replace(self._target)
+
+    def __enter__(self) -> BackupWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._file.closed:
+            self._zip.close()
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+class BackupReader:
+    """Reads a backup and checks what it reads."""
+
+    def __init__(self, file: Path) -> None:
+        self._name = str(file)
+        try:
+            self._zip = zipfile.ZipFile(file)
+            self.manifest = msgspec.json.decode(self._zip.read(MANIFEST), type=Manifest)
+        except FileNotFoundError:
+            raise NotFound(f"{file}: no such file") from None
+        except (zipfile.BadZipFile, KeyError, msgspec.MsgspecError, OSError) as problem:
+            raise RequestRefused(f"{file} is not a complete backup of NoETL ({problem})") from None
+        if self.manifest.format > FORMAT:
+            raise RequestRefused(f"{file} was made by NoETL {self.manifest.noetl}; use that version or a newer one")
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The content of an entry; RequestRefused at its end if it is damaged."""
+        known = self.manifest.entries[name]
+        digest, size = hashlib.sha256(), 0
+        try:
+            with self._zip.open(name) as source:
+                while chunk := source.read(CHUNK):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    yield chunk
+        except (zipfile.BadZipFile, KeyError, OSError, EOFError, ValueError) as problem:
+            raise self._damaged(name) from problem
+        except Exception as problem:
+            if type(problem).__module__ == "zlib":
+                raise self._damaged(name) from problem
+            raise
+        if (size, digest.hexdigest()) != (known.bytes, known.sha256):
+            raise self._damaged(name)
+
+    def extract(self, name: str, target: Path) -> None:
+        """Write an entry to a file that only this user can read."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            _copy(self.chunks(name), out)
+            os.fsync(out.fileno())
+
+    def names(self, prefix: str) -> list[str]:
+        """The entries below a prefix."""
+        return [name for name in self.manifest.entries if name.startswith(prefix)]
+
+    def verify(self) -> int:
+        """Read every entry; returns the number of bytes."""
+        return sum(len(chunk) for name in self.manifest.entries for chunk in self.chunks(name))
+
+    def _damaged(self, name: str) -> RequestRefused:
+        return RequestRefused(f"{self._name} is damaged: {name} does not have its checksum; use another backup")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._zip.close()
+
+
+def _copy(chunks: Iterator[bytes], out: IO[Any]) -> None:
+    for chunk in chunks:
+        out.write(chunk)

@@ -1,0 +1,174 @@
+"""Damage outside of the logs is found: pages of indexes and tables, texts, and the write-ahead log."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from noetl.embedded import run_async
+from noetl.server.lifecycle.log_verifier import repair, verify
+from noetl.server.lifecycle.retention import delete_old
+from noetl.storage.factory import open_stores
+from noetl.storage.integrity import database_problems, rebuild_indexes
+from noetl.storage.results import open_results
+from noetl.storage.sqlite.wal_check import lost_frames
+
+TEXT = (
+    "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkflow:\n  - {step: start, tool: {kind: noop}}\n"
+)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home with twenty executions, closed."""
+    monkeypatch.setenv("NOETL_HOME", str(tmp_path))
+    store = f"sqlite://{tmp_path}/noetl.db"
+
+    async def fill() -> None:
+        for number in range(20):
+            await run_async(TEXT + f"# {number}\n", store=store)
+
+    asyncio.run(fill())
+    return tmp_path / "noetl.db"
+
+
+def problems(file) -> list[str]:
+    async def check() -> list[str]:
+        events, _ = open_stores(f"sqlite://{file}")
+        try:
+            found = [each async for each in database_problems(events.sql)]
+            return found + (await verify(events))[2]
+        finally:
+            await events.close()
+
+    return asyncio.run(check())
+
+
+def test_an_intact_database_has_no_problems(home):
+    assert problems(home) == []
+
+
+@pytest.mark.parametrize("name", ["executions_active", "executions", "playbook_texts", "catalogue", "log_of_execution"])
+def test_an_overwritten_page_is_found(home, name):
+    with sqlite3.connect(home) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    with open(home, "r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes([7]) + os.urandom(size - 1))
+    assert problems(home)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE playbook_texts SET text = text || ' ' WHERE digest = (SELECT min(digest) FROM playbook_texts)",
+        "INSERT INTO catalogue(path, version, digest, registered_at) VALUES ('p', 1, 'none', 0)",
+    ],
+)
+def test_a_changed_text_is_found(home, change):
+    with sqlite3.connect(home) as db:
+        db.execute(change)
+    assert len(problems(home)) == 1
+
+
+def test_what_is_derived_is_rebuilt_from_the_logs(home):
+    with sqlite3.connect(home) as db:
+        db.execute("UPDATE executions SET data = x'00' WHERE id = (SELECT min(id) FROM executions)")
+        db.execute("UPDATE executions SET status = 'failed', crc = 1 WHERE id = (SELECT max(id) FROM executions)")
+    assert len(problems(home)) == 2
+
+    async def rebuild() -> tuple[int, list[str]]:
+        events, _ = open_stores(f"sqlite://{home}")
+        try:
+            await rebuild_indexes(events.sql)
+            return await repair(events)
+        finally:
+            await events.close()
+
+    assert asyncio.run(rebuild()) == (2, [])
+    assert problems(home) == []
+
+
+def test_retention_returns_the_space_of_deleted_executions(home):
+    async def forget() -> None:
+        events, _ = open_stores(f"sqlite://{home}")
+        results = open_results(f"blob://{home.parent}/results")
+        try:
+            await delete_old(events, results, time.time() + 86_400)
+            await events.tidy(0.0)
+        finally:
+            await results.close()
+            await events.close()
+
+    with sqlite3.connect(home) as db:
+        (before,) = db.execute("PRAGMA page_count").fetchone()
+    asyncio.run(forget())
+    with sqlite3.connect(home) as db:
+        (after,) = db.execute("PRAGMA page_count").fetchone()
+        (free,) = db.execute("PRAGMA freelist_count").fetchone()
+    assert after < before and free == 0
+
+
+WRITER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+db.execute("PRAGMA journal_mode=WAL")
+db.execute("PRAGMA wal_autocheckpoint=0")
+db.execute("CREATE TABLE t(a)")
+for number in range(30):
+    db.execute("INSERT INTO t VALUES (?)", ("x" * 500,))
+    db.commit()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda data: data, False),
+        (lambda data: data[:-5000], True),
+        (lambda data: data[:9000] + bytes([data[9000] ^ 1]) + data[9001:], True),
+        (lambda data: b"", True),
+    ],
+)
+def test_a_damaged_write_ahead_log_is_found_before_it_is_read(tmp_path, damage, found):
+    file = str(tmp_path / "noetl.db")
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert writer.stdout.readline() == b"ready\n"
+        assert lost_frames(file) == 0  # in use
+    finally:
+        writer.kill()
+        writer.communicate()
+    data = (tmp_path / "noetl.db-wal").read_bytes()
+    (tmp_path / "noetl.db-wal").write_bytes(damage(data))
+    assert (lost_frames(file) > 0) == found
+
+
+def test_the_tables_and_texts_of_postgres_are_checked(database):
+    async def check() -> list[list[str]]:
+        events, playbooks = open_stores(database)
+        found = []
+        try:
+            text = "apiVersion: noetl.io/v2"
+            digest = hashlib.sha256(f"\0{text}".encode()).hexdigest()[:32]
+            await playbooks.save_text(digest, text, "")
+            found.append([each async for each in database_problems(events.sql)])
+            await events.sql.execute("UPDATE noetl_playbook_texts SET text = $1", "another text")
+            found.append([each async for each in database_problems(events.sql)])
+            await rebuild_indexes(events.sql)
+            return found
+        finally:
+            await events.close()
+
+    intact, damaged = asyncio.run(check())
+    assert intact == [] and "does not match its digest" in damaged[0]
