@@ -160,6 +160,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         frame.outbox.append(request)
         return Suspend(frame.drain())
     start_recorded, frame.only_starts = frame.only_starts, False
+    frame.keychain.clear()
     label = level.label(task)
     return RunTask(
         task=task,
