@@ -207,3 +207,28 @@ def test_what_cannot_be_rewritten_is_not_changed():
     assert made.text == text
     assert [note.line for note in made.notes] == [4]
     assert "`?`" in made.notes[0].message
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_canonical_text_is_formatted_and_an_invalid_one_is_not_touched(ends):
+    head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: t}\nworkflow:\n  - step: start\n    tool:\n"
+    rules = "      kind: noop\n      spec: {policy: {rules: [{else: , then: {do: continue}}]}} # kept"
+    text = (head + rules).replace("\n", ends)
+    made = migrate(text, SPECS).text
+    assert format_text(made, SPECS) == made != text and comments(made) == comments(text)
+    assert migrate(made, SPECS).text == made
+    for wrong in (rules.replace("kind", "knd"), "      - {one: {kind: noop, set_ctx: {a: 1}}}", "   - [", ""):
+        assert migrate((head + wrong).replace("\n", ends), SPECS).text == (head + wrong).replace("\n", ends)
+
+
+def test_names_have_letters_of_any_alphabet():
+    text = migrated("""
+workload: {größe: 1}
+workflow:
+  - step: начало # шаг
+    tool:
+      - взять: {kind: noop, args: {ключ: "{{ größe }}"}} # задача
+    next: {arcs: [{step: 数, when: "{{ начало is defined }}"}]}
+  - {step: 数, tool: {kind: noop}}
+""")
+    assert '- {name: взять, kind: noop, input: {ключ: "{{ workload.größe }}"}} # задача' in text

@@ -6,7 +6,6 @@ the keys that it deprecates and the keys that it rejects.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping as Table
 from typing import NamedTuple
 
@@ -267,9 +266,9 @@ class Reader:
                 )
             return None
         text = node.text
-        if IDENTIFIER.match(text):
+        if text.isidentifier():  # letters of any alphabet
             return text
-        if DASHED.match(text):
+        if text[0] != "-" and text.replace("-", "_").isidentifier():
             read = "iter" if what == "iterator" else "steps"
             hint = f'templates can read it only as {read}["{text}"]; write "{text.replace("-", "_")}"'
             self.add("dashed-name", node, f'the {what} name "{text}" has a dash', hint)
@@ -286,8 +285,6 @@ class Reader:
 
 _FREE = frozenset(["metadata", "keychain"])  # shapes whose other keys are data
 _READ_INSIDE = frozenset(["any", "list", "shapes", "texts", "mapping", "shape", "tasks", "set", "blocks", "else"])
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-DASHED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
 def is_template(node: Node | None) -> bool:
