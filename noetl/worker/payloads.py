@@ -250,14 +250,24 @@ class Payloads:
         store = self._selected(requested, name)
         rows, columns = _table_shape(data)
         ttl = requested.get("ttl")
-        return await store.put(
-            name,
-            _in_chunks(encoded),
-            content_type=JSON,
-            rows=rows,
-            columns=columns,
-            ttl=None if ttl is None else str(ttl),
-        )
+
+        async def put(into: ResultStore) -> Reference:
+            return await into.put(
+                name,
+                _in_chunks(encoded),
+                content_type=JSON,
+                rows=rows,
+                columns=columns,
+                ttl=None if ttl is None else str(ttl),
+            )
+
+        try:
+            return await put(store)
+        except StoreUnavailable as problem:
+            if getattr(store, "configured", True):
+                raise
+            _log.warning("%s: %s; the default store is used", name, problem)
+            return await put(self._results)
 
 
 class _Offloader(msgspec.Struct, eq=False):

@@ -19,6 +19,7 @@ from noetl.core.language.compile import compile_playbook
 from noetl.core.language.rewrite.concrete_syntax import parse
 from noetl.core.language.rewrite.format import format_text
 from noetl.core.language.rewrite.migrate.to_canonical import migrate
+from noetl.core.model.tool import Field, ToolSpec
 from noetl.tools import registry as tools
 
 SPECS = tools.specs()
@@ -232,3 +233,16 @@ workflow:
   - {step: 数, tool: {kind: noop}}
 """)
     assert '- {name: взять, kind: noop, input: {ключ: "{{ workload.größe }}"}} # задача' in text
+
+
+@pytest.mark.parametrize("kind", ["container", "mine"])
+def test_a_list_of_arguments_is_a_parameter_of_the_kind(kind):
+    """`container` is not installed; `mine` declares `args`."""
+    specs = {**SPECS, "mine": ToolSpec("mine", "A tool.", fields={"args": Field(), "image": Field()})}
+    text = (
+        HEAD + f"workflow:\n  - step: start\n    tool: {{kind: {kind}, image: a, args: [x, 1], input: {{image: b}}}}\n"
+    )
+    made = compile_playbook(text, file="", specs=specs)
+    assert not [one for one in made.diagnostics if one.code in ("v10-args", "wrong-type")]
+    assert made.playbook.steps[0].tasks[0].input["args"] == ["x", 1]
+    assert migrate(text, specs).text == text

@@ -86,7 +86,8 @@ class Reader:
                 else:
                     self._report_unknown(key_node, key, shape)
                 continue
-            if known.state != "canonical":
+            if known.state != "canonical" and not (name == "task" and key == "args" and isinstance(value, Sequence)):
+                # A list of arguments is a parameter of the kind.
                 self._report_state(name, key, known, key_node)
                 if known.state == "reserved":
                     self.report_directives(value)
