@@ -44,9 +44,9 @@ class _Binder:
             self.reader.add("old-spelling", key_node, "`timeout` belongs under `spec`", "write `spec: {timeout: ...}`")
         for key, (key_node, value) in beside.items():
             self._bind(key, key_node, value, beside=True)
-        own = fields.get("args")
-        if own is not None and isinstance(own[1], Sequence) and ("args" in self.names or self.task.tool is None):
-            self._bind("args", *own, beside=True)  # a parameter of the kind, such as the arguments of a container
+        listed = fields.get("args")
+        if listed is not None and isinstance(listed[1], Sequence) and ("args" in self.names or self.task.tool is None):
+            self._bind("args", *listed, beside=True)  # a parameter of the kind, such as the arguments of a container
             fields = {key: each for key, each in fields.items() if key != "args"}
         entry = fields.get("input") or fields.get("args")
         if entry is not None:
