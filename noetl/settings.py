@@ -33,8 +33,8 @@ PROJECT_TABLES = ("project", "profile")  # of the project file: they describe th
 ENV_FILE = ".env"
 # Variables with our prefix that are no settings: keys, of parent processes, of the completion of shells, of tests.
 OTHER_VARIABLES = frozenset(
-    {f"{PREFIX}{name}" for name in ("SECRET_KEY", "DETACHED", "TAKEN", "HELD", "SCREENSHOTS", "EXAMPLES", "GOLDEN")}
-    | {f"{PREFIX}{name}" for name in ("CHROMIUM", "SKIP_BROWSER", "COMPLETE", "SECRETS_PATH")}
+    {f"{PREFIX}{name}" for name in ("SECRET_KEY", "DETACHED", "TAKEN", "HELD", "LOG_FILE", "SCREENSHOTS")}
+    | {f"{PREFIX}{name}" for name in ("EXAMPLES", "GOLDEN", "CHROMIUM", "SKIP_BROWSER", "COMPLETE", "SECRETS_PATH")}
 )
 SEE_SETTINGS = "; see `noetl config show`"
 USER_FILE = "config.toml"
@@ -56,10 +56,13 @@ class Settings(Struct, frozen=True):
     server_lease_seconds: float
     server_drain_seconds: float
     worker_pool: str
+    worker_labels: tuple[str, ...]
     worker_drain_seconds: float
     secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
     log_format: str
+    log_rotate_mb: int
+    log_rotate_files: int
     traces: str
     retention: float | None
     nats_url: str | None
@@ -138,6 +141,15 @@ def _pools(value: Any) -> str:
     except ValueError:
         raise ValueError("must be a name, or names with weights of at least 1: default=3,reports=1") from None
     return pools
+
+
+def _labels(value: Any) -> tuple[str, ...]:
+    labels = _texts(value)
+    for label in labels:
+        name, equals, text = label.partition("=")
+        if not (name.strip() and equals and text.strip()):
+            raise ValueError(f"a label is written as name=value, not {label!r}")
+    return tuple(sorted(labels))
 
 
 def shares(pools: str, slots: int) -> dict[str, int]:
@@ -303,6 +315,7 @@ TABLE: tuple[Setting, ...] = (
         "default",
         "pool that a worker leases runs from; several pools share its slots by weight: `default=3,reports=1`",
     ),
+    Setting("worker.labels", _labels, (), "labels of a worker, which steps may require (`spec.placement`): `gpu=true`"),
     Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
     Setting(
         "secrets.folders",
@@ -312,6 +325,8 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("private_networks", _networks, (), "private networks that the tools of a worker may connect to"),
     Setting("log.format", _one_of("text", "json"), "text", "log format of servers and workers: `text` or `json`"),
+    Setting("log.rotate_mb", _positive, 50, "size in MB at which the log file of a background process is rotated"),
+    Setting("log.rotate_files", _positive, 5, "number of rotated log files that are kept per process"),
     Setting(
         "traces",
         _one_of("off", "otlp", "console"),

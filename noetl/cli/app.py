@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "rerun": "executions.rerun:rerun",
     "fork": "executions.rerun:fork",
     "compare": "executions.rerun:compare",
+    "backfill": "executions.backfill:backfill",
     "new": "projects.new:new",
     "apply": "projects.apply:apply",
     "diff": "projects.apply:diff",

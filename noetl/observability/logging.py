@@ -116,9 +116,14 @@ class JsonFormatter(_Formatter):
         return msgspec.json.encode(document, enc_hook=str).decode()
 
 
-def configure(format: str = "text", level: int = logging.INFO, stream: TextIO | None = None) -> None:
+def configure(
+    format: str = "text",
+    level: int = logging.INFO,
+    stream: TextIO | None = None,
+    handler: logging.Handler | None = None,
+) -> None:
     """Write the log to a stream (default stderr) in one of the two formats; replaces existing handlers."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = handler or logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):

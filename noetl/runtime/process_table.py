@@ -37,6 +37,9 @@ class ProcessEntry(Struct, frozen=True):
     url: str = ""
 
 
+LOG_FILE = "NOETL_LOG_FILE"  # the log file of a background process, for its rotation
+
+
 class ProcessTable:
     """The processes of one `NOETL_HOME`."""
 
@@ -69,13 +72,14 @@ class ProcessTable:
                 raise Conflict(f"{name} is already running; stop it with `noetl {name.partition('-')[0]} stop`")
             try:
                 log = self.log_of(name)
+                inherited = {key: each for key, each in os.environ.items() if key not in without}
                 with log.open("ab") as output:
                     process = subprocess.Popen(
                         [sys.executable, "-m", "noetl.clictl", *arguments],
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=output,
-                        env={**{key: each for key, each in os.environ.items() if key not in without}, **environ},
+                        env={**inherited, **environ, LOG_FILE: str(log)},
                         start_new_session=True,
                         pass_fds=keep,
                     )

@@ -190,6 +190,7 @@ class Server:
         from noetl.server.notifications.channels import Channels
         from noetl.server.notifications.notifier import Notifier
         from noetl.server.notifications.rules import Rules
+        from noetl.server.scheduling.backfills import Backfills
         from noetl.server.scheduling.deliveries import Deliveries
         from noetl.server.scheduling.kinds import KINDS
         from noetl.server.scheduling.resources import TriggerResources
@@ -201,6 +202,7 @@ class Server:
         clock = backends.clock()
         triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
         allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
+        links = AnswerLinks(partial(open_ring, self.settings.home, os.environ))
         notifier = Notifier(
             Rules(backends.triggers, clock),
             backends.deliveries,
@@ -209,6 +211,7 @@ class Server:
             Channels(backends.credentials, allows),
             clock,
             backends.cluster,
+            links,
         )
         deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock, notifier)
         schedules = Schedules(triggers, deliveries, clock)
@@ -224,7 +227,8 @@ class Server:
             deliveries=deliveries,
             resources=TriggerResources(deliveries, schedules, webhooks),
             notifier=notifier,
-            answer_links=AnswerLinks(partial(open_ring, self.settings.home, os.environ)),
+            answer_links=links,
+            backfills=Backfills(backends.triggers, orchestrator.catalog, clock),
             version=__version__,
         )
 
@@ -323,6 +327,7 @@ class Server:
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
         from noetl.server.lifecycle.wait_timers import WaitTimers
+        from noetl.server.scheduling.backfill_runner import BackfillRunner
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
         from noetl.server.scheduling.sources.manager import TriggerSources
 
@@ -360,6 +365,7 @@ class Server:
             sources.run(),
             state.notifier.run(),
             WaitTimers(orchestrator, clock, cluster, owned).run(),
+            BackfillRunner(state.backfills, orchestrator, clock, cluster).run_all(),
         )
         await closing.enter_async_context(periodic)
         if resumed:

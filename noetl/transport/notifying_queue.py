@@ -50,6 +50,10 @@ class NotifyingRunQueue(Struct, eq=False):
         """Remove these runs of an execution, or all of them."""
         await self._queue.remove(execution_id, runs)
 
+    async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
+        """Pool, labels and number of the waiting runs that require labels."""
+        return await self._queue.labelled()
+
     async def depths(self) -> list[PoolDepth]:
         """Every pool with waiting runs."""
         return await self._queue.depths()

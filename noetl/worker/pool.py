@@ -81,7 +81,6 @@ class Pool:
         clock: Clock,
         slots: int = 256,
         pool: str = "default",
-        labels: tuple[str, ...] = (),
         heartbeat: float = HEARTBEAT,
     ) -> None:
         self.worker = worker
@@ -90,7 +89,7 @@ class Pool:
         self._link = link
         self._clock = clock
         self._pool = pool
-        self._labels = labels
+        self.labels: tuple[str, ...] = ()  # that steps can require
         self._heartbeat_seconds = heartbeat
         self._held: dict[tuple[str, int], HeldRun] = {}
         self._reporter = Reporter(
@@ -210,7 +209,7 @@ class Pool:
         while not self._free_slots():  # a report may have returned orders meanwhile
             self._slot_free.clear()
             await self._slot_free.wait()
-        claim = Claim(self.worker, self._free_slots(), self._pool, self._labels)
+        claim = Claim(self.worker, self._free_slots(), self._pool, self.labels)
         self._accept(await self._link.claim(claim, wait=CLAIM_WAIT))
 
     async def _heartbeat_turn(self) -> None:

@@ -72,6 +72,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
                 pool=pool,
                 heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
             )
+            created.labels = settings.worker_labels
             link.on_lost_reply = created.reconcile_soon
             pools.append(created)
             log.info("worker %s leases from %s: %d slots, pool %s", worker, settings.server_url, slots, pool)

@@ -283,13 +283,15 @@ class Runner:
         masker = active.secrets.masker
         recorded: Outcome | None = None
         shown = mask_outcome(masker, outcome) if masker else outcome
-        if shown is not outcome or not self.payloads.fits(shown, active.limit, task.output):
+        first = frame.playbook.executor.reference_first and outcome.status == "ok"
+        if first or shown is not outcome or not self.payloads.fits(shown, active.limit, task.output):
             policy = self._output_policy(active, task)
             packed, recorded = await self.payloads.pack(
                 shown,
                 name=f"{active.order.context.execution_id}/{active.order.context.step}/{name.partition(':')[2]}",
                 limit=active.limit,
                 policy=policy,
+                stored=first,
             )
             if packed.status == outcome.status:
                 outcome = replace(outcome, ref=packed.ref)  # the data stays unmasked inside the pipeline
@@ -425,6 +427,8 @@ class Runner:
                 with tracing.ACTIVE.task(action.task_run_id, action.label, call.kind, action.attempt) as span:
                     outcome = await self._call(active, run, call)
                     tracing.record_outcome(span, outcome)
+                    trace_id = f"{span.get_span_context().trace_id:032x}"
+                    outcome = replace(outcome, meta={**outcome.meta, "trace_id": trace_id})
         except BadSpec as problem:
             outcome = error("schema", f"{where}: {problem}")
         meta = {

@@ -359,6 +359,8 @@ class EventStoreSuite:
             assert await ids(search="p%1") == []
             assert await ids(search="1017") == [1017]
             assert await ids(parent="1000") == [1029, 1028, 1027, 1026]
+            assert await ids(since=1_700_000_000.0, limit=2) == [1029, 1028]
+            assert await ids(until=1_700_000_000.0) == []
             latest = await store.latest(["shop/p_0", "shop/p_1", "shop/p_1", "shop/none"])
             assert {path: row.execution_id for path, row in latest.items()} == {"shop/p_0": "1028", "shop/p_1": "1029"}
             assert await store.latest([]) == {}

@@ -233,3 +233,28 @@ class RunQueueSuite:
             assert [run.execution_id for run in alone] == ["2"] * 10
 
         asyncio.run(self.closing(scenario))
+
+    def test_runs_with_a_priority_come_first_unless_others_have_waited_long_enough(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([QueuedRun("1", "1:a:1", since=1000.0), QueuedRun("1", "1:a:2", since=1000.0)])
+            await queue.put(
+                [QueuedRun("2", "2:b:1", since=1000.0, priority=5), QueuedRun("2", "2:b:2", since=1000.0, priority=-1)]
+            )
+            taken = [run.run_id for _ in range(4) for run in await queue.take(Claim("w", 1))]
+            assert taken == ["2:b:1", "1:a:1", "1:a:2", "2:b:2"]
+
+        asyncio.run(self.closing(scenario))
+
+    def test_a_worker_gets_only_runs_whose_labels_it_has(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([QueuedRun("1", "1:a:1", labels=("gpu=true", "zone=eu")), QueuedRun("1", "1:b:1")])
+            assert [run.run_id for run in await queue.take(Claim("w", 5))] == ["1:b:1"]
+            assert await queue.take(Claim("w", 5, labels=("gpu=true",))) == []
+            assert await queue.labelled() == [("default", ("gpu=true", "zone=eu"), 1)]
+            taken = await queue.take(Claim("v", 5, labels=("gpu=true", "zone=eu", "ssd=1")))
+            assert [(run.run_id, run.labels) for run in taken] == [("1:a:1", ("gpu=true", "zone=eu"))]
+            assert await queue.labelled() == []
+
+        asyncio.run(self.closing(scenario))

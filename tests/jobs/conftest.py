@@ -20,8 +20,9 @@ JOBS = Path(__file__).parents[2] / "examples" / "jobs"
 class Stub:
     """A stub service; it prints its port when it is ready."""
 
-    def __init__(self, file: Path) -> None:
-        self._process = subprocess.Popen([sys.executable, str(file), "0"], stdout=subprocess.PIPE, text=True)
+    def __init__(self, file: Path, *arguments: str) -> None:
+        command = [sys.executable, str(file), "0", *arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{self._process.stdout.readline().strip()}"
 
@@ -39,8 +40,8 @@ def stub() -> Iterator[Any]:
     """Start the stub service of a job."""
     started: list[Stub] = []
 
-    def begin(file: Path) -> Stub:
-        started.append(Stub(file))
+    def begin(file: Path, *arguments: str) -> Stub:
+        started.append(Stub(file, *arguments))
         return started[-1]
 
     yield begin

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +13,9 @@ import pytest
 
 import noetl
 from noetl.cli import app as program
+from tests.jobs.conftest import JOBS
 from tests.server.http.serving import Cluster
 from tests.smtp import smtp_server
-
-JOBS = Path(__file__).parents[2] / "examples" / "jobs"
-Start = Callable[..., str]
 
 
 def wait_for(condition: Any, seconds: float = 60.0) -> Any:
@@ -29,28 +24,6 @@ def wait_for(condition: Any, seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.05)
     return value
-
-
-def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.load(answer)
-
-
-@pytest.fixture
-def serve() -> Iterator[Start]:
-    """Start the stub service of a job and return its address."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(job: str, *arguments: str) -> str:
-        command = [sys.executable, str(JOBS / job / "stub.py"), "0", *arguments]
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        assert started[-1].stdout is not None
-        return f"http://127.0.0.1:{started[-1].stdout.readline().strip()}"
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -88,10 +61,10 @@ def test_a_job_is_short_and_valid(file: Path):
         assert [str(each) for each in noetl.validate(text, file=str(file))] == []
 
 
-def test_fan_out_with_tolerated_failures_and_a_mail(serve: Start):
+def test_fan_out_with_tolerated_failures_and_a_mail(stub):
     playbook = JOBS / "fan_out_with_mail" / "playbook.yaml"
     with smtp_server() as inbox:
-        payload = {"api": serve("fan_out_with_mail", "east"), "smtp": inbox.fields}
+        payload = {"api": stub(JOBS / "fan_out_with_mail" / "stub.py", "east").url, "smtp": inbox.fields}
         result = noetl.run(playbook, payload, store="memory:")
         assert result.status == "success", result.error
         (message,) = inbox.messages
@@ -99,22 +72,22 @@ def test_fan_out_with_tolerated_failures_and_a_mail(serve: Start):
         (attached,) = message.iter_attachments()
         (failure,) = json.loads(attached.get_content())
         assert (failure["item"], failure["error"]["kind"]) == ("east", "server_error")
-        payload["api"] = serve("fan_out_with_mail", "east", "west", "north", "south")
+        payload["api"] = stub(JOBS / "fan_out_with_mail" / "stub.py", "east", "west", "north", "south").url
         result = noetl.run(playbook, payload, store="memory:")
         assert inbox.messages[1]["Subject"] == "Sales could not be fetched"
 
 
-def test_a_streamed_answer_is_validated_with_feedback(serve: Start):
+def test_a_streamed_answer_is_validated_with_feedback(stub):
     playbook = JOBS / "streaming_answer" / "playbook.yaml"
-    api = serve("streaming_answer", "2")
-    result = noetl.run(playbook, {"api": api}, store="memory:")
+    model = stub(JOBS / "streaming_answer" / "stub.py", "2")
+    result = noetl.run(playbook, {"api": model.url}, store="memory:")
     assert result.status == "success", result.error
     assert result.data == {"fruits": [{"name": "apple", "price": 1.5}, {"name": "pear", "price": 2}], "total": 3.5}
-    first, second, third = get(f"{api}/feedback")
+    first, second, third = model.get("/feedback")
     assert first == ""
     assert second.startswith("not a JSON list")
     assert third.startswith("price must be a number above 0")
-    result = noetl.run(playbook, {"api": serve("streaming_answer", "9")}, store="memory:")
+    result = noetl.run(playbook, {"api": stub(JOBS / "streaming_answer" / "stub.py", "9").url}, store="memory:")
     assert result.status == "failed"
     assert result.error is not None and result.error["kind"] == "schema"
 
@@ -137,8 +110,8 @@ def test_sql_models_are_built_and_tested(tmp_path):
     assert "revenue_adds_up: 1 bad rows" in message
 
 
-def test_a_nightly_load_that_is_late_is_mailed_and_so_is_its_recovery(serve: Start, cluster: Cluster, tmp_path):
-    api = serve("nightly", "3")
+def test_a_nightly_load_that_is_late_is_mailed_and_so_is_its_recovery(stub, cluster: Cluster, tmp_path):
+    api = stub(JOBS / "nightly" / "stub.py", "3").url
     changes = {"0 2 * * *": "0 0 1 1 *", "2h": "1s", "5m": "0s", "http://127.0.0.1:8092": api}
     folder = project("nightly", tmp_path, **changes)
     with smtp_server() as inbox:
@@ -156,15 +129,15 @@ def test_a_nightly_load_that_is_late_is_mailed_and_so_is_its_recovery(serve: Sta
         assert started["output"]["data"] == {"orders": 2}
 
 
-def test_files_start_loads_and_loads_start_publications(serve: Start, cluster: Cluster, tmp_path):
+def test_files_start_loads_and_loads_start_publications(stub, cluster: Cluster, tmp_path):
     inbox = tmp_path / "in"
     inbox.mkdir()
-    api = serve("triggers")
-    folder = project("triggers", tmp_path, **{"/var/in": str(inbox), "http://127.0.0.1:8093": api})
+    receiver = stub(JOBS / "triggers" / "stub.py")
+    folder = project("triggers", tmp_path, **{"/var/in": str(inbox), "http://127.0.0.1:8093": receiver.url})
     assert program.run(["apply", str(folder)]) == 0
     wait_for(lambda: cluster.ask("GET", "/api/triggers/object/inbox")[1]["cursor"])
     (inbox / "orders.csv").write_text("id,amount\n1,10\n2,5.5\n")
-    (result,) = wait_for(lambda: get(f"{api}/results"))
+    (result,) = wait_for(lambda: receiver.get("/results"))
     assert result["result"] == {"rows": 2, "amount": 15.5}
     assert cluster.finished(result["of"])["path"] == "triggers/load"
     history = cluster.ask("GET", "/api/deliveries")[1]["items"]

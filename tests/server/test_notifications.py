@@ -381,6 +381,22 @@ def test_a_private_address_is_not_reached_unless_it_is_allowed():
     scenario(work)
 
 
+def test_secrets_of_a_channel_do_not_appear_in_errors():
+    async def work(here: Here, inbox: Inbox) -> None:
+        here.credentials.known["chat"] = {"url": "http://127.0.0.1:1/T0/B0/secret?key=s3cret"}
+        here.credentials.known["pager"] = {"token": "t0p-s3cret"}
+        here.credentials.known["smtp"] = {**inbox.fields, "password": "pa55-s3cret", "username": "me"}
+        await here.add("chat", to={"kind": "slack", "credential": "chat"})
+        await here.add("pager", to={"kind": "http", "url": "http://127.0.0.1:1/", "credential": "pager"})
+        await here.add()
+        for name in ("chat", "pager", "ops"):
+            with pytest.raises(NotSent) as failed:
+                await here.notifier.test(name)
+            assert "s3cret" not in str(failed.value) and "B0" not in str(failed.value)
+
+    scenario(work)
+
+
 def test_wrong_rules_are_refused():
     async def work(here: Here, inbox: Inbox) -> None:
         mail = {"kind": "mail", "to": "a@b.c", "credential": "smtp"}

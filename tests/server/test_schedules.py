@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from itertools import takewhile
+from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -576,3 +579,78 @@ def test_the_document_has_the_next_ticks_in_the_time_zone_of_the_schedule(at_noo
         assert "06:30" in document["description"]
 
     at_noon(scenario)
+
+
+# ── 24 months ───────────────────────────────────────────────────────────────────────────
+
+QUICK = NOOP.replace("daily", "quick").replace("    tool: {kind: noop}\n", "")
+CRONS = (("30 2 * * *", "Europe/Berlin"), ("0 */7 * * *", "America/New_York"), ("15 3 * * sun", "Australia/Lord_Howe"))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_24_months_with_clock_jumps_and_restarts_start_each_tick_once(tmp_path, seed):
+    """G16: changes of time zones, jumps of the clock by an hour in both directions, and stops at any write."""
+
+    async def scenario(here: Installation) -> None:
+        random = Random(seed)
+        await here.orchestrator.catalog.register(Source(QUICK), 0.0)
+        begin, end = here.clock.now(), at("2028-01-10T12:00")
+        for number, (cron, tz) in enumerate(CRONS):
+            for catch_up in ("all", "last"):
+                overlap = random.choice(("allow", "skip", "queue", "cancel"))
+                await here.schedules.add(
+                    "quick", cron, tz=tz, name=f"{catch_up}-{number}", catch_up=catch_up, overlap=overlap
+                )
+        server = 1
+        while here.clock.time < end:
+            here.clock.time += random.choice((600, 3600, 4 * 3600, 20 * 3600, 3 * 86_400))
+            jump = random.choice((0.0, 0.0, 3600.0, -3600.0))
+            here.clock.time += jump
+            if random.random() < 0.2:
+                await _stop_at_a_write(here, random)
+                server += 1
+                here.schedules, here.scheduler = here.server(1 + server % 1000)
+            await here.scheduler.run_due()
+        for _ in range(50):
+            await here.scheduler.run_due()
+        last = here.clock.now()
+        rows = await here.events.executions(ExecutionFilter(path="quick", limit=100_000))
+        started = Counter(row.key for row in rows)
+        assert set(started.values()) == {1}
+        for number, (cron, tz) in enumerate(CRONS):
+            ticks = list(takewhile(lambda tick: tick <= last, Cron(cron, tz).after(begin)))
+            everything = await here.schedules.get(f"all-{number}")
+            assert {everything.key(everything.tick_key(tick)) for tick in ticks} == {
+                key for key in started if key.startswith(f"schedule:{everything.id}:")
+            }
+            newest = await here.schedules.get(f"last-{number}")
+            assert {key for key in started if key.startswith(f"schedule:{newest.id}:")} <= {
+                newest.key(newest.tick_key(tick)) for tick in ticks
+            }
+        await here.orchestrator.background.close(1.0)
+
+    installed("2026-01-10T12:00", tmp_path)(scenario)
+
+
+async def _stop_at_a_write(here: Installation, random: Random) -> None:
+    """Run the scheduler until one of its writes does not happen; what it wrote before stays."""
+    left = random.randrange(6)
+
+    def failing(original: Any) -> Any:
+        async def write(*values: Any, **others: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise StoreUnavailable("the process stopped here")
+            return await original(*values, **others)
+
+        return write
+
+    kept = here.triggers.save, here.deliveries.add, here.deliveries.save
+    here.triggers.save, here.deliveries.add, here.deliveries.save = map(failing, kept)  # type: ignore[method-assign]
+    try:
+        await here.scheduler.run_due()
+    except StoreUnavailable:
+        pass
+    finally:
+        here.triggers.save, here.deliveries.add, here.deliveries.save = kept  # type: ignore[method-assign]

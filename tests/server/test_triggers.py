@@ -446,6 +446,18 @@ def test_a_delivery_that_could_not_start_is_tried_again_when_it_arrives_again(he
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("id", ["a\x00b", "x" * 100_000, "ünï" * 400, ""])
+def test_any_id_of_a_delivery_makes_a_key_that_databases_store(here, id):
+    async def scenario() -> None:
+        async with here.server():
+            trigger = await here.triggers.add("execution", {"path": "work", "of": "x"})
+            key = trigger.key(id)
+            assert "\x00" not in key and len(key.encode()) < 700
+            assert key == trigger.key(id) != trigger.key(id + "1")
+
+    asyncio.run(scenario())
+
+
 def test_nothing_is_started_while_the_engine_is_full_or_the_trigger_is_paused(here, monkeypatch):
     async def scenario() -> None:
         from noetl.server.scheduling import deliveries as module

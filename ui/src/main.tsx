@@ -14,6 +14,7 @@ import { EmptyState, Logo, Notes } from "./common/components";
 import { SignedIn, useSession } from "./common/session";
 import { applyTheme, ThemeSwitch } from "./common/theme";
 import { lazy } from "./common/lazy";
+import { Palette } from "./common/palette";
 import { Executions } from "./executions";
 
 type PageComponent = ComponentType<{ params: Record<string, string> }>;
@@ -21,18 +22,23 @@ type PageComponent = ComponentType<{ params: Record<string, string> }>;
 // The list is part of the first view; other pages are loaded when they are first shown.
 const Execution: PageComponent = lazy(() => import("./execution").then((module) => module.Execution));
 const Playbooks: PageComponent = lazy(() => import("./playbooks").then((module) => module.Playbooks));
+const Compare: PageComponent = lazy(() => import("./compare").then((module) => module.Compare));
+const Inbox: PageComponent = lazy(() => import("./inbox").then((module) => module.Inbox));
 const Operations: PageComponent = lazy(() => import("./operations").then((module) => module.Operations));
 
 const ROUTES: [string, PageComponent][] = [
   ["/", Executions],
   ["/executions", Executions],
   ["/executions/:id", Execution],
+  ["/compare/:left/:right", Compare],
+  ["/inbox", Inbox],
   ["/playbooks/*", Playbooks],
   ["/operations/*", Operations],
 ];
 
 const NAVIGATION: [string, string][] = [
   ["/executions", "Executions"],
+  ["/inbox", "Inbox"],
   ["/playbooks", "Playbooks"],
   ["/operations", "Operations"],
 ];
@@ -101,6 +107,7 @@ render(
     <SignedIn>
       <Head />
       <Pages />
+      <Palette />
     </SignedIn>
     <Notes />
   </Router>,

@@ -1,1 +1,1 @@
-"""Commands that manage an installation: credentials, tokens, limits, schedules, webhooks, settings."""
+"""Commands that manage an installation: credentials, tokens, limits, triggers, notifications, settings."""

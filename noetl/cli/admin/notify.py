@@ -39,6 +39,11 @@ def notify() -> None:
 @click.option(
     "--group", metavar="DURATION", help="Occurrences within this time after a message are one message; default: 60s."
 )
+@click.option(
+    "--answer-url",
+    metavar="URL",
+    help="Address of the server: messages of `waiting` contain links that answer the wait.",
+)
 @with_server
 @json_options
 def add(
@@ -52,6 +57,7 @@ def add(
     body: str | None,
     credential: str | None,
     group: str | None,
+    answer_url: str | None,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -84,6 +90,8 @@ def add(
         definition["labels"] = read_labels(labels)
     if group:
         definition["group"] = group
+    if answer_url:
+        definition["answer_url"] = answer_url
     with target.client(target.settings()) as client:
         try:
             client.notification(name)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,9 +17,11 @@ import click
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import load_settings, token_option
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
-from noetl.runtime.process_table import Readiness, readiness, wait_ready
+from noetl.runtime.process_table import LOG_FILE, Readiness, readiness, wait_ready
 
 if TYPE_CHECKING:
+    import logging
+
     from noetl.runtime.process_table import ProcessEntry, ProcessTable
     from noetl.settings import Settings
 
@@ -132,12 +135,16 @@ def worker() -> None:
 count_option = click.option("--count", type=click.IntRange(min=1, max=256), default=1, show_default=True)
 server_option = click.option("--server", metavar="URL", help="Server to lease runs from; separate several with commas.")
 pool_option = click.option("--pool", metavar="NAME", help="Pool to lease runs from.")
+label_option = click.option(
+    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label that steps can require; repeatable."
+)
 slots_option = click.option("--slots", metavar="N", help="Concurrent runs of a worker.")
 
 
 @worker.command("start")
 @count_option
 @pool_option
+@label_option
 @slots_option
 @server_option
 @token_option
@@ -147,6 +154,7 @@ slots_option = click.option("--slots", metavar="N", help="Concurrent runs of a w
 def worker_start(
     count: int,
     pool: str | None,
+    labels: tuple[str, ...],
     slots: str | None,
     server: str | None,
     token: str | None,
@@ -154,6 +162,8 @@ def worker_start(
     background: bool,
 ) -> int:
     """Start workers in this terminal (Ctrl-C stops them), or in the background with --background."""
+    if labels:
+        os.environ["NOETL_WORKER_LABELS"] = ",".join(labels)  # also of the processes that are started
     settings = _with_server(
         load_settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format).settings
     )
@@ -407,7 +417,20 @@ def _log_to_stderr(settings: Settings) -> None:
     from noetl.observability import logging as logs
 
     level = logging.WARNING if terminal.quiet else logging.DEBUG if terminal.verbose > 1 else logging.INFO
-    logs.configure(settings.log_format, level)
+    logs.configure(settings.log_format, level, handler=_rotating(settings))
+
+
+def _rotating(settings: Settings) -> logging.Handler | None:
+    """The handler of a background process, whose standard error is a file in NOETL_HOME/logs."""
+    name = os.environ.get(LOG_FILE)
+    if not name:
+        return None
+    from noetl.observability.log_rotation import RotatingStreamHandler, is_file
+
+    file = Path(name)
+    if not is_file(sys.stderr, file):
+        return None
+    return RotatingStreamHandler(sys.stderr, file, settings.log_rotate_mb << 20, settings.log_rotate_files)
 
 
 # Settings of a server that a worker must not have in its environment: tasks run as the worker's user.

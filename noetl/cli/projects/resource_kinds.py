@@ -95,7 +95,7 @@ for _kind, _resource in (
 
 
 NOTIFICATION: dict[str, Any] = {
-    "on": ..., "to": ..., "paths": ["*"], "labels": {}, "group": 60.0, "paused": False,
+    "on": ..., "to": ..., "paths": ["*"], "labels": {}, "group": 60.0, "answer_url": "", "paused": False,
 }  # fmt: skip
 
 

@@ -66,6 +66,7 @@ from noetl.core.model.events import (
     StepFailed,
     StepScheduled,
     StepSkipped,
+    TokenMerged,
     TokenParked,
     WaitFinished,
     WorkerLost,
@@ -206,7 +207,7 @@ class _Advance(Struct, eq=False, gc=False):
         taken: list[str] = []
         if state.accepts_claims:
             check = None if self.env.capacity is None else CapacityCheck(state, self.env.capacity, waited=False)
-            ready = claimable(state, command.pool, command.worker, check)
+            ready = claimable(state, command, check)
             taken = list(islice(ready, command.slots * command.workers))
             if command.workers > 1 and not (taken and is_local(state, step_run_of(state, taken[0]))):
                 taken = taken[: -(-len(taken) // command.workers)]
@@ -368,7 +369,7 @@ _FOLLOW_UPS: dict[type[Event], Any] = {
 
 _UNSETTLING = frozenset({  # after these events waiting tokens are examined again, and the execution may end
     RequestEvaluated, WorkflowStarted, WorkflowSynthesized, ExecutionResumed, ExecutionCancelled, SignalReceived,
-    CtxPatched, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
+    CtxPatched, TokenMerged, StepScheduled, StepDone, StepFailed, StepSkipped, NextEvaluated, LoopDone, ChildFinished,
     CompensationStarted, CompensationDone, CompensationFailed,
 })  # fmt: skip
 
@@ -377,7 +378,7 @@ def _traits(kind: type[Event]) -> Traits:
     """Everything that recording an event of this kind involves, looked up once per event."""
     return (
         APPLIERS[kind],
-        kind in (StepScheduled, TokenParked, StepSkipped),
+        kind in (StepScheduled, TokenParked, TokenMerged, StepSkipped),
         kind in (StepFailed, IterationFailed),
         kind in HANDLERS and kind is not StepScheduled,  # see _on_step_scheduled
         kind in _UNSETTLING,

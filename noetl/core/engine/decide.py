@@ -10,6 +10,7 @@ from noetl.core.engine.evaluation.names import at_step_set
 from noetl.core.engine.handlers.admission import examine_waiting_tokens
 from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_sets
 from noetl.core.engine.handlers.compensation import child_ended, step_ended
+from noetl.core.engine.handlers.custom_events import custom_events
 from noetl.core.engine.handlers.execution_completion import conclude
 from noetl.core.engine.handlers.loops import (
     apply_loop_set,
@@ -103,6 +104,12 @@ def _step_ended(state: State, event: StepDone | StepFailed, env: EvaluationConte
 
 def _synthesize_or_route(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """Synthesize, then route, once the step has ended and its `set` is applied."""
+    if step_run.step.emits:
+        return [*custom_events(state, env, step_run), *_routed(state, env, step_run)]
+    return _routed(state, env, step_run)
+
+
+def _routed(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     if step_run.failed:
         return route(state, env, step_run, "step.failed")
     if step_run.step.synthesize is not None:

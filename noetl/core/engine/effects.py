@@ -33,6 +33,8 @@ class EnqueueRun(Effect, frozen=True):
     pool: str | None = None
     affinity: str | None = None  # runs with the same key stay on one worker (exec: local)
     limit: str | None = None  # the run waits because the limit of this key is reached
+    priority: float = 0.0
+    labels: tuple[str, ...] = ()  # that its worker must have
 
 
 class CancelRun(Effect, frozen=True):

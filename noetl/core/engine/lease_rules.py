@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from noetl.core.engine.capacity import CapacityCheck
+from noetl.core.engine.commands import ClaimAnyRun
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers.loops import fail_step
 from noetl.core.engine.state import PENDING, SUSPECT, Loop, Run, State, StepRun
@@ -106,20 +107,36 @@ def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
     return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause
 
 
-def claimable(state: State, pool: str | None, worker: str = "", check: CapacityCheck | None = None) -> Iterator[str]:
-    """The runs of a pool that this worker can claim, oldest first; with `check`, those that have a free slot."""
-    for run_id in state.queued:
+AGEING_SECONDS = 10.0  # of waiting that count as much as one point of priority
+
+
+def claimable(state: State, claim: ClaimAnyRun, check: CapacityCheck | None = None) -> Iterator[str]:
+    """The runs that this worker can claim, by priority and then oldest first; with `check`, those with a free slot."""
+    pool, worker = claim.pool, claim.worker
+    queued = list(state.queued)
+    if any(state.open[run_id].step_run.priority for run_id in queued):
+        queued.sort(key=lambda run_id: state.open[run_id].at - AGEING_SECONDS * state.open[run_id].step_run.priority)
+    for run_id in queued:
         step_run = state.open[run_id].step_run
+        if not _is_placed(step_run.step, claim):
+            continue
         if step_run.step.pool == pool and local_worker(state, step_run) in (None, worker):
             if check is not None and check.missing_key(step_run.step.name):
                 continue
             yield run_id
     for loop in open_loops(state) if state.looping else ():
+        if not _is_placed(loop.step_run.step, claim):
+            continue
         if loop.step_run.step.pool == pool and local_worker(state, loop.step_run) in (None, worker):
             for index in loop.unclaimed():
                 if check is not None and check.missing_key(loop.step_run.step.name):
                     break
                 yield loop.id_of(index)
+
+
+def _is_placed(step: Step, claim: ClaimAnyRun) -> bool:
+    """Whether the worker has the labels that a step requires."""
+    return not step.labels or set(step.labels) <= set(claim.labels)
 
 
 def open_loops(state: State) -> Iterator[Loop]:

@@ -50,6 +50,9 @@ class _Token(Struct, array_like=True):
     seq: int
     reason: str | None
     event: BoundaryEvent | None = None
+    dedupe: str | None = None
+    partition: str | None = None
+    priority: float = 0.0
 
 
 class _Run(Struct, array_like=True):
@@ -130,6 +133,9 @@ class _StepRun(Struct, array_like=True):
     event: BoundaryEvent | None = None
     completed: list[CompletedRun] = []
     window: int = 1
+    dedupe: str | None = None
+    partition: str | None = None
+    priority: float = 0.0
 
 
 class _Compensating(Struct, array_like=True):
@@ -385,7 +391,8 @@ def _into(target: Any, stored: Struct) -> Any:
 def _token(stored: _Token) -> Token:
     token = Token(stored.id, stored.step, stored.args, stored.origin, stored.boundary, stored.seq)
     token.reason = stored.reason
-    token.event = stored.event
+    token.event, token.dedupe, token.partition = stored.event, stored.dedupe, stored.partition
+    token.priority = stored.priority
     return token
 
 

@@ -71,6 +71,9 @@ class Token(Struct, eq=False, gc=False):
     seq: int  # of the event that created it
     reason: str | None = None  # why it is parked; None: not examined yet
     event: BoundaryEvent | None = None  # None in older snapshots
+    dedupe: str | None = None
+    partition: str | None = None
+    priority: float = 0.0
 
 
 class Run(Struct, eq=False, gc=False):
@@ -208,6 +211,9 @@ class StepRun(Struct, eq=False):
     event: BoundaryEvent | None = None  # its latest boundary event
     completed: list[CompletedRun] = []  # what a compensation has to undo, in order of completion
     window: int = 1  # how many of them are undone at a time
+    dedupe: str | None = None  # keys of the token that entered
+    partition: str | None = None
+    priority: float = 0.0
     _context: RunContext | None = None
 
     @property
@@ -359,7 +365,7 @@ class State:
         self.children: dict[str, Child] = {}
         self.waits: dict[str, OpenWait] = {}  # in the order in which they began
         self.signals: dict[int, KeptSignal] = {}  # by seq
-        self.signal_ids: dict[str, None] = {}  # idempotency keys of the latest signals
+        self.signal_ids: dict[str, None] = {}  # idempotency keys of the latest commands of users
         self.due: dict[str, float] = {}  # step run, token, child or wait -> when it times out
         self.last_leaf: str | None = None  # the step that finished last without a taken arc
         self.synthesized: dict[str, Step] = {}

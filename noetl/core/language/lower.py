@@ -49,6 +49,7 @@ from noetl.core.model.playbook import (
     Block,
     Compensation,
     Directive,
+    Emit,
     Executor,
     KeychainEntry,
     Limits,
@@ -68,10 +69,10 @@ from noetl.core.model.tool import ToolSpec
 # Keys of a spec that apply to the node itself and are not defaults for its tasks.
 _ONLY_LARGE = 1 << 40  # bytes; the limit of the executor applies
 _NOT_DEFAULTS = {
-    "executor": frozenset({"policy", "entry_step", "return_step", "extensions"}),
-    "step": frozenset({"policy", "pool", "validation"}),
+    "executor": frozenset({"policy", "placement", "entry_step", "return_step", "extensions"}),
+    "step": frozenset({"policy", "pool", "validation", "placement"}),
     "loop": frozenset({"policy", "mode", "max_in_flight", "until"}),
-    "task": frozenset({"policy", "effect", "retry", "validation"}),
+    "task": frozenset({"policy", "effect", "retry", "validation", "placement"}),
 }
 
 
@@ -92,12 +93,17 @@ class Lowering:
         self.specs = specs
         self.places: dict[str, Location] = {}
         self.kinds = frozenset(specs)
+        self.placement: dict[str, str] = {}  # labels of the executor
 
     # --- the document ---
 
     def playbook(self, document: DocumentSyntax, *, file: str, digest: str) -> Playbook:
         """The whole playbook."""
         outer = self.executor_layers(document.executor)
+        if document.executor is not None and document.executor.spec is not None:
+            spec = document.executor.spec
+            policy = spec.entries["policy"][1] if "policy" in spec.entries else None
+            self.placement = {**_placement(policy), **_placement(spec)}
         steps = tuple(self.step(step, outer) for step in document.steps)
         blocks = {block.name: self.block(block, outer) for block in document.blocks}
         executor = document.executor
@@ -146,6 +152,7 @@ class Lowering:
             version=executor.version,
             spec=self.mapping(executor.spec, "executor/spec"),
             limits=Limits(**executor.limits),
+            reference_first=_reference_first(executor.spec),
             extensions=executor.extensions,
         )
 
@@ -192,10 +199,20 @@ class Lowering:
                 path=self.record_place(synthesis.path, synthesis.node),
             ),
             compensation=self.compensation(step, outer),
+            emits=tuple(
+                Emit(
+                    emit.name,
+                    self.value(emit.payload, f"{emit.path}/payload"),
+                    self.value(emit.when, f"{emit.path}/when"),
+                    self.record_place(emit.path, emit.node),
+                )
+                for emit in step.emits
+            ),
             validation=self.validation(step.validation),
             output=self.output(step.output),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
             pool=step.pool,
+            labels=self.labels(step),
             path=self.record_place(step.path, step.node),
         )
 
@@ -212,9 +229,17 @@ class Lowering:
             max_task_runs=_max_task_runs(layers, tasks),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
             pool=step.pool,
+            labels=self.labels(step),
             path=self.record_place(body.path, body.node),
         )
         return Compensation(undo, self.value(body.when, f"{body.path}/when"), body.path)
+
+    def labels(self, step: StepSyntax) -> tuple[str, ...]:
+        """`key=value` labels that a worker must have: those of the executor, the step and its tasks."""
+        found = dict(self.placement)
+        for spec in (step.spec, *(task.spec for task in step.tasks())):
+            found |= _placement(spec)
+        return tuple(sorted(f"{name}={value}" for name, value in found.items()))
 
     def block(self, block: BlockSyntax, outer: tuple[_Layer, ...]) -> Block:
         """One block of the workbook."""
@@ -281,6 +306,9 @@ class Lowering:
                 target=arc.target or "",
                 when=None if arc.when is None else self.guard(arc.when, f"{arc.path}/when"),
                 assignments=self.assignments(arc.sets),
+                dedupe=self.value(arc.dedupe, f"{arc.path}/spec/dedupe"),
+                partition=self.value(arc.partition, f"{arc.path}/spec/partition"),
+                priority=self.value(arc.priority, f"{arc.path}/spec/priority"),
                 path=self.record_place(arc.path, arc.node),
             )
             for arc in router.arcs
@@ -469,6 +497,23 @@ class Lowering:
         if isinstance(value, str) and "call.done" in value:
             return _CALL_DONE.sub(r"\1step.done\1", value)
         return value
+
+
+def _reference_first(spec: Node | None) -> bool:
+    """`executor.spec.policy.results.reference_first`."""
+    found = spec
+    for key in ("policy", "results", "reference_first"):
+        found = found.get(key) if isinstance(found, MappingNode) else None
+    return isinstance(found, Scalar) and found.value is True
+
+
+def _placement(spec: Node | None) -> dict[str, str]:
+    """The labels of a spec's `placement`."""
+    placement = spec.get("placement") if isinstance(spec, MappingNode) else None
+    labels = placement.get("labels") if isinstance(placement, MappingNode) else None
+    if not isinstance(labels, MappingNode):
+        return {}
+    return {key: node.text for key, (_, node) in labels.entries.items() if isinstance(node, Scalar)}
 
 
 _CALL_DONE = re.compile(r"""(['"])call\.done\1""")

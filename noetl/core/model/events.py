@@ -140,6 +140,7 @@ class ExecutionPaused(Event, frozen=True, omit_defaults=True):
 
     NAME = "execution.paused"
     reason: str = ""
+    id: str = ""  # idempotency key
 
 
 class ExecutionResumed(Event, frozen=True, omit_defaults=True):
@@ -147,6 +148,7 @@ class ExecutionResumed(Event, frozen=True, omit_defaults=True):
 
     NAME = "execution.resumed"
     reason: str = ""
+    id: str = ""  # idempotency key
 
 
 class SignalReceived(Event, frozen=True, omit_defaults=True):
@@ -181,6 +183,7 @@ class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
     reason: str = ""
     error: ErrorInfo | None = None
     compensate: bool = False  # completed steps are undone before the execution ends
+    id: str = ""  # idempotency key
 
 
 class CtxPatched(Event, frozen=True, omit_defaults=True):
@@ -235,10 +238,21 @@ class TokenParked(Event, frozen=True, omit_defaults=True):
     ENTITY = "step"
     step: str
     token: str
-    reason: Literal["admission", "join", "paused"] = "admission"
+    reason: Literal["admission", "join", "paused", "partition"] = "admission"
     args: dict[str, Any] = field(default_factory=dict)
     origin: str | None = None  # the step it came from
     deadline_at: float | None = None  # of the step: it fails if the token still waits then
+
+
+class TokenMerged(Event, frozen=True, omit_defaults=True):
+    """A token was merged with one that has an equal `dedupe` key and waits, or whose run is open."""
+
+    NAME = "token.merged"
+    ENTITY = "step"
+    step: str
+    token: str
+    into: str  # the other token, or its step run
+    key: str = ""
 
 
 class StepScheduled(Event, frozen=True, omit_defaults=True):
@@ -325,6 +339,24 @@ class ArcChoice(Struct, frozen=True, omit_defaults=True, gc=False):
     held: bool
     token: str | None = None  # created if the arc was taken
     args: dict[str, Any] = field(default_factory=dict)
+    dedupe: str | None = None  # keys of the token
+    partition: str | None = None
+    priority: float = 0.0
+
+
+class CustomEvent(Event, frozen=True, omit_defaults=True):
+    """An event of the playbook's own (`spec.policy.emit`), appended at the end of a step; its name is `custom.<name>`.
+
+    `error`: its payload or condition could not be evaluated; the step is not affected."""
+
+    NAME = "custom"
+    ENTITY = "step"
+    STATUS = "success"
+    step: str
+    step_run_id: str
+    name: str
+    data: Any = None
+    error: ErrorInfo | None = None
 
 
 class NextEvaluated(Event, frozen=True, omit_defaults=True):
@@ -673,8 +705,9 @@ BODIES: dict[tuple[str, int], type[Event]] = {
     for body in (
         ExecutionRequested, RequestEvaluated, WorkflowStarted, ExecutionPaused, ExecutionResumed,
         SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
-        PlaybookProcessed, TokenParked, StepScheduled, StepStarted, StepDone, StepFailed,
-        StepSkipped, NextEvaluated, LoopStarted, IterationsKept, IterationStarted, IterationDone, IterationFailed,
+        PlaybookProcessed, TokenParked, TokenMerged, StepScheduled, StepStarted, StepDone, StepFailed,
+        StepSkipped, CustomEvent, NextEvaluated,
+        LoopStarted, IterationsKept, IterationStarted, IterationDone, IterationFailed,
         CompensationStarted, CompensationDone, CompensationFailed,
         OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
         WaitStarted, WaitFinished, WorkerLost, ReportRefused,
@@ -741,7 +774,7 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
         "seq": recorded.seq,
         "timestamp": instant(recorded.at),
         "source": "server" if getattr(body, "by_server", False) else body.SOURCE,
-        "name": body.NAME,
+        "name": f"{body.NAME}.{body.name}" if isinstance(body, CustomEvent) else body.NAME,
         "version": body.VERSION,
         "entity_type": body.ENTITY,
         "entity_id": entity_id,
@@ -760,7 +793,8 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
 
 def recorded_of(document: Mapping[str, Any]) -> Recorded:
     """The event of an envelope; an unknown name or version raises KeyError."""
-    kind = BODIES[document["name"], document["version"]]
+    name = document["name"]
+    kind = BODIES[CustomEvent.NAME if name.startswith("custom.") else name, document["version"]]
     fields = dict(document["payload"])
     if document["step_run_id"] is not None:
         fields["step_run_id"] = document["step_run_id"]
@@ -807,6 +841,6 @@ def status_of(body: Event) -> Status:
         return "success" if body.outcome.status == "ok" else "error"
     if isinstance(body, WorkflowFinished | PlaybookProcessed):
         return "success" if body.outcome == "success" else "error"
-    if isinstance(body, RequestEvaluated | WorkflowSynthesized | NextEvaluated):
+    if isinstance(body, RequestEvaluated | WorkflowSynthesized | NextEvaluated | CustomEvent):
         return "error" if body.error else "success"
     return body.STATUS

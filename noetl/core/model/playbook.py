@@ -162,6 +162,9 @@ class Arc(Struct, frozen=True, omit_defaults=True):
     target: str
     when: Value = None
     assignments: tuple[Assignment, ...] = ()
+    dedupe: Value = None  # tokens for one target with an equal key are merged
+    partition: Value = None  # tokens with an equal key run one at a time
+    priority: Value = None  # of the runs of its tokens among those that wait for a worker
     path: str = ""
 
 
@@ -187,6 +190,15 @@ class Compensation(Struct, frozen=True, omit_defaults=True):
     `step` is a step of its own that no arc leads to, named `STEP.compensation`; `when` decides whether it runs."""
 
     step: Step
+    when: Value = None
+    path: str = ""
+
+
+class Emit(Struct, frozen=True, omit_defaults=True):
+    """A custom event at the end of a step; `when` None: if the step succeeded."""
+
+    name: str
+    payload: Value = None
     when: Value = None
     path: str = ""
 
@@ -229,12 +241,14 @@ class Step(Struct, frozen=True, omit_defaults=True):
     max_task_runs: int = DEFAULT_MAX_TASK_RUNS
     synthesize: Synthesis | None = None
     compensation: Compensation | None = None
+    emits: tuple[Emit, ...] = ()
     validation: Validation | None = None
     output: OutputPolicy = OutputPolicy()
     spec: dict[str, Value] = field(default_factory=dict)
     exports: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     pool: str | None = None
+    labels: tuple[str, ...] = ()  # `key=value`, which a worker must have
     path: str = ""
 
 
@@ -289,6 +303,7 @@ class Executor(Struct, frozen=True, omit_defaults=True):
     spec: dict[str, Value] = field(default_factory=dict)
     limits: Limits = Limits()
     extensions: tuple[str, ...] = ()
+    reference_first: bool = False  # every result is stored, also small ones
 
 
 class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):

@@ -70,11 +70,13 @@ class Dispatcher:
         self._return_orders = return_orders
         self._polls: dict[_PendingPoll, None] = {}
         self.pools: dict[str, str] = {}  # worker -> pool of its last claim
+        self._labels: dict[str, tuple[str, ...]] = {}  # worker -> its labels
         self._live: dict[str, dict[str, float]] = {}  # pool -> worker -> when it was last seen
 
     async def claim(self, claim: Claim, wait: float) -> list[RunOrder]:
         """Runs for this worker; waits up to `wait` seconds for the first one."""
         self.pools[claim.worker] = claim.pool
+        self._labels[claim.worker] = claim.labels
         self.seen(claim.worker)
         if wait <= 0:
             return await self.claim_now(claim)
@@ -147,6 +149,21 @@ class Dispatcher:
             del live[worker]
         return max(1, len(live))
 
+    def labels_of(self, worker: str) -> tuple[str, ...]:
+        """The labels of a worker's last claim."""
+        return self._labels.get(worker, ())
+
+    def placement_problem(self, pool: str, labels: Sequence[str]) -> str | None:
+        """Why no live worker known to this server can take a run of a pool with these labels; None: one can."""
+        self.live_workers(pool)
+        oldest = asyncio.get_running_loop().time() - LIVE_SECONDS
+        live = [worker for worker, seen in self._live.get(pool, {}).items() if seen >= oldest]
+        if not live:
+            return f"the pool {pool} has no live worker"
+        if any(set(labels) <= set(self.labels_of(worker)) for worker in live):
+            return None
+        return f"no live worker of the pool {pool} has the labels {', '.join(labels)}"
+
     def shared(self, claim: Claim) -> Claim:
         """The claim with the number of workers that share what is ready."""
         return structs.replace(claim, workers=self.live_workers(claim.pool))
@@ -169,7 +186,7 @@ class Dispatcher:
                     poll.woken = True
             poll.release()
 
-        command = ClaimAnyRun(claim.worker, claim.slots, pool_name(claim.pool), workers)
+        command = ClaimAnyRun(claim.worker, claim.slots, pool_name(claim.pool), workers, claim.labels)
         return SlotOffer(command, accept, poll.release)
 
 

@@ -117,7 +117,8 @@ class WorkerService:
         self, worker: str, reports: Sequence[Report], *, free: int = 0
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Store a worker's events; acknowledged when they are durable, with the next runs for `free` slots."""
-        claim = self._dispatcher.shared(Claim(worker, free, self._dispatcher.pool_of(worker)))
+        dispatcher = self._dispatcher
+        claim = dispatcher.shared(Claim(worker, free, dispatcher.pool_of(worker), dispatcher.labels_of(worker)))
         taken = await self.queue.take(_queue_share(claim)) if free > 0 else []
         reported, ids = self._send_reports(worker, reports)
         claimed_any = self._claim_any(claim, ids, free - len(taken))
@@ -158,6 +159,10 @@ class WorkerService:
         if found is None:
             raise NotFound(f"there is no file {digest}")
         return found
+
+    def placement_problem(self, pool: str, labels: Sequence[str]) -> str | None:
+        """Why no live worker can take a run of a pool with these labels; None: one can."""
+        return self._dispatcher.placement_problem(pool, labels)
 
     async def schema(self, reference: str) -> bytes:
         """A registered schema as JSON."""
@@ -256,7 +261,7 @@ class WorkerService:
             share = -(-slots // left)
             if share > 0:
                 slots -= share
-                command = ClaimAnyRun(claim.worker, share, pool_name(claim.pool), claim.workers)
+                command = ClaimAnyRun(claim.worker, share, pool_name(claim.pool), claim.workers, claim.labels)
                 replies.append(self.executions.send(execution_id, command))
         return replies
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,8 @@ from noetl.connections.mail import Mail, MailFailure, send
 from noetl.core.model.tool import Timeout
 from noetl.core.templates.template import compile_value
 from noetl.errors import NoetlError
-from noetl.server.notifications.rules import HttpChannel, MailChannel, Rule
+from noetl.runtime.masking import Masker, secret_texts
+from noetl.server.notifications.rules import Channel, HttpChannel, MailChannel, Rule, SlackChannel
 from noetl.storage.ports.secrets import CredentialStore
 
 TIMEOUT = Timeout(connect=10.0, total=30.0)
@@ -33,21 +35,25 @@ class Channels:
         """Send a notification and return what the channel answered; NotSent with the reason.
 
         `key` is the same for a repeated attempt: the Message-ID of a mail, `Idempotency-Key` of a request."""
-        channel = rule.to
-        fields = await self._fields(channel.credential)
+        fields = await self._fields(rule.to.credential)
         try:
-            if isinstance(channel, MailChannel):
-                return await self._mail(channel, fields, notification, key)
-            if isinstance(channel, HttpChannel):
-                body = compile_value(channel.body).evaluate({"notification": dict(notification)})
-                return await self._request(channel.method, channel.url, body, _headers(fields), key)
-            url = str(fields.get("url") or fields.get("dsn") or "")
-            if not url:
-                raise NotSent(f"credential {channel.credential!r} has no field `url`")
-            text = f"*{notification['subject']}*\n{notification['text']}"
-            return await self._request("POST", url, {"text": text}, {}, key)
-        except (MailFailure, HttpFailure) as problem:
-            raise NotSent(str(problem)) from None
+            return await self._send(rule.to, fields, notification, key)
+        except (MailFailure, HttpFailure, NotSent) as problem:
+            raise NotSent(_without_secrets(str(problem), rule.to, fields)) from None
+
+    async def _send(
+        self, channel: Channel, fields: Mapping[str, Any], notification: Mapping[str, Any], key: str
+    ) -> str:
+        if isinstance(channel, MailChannel):
+            return await self._mail(channel, fields, notification, key)
+        if isinstance(channel, HttpChannel):
+            body = compile_value(channel.body).evaluate({"notification": dict(notification)})
+            return await self._request(channel.method, channel.url, body, _headers(fields), key)
+        url = str(fields.get("url") or fields.get("dsn") or "")
+        if not url:
+            raise NotSent(f"credential {channel.credential!r} has no field `url`")
+        text = f"*{notification['subject']}*\n{notification['text']}"
+        return await self._request("POST", url, {"text": text}, {}, key)
 
     async def _mail(
         self, channel: MailChannel, fields: Mapping[str, Any], notification: Mapping[str, Any], key: str
@@ -87,6 +93,13 @@ class Channels:
         if found is None:
             raise NotSent(f"there is no credential {credential!r}")
         return found
+
+
+def _without_secrets(message: str, channel: Channel, fields: Mapping[str, Any]) -> str:
+    """The message without secrets of the credential; the address of a Slack webhook is one, also in part."""
+    if isinstance(channel, SlackChannel):
+        message = re.sub(r"https?://\S+", f"the address of credential {channel.credential!r}", message)
+    return Masker(secret_texts(fields)).mask(message)
 
 
 def _headers(fields: Mapping[str, Any]) -> dict[str, str]:

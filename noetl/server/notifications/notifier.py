@@ -13,19 +13,21 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from noetl.core.engine.views.open_waits import inbox_entries
 from noetl.core.model.events import instant
 from noetl.core.model.playbook import Playbook
 from noetl.errors import NoetlError, NotFound, StoreUnavailable, TemplateError
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
+from noetl.server.answer_links import AnswerLink, AnswerLinks
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.notifications.channels import Channels, NotSent
+from noetl.server.notifications.messages import notification_of
 from noetl.server.notifications.rules import KIND, Incident, Rule, Rules, example
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.schedules import LATE, Schedule
@@ -40,8 +42,8 @@ log = logging.getLogger("noetl.notifications")
 POLL_SECONDS = 1.0
 LEADER_ROLE, LEADER_SECONDS = "notifications", 10.0
 RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 3600.0, 3600.0, 3600.0)
+LINK_SECONDS = 7 * 86_400.0  # how long a link answers a wait
 MAX_GROUP = 1000  # occurrences in one message
-SHOWN = 20  # of them listed
 OCCURRENCE_OF = {"failed": "failed", "waiting": "waiting", "success": "recovered"}  # by status
 RULES_SECONDS = 1.0  # how long the rules are cached
 
@@ -58,6 +60,7 @@ class Notifier:
         channels: Channels,
         clock: Clock,
         leadership: LeaderLease | None = None,
+        links: AnswerLinks | None = None,
     ) -> None:
         self.rules = rules
         self._outbox = outbox
@@ -66,6 +69,7 @@ class Notifier:
         self._channels = channels
         self._clock = clock
         self._leadership = leadership
+        self._links = links
         self._cached: tuple[float, int, list[Rule]] = (float("-inf"), 0, [])  # when, changes, rules
 
     # ── occurrences ─────────────────────────────────────────────────────────────────────
@@ -165,7 +169,8 @@ class Notifier:
             return
         incidents = [msgspec.json.decode(row.data, type=_Row).incident for row in rows]
         try:
-            answer = await self._send(rule, notification_of(rule, incidents), _id(rows[0].key))
+            notification = notification_of(rule, incidents, await self._answers(rule, incidents))
+            answer = await self._send(rule, notification, _id(rows[0].key))
         except NotSent as problem:
             await self._retry(rule, rows, str(problem))
             return
@@ -173,6 +178,21 @@ class Notifier:
         metrics.NOTIFICATIONS.add(len(rows), "sent")
         for row in rows:
             await self._outbox.save(_with(row, status="sent", due=None, answer=answer, sent_at=self._clock.now()))
+
+    async def _answers(self, rule: Rule, incidents: Sequence[Incident]) -> dict[str, list[dict[str, str]]]:
+        """Links that answer the open waits of executions, if the rule has an address for them; never stored."""
+        found: dict[str, list[dict[str, str]]] = {}
+        if self._links is None or not rule.answer_url:
+            return found
+        expires_at = self._clock.now() + LINK_SECONDS
+        for incident in incidents:
+            if incident.on != "waiting":
+                continue
+            for entry in inbox_entries(await self._orchestrator.state(incident.details["execution_id"])):
+                link = AnswerLink(entry.execution_id, entry.key, f"notification {rule.name}", expires_at)
+                url = f"{rule.answer_url.rstrip('/')}/answer/{self._links.token(link)}"
+                found.setdefault(incident.key, []).append({"title": entry.title or entry.signal, "url": url})
+        return found
 
     async def _send(self, rule: Rule, notification: Mapping[str, Any], key: str) -> str:
         try:
@@ -264,7 +284,7 @@ class Notifier:
             tick = msgspec.json.decode(row.data)["tick"]
             execution = await self._orchestrator.store.by_key(row.key.removeprefix(f"{LATE}:"))
             in_time = execution is not None and execution.status == "success" and (execution.ended_at or 0) <= row.due  # type: ignore[operator]
-            if not isinstance(schedule, Schedule) or in_time:
+            if not isinstance(schedule, Schedule) or schedule.deadline is None or schedule.id not in row.key or in_time:
                 await self._outbox.save(msgspec.structs.replace(row, status="skipped", due=None))
                 continue
             await self.report(await self._late(schedule, tick, execution, row.key))
@@ -326,37 +346,3 @@ def _labels(playbook: Playbook) -> dict[str, str]:
 def _id(key: str) -> str:
     """The id of a message: the same for a repeated attempt."""
     return "noetl-" + hashlib.sha256(key.encode()).hexdigest()[:32]
-
-
-def notification_of(rule: Rule, incidents: Sequence[Incident]) -> dict[str, Any]:
-    """What a message says: one occurrence in full, several as a list with their number."""
-    items = [
-        {"on": each.on, "path": each.path, "title": each.title, "at": instant(each.at), "labels": each.labels}
-        | each.details
-        for each in incidents
-    ]
-    first = incidents[0]
-    if len(incidents) == 1:
-        subject = first.title if len(first.title) <= 120 else first.title[:119] + "…"
-        lines = [first.title, ""]
-        lines += [f"{name}: {value}" for name, value in items[0].items() if name != "title" and value not in (None, {})]
-        if execution := first.details.get("execution_id"):
-            lines += ["", f"noetl why {execution}"]
-    else:
-        counts = Counter(each.on for each in incidents)
-        summary = ", ".join(f"{count} {on.replace('_', ' ')}" for on, count in counts.most_common())
-        paths = sorted({each.path for each in incidents})
-        where = paths[0] if len(paths) == 1 else f"{len(paths)} playbooks"
-        subject = f"{summary} ({where})"
-        lines = [f"{len(incidents)} occurrences: {summary}", ""]
-        lines += [f"- {instant(each.at)} {each.title}" for each in incidents[:SHOWN]]
-        if len(incidents) > SHOWN:
-            lines.append(f"- and {len(incidents) - SHOWN} more")
-    return {
-        "rule": rule.name,
-        "on": first.on,
-        "count": len(incidents),
-        "subject": subject,
-        "text": "\n".join(lines) + "\n",
-        "items": items[:MAX_GROUP],
-    }

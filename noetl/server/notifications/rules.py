@@ -87,6 +87,7 @@ class Rule(Struct, frozen=True, omit_defaults=True, kw_only=True):
     paths: tuple[str, ...] = ("*",)
     labels: dict[str, str] = field(default_factory=dict)
     group: float = GROUP_SECONDS  # seconds; what occurs within them after a message is one message
+    answer_url: str = ""  # address of the server in links that let the recipients answer waits; empty: no links
     paused: bool = False
     created_at: float = 0.0
     created_by: str = ""
@@ -197,6 +198,8 @@ def check(rule: Rule) -> None:
         raise RequestRefused(f"on needs at least one of {', '.join(get_args(Occurrence))}")
     if not 0 <= rule.group <= 86_400:
         raise RequestRefused("group is a duration of at most 1d")
+    if rule.answer_url and not rule.answer_url.startswith(("http://", "https://")):
+        raise RequestRefused("answer_url is the address of the server, such as https://noetl.example.com")
     if isinstance(rule.to, MailChannel):
         try:
             compose(Mail(to=rule.to.to, subject="", sender=rule.to.sender or "noetl@localhost"))

@@ -134,8 +134,11 @@ class EffectHandler:
                 pool = effect.pool or "default"
                 now = self.clock.now()
                 queued.append(
-                    QueuedRun(execution_id, effect.run_id, pool, effect.affinity, now, effect.limit, weight=weight)
-                )
+                    QueuedRun(
+                        execution_id, effect.run_id, pool, effect.affinity, now, effect.limit, None, weight,
+                        effect.priority, effect.labels,
+                    )
+                )  # fmt: skip
             elif isinstance(effect, SetTimer):
                 self._set_timer(execution_id, effect.at, waiting=waiting)
             elif isinstance(effect, CancelRun):

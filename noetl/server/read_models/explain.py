@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from noetl.core.engine.state import State
-from noetl.core.engine.views.waiting import waiting_reasons
+from noetl.core.engine.views.waiting import Placement, waiting_reasons
 from noetl.core.model import events as ev
 from noetl.core.model.ids import iteration_id
 from noetl.core.model.outcome import ErrorInfo
@@ -34,7 +34,11 @@ class Explanation(Struct, frozen=True):
 
 
 def explain(
-    state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str] | None = None
+    state: State,
+    log: Sequence[ev.Recorded],
+    at: float,
+    reached: Mapping[str, str] | None = None,
+    placement: Placement | None = None,
 ) -> Explanation:
     """Explain an execution from its folded state and its log (or the end of a long one) at an instant.
 
@@ -44,7 +48,7 @@ def explain(
         execution_id=state.execution_id,
         status=state.status,
         summary=_summary(state, at),
-        because=tuple(_because(state, log, at, reached or {})),
+        because=tuple(_because(state, log, at, reached or {}, placement)),
         way=tuple(path)[-MAX_PATH:],
         way_omitted=len(path) > MAX_PATH or (len(log) > 0 and log[0].seq > 1),
     )
@@ -63,7 +67,9 @@ def _summary(state: State, at: float) -> str:
 # ── reasons ─────────────────────────────────────────────────────────────────────────────
 
 
-def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str]) -> Iterator[str]:
+def _because(
+    state: State, log: Sequence[ev.Recorded], at: float, reached: Mapping[str, str], placement: Placement | None
+) -> Iterator[str]:
     if state.status == "success":
         if state.result_step:
             yield f"no step is left to run; its output is the output of step {state.result_step}"
@@ -76,7 +82,7 @@ def _because(state: State, log: Sequence[ev.Recorded], at: float, reached: Mappi
         yield from _interrupted(log)
         yield from _compensations(state, log)
     else:
-        yield from (finding.text for finding in waiting_reasons(state, at, reached))
+        yield from (finding.text for finding in waiting_reasons(state, at, reached, placement))
 
 
 def _failure(state: State, log: Sequence[ev.Recorded]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Schedules and webhooks: what starts executions without a request from a user."""
+"""Triggers: what starts executions without a request from a user, and the deliveries that they receive."""

@@ -4,12 +4,13 @@ A delivery is recorded first, under a key that identifies it, then acknowledged 
 also the idempotency key of the execution. So a process that stops anywhere in between leaves a pending row that is
 started later, and several servers that act on one row start one execution.
 
-Invariant: the deliveries of a trigger are acted on in order of their `due` time; one that waits holds back the later
-ones.
+Invariant: the deliveries of a schedule, and of a trigger whose executions may not overlap, are acted on in order of
+their `due` time; one that waits holds back the later ones.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from noetl.storage.ports.deliveries import Delivery, DeliveryFilter, DeliverySto
 log = logging.getLogger("noetl.triggers")
 
 BATCH = 100  # deliveries of one trigger per pass
+SIDE_BY_SIDE = 32  # deliveries of one trigger that are started at the same time
 MAX_PENDING = 10_000  # deliveries of one trigger; its source is not read while there are more
 MAX_BACKLOG = 1_000  # runs that wait for a worker; no delivery is started while there are more
 BACKLOG_SECONDS = 1.0  # how long a reading of the backlog is valid
@@ -215,6 +217,14 @@ class Deliveries:
         if trigger.paused:
             return
         while found := await self.store.pending(kind, name, self._clock.now(), BATCH):
+            if (
+                trigger.overlap == "allow" and kind != "schedule"
+            ):  # they run side by side, so they may start side by side
+                if await self._is_full():
+                    return
+                found = found[: max(1, min(SIDE_BY_SIDE, MAX_BACKLOG - self._backlog))]
+                await asyncio.gather(*(self._act(trigger, each) for each in found))
+                continue
             for delivery in found:
                 if not await self._act(trigger, delivery):
                     return

@@ -15,6 +15,7 @@ The payload of an execution is `payload` of the trigger. If that contains templa
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ from noetl.storage.ports.triggers import StoredTrigger
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 MAX_CONCURRENCY = 10_000
+MAX_KEY = 500  # bytes of an id in a key; of a longer one the digest is used
 
 Overlap = Literal["allow", "skip", "queue", "cancel"]
 T = TypeVar("T", bound="Trigger")
@@ -60,7 +62,10 @@ class Trigger(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def key(self, delivery: str) -> str:
         """The idempotency key of a delivery: it starts one execution, however often it arrives."""
-        return f"{self.KIND}:{self.id}:{delivery}"
+        known = delivery.replace("\x00", "")  # databases do not store it
+        if known != delivery or len(known.encode()) > MAX_KEY:  # indexes of databases have a limit
+            known = known[:100] + "#" + hashlib.sha256(delivery.encode()).hexdigest()
+        return f"{self.KIND}:{self.id}:{known}"
 
     def prepared(self: T, known: Trigger | None, now: float) -> T:
         """The trigger as it is stored, when it is new or has been edited."""

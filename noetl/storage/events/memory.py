@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from noetl.core.model.events import PlaybookProcessed, Recorded
+from noetl.core.model.ids import number_at
 from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
 from noetl.storage.events.event_rows import FINAL
 from noetl.storage.events.slot_counts import check_capacity
@@ -197,6 +198,8 @@ def _matches(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
         and (where.path is None or summary.path == where.path)
         and (where.parent is None or summary.parent == where.parent)
         and (not where.inbox or summary.inbox > 0)
+        and (where.since is None or int(summary.execution_id) >= number_at(where.since))
+        and (where.until is None or int(summary.execution_id) < number_at(where.until))
         and (not where.search or where.search.lower() in summary.path.lower() or where.search in summary.execution_id)
         and (
             where.before is None

@@ -195,6 +195,10 @@ class SqlEventStore(EventStore):
         if where.search:
             like = f"{placeholder(like_pattern(where.search))} ESCAPE '\\'"
             clauses.append(f"(path {self.sql.like} {like} OR CAST(id AS text) LIKE {like})")
+        if where.since is not None:
+            clauses.append(f"id >= {placeholder(number_at(where.since))}")
+        if where.until is not None:
+            clauses.append(f"id < {placeholder(number_at(where.until))}")
         if where.before is not None:
             clauses.append(f"id < {placeholder(number_of(where.before) or 0)}")
         return f"WHERE {' AND '.join(clauses)}" if clauses else "", values

@@ -64,6 +64,8 @@ class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
     before: str | None = None  # execution id: the page begins before it
     limit: int = 100
     inbox: bool = False  # only executions with a wait that a signal answers
+    since: float | None = None  # started at or after
+    until: float | None = None  # started before
 
 
 class EventStore(Protocol):

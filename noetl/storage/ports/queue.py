@@ -12,6 +12,9 @@ from noetl.core.model.work import Claim
 MAX_WEIGHT = 60  # maximum weight of an execution
 
 
+AGEING_SECONDS = 10.0  # of waiting that count as much as one point of priority
+
+
 class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     """A run without a lease that waits for a worker."""
 
@@ -23,6 +26,13 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     limit: str | None = None  # the limited key that it waits for, or has been released from
     turn: int | None = None  # its position among the runs that wait for the limit; kept when it is parked again
     weight: int = 1  # share of its execution relative to others
+    priority: float = 0.0  # higher first; AGEING_SECONDS of waiting count as one
+    labels: tuple[str, ...] = ()  # that its worker must have
+
+    @property
+    def rank(self) -> float:
+        """Its place by priority and waiting time, smaller first; it does not change while the run waits."""
+        return self.since - AGEING_SECONDS * self.priority
 
 
 class LimitDepth(Struct, frozen=True):
@@ -59,13 +69,17 @@ class RunQueue(Protocol):
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Dequeue up to `claim.slots` runs of the claim's pool, fair between executions; of several workers each gets
-        at most its share of the runs that wait, at least one."""
+        at most its share of the runs that wait, at least one. Runs with a priority come first unless others have
+        waited long enough; a worker gets only runs whose labels it has."""
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait, and when the queue closes; the returned function ends it."""
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Remove these runs of an execution, or all of them."""
+
+    async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
+        """Pool, labels and number of the waiting runs that require labels."""
 
     async def depths(self) -> list[PoolDepth]:
         """Every pool with waiting runs."""

@@ -1,4 +1,4 @@
-"""The port of schedules and webhooks."""
+"""The port of triggers, notification rules and limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class StoredTrigger(Struct, frozen=True, omit_defaults=True):
-    """A schedule or a webhook as a row; `data` is its document.
+    """A trigger, a notification rule or a limit as a row; `data` is its document.
 
     `revision` counts its changes: of two concurrent changes the second is rejected."""
 
@@ -20,7 +20,7 @@ class StoredTrigger(Struct, frozen=True, omit_defaults=True):
 
 
 class TriggerStore(Protocol):
-    """Schedules and webhooks, in the database of the catalog that they refer to."""
+    """Triggers, notification rules and limits, in the database of the catalog that they refer to."""
 
     async def add(self, trigger: StoredTrigger) -> None:
         """Add a trigger; Conflict if the name exists among its kind."""

@@ -27,6 +27,7 @@ class MemoryRunQueue:
         self._parked: dict[str, Executions] = {}  # by the key whose limit is reached
         self._limit_of: dict[str, str] = {}  # run id of a parked run -> key
         self._served: dict[str, int] = {}  # execution -> runs taken in its current turn
+        self._special: set[str] = set()  # pools with runs that have a priority or labels
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool, in order of registration
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
@@ -35,6 +36,8 @@ class MemoryRunQueue:
         for run in runs:
             if self._one_pool and run.pool != DEFAULT_POOL:
                 run = msgspec.structs.replace(run, pool=DEFAULT_POOL)
+            if self._one_pool and run.labels:
+                run = msgspec.structs.replace(run, labels=())
             if self._limit_of and run.run_id in self._limit_of:
                 continue
             waiting = self._pools.get(run.pool, {}).get(run.execution_id)
@@ -42,6 +45,8 @@ class MemoryRunQueue:
                 self._park(run, run.limit)
                 continue
             self._pools.setdefault(run.pool, {}).setdefault(run.execution_id, {})[run.run_id] = run
+            if run.priority or run.labels:
+                self._special.add(run.pool)
             pools.add(run.pool)
         for pool in pools:
             self._wake(pool)
@@ -62,6 +67,8 @@ class MemoryRunQueue:
             run = msgspec.structs.replace(run, turn=0)
             executions = self._pools.setdefault(run.pool, {})
             executions.setdefault(run.execution_id, {})[run.run_id] = run
+            if run.priority or run.labels:
+                self._special.add(run.pool)
         for pool in {run.pool for run in out}:
             self._wake(pool)
         return len(out)
@@ -104,10 +111,45 @@ class MemoryRunQueue:
         if not executions:
             return []
         slots = claim.slots
+        if claim.pool in self._special:
+            return self._take_special(executions, claim)
         if claim.workers > 1:
             waiting = sum(len(runs) for runs in executions.values())
             slots = min(slots, -(-waiting // claim.workers))
         return self._turns(executions, slots)
+
+    def _take_special(self, executions: Executions, claim: Claim) -> list[QueuedRun]:
+        """Take from a pool in which some runs have a priority or labels."""
+        waiting = [run for runs in executions.values() for run in runs.values()]
+        if not any(run.priority or run.labels for run in waiting):
+            self._special.discard(claim.pool)
+        fitting = [run for run in waiting if set(run.labels) <= set(claim.labels)]
+        slots = min(claim.slots, -(-len(fitting) // max(1, claim.workers)))
+        plain: Executions = {}
+        for run in fitting:
+            if not run.priority:
+                plain.setdefault(run.execution_id, {})[run.run_id] = run
+        fair = self._turns(plain, slots)
+        ranked = sorted((run for run in fitting if run.priority), key=lambda run: (run.rank, run.run_id))
+        first = min((run.rank for run in fair), default=float("inf"))
+        ahead = [run for run in ranked if run.rank < first]
+        taken = [*ahead, *fair, *ranked[len(ahead) :]][:slots]
+        for run in taken:
+            runs = executions[run.execution_id]
+            del runs[run.run_id]
+            if not runs:
+                del executions[run.execution_id]
+        return taken
+
+    async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
+        """Pool, labels and number of the waiting runs that require labels."""
+        found: dict[tuple[str, tuple[str, ...]], int] = {}
+        for pool in self._special:
+            for runs in self._pools.get(pool, {}).values():
+                for run in runs.values():
+                    if run.labels:
+                        found[pool, run.labels] = found.get((pool, run.labels), 0) + 1
+        return [(pool, labels, count) for (pool, labels), count in found.items()]
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait; the returned function ends it."""

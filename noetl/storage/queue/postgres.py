@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from noetl.core.model.work import Claim
-from noetl.storage.ports.queue import MAX_WEIGHT, LimitDepth, PoolDepth, QueuedRun
+from noetl.storage.ports.queue import AGEING_SECONDS, MAX_WEIGHT, LimitDepth, PoolDepth, QueuedRun
 from noetl.storage.postgres.database import PostgresDatabase
 
 SCHEMA = (
@@ -38,6 +38,11 @@ SCHEMA = (
     CREATE INDEX noetl_queue_turn ON noetl_queue(pool, turn, run_id) WHERE NOT parked;
     CREATE INDEX noetl_queue_line ON noetl_queue(line, turn, run_id) WHERE parked
     """,
+    """
+    ALTER TABLE noetl_queue ADD COLUMN priority float8 NOT NULL DEFAULT 0;
+    ALTER TABLE noetl_queue ADD COLUMN labels text[] NOT NULL DEFAULT '{}';
+    CREATE INDEX noetl_queue_special ON noetl_queue(pool) WHERE NOT parked AND (priority <> 0 OR labels <> '{}')
+    """,
 )
 
 CHANNEL = "noetl_queue"
@@ -46,38 +51,60 @@ POLL_SECONDS = 0.5  # between polls for runs whose notification was lost
 TURN = 60  # between two runs of an execution with weight 1
 
 _PUT = f"""
-    INSERT INTO noetl_queue(run_id, execution, pool, affinity, turn)
-    SELECT w.run_id, w.execution, w.pool, w.affinity,
+    INSERT INTO noetl_queue(run_id, execution, pool, affinity, priority, labels, turn)
+    SELECT w.run_id, w.execution, w.pool, w.affinity, w.priority,
+      CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
       greatest(
         coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution), 0),
         coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.pool = w.pool AND NOT q.parked), 0)
       ) + (row_number() OVER (PARTITION BY w.execution, w.pool ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight
-    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[]) WITH ORDINALITY
-      AS w(run_id, execution, pool, affinity, weight, place)
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[]) WITH ORDINALITY
+      AS w(run_id, execution, pool, affinity, weight, priority, labels, place)
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
 _TAKE = """
     DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
-      SELECT run_id FROM noetl_queue WHERE pool = $1 AND NOT parked
+      SELECT run_id FROM noetl_queue WHERE pool = $1 AND NOT parked AND priority = 0 AND labels = '{}'
       ORDER BY turn, run_id LIMIT CASE WHEN $3::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
         SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM (
           SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked LIMIT $2::int8 * $3::int8
         ) AS ready
       )) END FOR UPDATE SKIP LOCKED
-    )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8
+    )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8, priority, labels
+"""
+_HAS_SPECIAL = "SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{}') LIMIT 1"
+# Of a pool in which some runs have a priority or labels: runs with a priority come before the others if their rank
+# (time of enqueueing, earlier by AGEING_SECONDS for each point) is less than that of the first runs by turn.
+_TAKE_SPECIAL = f"""
+    WITH ready AS (
+      SELECT run_id, turn, priority, extract(epoch FROM since) - {AGEING_SECONDS} * priority AS rank
+      FROM noetl_queue WHERE pool = $1 AND NOT parked AND labels <@ $4::text[]
+    ), first AS (
+      SELECT coalesce(min(rank), 'infinity') AS rank
+      FROM (SELECT rank FROM ready WHERE priority = 0 ORDER BY turn, run_id LIMIT $2::int8) AS plain
+    )
+    DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
+      SELECT q.run_id FROM noetl_queue q JOIN ready r ON r.run_id = q.run_id
+      ORDER BY CASE WHEN r.priority = 0 THEN 1 WHEN r.rank < (SELECT rank FROM first) THEN 0 ELSE 2 END,
+        CASE WHEN r.priority = 0 THEN r.turn ELSE 0 END, r.rank, q.run_id
+      LIMIT least($2::int8, (SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM ready))
+      FOR UPDATE OF q SKIP LOCKED
+    )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8, priority, labels
 """
 # The runs that wait for a limit have turns of their own; a run that is parked again gets its former turn.
 _PARK = f"""
-    INSERT INTO noetl_queue(run_id, execution, pool, affinity, turn, since, line, parked)
-    SELECT w.run_id, w.execution, w.pool, w.affinity,
+    INSERT INTO noetl_queue(run_id, execution, pool, affinity, priority, labels, turn, since, line, parked)
+    SELECT w.run_id, w.execution, w.pool, w.affinity, w.priority,
+      CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
       coalesce(w.turn, greatest(
         coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND q.line = w.line), 0),
         coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.line = w.line AND q.parked), 0)
       ) + (row_number() OVER (PARTITION BY w.execution, w.line ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight),
       coalesce(to_timestamp(nullif(w.since, 0)), now()), w.line, true
-    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::int8[], $7::float8[], $8::text[])
-      WITH ORDINALITY AS w(run_id, execution, pool, affinity, weight, turn, since, line, place)
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[], $8::int8[],
+      $9::float8[], $10::text[])
+      WITH ORDINALITY AS w(run_id, execution, pool, affinity, weight, priority, labels, turn, since, line, place)
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
@@ -101,6 +128,7 @@ class PostgresRunQueue:
         self._database = database
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool
         self._empty_since: dict[str, float] = {}  # pool -> time of the last empty poll without a later notification
+        self._special: dict[str, tuple[float, bool]] = {}  # pool -> when it was looked up, has special runs
         self._listening = False
         self._closed = False
         self._removing: set[int] = set()  # executions whose runs are to be removed
@@ -150,7 +178,7 @@ class PostgresRunQueue:
         if self._closed or claim.slots <= 0 or now - self._empty_since.get(claim.pool, float("-inf")) < POLL_SECONDS:
             return []
         self._empty_since[claim.pool] = now  # before the query: a notification meanwhile resets it
-        query = asyncio.ensure_future(self._database.fetch(_TAKE, claim.pool, claim.slots, claim.workers))
+        query = asyncio.ensure_future(self._dequeue(claim, now))
         try:
             rows = await asyncio.shield(query)
         except asyncio.CancelledError:
@@ -159,9 +187,28 @@ class PostgresRunQueue:
                 if isinstance(taken, list):
                     await self.put([msgspec.structs.replace(_queued(row), limit=None) for row in taken])
             raise
-        if rows:
+        if rows or self._special[claim.pool][1]:  # other workers may have the labels of the runs that wait
             self._empty_since.pop(claim.pool, None)
-        return [_queued(row) for row in sorted(rows, key=lambda row: (row["turn"], row["run_id"]))]
+        return sorted(map(_queued, rows), key=lambda run: (-run.priority, run.turn or 0))
+
+    async def _dequeue(self, claim: Claim, now: float) -> list[Sequence[object]]:
+        """Delete runs of a pool and return them, in order; whether some are special is looked up at every interval."""
+        looked, special = self._special.get(claim.pool, (float("-inf"), False))
+        if now - looked >= POLL_SECONDS or not special:
+            special = await self._database.row(_HAS_SPECIAL, claim.pool) is not None
+            self._special[claim.pool] = (now, special)
+        if special:
+            rows = await self._database.fetch(_TAKE_SPECIAL, claim.pool, claim.slots, claim.workers, list(claim.labels))
+        else:
+            rows = await self._database.fetch(_TAKE, claim.pool, claim.slots, claim.workers)
+        return sorted(rows, key=lambda row: (row["turn"], row["run_id"]))
+
+    async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
+        """Pool, labels and number of the waiting runs that require labels."""
+        rows = await self._database.fetch(
+            "SELECT pool, labels, count(*) FROM noetl_queue WHERE NOT parked AND labels <> '{}' GROUP BY pool, labels"
+        )
+        return [(pool, tuple(labels), count) for pool, labels, count in rows]
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait, and at every poll interval; the returned function ends it."""
@@ -232,15 +279,20 @@ class PostgresRunQueue:
 
 
 def _queued(row: Sequence[object]) -> QueuedRun:
-    turn, execution, run_id, pool, affinity, line, since = row
-    return QueuedRun(str(execution), str(run_id), str(pool), affinity, since, line, turn if line else None)  # type: ignore[arg-type]
+    turn, execution, run_id, pool, affinity, line, since, priority, labels = row
+    found = QueuedRun(str(execution), str(run_id), str(pool), affinity, since, line, turn if line else None)  # type: ignore[arg-type]
+    return msgspec.structs.replace(found, priority=priority, labels=tuple(labels)) if priority or labels else found  # type: ignore[arg-type]
 
 
-def _columns(runs: Sequence[QueuedRun]) -> tuple[list[str], list[int], list[str], list[str | None], list[int]]:
+def _columns(
+    runs: Sequence[QueuedRun],
+) -> tuple[list[str], list[int], list[str], list[str | None], list[int], list[float], list[str]]:
     return (
         [run.run_id for run in runs],
         [int(run.execution_id) for run in runs],
         [run.pool for run in runs],
         [run.affinity for run in runs],
         [min(run.weight, MAX_WEIGHT) for run in runs],
+        [run.priority for run in runs],
+        ["\n".join(run.labels) for run in runs],
     )

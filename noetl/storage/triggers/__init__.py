@@ -1,1 +1,1 @@
-"""Stores of schedules and webhooks, one module per back end."""
+"""Stores of triggers and of their deliveries, one module per back end."""

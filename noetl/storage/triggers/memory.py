@@ -1,4 +1,4 @@
-"""Schedules and webhooks in memory."""
+"""Triggers in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules and webhooks in SQLite or Postgres, in the database of the catalog that they refer to."""
+"""Triggers in SQLite or Postgres, in the database of the catalog that they refer to."""
 
 from __future__ import annotations
 
@@ -97,4 +97,6 @@ class SqlTriggerStore:
 
     async def list(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[StoredTrigger]:
         """One page of triggers, by name."""
-        return await self._select("kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, after or "", limit)
+        return await self._select(
+            "kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, (after or "").replace("\x00", ""), limit
+        )

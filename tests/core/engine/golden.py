@@ -22,7 +22,10 @@ from noetl.core.model.events import Recorded, decode_body, encode_body
 from noetl.core.model.playbook import Playbook
 
 LOGS = Path(__file__).parent / "logs"
-MODULES = ("steps", "admission", "loops", "leases", "control", "synthesis", "views", "waits", "reruns", "compensation")
+MODULES = (
+    "steps", "admission", "loops", "leases", "control", "synthesis", "views", "waits", "reruns", "compensation",
+    "arc_keys", "custom_events",
+)  # fmt: skip
 RANDOM_EXECUTIONS = 60
 
 

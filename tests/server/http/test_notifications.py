@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import urllib.request
 from typing import Any
 
 import pytest
@@ -107,13 +109,18 @@ def test_a_waiting_execution_is_mailed_with_its_question(cluster: Cluster, noetl
     cluster.ask("POST", "/api/catalog/register", {"content": WAITING})
     with smtp_server() as inbox:
         cluster.ask("PUT", "/api/credentials/smtp", {"type": "smtp", "data": inbox.fields})
-        rule = {"on": "waiting", "paths": "tests/approval", "group": 0}
+        rule: dict[str, Any] = {"on": "waiting", "paths": "tests/approval", "group": 0, "answer_url": cluster.url}
         rule["to"] = {"kind": "mail", "to": "boss@example.com", "credential": "smtp"}
         assert cluster.ask("PUT", "/api/notifications/boss", rule)[0] == 200
         started = cluster.ask("POST", "/api/execute", {"path": "tests/approval"})[1]["execution_id"]
         wait_for(lambda: inbox.messages)
         assert "tests/approval waits" in inbox.messages[0]["Subject"]
         assert started in inbox.messages[0].get_content()
-        cluster.ask("POST", f"/api/executions/{started}/cancel", {})
-        cluster.finished(started)
+        text = inbox.messages[0].get_content()
+        assert "Pay 250 to Bob?" in text
+        (url,) = re.findall(r"http://\S+/answer/\S+", text.replace("=\n", ""))
+        with urllib.request.urlopen(urllib.request.Request(url, data=b"", method="POST"), timeout=10) as answer:
+            assert b"Thank you" in answer.read()
+        assert cluster.finished(started)["status"] == "success"
+        assert "/answer/" not in json.dumps(cluster.ask("GET", "/api/notifications/boss/deliveries")[1])
         assert cluster.ask("DELETE", "/api/notifications/boss")[0] == 204

@@ -107,7 +107,7 @@ def test_an_empty_catalog_offers_an_example_that_runs(opened: Opened, cluster: C
     page.get_by_role("button", name="New playbook").click()
     expect(page.locator(".cm-content")).to_contain_text("apiVersion: noetl.io/v2")
     expect(page.get_by_text("No problems", exact=True)).to_be_visible()
-    page.get_by_role("button", name="Register playbook").click()
+    page.get_by_role("button", name="Save playbook").click()
     expect(page).to_have_url(re.compile("/playbooks/examples/hello$"))
     page.get_by_role("button", name="Run…").click()
     page.get_by_role("dialog").get_by_role("button", name="Run", exact=True).click()
@@ -128,7 +128,7 @@ def test_a_diagnostic_is_shown_at_its_line_with_hint_and_page(opened: Opened):
     )
     expect(page.locator(".cm-lintRange-error")).to_have_text(re.compile("nowhere"))
     assert page.locator(".cm-gutter-lint .cm-lint-marker-error").count() == 1
-    expect(page.get_by_role("button", name="Register playbook")).to_be_disabled()
+    expect(page.get_by_role("button", name="Save playbook")).to_be_disabled()
 
     finding.get_by_role("link", name="unknown-step").click()
     explained = page.get_by_role("dialog", name="unknown-step")
@@ -263,12 +263,12 @@ def test_a_conflicting_registration_requires_confirmation(opened: Opened, cluste
     expect(page.locator(".cm-content")).to_contain_text("apiVersion")
     registered(cluster, "# theirs\n" + text)
     write(page, "# mine\n" + text)
-    page.get_by_role("button", name="Register", exact=True).click()
+    page.get_by_role("button", name="Save", exact=True).click()
     requested = page.get_by_role("dialog")
-    expect(requested).to_contain_text("Version 2 was registered in the meantime")
+    expect(requested).to_contain_text("Version 2 was saved in the meantime")
     assert cluster.ask("GET", f"/api/catalog/{path}")[1]["version"] == 2
-    requested.get_by_role("button", name="Register mine as latest").click()
-    expect(page.get_by_text("Registered tests/shared, version 3")).to_be_visible()
+    requested.get_by_role("button", name="Save mine as latest").click()
+    expect(page.get_by_text("Saved tests/shared, version 3")).to_be_visible()
     assert cluster.ask("GET", f"/api/catalog/{path}")[1]["content"].startswith("# mine")
 
 
@@ -367,7 +367,7 @@ def test_a_viewer_can_read_and_validate_but_not_register_or_run(opened: Opened, 
     expect(page.get_by_role("button", name=f"Run {path}")).to_have_count(0)
     page.get_by_role("link", name=path, exact=True).click()
     expect(page.locator(".cm-content")).to_contain_text("apiVersion")
-    expect(page.get_by_role("button", name="Register")).to_have_count(0)
+    expect(page.get_by_role("button", name="Save")).to_have_count(0)
     expect(page.get_by_role("button", name="Run…")).to_have_count(0)
     expect(page.get_by_role("button", name="Format")).to_have_count(0)
     assert cluster.ask("POST", "/api/catalog/register", {"content": TYPED}, token=viewer)[0] == 403

@@ -134,14 +134,14 @@ def test_pages_say_that_the_server_is_away_and_recover(opened: Opened, cluster: 
     editor.page.keyboard.press("Control+End")
     editor.page.keyboard.type("\n# changed\n")
     expect(editor.page.get_by_text("not checked: the server is unreachable")).to_be_visible()
-    expect(editor.page.get_by_role("button", name="Register")).to_be_disabled()
+    expect(editor.page.get_by_role("button", name="Save")).to_be_disabled()
     expect(editor.page.get_by_text("no problems")).to_have_count(0)
     expect(catalog.page.get_by_text("Server unreachable")).to_be_visible()
     catalog.page.get_by_role("searchbox").fill("trust")  # a first load that fails
     expect(catalog.page.get_by_role("heading", name="Server unreachable")).to_be_visible()
     cluster.start_server()
     began = time.monotonic()
-    expect(editor.page.get_by_role("button", name="Register")).to_be_enabled()
+    expect(editor.page.get_by_role("button", name="Save")).to_be_enabled()
     expect(catalog.page.get_by_role("link", name=path, exact=True)).to_be_visible()
     for tab in tabs:
         expect(tab.page.get_by_text("Server unreachable")).to_have_count(0)

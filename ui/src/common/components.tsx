@@ -25,6 +25,7 @@ export const STATUS_LABELS: Record<string, string> = {
   pending: "pending",
   running: "running",
   paused: "paused",
+  waiting: "waiting",
   parked: "waiting",
   success: "success",
   done: "done",

@@ -39,7 +39,19 @@ export const useLocation = () => useContext(LocationContext);
 /** The URL of a page path, for `href`. */
 export const pageUrl = (path: string) => prefix + path;
 
+const SCROLLED = new Map<string, number>();
+
+/** Scroll to where this address was left; called when its content is shown. */
+export function restoreScroll() {
+  const top = SCROLLED.get(window.location.pathname + window.location.search);
+  if (top) requestAnimationFrame(() => window.scrollTo(0, top));
+}
+
 export function go(path: string, { replace = false } = {}) {
+  if (!replace) {
+    SCROLLED.set(window.location.pathname + window.location.search, window.scrollY);
+    if (!pageUrl(path).startsWith(`${window.location.pathname}?`)) window.scrollTo(0, 0);
+  }
   window.history[replace ? "replaceState" : "pushState"](null, "", pageUrl(path));
   listeners.forEach((update) => update());
 }

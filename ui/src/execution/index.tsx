@@ -1,7 +1,8 @@
 /** One execution: graph, timeline, events, state, results and logs, at any event of its log. */
 import { useCallback, useEffect, useMemo, useState } from "preact/hooks";
-import { EmptyState, ErrorState, Loading, Status, Tabs } from "../common/components";
-import { Link, setQuery, useLocation } from "../common/router";
+import { api, once } from "../common/api";
+import { EmptyState, ErrorState, Loading, notify, notifyProblem, Status, Tabs } from "../common/components";
+import { go, Link, setQuery, useLocation } from "../common/router";
 import { useFetch } from "../common/fetch";
 import { useHasRole } from "../common/session";
 import { Duration, Time } from "../common/times";
@@ -70,6 +71,16 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
 
   const lowered = tab === "failure" || tab === "logs" || tab === "tasks" || tab === "iterations";
   const pane = usePane(lowered ? 150 : 230);
+
+  const rerunFailed = async () => {
+    try {
+      const made = await api.post<{ execution_id: string }>(`/api/executions/${id}/rerun`, { failed: true }, once());
+      notify("Started: only what failed runs again");
+      go(`/executions/${made.execution_id}`);
+    } catch (error) {
+      notifyProblem(error);
+    }
+  };
 
   const setAt = useCallback((to: number | null) => setQuery({ at: to === null ? null : String(to) }), []);
   const select = useCallback((to: string | null) => setQuery({ step: to }), []);
@@ -186,7 +197,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
               )}
               {tab === "logs" && <LogView key={id} id={id} step={step} ended={ended} until={at === null ? null : moment.at} />}
               {tab === "tasks" && <Tasks id={id} log={log} version={version} seq={seq} step={step} />}
-              {tab === "iterations" && <Iterations id={id} log={log} version={version} seq={seq} step={step} rerunFailed={null} />}
+              {tab === "iterations" && <Iterations id={id} log={log} version={version} seq={seq} step={step} rerunFailed={canOperate && ended ? rerunFailed : null} />}
             </div>
           </section>
         </div>
@@ -195,6 +206,11 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
           <section class="card side" aria-label="Why">
             <h2>{ended && at === null ? "Result" : "Waiting for"}</h2>
             {explanation}
+            {now.waits > 0 && at === null && (
+              <Link class="button" to="/inbox">
+                Answer in the inbox
+              </Link>
+            )}
           </section>
         </aside>
       </div>

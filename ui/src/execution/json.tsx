@@ -105,7 +105,7 @@ export function columnsOf(value: unknown): string[] | null {
 }
 
 /** Rows as a table; structured cells are expandable trees. */
-export function DataTable({ rows, columns, from = 0 }: { rows: Record<string, unknown>[]; columns: string[]; from?: number }) {
+export function DataTable({ rows, columns, from = 0, sorting = null, onSort }: { rows: Record<string, unknown>[]; columns: string[]; from?: number; sorting?: Sorting | null; onSort?: (column: string) => void }) {
   return (
     <div class="data-table" tabIndex={0} role="region" aria-label="Rows">
       <table>
@@ -113,8 +113,15 @@ export function DataTable({ rows, columns, from = 0 }: { rows: Record<string, un
           <tr>
             <th class="number">#</th>
             {columns.map((name) => (
-              <th key={name} class={typeof rows[0]?.[name] === "number" ? "right" : ""}>
-                {name}
+              <th key={name} class={typeof rows[0]?.[name] === "number" ? "right" : ""} aria-sort={sorting?.column === name ? (sorting.down ? "descending" : "ascending") : undefined}>
+                {onSort ? (
+                  <button type="button" class="link" onClick={() => onSort(name)}>
+                    {name}
+                    {sorting?.column === name ? (sorting.down ? " ▾" : " ▴") : ""}
+                  </button>
+                ) : (
+                  name
+                )}
               </th>
             ))}
           </tr>
@@ -141,4 +148,47 @@ function Cell({ value }: { value: unknown }) {
   if (typeof value === "object") return <JsonTree value={value} open={0} />;
   const text = String(value);
   return text.length > 120 ? <span title={text}>{text.slice(0, 119)}…</span> : <>{text}</>;
+}
+
+export interface Sorting {
+  column: string;
+  down: boolean;
+}
+
+/** Rows sorted by a column; rows without a value are last. */
+export function sortedRows(rows: Record<string, unknown>[], sorting: Sorting | null): Record<string, unknown>[] {
+  if (!sorting) return rows;
+  const { column, down } = sorting;
+  const key = (row: Record<string, unknown>) => {
+    const value = row[column];
+    return typeof value === "object" && value !== null ? JSON.stringify(value) : (value as string | number | boolean | null | undefined);
+  };
+  return [...rows].sort((a, b) => {
+    const [x, y] = [key(a), key(b)];
+    if (x === y) return 0;
+    if (x === null || x === undefined) return 1;
+    if (y === null || y === undefined) return -1;
+    return (x < y ? -1 : 1) * (down ? -1 : 1);
+  });
+}
+
+/** Rows as CSV (RFC 4180). */
+export function csvOf(rows: Record<string, unknown>[], columns: string[]): string {
+  const cell = (value: unknown) => {
+    const text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+  };
+  return [columns.map(cell).join(","), ...rows.map((row) => columns.map((name) => cell(row[name])).join(","))].join("\r\n") + "\r\n";
+}
+
+/** What a column contains: count, missing, distinct, least, most, mean. */
+export function profileOf(rows: Record<string, unknown>[], column: string) {
+  const values = rows.map((row) => row[column]);
+  const present = values.filter((value) => value !== null && value !== undefined);
+  const numbers = present.filter((value): value is number => typeof value === "number");
+  const distinct = new Set(present.map((value) => (typeof value === "object" ? JSON.stringify(value) : value))).size;
+  const least = numbers.reduce((a, b) => Math.min(a, b), Infinity);
+  const most = numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+  const mean = numbers.reduce((sum, value) => sum + value, 0) / numbers.length;
+  return { count: values.length, missing: values.length - present.length, distinct, ...(numbers.length ? { least, most, mean: Math.round(mean * 1000) / 1000 } : {}) };
 }

@@ -23,6 +23,8 @@ export interface StepMoment {
   endedAt: number | null;
   error: [kind: string, message: string] | null;
   children: string[];
+  /** Open waits of its tasks. */
+  waits: number;
 }
 
 export interface Moment {
@@ -34,6 +36,8 @@ export interface Moment {
   /** `step#index` -> how often the arc was taken, and how often its guard was false. */
   arcs: Map<string, { taken: number; refused: number }>;
   error: [kind: string, message: string] | null;
+  /** Open waits for a signal or for time. */
+  waits: number;
 }
 
 const fresh = (step: string): StepMoment => ({
@@ -54,6 +58,7 @@ const fresh = (step: string): StepMoment => ({
   endedAt: null,
   error: null,
   children: [],
+  waits: 0,
 });
 
 export function momentAt(log: Log, seq: number): Moment {
@@ -70,6 +75,7 @@ export function momentAt(log: Log, seq: number): Moment {
     parkedAt.get(token)?.parked.delete(token);
     parkedAt.delete(token);
   };
+  let waits = 0;
   let status = "pending";
   let paused = false;
   let error: Moment["error"] = null;
@@ -149,6 +155,14 @@ export function momentAt(log: Log, seq: number): Moment {
           arcs.set(key, arc);
         }
         break;
+      case "wait.started":
+        waits++;
+        step!.waits++;
+        break;
+      case "wait.finished":
+        waits = Math.max(0, waits - 1);
+        step!.waits = Math.max(0, step!.waits - 1);
+        break;
       case "child.started":
         step!.children.push(more!.child!);
         break;
@@ -178,9 +192,12 @@ export function momentAt(log: Log, seq: number): Moment {
   const ended = status === "success" || status === "failed" || status === "cancelled";
   for (const step of steps.values()) {
     if (ended && step.open) step.status = "cancelled";
+    else if (step.open && step.waits && step.waits >= Math.max(step.open, step.iterating)) step.status = "parked";
     else if (!step.open && step.parked.size && step.status !== "failed") step.status = "parked";
     else if (step.status === "scheduled" && !ended && step.iterating) step.status = "running";
   }
+  const active = [...steps.values()].some((step) => step.status === "running" || step.status === "scheduled");
+  if (status === "running" && waits && !active) status = "waiting";
   return {
     seq: end,
     at: end ? log.atOf(end) : 0,
@@ -189,5 +206,6 @@ export function momentAt(log: Log, seq: number): Moment {
     steps,
     arcs,
     error,
+    waits: ended ? 0 : waits,
   };
 }

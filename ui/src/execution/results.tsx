@@ -1,9 +1,9 @@
 /** The results browser: outputs of steps as tree or table; stored results are loaded in ranges. */
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { api, address } from "../common/api";
 import { Button, EmptyState, ErrorState, Loading, Status } from "../common/components";
 import type { Snapshot, Output, Reference, StateDocument } from "./snapshot";
-import { columnsOf, DataTable, JsonTree } from "./json";
+import { columnsOf, csvOf, DataTable, JsonTree, profileOf, sortedRows, type Sorting } from "./json";
 
 const ROWS = 100;
 
@@ -102,13 +102,69 @@ function Choice({ tree, setTree, words }: { tree: boolean; setTree: (tree: boole
   );
 }
 
-function Pieces({ rows, columns }: { rows: Record<string, unknown>[]; columns: string[] }) {
+function Pieces({ rows: all, columns }: { rows: Record<string, unknown>[]; columns: string[] }) {
   const [from, setFrom] = useState(0);
+  const [sorting, setSorting] = useState<Sorting | null>(null);
+  const [text, setText] = useState("");
+  const [profile, setProfile] = useState(false);
+  const wanted = text.trim().toLowerCase();
+  const rows = useMemo(() => sortedRows(wanted ? all.filter((row) => columns.some((name) => String(typeof row[name] === "object" ? JSON.stringify(row[name]) : row[name]).toLowerCase().includes(wanted))) : all, sorting), [all, sorting, wanted]);
+  const onSort = (column: string) => setSorting((now) => (now?.column !== column ? { column, down: false } : now.down ? null : { column, down: true }));
+  const save = () => {
+    const url = URL.createObjectURL(new Blob([csvOf(rows, columns)], { type: "text/csv" }));
+    const link = Object.assign(document.createElement("a"), { href: url, download: "result.csv" });
+    link.click();
+    URL.revokeObjectURL(url);
+  };
   return (
     <>
-      <DataTable rows={rows.slice(from, from + ROWS)} columns={columns} from={from} />
+      <div class="row">
+        <input type="search" placeholder="Filter rows" aria-label="Filter rows" value={text} onInput={(event) => (setText(event.currentTarget.value), setFrom(0))} />
+        <span class="quiet number" role="status">
+          {rows.length.toLocaleString()} rows
+        </span>
+        <Button class="small" aria-pressed={profile} onClick={() => setProfile(!profile)}>
+          Profile
+        </Button>
+        <Button class="small" onClick={save}>
+          CSV
+        </Button>
+      </div>
+      {profile && <Profile rows={rows} columns={columns} />}
+      <DataTable rows={rows.slice(from, from + ROWS)} columns={columns} from={from} sorting={sorting} onSort={onSort} />
       {rows.length > ROWS && <Pager from={from} step={ROWS} more={from + ROWS < rows.length} go={setFrom} total={rows.length} />}
     </>
+  );
+}
+
+function Profile({ rows, columns }: { rows: Record<string, unknown>[]; columns: string[] }) {
+  return (
+    <div class="scroll-x" tabIndex={0} role="group" aria-label="Profile">
+      <table class="small-table" aria-label="Profile of the columns">
+        <thead>
+          <tr>
+            {["Column", "Missing", "Distinct", "Least", "Most", "Mean"].map((each) => (
+              <th key={each}>{each}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {columns.map((name) => {
+            const found = profileOf(rows, name);
+            return (
+              <tr key={name}>
+                <td class="mono">{name}</td>
+                {[found.missing, found.distinct, found.least, found.most, found.mean].map((value, at) => (
+                  <td key={at} class="number">
+                    {value === undefined ? "" : value.toLocaleString()}
+                  </td>
+                ))}
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </div>
   );
 }
 

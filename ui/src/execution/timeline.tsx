@@ -5,6 +5,7 @@
  */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Button, EmptyState } from "../common/components";
+import { criticalPath } from "./critical";
 import { duration, useNow } from "../common/times";
 import { ERROR, ITERATION, STEP, TASK, type Log } from "./log";
 
@@ -146,6 +147,7 @@ export function Timeline({ log, version, seq, order, selected, onSelect, onSeq, 
           Whole
         </Button>
       </div>
+      {!live && <Critical log={log} version={version} onSelect={onSelect} />}
       <div class="tl-grid">
         <div class="tl-axis-label" />
         <div class="tl-axis" ref={track} onPointerDown={down}>
@@ -391,4 +393,25 @@ function tickWords(ms: number, span: number): string {
   if (span < 2000) return `${Math.round(ms * 100) / 100} ms`;
   if (span < 120_000) return `${Math.round(ms / 10) / 100} s`;
   return duration(ms);
+}
+
+/** The chain of steps that determined the duration; the longest link is marked. */
+function Critical({ log, version, onSelect }: { log: Log; version: number; onSelect: (step: string | null) => void }) {
+  const links = useMemo(() => criticalPath(log), [log, version]);
+  if (links.length < 2) return null;
+  const longest = Math.max(...links.map((each) => each.took));
+  return (
+    <p class="critical">
+      <span class="quiet">Critical path </span>
+      {links.map((each, at) => (
+        <span key={at}>
+          {at > 0 && " → "}
+          <button type="button" class={`link ${each.took === longest ? "longest" : ""}`} onClick={() => onSelect(each.step)}>
+            {each.step}
+          </button>{" "}
+          <span class="quiet number">{duration(each.took)}</span>
+        </span>
+      ))}
+    </p>
+  );
 }

@@ -19,10 +19,11 @@ export interface Row {
   seq: number;
 }
 
-export const STATUSES = ["running", "paused", "pending", "success", "failed", "cancelled"];
+export const STATUSES = ["running", "waiting", "paused", "pending", "success", "failed", "cancelled"];
 export const ENDED = new Set(["success", "failed", "cancelled"]);
 
-const PAGE = 50;
+const PAGE = 100;
+const NEXT_PAGE = 1000;
 const POLL_RUNNING = 1500;
 const POLL_IDLE = 4000;
 
@@ -31,6 +32,30 @@ export interface Filter {
   status: string[];
   path: string;
   parent: string;
+  /** `24h`, or two instants in ms: `1700000000000-1700003600000`. */
+  range: string;
+  error: string;
+  version: string;
+  /** Seconds. */
+  longer: string;
+}
+
+const SPANS: Record<string, number> = { "1h": 3600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000 };
+export const RANGES: [string, string][] = [
+  ["", "any time"],
+  ["1h", "last hour"],
+  ["24h", "last 24 hours"],
+  ["7d", "last 7 days"],
+  ["30d", "last 30 days"],
+];
+
+/** The parameters of the API for a filter. A relative range is rounded to a minute, so that requests can be compared. */
+export function paramsOf(filter: Filter): Record<string, any> {
+  const { range, longer, ...rest } = filter;
+  const span = SPANS[range];
+  const [from, to] = /^(\d+)-(\d+)$/.exec(range)?.slice(1).map(Number) ?? [];
+  const since = span ? Math.floor((Date.now() / 1000 - span) / 60) * 60 : from !== undefined ? from / 1000 : null;
+  return { ...rest, since, until: to !== undefined ? to / 1000 : null, least_ms: Number(longer) > 0 ? Number(longer) * 1000 : null };
 }
 
 export function useFilter(): Filter {
@@ -41,6 +66,10 @@ export function useFilter(): Filter {
       status: query.getAll("status").flatMap((each) => each.split(",")).filter((each) => STATUSES.includes(each)),
       path: query.get("path") ?? "",
       parent: query.get("parent") ?? "",
+      range: query.get("range") ?? "",
+      error: query.get("error") ?? "",
+      version: query.get("version") ?? "",
+      longer: query.get("longer") ?? "",
     }),
     [query],
   );
@@ -53,6 +82,8 @@ export interface Listed {
   reload: () => void;
 }
 
+const PLACES = new Map<string, { rows: Row[]; next: string | null; pages: number }>();
+
 /** Executions that match the filter, newest first; the first page is polled while the tab is visible. */
 export function useExecutions(filter: Filter): Listed {
   const key = JSON.stringify(filter);
@@ -62,13 +93,19 @@ export function useExecutions(filter: Filter): Listed {
   const [round, setRound] = useState(0);
   const pages = useRef(1);
 
-  const params = (before: string | null) => ({ ...filter, before, limit: PAGE });
+  const params = (before: string | null) => ({ ...paramsOf(filter), before, limit: before ? NEXT_PAGE : PAGE });
 
   useEffect(() => {
-    pages.current = 1;
-    setRows(null);
-    setNext(null);
+    // Back to a list that was left: the rows that it had, at once.
+    const left = PLACES.get(key);
+    pages.current = left ? left.pages : 1;
+    setRows(left ? left.rows : null);
+    setNext(left ? left.next : null);
   }, [key]);
+  useEffect(() => {
+    if (rows) PLACES.set(key, { rows, next, pages: pages.current });
+    if (PLACES.size > 8) PLACES.delete(PLACES.keys().next().value!);
+  }, [rows, next]);
 
   useEffect(() => {
     const leaving = new AbortController();

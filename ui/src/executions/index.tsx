@@ -1,18 +1,23 @@
 /** The list of executions: live updates, filters in the URL, bulk actions. */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { api, once } from "../common/api";
+import { api, once, type Page } from "../common/api";
 import { Button, Dialog, EmptyState, ErrorState, Loading, notify, notifyProblem, Status, Unreachable } from "../common/components";
-import { go, Link, setQuery } from "../common/router";
+import { go, Link, restoreScroll, setQuery } from "../common/router";
 import { useHasRole } from "../common/session";
-import { Duration, Time } from "../common/times";
-import { ENDED, STATUSES, useExecutions, useFilter, type Row } from "./data";
+import { Duration, shortTime, Time } from "../common/times";
+import { ENDED, paramsOf, RANGES, STATUSES, useExecutions, useFilter, type Filter, type Row } from "./data";
+import { Triage } from "./triage";
 
 export function Executions() {
   const filter = useFilter();
   const { rows, problem, more, reload } = useExecutions(filter);
   const [chosen, setChosen] = useState<Set<string>>(new Set());
   const canOperate = useHasRole("operator");
-  const filtered = !!(filter.search || filter.status.length || filter.path || filter.parent);
+  const filtered = Object.values(filter).some((each) => each.length > 0);
+
+  useEffect(() => {
+    if (rows) restoreScroll();
+  }, [rows === null]);
 
   const toggle = (id: string) =>
     setChosen((known) => {
@@ -27,8 +32,9 @@ export function Executions() {
         <h1>Executions</h1>
         <Filters />
       </div>
+      <Triage filter={filter} />
       {chosen.size > 0 && rows && (
-        <Bulk rows={rows.filter((row) => chosen.has(row.execution_id))} clear={() => setChosen(new Set())} reload={reload} />
+        <Bulk rows={rows.filter((row) => chosen.has(row.execution_id))} filter={filter} more={!!more} clear={() => setChosen(new Set())} reload={reload} />
       )}
       {problem && !rows ? (
         <ErrorState problem={problem} retry={reload} />
@@ -38,7 +44,7 @@ export function Executions() {
         filtered ? (
           <EmptyState
             title="No matching executions"
-            action={<Button onClick={() => setQuery({ search: null, status: null, path: null, parent: null })}>Show all executions</Button>}
+            action={<Button onClick={() => setQuery(NO_FILTER)}>Show all executions</Button>}
           >
             <p>No execution matches the filter.</p>
           </EmptyState>
@@ -92,11 +98,30 @@ function Filters() {
           </button>
         ))}
       </div>
-      {(filter.path || filter.parent) && (
-        <button type="button" class="chip" onClick={() => setQuery({ path: null, parent: null })} title="Remove this filter">
-          {filter.path || `children of ${filter.parent}`} ✕
+      {FILTERS.filter(([key]) => filter[key]).map(([key, words]) => (
+        <button key={key} type="button" class="chip filter" onClick={() => setQuery({ [key]: null })} title="Remove this filter">
+          {words(String(filter[key]))} ✕
         </button>
-      )}
+      ))}
+      <select aria-label="Started" value={RANGES.some(([key]) => key === filter.range) ? filter.range : ""} onChange={(event) => setQuery({ range: event.currentTarget.value })}>
+        {RANGES.map(([key, words]) => (
+          <option key={key} value={key}>
+            {words}
+          </option>
+        ))}
+      </select>
+      <details class="menu">
+        <summary class="button">More</summary>
+        <div class="menu-form">
+          <label for="filter-error">Error contains</label>
+          <input id="filter-error" type="text" value={filter.error} onChange={(event) => setQuery({ error: event.currentTarget.value.trim() })} />
+          <label for="filter-version">Version</label>
+          <input id="filter-version" type="text" inputMode="numeric" value={filter.version} onChange={(event) => setQuery({ version: event.currentTarget.value.trim() })} />
+          <label for="filter-longer">Took at least (seconds)</label>
+          <input id="filter-longer" type="text" inputMode="decimal" value={filter.longer} onChange={(event) => setQuery({ longer: event.currentTarget.value.trim() })} />
+          <SavedViews />
+        </div>
+      </details>
       <input
         ref={box}
         type="search"
@@ -106,6 +131,67 @@ function Filters() {
         onInput={(event) => setText(event.currentTarget.value)}
       />
     </div>
+  );
+}
+
+const NO_FILTER = { search: null, status: null, path: null, parent: null, range: null, error: null, version: null, longer: null };
+
+const FILTERS: [keyof Filter, (value: string) => string][] = [
+  ["path", (value) => value],
+  ["parent", (value) => `children of ${value}`],
+  ["range", (value) => RANGES.find(([key]) => key === value)?.[1] ?? value.split("-").map((each) => shortTime(Number(each))).join(" – ")],
+  ["error", (value) => `error: ${value.length > 40 ? `${value.slice(0, 39)}…` : value}`],
+  ["version", (value) => `version ${value}`],
+  ["longer", (value) => `took ≥ ${value} s`],
+];
+
+const VIEWS = "noetl.views";
+
+/** Named filters, kept in this browser; a view is a link, so it can also be a bookmark. */
+function SavedViews() {
+  const [views, setViews] = useState<Record<string, string>>(() => {
+    try {
+      return JSON.parse(window.localStorage.getItem(VIEWS) ?? "{}");
+    } catch {
+      return {};
+    }
+  });
+  const [name, setName] = useState("");
+  const keep = (next: Record<string, string>) => {
+    setViews(next);
+    try {
+      window.localStorage.setItem(VIEWS, JSON.stringify(next));
+    } catch {
+      notify("This browser does not store views.", { bad: true });
+    }
+  };
+  return (
+    <>
+      <label for="view-name">Save this view as</label>
+      <div class="row">
+        <input id="view-name" type="text" class="grow" value={name} onInput={(event) => setName(event.currentTarget.value)} />
+        <Button
+          class="small"
+          disabled={!name.trim()}
+          onClick={() => {
+            keep({ ...views, [name.trim()]: window.location.search });
+            setName("");
+          }}
+        >
+          Save
+        </Button>
+      </div>
+      {Object.entries(views).map(([each, query]) => (
+        <div key={each} class="row">
+          <Link to={`/executions${query}`} class="grow">
+            {each}
+          </Link>
+          <button type="button" class="link" aria-label={`Delete view ${each}`} onClick={() => keep(Object.fromEntries(Object.entries(views).filter(([key]) => key !== each)))}>
+            Delete
+          </button>
+        </div>
+      ))}
+    </>
   );
 }
 
@@ -128,6 +214,7 @@ function Table({ rows, chosen, toggle, setChosen, canOperate }: TableProps) {
     } else if (event.key === "x" && row?.dataset.id && canOperate) toggle(row.dataset.id);
   };
   const all = rows.every((row) => chosen.has(row.execution_id));
+  const [first, last, height] = useWindow(body, rows.length);
   return (
     <div class="card scroll-x">
       <table class="list executions">
@@ -151,7 +238,8 @@ function Table({ rows, chosen, toggle, setChosen, canOperate }: TableProps) {
           </tr>
         </thead>
         <tbody ref={body} onKeyDown={onKey}>
-          {rows.map((row) => (
+          {first > 0 && <tr class="gap" aria-hidden="true" style={{ height: `${first * height}px` }} />}
+          {rows.slice(first, last).map((row) => (
             <tr key={row.execution_id} data-id={row.execution_id} class={chosen.has(row.execution_id) ? "chosen" : ""} onClick={(event) => open(event, row)}>
               {canOperate && (
                 <td class="pick">
@@ -186,10 +274,41 @@ function Table({ rows, chosen, toggle, setChosen, canOperate }: TableProps) {
               </td>
             </tr>
           ))}
+          {last < rows.length && <tr class="gap" aria-hidden="true" style={{ height: `${(rows.length - last) * height}px` }} />}
         </tbody>
       </table>
     </div>
   );
+}
+
+const WINDOWED = 200; // rows from which only the visible ones are in the document
+
+/** The range of rows near the visible part of the window, and the height of a row. */
+function useWindow(body: { current: HTMLTableSectionElement | null }, count: number): [number, number, number] {
+  const [range, setRange] = useState<[number, number, number]>([0, Math.min(count, WINDOWED), 58]);
+  useEffect(() => {
+    if (count <= WINDOWED) return setRange([0, count, 58]);
+    let frame = 0;
+    const update = () => {
+      frame = 0;
+      const element = body.current;
+      if (!element) return;
+      const height = element.querySelector<HTMLElement>("tr[data-id]")?.offsetHeight || 58;
+      const top = -element.getBoundingClientRect().top;
+      const first = Math.max(0, Math.floor(top / height) - 30);
+      setRange([first, Math.min(count, first + Math.ceil(window.innerHeight / height) + 60), height]);
+    };
+    const onScroll = () => (frame ||= requestAnimationFrame(update));
+    update();
+    window.addEventListener("scroll", onScroll, { passive: true });
+    window.addEventListener("resize", onScroll);
+    return () => {
+      cancelAnimationFrame(frame);
+      window.removeEventListener("scroll", onScroll);
+      window.removeEventListener("resize", onScroll);
+    };
+  }, [count]);
+  return range[1] > count || (count <= WINDOWED && range[1] !== count) ? [0, Math.min(count, WINDOWED), range[2]] : range;
 }
 
 function open(event: MouseEvent, row: Row) {
@@ -220,12 +339,31 @@ function Steps({ done, running, failed }: { done: number; running: number; faile
   );
 }
 
-function Bulk({ rows, clear, reload }: { rows: Row[]; clear: () => void; reload: () => void }) {
+const AT_ONCE = 20;
+
+/** All executions that match a filter. */
+async function allMatching(filter: Filter): Promise<Row[]> {
+  const found: Row[] = [];
+  let before: string | null = null;
+  do {
+    const page: Page<Row> = await api.get<Page<Row>>("/api/executions", { ...paramsOf(filter), before, limit: 1000 });
+    found.push(...page.items);
+    before = page.next;
+  } while (before);
+  return found;
+}
+
+function Bulk({ rows: selected, filter, more, clear, reload }: { rows: Row[]; filter: Filter; more: boolean; clear: () => void; reload: () => void }) {
   const [asking, setAsking] = useState<"cancel" | "rerun" | null>(null);
+  const [matching, setMatching] = useState<Row[] | null>(null);
+  const rows = matching ?? selected;
   const live = rows.filter((row) => !ENDED.has(row.status));
   const act = async (what: "cancel" | "rerun") => {
     const each = what === "cancel" ? live : rows;
-    const answers = await Promise.allSettled(each.map((row) => api.post(`/api/executions/${row.execution_id}/${what}`, {}, what === "rerun" ? once() : {})));
+    const answers: PromiseSettledResult<unknown>[] = [];
+    for (let at = 0; at < each.length; at += AT_ONCE) {
+      answers.push(...(await Promise.allSettled(each.slice(at, at + AT_ONCE).map((row) => api.post(`/api/executions/${row.execution_id}/${what}`, {}, what === "rerun" ? once() : {})))));
+    }
     const wrong = answers.filter((answer) => answer.status === "rejected");
     notify(`${what === "cancel" ? "Cancelled" : "Rerun"}: ${answers.length - wrong.length}`);
     if (wrong.length) notifyProblem((wrong[0] as PromiseRejectedResult).reason);
@@ -235,7 +373,12 @@ function Bulk({ rows, clear, reload }: { rows: Row[]; clear: () => void; reload:
   };
   return (
     <div class="bulk card" role="region" aria-label="Selected executions">
-      <strong>{rows.length} selected</strong>
+      <strong>{rows.length.toLocaleString()} selected</strong>
+      {more && !matching && (
+        <Button class="small" onClick={() => allMatching(filter).then(setMatching, notifyProblem)}>
+          Select all matches
+        </Button>
+      )}
       <Button kind="danger" class="small" disabled={!live.length} onClick={() => setAsking("cancel")}>
         Cancel {live.length || ""}
       </Button>

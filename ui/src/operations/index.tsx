@@ -6,12 +6,14 @@ import { Credentials } from "./credentials";
 import { Limits } from "./limits";
 import { Overview } from "./overview";
 import { Schedules } from "./schedules";
+import { Schemas } from "./schemas";
+import { Deliveries, Notifications, Triggers } from "./triggers";
 import { Webhooks } from "./webhooks";
 import { Workers } from "./workers";
 
-type Section = "overview" | "workers" | "limits" | "schedules" | "webhooks" | "credentials";
+type Section = "overview" | "workers" | "limits" | "schedules" | "triggers" | "deliveries" | "webhooks" | "notifications" | "schemas" | "credentials";
 
-const SECTIONS: Record<Section, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, webhooks: Webhooks, credentials: Credentials };
+const SECTIONS: Record<Section, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, triggers: Triggers, deliveries: Deliveries, webhooks: Webhooks, notifications: Notifications, schemas: Schemas, credentials: Credentials };
 
 export function Operations({ params }: { params: Record<string, string> }) {
   const isAdmin = useHasRole("admin");
@@ -22,7 +24,11 @@ export function Operations({ params }: { params: Record<string, string> }) {
     ["workers", "Workers"],
     ["limits", "Limits"],
     ["schedules", "Schedules"],
+    ["triggers", "Triggers"],
+    ["deliveries", "Deliveries"],
     ["webhooks", "Webhooks"],
+    ["notifications", "Notifications"],
+    ["schemas", "Schemas"],
   ];
   if (isAdmin) tabs.push(["credentials", "Credentials"]);
   if (!Shown) {

@@ -162,7 +162,7 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
   };
   const save = (force = false) =>
     act(async () => {
-      if (!canWrite) return notify("Registering a playbook requires the role author.", { bad: true });
+      if (!canWrite) return notify("Saving a playbook requires the role author.", { bad: true });
       if (path && !version && !force) {
         const newest = await api.get<Stored>(catalogPath(path));
         if (newest.version !== base && newest.content !== text) return setConflict(newest);
@@ -170,7 +170,7 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
       setConflict(null);
       const stored = await api.post<Stored>("/api/catalog/register", { content: text, legacy });
       deleteDraft(path);
-      notify(`Registered ${stored.path}, version ${stored.version}`);
+      notify(`Saved ${stored.path}, version ${stored.version}`);
       if (stored.path === path && !version) onSaved?.();
       else go(pagePath(stored.path));
     });
@@ -193,8 +193,8 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
     <div class="workbench">
       <div class="row tools">
         {canWrite && (
-          <Button kind="primary" onClick={() => save()} disabled={busy || !changed || !checked?.valid || !!lost} title="Register a new version (Ctrl+S)">
-            {version ? "Register as latest" : path ? "Register" : "Register playbook"}
+          <Button kind="primary" onClick={() => save()} disabled={busy || !changed || !checked?.valid || !!lost} title="Save as a new version (Ctrl+S)">
+            {version ? "Save as latest" : path ? "Save" : "Save playbook"}
           </Button>
         )}
         {canRun && (
@@ -259,16 +259,16 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
       {explaining && <DiagnosticDialog code={explaining} docs={checked?.docs ?? ""} onClose={() => setExplaining(null)} />}
       {conflict && (
         <Dialog
-          title={`Version ${conflict.version} was registered in the meantime`}
+          title={`Version ${conflict.version} was saved in the meantime`}
           onClose={() => setConflict(null)}
           actions={
             <Button kind="primary" onClick={() => save(true)}>
-              Register mine as latest
+              Save mine as latest
             </Button>
           }
         >
           <p>
-            Your changes are based on version {base}. If you register them as the latest version, the changes made since then are not included. All versions are kept.
+            Your changes are based on version {base}. If you save them as the latest version, the changes made since then are not included. All versions are kept.
           </p>
           <p>
             <a href={pageUrl(`${pagePath(path!)}?tab=versions&from=${base}&to=${conflict.version}`)} target="_blank" rel="noreferrer">

@@ -8,10 +8,9 @@ for the whole net on first use; a chain with one token never uses it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from noetl.core.engine.concurrency_keys import concurrency_keys_of, playbook_key
-from noetl.core.model.playbook import Admission, Assignment, Loop, Playbook, Reducer, Step, step_of
+from noetl.core.model.playbook import Admission, Arc, Assignment, Loop, Playbook, Reducer, Step, step_of
 from noetl.core.templates.template import Compiled, compile_value
 
 DEFAULT_PARALLEL = 256  # iterations in flight of a parallel loop without max_in_flight
@@ -32,14 +31,27 @@ class CompiledAssignment:
 class CompiledArc:
     """One compiled arc: its guard (None: the success path) and its assignments."""
 
-    __slots__ = ("assignments", "index", "path", "target", "when")
+    __slots__ = ("assignments", "dedupe", "index", "partition", "path", "priority", "target", "when")
 
-    def __init__(self, index: int, target: str, when: Any, assignments: Iterable[Assignment], path: str) -> None:
+    def __init__(self, index: int, arc: Arc) -> None:
         self.index = index
-        self.target = target
-        self.when: Compiled | None = None if when is None else compile_value(when)
-        self.assignments = tuple(CompiledAssignment(each) for each in assignments)
-        self.path = path
+        self.target = arc.target
+        self.when: Compiled | None = None if arc.when is None else compile_value(arc.when)
+        self.dedupe: Compiled | None = None if arc.dedupe is None else compile_value(arc.dedupe)
+        self.partition: Compiled | None = None if arc.partition is None else compile_value(arc.partition)
+        self.priority: Compiled | None = None if arc.priority is None else compile_value(arc.priority)
+        self.assignments = tuple(CompiledAssignment(each) for each in arc.assignments)
+        self.path = arc.path
+
+    @property
+    def plain(self) -> bool:
+        """Whether taking it evaluates nothing."""
+        return self.when is None and not self.assignments and not self.has_keys
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether its tokens have a key or a priority."""
+        return not (self.dedupe is None and self.partition is None and self.priority is None)
 
 
 class CompiledLoop:
@@ -58,8 +70,8 @@ class CompiledStep:
     """A step with its server-side templates compiled."""
 
     __slots__ = (
-        "arcs", "assignments", "compensate_when", "deadline_s", "gate", "immediate", "inclusive", "input", "loops",
-        "parallel_from", "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s",
+        "arcs", "assignments", "compensate_when", "deadline_s", "emits", "gate", "immediate", "inclusive", "input",
+        "loops", "parallel_from", "parallel_to", "reads", "reduce", "single_run", "step", "synthesize", "timeout_s",
         "unconditional_arc",
     )  # fmt: skip
 
@@ -71,20 +83,21 @@ class CompiledStep:
         )
         self.input: Compiled | None = compile_value(step.input) if step.input else None
         self.assignments = tuple(CompiledAssignment(each) for each in step.assignments)
-        self.arcs = tuple(
-            CompiledArc(index, arc.target, arc.when, arc.assignments, arc.path)
-            for index, arc in enumerate(step.router.arcs)
-        )
+        self.arcs = tuple(CompiledArc(index, arc) for index, arc in enumerate(step.router.arcs))
         self.inclusive = step.router.mode == "inclusive"
         first = self.arcs[0] if self.arcs and not self.inclusive and step.loop is None else None
         # The only arc that can be taken on success; no template is evaluated for it.
-        self.unconditional_arc = first if first is not None and first.when is None and not first.assignments else None
+        self.unconditional_arc = first if first is not None and first.plain else None
         self.timeout_s: Compiled | None = None if step.timeout_s is None else compile_value(step.timeout_s)
         self.deadline_s: Compiled | None = None if step.deadline_s is None else compile_value(step.deadline_s)
         self.synthesize = None if step.synthesize is None else compile_value(step.synthesize.source)
         compensation = step.compensation
         self.compensate_when = (
             None if compensation is None or compensation.when is None else compile_value(compensation.when)
+        )
+        self.emits = tuple(
+            (emit, compile_value(emit.payload), None if emit.when is None else compile_value(emit.when))
+            for emit in step.emits
         )
         self.loops = tuple(CompiledLoop(loop) for loop in _levels(step.loop))
         parallel = [depth for depth, level in enumerate(self.loops) if level.loop.mode == "parallel"]

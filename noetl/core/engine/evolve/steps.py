@@ -16,6 +16,7 @@ from noetl.core.model.events import (
     StepScheduled,
     StepSkipped,
     StepStarted,
+    TokenMerged,
     TokenParked,
 )
 from noetl.core.model.outcome import Outcome, with_secondary
@@ -37,7 +38,7 @@ def boundary_event(state: State, event: Event, step_run_id: str | None, outcome:
 
 def add_token(
     state: State, token: str, step: str, args: dict[str, Any], origin: str | None, event: BoundaryEvent | None
-) -> None:
+) -> Token:
     """Create a token that waits before a step; `event` is the boundary event that it comes from."""
     state.tokens += 1
     state.unexamined += 1
@@ -49,6 +50,7 @@ def add_token(
             state._mask |= state.net.bits[step]
     else:
         group.append(created)
+    return created
 
 
 def _clear_live_bit(state: State, step: str) -> None:
@@ -83,8 +85,8 @@ def _parked(state: State, event: TokenParked, at: float) -> None:
         state.due[event.token] = event.deadline_at
 
 
-@applies(StepSkipped)
-def _skipped(state: State, event: StepSkipped, at: float) -> None:
+@applies(StepSkipped, TokenMerged)
+def _skipped(state: State, event: StepSkipped | TokenMerged, at: float) -> None:
     _consume(state, event.step, (event.token,))
     _clear_live_bit(state, event.step)
 
@@ -109,6 +111,10 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
         run_id, compiled.step, record.number, event.args, event.input, at, state.seq, event.defer_input, origin,
         boundary, None, event.timeout_s, event.deadline_at,
     )  # fmt: skip
+    if taken and (taken[0].dedupe is not None or taken[0].partition is not None):
+        step_run.dedupe, step_run.partition = taken[0].dedupe, taken[0].partition
+    if taken and any(token.priority for token in taken):
+        step_run.priority = max(token.priority for token in taken)
     state.live[name] = state.live.get(name, 0) + 1
     if event.deadline_at is not None:
         state.due[run_id] = event.deadline_at
@@ -253,7 +259,8 @@ def _routed(state: State, event: NextEvaluated, at: float) -> None:
     for arc in event.arcs:
         if arc.token is not None:
             taken = True
-            add_token(state, arc.token, arc.target, arc.args, event.step, step_run.event)
+            token = add_token(state, arc.token, arc.target, arc.args, event.step, step_run.event)
+            token.dedupe, token.partition, token.priority = arc.dedupe, arc.partition, arc.priority
     if event.error is not None:
         own = step_run.outcome.error if step_run.failed and step_run.outcome else None
         error = event.error if own is None else with_secondary(own, event.error)

@@ -35,14 +35,14 @@ from noetl.core.engine.evaluation.names import ServerNames, at_gate, at_input
 from noetl.core.engine.handlers.assignments import merge_args
 from noetl.core.engine.handlers.runaway import runaway_reason
 from noetl.core.engine.state import State, Token
-from noetl.core.model.events import Event, StepFailed, StepScheduled, StepSkipped, TokenParked
+from noetl.core.model.events import Event, StepFailed, StepScheduled, StepSkipped, TokenMerged, TokenParked
 from noetl.core.model.ids import step_run_id
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.templates.template import Compiled
 
 _json = msgspec.json.Encoder().encode
-Reason = Literal["admission", "join", "paused"]
+Reason = Literal["admission", "join", "paused", "partition"]
 
 
 def examine_waiting_tokens(state: State, env: EvaluationContext) -> list[Event]:
@@ -78,6 +78,8 @@ def _examine_group(state: State, env: EvaluationContext, step: CompiledStep, gro
     record = state.steps.get(name)
     if admission.once and record is not None and record.number:
         return [_skipped(token, "the step runs once and has already run") for token in group]
+    if any(token.dedupe is not None or token.partition is not None for token in group):
+        return _examine_keyed(state, env, step, group)
     if admission.join == "each":
         events: list[Event] = []
         for offset, token in enumerate(group):
@@ -89,6 +91,29 @@ def _examine_group(state: State, env: EvaluationContext, step: CompiledStep, gro
     if _others_can_reach(state, name):
         return _wait(state, env, step, group, "join")
     return _examine(state, env, step, group, 0)
+
+
+def _examine_keyed(state: State, env: EvaluationContext, step: CompiledStep, group: list[Token]) -> list[Event]:
+    """Examine tokens with keys one by one: equal `dedupe` keys are merged, equal `partition` keys wait in order."""
+    name = step.step.name
+    open_ = [run for run in state.runs.values() if run.step.name == name and run.phase != "ended"]
+    merged = {run.dedupe: run.id for run in open_ if run.dedupe is not None}
+    busy = {run.partition for run in open_ if run.partition is not None}
+    events: list[Event] = []
+    for token in group:
+        key, partition = token.dedupe, token.partition
+        if key is not None and key in merged:
+            events.append(TokenMerged(name, token.id, merged[key], key))
+            continue
+        if key is not None:
+            merged[key] = token.id
+        if partition is not None and partition in busy:
+            events += _wait(state, env, step, [token], "partition")
+            continue
+        if partition is not None:
+            busy.add(partition)
+        events += _examine(state, env, step, [token], _count_scheduled(events))
+    return events
 
 
 def _count_scheduled(events: list[Event]) -> int:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from noetl.core.engine.evaluation.compiled_net import CompiledArc, CompiledStep
 from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames, at_arcs
@@ -22,7 +24,11 @@ from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_set, eval
 from noetl.core.engine.state import State, StepRun
 from noetl.core.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
 from noetl.core.model.merge import put_path
-from noetl.core.templates.views import with_stored
+from noetl.core.templates.views import plain, with_stored
+
+MAX_PRIORITY = 1_000_000.0
+
+_json = msgspec.json.Encoder(order="sorted").encode
 
 
 def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str) -> list[Event]:
@@ -38,6 +44,7 @@ def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str
     names = at_arcs(state, env, step_run)
     try:
         evaluated, taken = _choose(env, step, step_run, boundary, names)
+        keys = {arc.index: _keys(env, arc, names) for arc in taken if arc.has_keys}
         writes, args = _sets(state, env, step_run, taken, names)
         carried = {index: merge_args(env, step_run.args, values) for index, values in args.items()}
         patch = ctx_patch(env, state.ctx, writes)
@@ -48,13 +55,33 @@ def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str
     for arc, held in evaluated:
         if arc in taken:
             number += 1
-            arcs.append(ArcChoice(arc.target, arc.index, held, f"t{number}", carried.get(arc.index, step_run.args)))
+            own = carried.get(arc.index, step_run.args)
+            arcs.append(ArcChoice(arc.target, arc.index, held, f"t{number}", own, *keys.get(arc.index, ())))
         else:
             arcs.append(ArcChoice(arc.target, arc.index, held))
     events: list[Event] = [NextEvaluated(name, step_run.id, boundary, tuple(arcs))]
     if patch:
         events.append(CtxPatched(patch, "arc", name, step_run.id))
     return events
+
+
+def _keys(env: EvaluationContext, arc: CompiledArc, names: ServerNames) -> tuple[str | None, str | None, float]:
+    """The keys by which tokens of an arc are merged and partitioned, as text, and their priority."""
+    parts = (("dedupe", arc.dedupe), ("partition", arc.partition))
+    values = [None if each is None else env.evaluate(each, names, f"{arc.path}/spec/{word}") for word, each in parts]
+    dedupe, partition = (None if value is None else _text(plain(value)) for value in values)
+    if arc.priority is None:
+        return dedupe, partition, 0.0
+    priority = env.evaluate(arc.priority, names, f"{arc.path}/spec/priority")
+    try:
+        return dedupe, partition, min(max(float(priority), -MAX_PRIORITY), MAX_PRIORITY)
+    except (TypeError, ValueError):
+        message = f"`priority` must be a number, not {priority!r}"
+        raise env.fail("template", message, f"{arc.path}/spec/priority") from None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value).decode()
 
 
 def _choose(

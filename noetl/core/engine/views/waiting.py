@@ -5,12 +5,12 @@ For a finished execution it explains what ended it. This is `noetl why`; the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from noetl.core.engine.concurrency_keys import playbook_key
+from noetl.core.engine.concurrency_keys import DEFAULT_POOL, playbook_key
 from noetl.core.engine.evaluation.compiled_net import CompiledStep
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_gate
@@ -38,7 +38,12 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     due: float | None = None
 
 
-def waiting_reasons(state: State, at: float, reached: Mapping[str, str] | None = None) -> list[Finding]:
+Placement = Callable[[str, Sequence[str]], str | None]  # why no worker of a pool has these labels
+
+
+def waiting_reasons(
+    state: State, at: float, reached: Mapping[str, str] | None = None, placement: Placement | None = None
+) -> list[Finding]:
     """What the execution waits for at this instant; `reached` describes the holders of each reached limit."""
     if state.request is None:
         return [Finding("execution", "the execution has not been requested yet")]
@@ -54,7 +59,23 @@ def waiting_reasons(state: State, at: float, reached: Mapping[str, str] | None =
     findings += _cancelled_children(state)
     for name, group in state.waiting.items():
         findings += _token_findings(state, at, state.net.compiled(name), group)
+    if placement is not None and state.accepts_claims:
+        findings += _unplaceable(state, placement)
     return findings or [Finding("execution", "nothing is waiting: the next decision ends the execution")]
+
+
+def _unplaceable(state: State, placement: Placement) -> Iterator[Finding]:
+    """Steps with waiting runs that no live worker can take."""
+    steps = {state.open[run_id].step_run.step.name: state.open[run_id].step_run.step for run_id in state.queued}
+    for step_run in state.runs.values():
+        if any(
+            is_innermost(state, loop) and next(loop.unclaimed(), None) is not None for loop in step_run.loops.values()
+        ):
+            steps[step_run.step.name] = step_run.step
+    for name, step in steps.items():
+        problem = placement(step.pool or DEFAULT_POOL, step.labels)
+        if problem is not None:
+            yield Finding("run", f'runs of step "{name}" cannot start: {problem}', step=name)
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────
@@ -134,6 +155,7 @@ def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) 
         return Finding("limit", f"{what} has been waiting for {since} for {limit}", run.id, step.name, run.at)
     else:
         pool = f' of pool "{step.pool}"' if step.pool else ""
+        pool += f" with the labels {', '.join(step.labels)}" if step.labels else ""
         text = f"{what} has been waiting for {since} for a worker{pool}{at_task}{lost}"
     return Finding("run", text, run.id, step.name, run.at)
 
@@ -213,6 +235,11 @@ def _token_findings(state: State, at: float, step: CompiledStep, group: list[Tok
     head = f'{"a token" if len(group) == 1 else f"{len(group)} tokens"}{source} before step "{name}"'
     if state.paused or state.ending is not None:
         yield Finding("pause" if state.paused else "end", f"{head}: no new run starts now", ids, name)
+        return
+    behind = [token for token in group if token.reason == "partition"]
+    if behind:
+        keys = _listed(sorted({token.partition or "" for token in behind}))
+        yield Finding("join", f"{head}: earlier tokens of partition {keys} run first", ids, name)
         return
     if step.step.admission.join == "all":
         blockers = _blockers(state, name)

@@ -36,6 +36,7 @@ from noetl.core.language.syntax.tree import (
     BodySyntax,
     CompensationSyntax,
     DocumentSyntax,
+    EmitSyntax,
     ExecutorSyntax,
     KeychainSyntax,
     LoopSyntax,
@@ -367,10 +368,27 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
     if isinstance(body, StepSyntax):
         if "admit" in policy:
             body.admit = _read_admit(reader, policy["admit"][1], f"{path}/admit")
+        if "emit" in policy:
+            body.emits = _read_emits(reader, policy["emit"][1], f"{path}/emit/events")
         if "compensation" in policy:
             body.compensation = _read_compensation(reader, body, policy["compensation"][1], f"{path}/compensation")
         if "synthesize" in policy:
             body.synthesis = _read_synthesis(reader, policy["synthesize"][1], f"{path}/synthesize")
+
+
+def _read_emits(reader: Reader, node: Node, path: str) -> list[EmitSyntax]:
+    fields = reader.shape(node, "emit")
+    found = []
+    for number, item in enumerate(
+        reader.sequence(fields["events"][1], "`events`", "name: ...") if "events" in fields else ()
+    ):
+        entry = reader.shape(item, "emit.event")
+        name = reader.name(entry["name"][1], "event") if "name" in entry else None
+        if name is not None:
+            payload = entry["payload"][1] if "payload" in entry else None
+            when = entry["when"][1] if "when" in entry else None
+            found.append(EmitSyntax(item, f"{path}/{number}", name, payload, when))
+    return found
 
 
 def _read_compensation(reader: Reader, step: StepSyntax, node: Node, path: str) -> CompensationSyntax:
@@ -494,22 +512,28 @@ def _read_router(reader: Reader, node: Node, path: str) -> RouterSyntax | None:
         return None
     fields = reader.shape(node, "next")
     router = RouterSyntax(node, path)
+    defaults: Fields = {}
     if "spec" in fields and not _is_empty(fields["spec"][1]):
         spec = reader.shape(fields["spec"][1], "next.spec")
+        defaults = reader.shape(spec["policy"][1], "arc.spec") if "policy" in spec else {}
         router.mode = (text_of(spec["mode"][1]) if "mode" in spec else None) or "exclusive"
     if "arcs" in fields:
         for number, item in enumerate(reader.sequence(fields["arcs"][1], "`arcs`", "step: ...")):
-            router.arcs.append(_read_arc(reader, item, f"{path}/arcs/{number}"))
+            router.arcs.append(_read_arc(reader, item, f"{path}/arcs/{number}", defaults))
     return router
 
 
-def _read_arc(reader: Reader, node: Node, path: str) -> ArcSyntax:
+def _read_arc(reader: Reader, node: Node, path: str, defaults: Fields) -> ArcSyntax:
     fields = reader.shape(node, "arc")
     arc = ArcSyntax(node, path)
     if "step" in fields:
         arc.target_node = fields["step"][1]
         arc.target = text_of(arc.target_node)
     arc.when = fields["when"][1] if "when" in fields else None
+    spec = {**defaults, **(reader.shape(fields["spec"][1], "arc.spec") if "spec" in fields else {})}
+    arc.dedupe = spec["dedupe"][1] if "dedupe" in spec else None
+    arc.partition = spec["partition"][1] if "partition" in spec else None
+    arc.priority = spec["priority"][1] if "priority" in spec else None
     if "args" in fields:
         arc.sets += read_scoped(reader, fields["args"][1], "args", path, "args")
     if "set" in fields:

@@ -21,6 +21,8 @@ def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[s
             "index": index,
             "when": arc.when,
             "mode": step.router.mode,
+            "dedupe": arc.dedupe,
+            "partition": arc.partition,
             "sets": [".".join((each.scope, *each.keys)) for each in arc.assignments],
         }
         for step in (*playbook.steps, *created)

@@ -74,13 +74,14 @@ def _export_result(paths: dict[str, None], rest: tuple[str, ...]) -> None:
 
 def _own_server_values(step: Step) -> Iterator[Any]:
     for arc in step.router.arcs:
-        yield arc.when
+        yield (arc.when, arc.dedupe, arc.partition, arc.priority)
         yield from (assignment.value for assignment in arc.assignments)
     yield from (assignment.value for assignment in step.assignments if step.loop is not None)
     if step.synthesize is not None:
         yield step.synthesize.source
     if step.compensation is not None:
         yield step.compensation.when
+    yield from ((emit.when, emit.payload) for emit in step.emits)
 
 
 def _other_server_values(step: Step) -> Iterator[Any]:

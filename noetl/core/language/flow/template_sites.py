@@ -72,6 +72,9 @@ class TemplateSites:
         self._sets(step.sets, at.STEP_SET, step)
         if step.synthesis is not None:
             self._add(step.synthesis.source, at.SYNTHESIS, step)
+        for emit in step.emits:
+            self._guard(emit.when, at.ARC, step)
+            self._add(emit.payload, at.ARC, step)
         if step.compensation is not None:
             first = len(self.templates)
             self._tasks(step.compensation)
@@ -80,6 +83,9 @@ class TemplateSites:
             self._guard(step.compensation.when, at.COMPENSATE_WHEN, step.compensation)
         for arc in step.arcs:
             self._guard(arc.when, at.ARC, step)
+            self._add(arc.dedupe, at.ARC, step)
+            self._add(arc.partition, at.ARC, step)
+            self._add(arc.priority, at.ARC, step)
             self._sets(arc.sets, at.ARC, step)
 
     def _block(self, block: BlockSyntax) -> None:

@@ -168,6 +168,7 @@ _shape(
         "timeout": Key("any", "Seconds, or `{connect, read, total}`."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
+        "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
         "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
     },
     open=True,
@@ -179,7 +180,8 @@ _shape(
     {
         "limits": Key("shape", "Bounds of an execution.", shape="limits"),
         "defaults": Key("mapping", "Spec defaults for every task."),
-        "results": Key("mapping", "Hints about result storage.", state="reserved"),
+        "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
+        "results": Key("mapping", "`reference_first: true` stores every result, also small ones."),
         "mode": Key("text", "", state="reserved"),
     },
     lenient=True,
@@ -232,11 +234,19 @@ _shape(
     {
         "policy": Key("shape", "Admission, lifecycle, failure.", shape="step.policy"),
         "pool": Key("text", "The worker pool that runs it."),
+        "placement": Key("shape", "Which workers may run it.", shape="placement"),
         "timeout": Key("any", "Default timeout of its tasks."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "validation": Key("shape", "JSON Schemas of the step's input and output.", shape="validation"),
     },
     open=True,
+)
+_shape(
+    "placement",
+    "Placement",
+    "Which workers may run a step. `noetl run` ignores it.",
+    {"labels": Key("mapping", "Labels that the worker must have (`noetl worker start --label gpu=true`).")},
+    noun="placement block",
 )
 _shape(
     "validation",
@@ -258,13 +268,31 @@ _shape(
         "lifecycle": Key("shape", "Time limits.", shape="lifecycle"),
         "failure": Key("shape", "What a failed iteration means.", shape="failure"),
         "synthesize": Key("shape", "Steps that this step passes to the server as data.", shape="synthesize"),
-        "emit": Key("any", "", state="reserved"),
+        "emit": Key("shape", "Custom events at the end of the step.", shape="emit"),
         "mode": Key("text", "", state="reserved"),
         "tracing": Key("any", "", state="reserved"),
         "quotas": Key("any", "", state="reserved"),
         "compensation": Key("shape", "How a completed run of this step is undone.", shape="compensation"),
     },
     lenient=True,
+)
+_shape(
+    "emit",
+    "Emit",
+    "Custom events that are appended to the log at the end of the step.",
+    {"events": Key("shapes", "The events, in order.", required=True, shape="emit.event")},
+    noun="emit block",
+)
+_shape(
+    "emit.event",
+    "Custom event",
+    "A custom event `custom.<name>`.",
+    {
+        "name": Key("name", "Its name: the event is `custom.<name>`.", required=True),
+        "payload": Key("any", "Its data, with templates that read what arcs read."),
+        "when": Key("template", "Whether it is emitted; default: if the step succeeded."),
+    },
+    noun="custom event",
 )
 _shape(
     "compensation",
@@ -439,6 +467,7 @@ _shape(
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
         "validation": Key("shape", "JSON Schemas of the task's input and output.", shape="validation"),
+        "placement": Key("shape", "Which workers may run its step.", shape="placement"),
     },
     open=True,
 )
@@ -514,7 +543,7 @@ _shape(
     "How arcs are chosen.",
     {
         "mode": Key("text", "The first arc whose guard holds, or all of them.", choices=("exclusive", "inclusive")),
-        "policy": Key("any", "", state="reserved"),
+        "policy": Key("shape", "Defaults of `spec` of the arcs.", shape="arc.spec"),
         "on_no_match": Key("any", "", state="reserved"),
     },
     noun="router's spec",
@@ -530,9 +559,25 @@ _shape(
         "set": Key("set", "Assignments to `ctx` when this arc is taken."),
         "desc": Key("text", "What it is for."),
         "args": Key("mapping", "", state="v10", instead="set: {ctx.<key>: ...}, read by the target's `input`"),
-        "spec": Key("any", "", state="reserved"),
+        "spec": Key("shape", "How the tokens of this arc are treated.", shape="arc.spec"),
     },
     noun="arc",
+)
+_shape(
+    "arc.spec",
+    "Arc spec",
+    "How tokens that take an arc are treated at its target. Tokens with a key enter the target one by one, as with "
+    "`admit.join: each`.",
+    {
+        "dedupe": Key("template", "Tokens with an equal key are merged while one of them waits or its run is open."),
+        "partition": Key("template", "Tokens with an equal key run one at a time in order; others run side by side."),
+        "priority": Key(
+            "number", "Orders the waiting runs of a pool: higher first; ten seconds of waiting count as one."
+        ),
+        "mode": Key("text", "", state="reserved"),
+    },
+    noun="arc's spec",
+    lenient=True,
 )
 _shape(
     "block",

@@ -198,6 +198,9 @@ class ArcSyntax(Struct, eq=False):
     target_node: Node | None = None
     when: Node | None = None
     sets: list[SetSyntax] = field(default_factory=list)
+    dedupe: Node | None = None
+    partition: Node | None = None
+    priority: Node | None = None
 
 
 class RouterSyntax(Struct, eq=False):
@@ -267,10 +270,21 @@ class CompensationSyntax(BodySyntax, eq=False):
     when: Node | None = None
 
 
+class EmitSyntax(Struct, eq=False):
+    """One entry of `spec.policy.emit.events`."""
+
+    node: Node
+    path: str
+    name: str
+    payload: Node | None = None
+    when: Node | None = None
+
+
 class StepSyntax(BodySyntax, eq=False):
     """A step of the workflow."""
 
     compensation: CompensationSyntax | None = None
+    emits: list[EmitSyntax] = field(default_factory=list)
     admit: AdmitSyntax | None = None
     router: RouterSyntax | None = None
     synthesis: SynthesisSyntax | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
@@ -20,6 +21,7 @@ from noetl.server.http.routes.operations import Operations
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
 from noetl.server.orchestrator.submissions import RerunRequest
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
+from noetl.server.read_models.statistics import RowFilter, scan, statistics_document
 from noetl.server.read_models.stored_values import state_with_stored_values, with_stored_values
 from noetl.storage.ports.events import ExecutionFilter
 
@@ -78,23 +80,59 @@ class ForkBody(Body):
     dry_run: bool = Field(default=False, description="answer with the plan, and start nothing")
 
 
-@router.get("/api/executions", summary="List executions, newest first")
-async def executions(
-    state: App,
-    _: Viewer,
+async def _columns(
     status: Annotated[list[Status] | None, Query(description="one or more statuses")] = None,
     path: str | None = None,
     parent: str | None = None,
     search: Annotated[str | None, Query(max_length=200)] = None,
+    since: Annotated[float | None, Query(ge=0, le=1e11, description="started at or after; seconds since 1970")] = None,
+    until: Annotated[float | None, Query(ge=0, le=1e11, description="started before; seconds since 1970")] = None,
+) -> ExecutionFilter:
+    return ExecutionFilter(
+        status=tuple(status or ()), path=path, parent=parent, search=search, since=since, until=until
+    )
+
+
+async def _rows(
+    error: Annotated[str | None, Query(max_length=300, description="text in the error, or a cause")] = None,
+    version: Annotated[str | None, Query(max_length=40)] = None,
+    least_ms: Annotated[float | None, Query(ge=0, le=1e13, description="took at least")] = None,
+    most_ms: Annotated[float | None, Query(ge=0, le=1e13, description="took at most")] = None,
+) -> RowFilter:
+    return RowFilter(error, version, least_ms, most_ms)
+
+
+Columns = Annotated[ExecutionFilter, Depends(_columns)]
+Rows = Annotated[RowFilter, Depends(_rows)]
+
+
+@router.get("/api/executions", summary="List executions, newest first")
+async def executions(
+    state: App,
+    _: Viewer,
+    columns: Columns,
+    rows: Rows,
     before: Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
 ) -> Response:
     """One page of executions."""
-    where = ExecutionFilter(
-        status=tuple(status or ()), path=path, parent=parent, search=search, before=before, limit=limit + 1
-    )
-    found = await state.orchestrator.store.executions(where)
+    where = msgspec.structs.replace(columns, before=before, limit=limit + 1)
+    store = state.orchestrator.store
+    if rows == RowFilter():
+        found = await store.executions(where)
+    else:
+        found = []
+        async for each in scan(store, where, rows):
+            if each is None or len(found) > limit:
+                break
+            found.append(each)
     return json_response(page_of(found, limit, lambda each: each.execution_id, row_of))
+
+
+@router.get("/api/executions/statistics", summary="Counts, causes of failures and durations of many executions")
+async def statistics(state: App, _: Viewer, columns: Columns, rows: Rows) -> Response:
+    """From the stored summaries of at most 20,000 executions; `complete` is false if there are more."""
+    return json_response(await statistics_document(state.orchestrator.store, columns, rows, time.time()))
 
 
 @router.get("/api/executions/{execution_id}", summary="Get an execution: steps, ctx, output")
@@ -188,24 +226,31 @@ async def playbook(state: App, _: Viewer, execution_id: ExecutionId) -> Response
 
 
 @router.post("/api/executions/{execution_id}/cancel", status_code=202, summary="Cancel an execution")
-async def cancel(state: App, caller: Operator, execution_id: ExecutionId, body: CancelBody | None = None) -> Response:
+async def cancel(
+    state: App, caller: Operator, execution_id: ExecutionId, body: CancelBody | None = None, key: Key = None
+) -> Response:
     """Ends open runs with kind `cancelled`, also those of child executions; `compensate` undoes completed steps."""
     reason = body.reason if body and body.reason else f"cancelled by {caller.name}"
-    await state.orchestrator.cancel(execution_id, reason, compensate=body is not None and body.compensate)
+    compensate = body is not None and body.compensate
+    await state.orchestrator.cancel(execution_id, reason, compensate=compensate, id=key or "")
     return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/pause", status_code=202, summary="Pause an execution")
-async def pause(state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None) -> Response:
+async def pause(
+    state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None, key: Key = None
+) -> Response:
     """Active runs continue; no new run starts."""
-    await state.orchestrator.pause(execution_id, body.reason if body else "")
+    await state.orchestrator.pause(execution_id, body.reason if body else "", id=key or "")
     return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/resume", status_code=202, summary="Resume a paused execution")
-async def resume(state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None) -> Response:
+async def resume(
+    state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None, key: Key = None
+) -> Response:
     """New runs start again."""
-    await state.orchestrator.resume(execution_id, body.reason if body else "")
+    await state.orchestrator.resume(execution_id, body.reason if body else "", id=key or "")
     return await _row(state, execution_id)
 
 

@@ -72,7 +72,7 @@ async def deliveries(
     _: Viewer,
     name: Name,
     status: Literal["pending", "sent", "failed", "skipped"] | None = None,
-    before: Annotated[str | None, Query(max_length=40, description="`next` of the previous page")] = None,
+    before: Annotated[str | None, Query(pattern=r"^[0-9a-f]{1,40}$", description="`next` of the previous page")] = None,
     limit: Limit = 100,
 ) -> Response:
     """Every occurrence with its status, the number of attempts, and the answer of the channel or the error."""

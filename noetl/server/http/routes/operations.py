@@ -160,6 +160,13 @@ class Operations:
             for each in await self._state.orchestrator.queue.limit_depths()
             if _waiting_time(each, now) > LONG_WAIT_SECONDS
         ]
+        alive = self.alive(now)
+        held_back += [
+            f"{count} runs wait in pool {pool} for a worker with the labels {', '.join(labels)}; no worker has them "
+            f"(`noetl worker start --label {' --label '.join(labels)}` starts one)"
+            for pool, labels, count in await self._state.orchestrator.queue.labelled()
+            if pool in served and not any(each.pool == pool and set(labels) <= set(each.labels) for each in alive)
+        ]
         return held_back + [
             f"{each.runs} runs wait in pool {each.pool}, which has no workers"
             for each in await self._state.orchestrator.queue.depths()

@@ -24,7 +24,7 @@ Status = Literal["pending", "started", "skipped", "failed"]
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
 Id = Annotated[str, Path(pattern=r"^[0-9a-f]{10,40}$")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Before = Annotated[str | None, Query(max_length=40, description="`next` of the previous page")]
+Before = Annotated[str | None, Query(pattern=r"^[0-9a-f]{1,40}$", description="`next` of the previous page")]
 
 
 @router.get("/api/triggers", summary="List triggers of all kinds")

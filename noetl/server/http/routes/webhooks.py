@@ -99,10 +99,12 @@ async def deliver(request: Request, state: App, name: Name) -> Response:
         raise RequestRefused(delivery_document(delivery)["error"])
     if answer.webhook.respond == "result" and delivery.execution_id is not None:
         try:
-            output = await state.webhooks.wait(delivery.execution_id, answer.webhook.wait)
+            waiting = state.webhooks.wait(delivery.execution_id, answer.webhook.wait)
+            output = await state.unless_stopping(waiting, None)
         except TimeoutError:
-            return accepted_response(delivery)
-        return result_response(delivery.execution_id, output)
+            output = None
+        if output is not None:
+            return result_response(delivery.execution_id, output)
     return accepted_response(delivery)
 
 

@@ -1,0 +1,211 @@
+/** Triggers of all kinds, what they received, and notification rules. */
+import { api, type Page } from "../common/api";
+import { Button, EmptyState, ErrorState, Loading, Status } from "../common/components";
+import { useFetch } from "../common/fetch";
+import { Link, useQueryValue } from "../common/router";
+import { useHasRole } from "../common/session";
+import { Time } from "../common/times";
+import { actThenReload, List, ListHeader } from "./components";
+
+interface Delivery {
+  id: string;
+  kind: string;
+  name: string;
+  status: string;
+  received_at: string;
+  due: string | null;
+  execution_id: string | null;
+  error: string | null;
+}
+
+interface Trigger {
+  name: string;
+  kind?: string;
+  path: string;
+  paused?: boolean;
+  deliveries: Record<string, number>;
+  last_delivery: Delivery | null;
+}
+
+const STATE: Record<string, string> = { started: "success", sent: "success", pending: "pending", failed: "failed", skipped: "skipped" };
+const LABEL: Record<string, string> = { success: "started" };
+
+export function Triggers() {
+  const canEdit = useHasRole("operator");
+  const { value, problem, reload } = useFetch<Page<Trigger>>("/api/triggers", { limit: 1000 }, 5000);
+  const act = actThenReload(reload);
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading triggers" />;
+  if (!value.items.length) {
+    return (
+      <EmptyState title="No triggers">
+        <p>Triggers start playbooks: schedules, webhooks, NATS messages, new objects, the end of another playbook. From a terminal:</p>
+        <pre tabIndex={0}>noetl trigger add --help</pre>
+      </EmptyState>
+    );
+  }
+  return (
+    <>
+      <ListHeader words="What starts playbooks without a request of a user.">{null}</ListHeader>
+      <List heads={["Trigger", "Kind", "Playbook", "Deliveries", "Last"]}>
+        {value.items.map((each) => {
+          const kind = each.kind ?? each.last_delivery?.kind ?? "";
+          return (
+            <tr key={`${kind}/${each.name}`} class={each.paused ? "paused" : ""}>
+              <td>
+                <strong>{each.name}</strong>
+                {each.paused && <div class="quiet">paused</div>}
+              </td>
+              <td>{kind}</td>
+              <td>
+                <Link to={`/playbooks/${each.path}`}>{each.path}</Link>
+              </td>
+              <td class="number">
+                <Link to={`/operations/deliveries?name=${encodeURIComponent(each.name)}`}>
+                  {Object.entries(each.deliveries)
+                    .map(([status, count]) => `${count} ${status}`)
+                    .join(", ") || "none"}
+                </Link>
+              </td>
+              <td>{each.last_delivery ? <DeliveryState delivery={each.last_delivery} /> : <span class="quiet">–</span>}</td>
+              <td class="right actions">
+                {canEdit && kind && (
+                  <Button class="small" aria-label={`${each.paused ? "Resume" : "Pause"} ${each.name}`} onClick={() => act(() => api.post(`/api/triggers/${kind}/${each.name}/${each.paused ? "resume" : "pause"}`), each.paused ? "Resumed" : "Paused")}>
+                    {each.paused ? "Resume" : "Pause"}
+                  </Button>
+                )}
+              </td>
+            </tr>
+          );
+        })}
+      </List>
+    </>
+  );
+}
+
+function DeliveryState({ delivery }: { delivery: Delivery }) {
+  const status = STATE[delivery.status] ?? delivery.status;
+  return (
+    <>
+      {delivery.execution_id ? (
+        <Link to={`/executions/${delivery.execution_id}`}>
+          <Time at={delivery.received_at} />
+        </Link>
+      ) : (
+        <Time at={delivery.received_at} />
+      )}{" "}
+      <span class={`status ${status}`}>
+        <i aria-hidden="true" />
+        {LABEL[status] && delivery.status === "started" ? LABEL[status] : delivery.status}
+      </span>
+      {delivery.error && <div class="wrong clip">{delivery.error}</div>}
+    </>
+  );
+}
+
+export function Deliveries() {
+  const canEdit = useHasRole("operator");
+  const [name, setName] = useQueryValue("name");
+  const [status, setStatus] = useQueryValue("status");
+  const { value, problem, reload } = useFetch<Page<Delivery>>("/api/deliveries", { name, status, limit: 200 }, 5000);
+  const act = actThenReload(reload);
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
+  return (
+    <>
+      <div class="row spaced">
+        <input type="search" placeholder="Name of a trigger" aria-label="Name of a trigger" value={name} onChange={(event) => setName(event.currentTarget.value.trim())} />
+        <select aria-label="Status" value={status} onChange={(event) => setStatus(event.currentTarget.value)}>
+          <option value="">all</option>
+          {["pending", "started", "skipped", "failed"].map((each) => (
+            <option key={each} value={each}>
+              {each}
+            </option>
+          ))}
+        </select>
+      </div>
+      {!value ? (
+        <Loading what="Loading deliveries" />
+      ) : !value.items.length ? (
+        <EmptyState title="No deliveries">
+          <p>What triggers receive is listed here, with the executions that were started.</p>
+        </EmptyState>
+      ) : (
+        <List heads={["Received", "Trigger", "Status", "Execution"]}>
+          {value.items.map((each) => (
+            <tr key={each.id}>
+              <td>
+                <Time at={each.received_at} />
+              </td>
+              <td>
+                {each.name} <span class="quiet">{each.kind}</span>
+              </td>
+              <td>
+                <Status status={STATE[each.status] === "success" ? "done" : (STATE[each.status] ?? each.status)} />
+                {each.error && <div class="wrong">{each.error}</div>}
+              </td>
+              <td>{each.execution_id ? <Link to={`/executions/${each.execution_id}`}>{each.execution_id}</Link> : <span class="quiet">–</span>}</td>
+              <td class="right">
+                {canEdit && (
+                  <Button class="small" aria-label={`Replay delivery ${each.id}`} onClick={() => act(() => api.post(`/api/deliveries/${each.id}/replay`), "Started again with the same payload")}>
+                    Replay
+                  </Button>
+                )}
+              </td>
+            </tr>
+          ))}
+        </List>
+      )}
+    </>
+  );
+}
+
+interface Rule {
+  name: string;
+  on: string[];
+  to: { kind: string; [more: string]: unknown };
+  paths?: string[];
+  paused?: boolean;
+}
+
+export function Notifications() {
+  const isAdmin = useHasRole("admin");
+  const { value, problem, reload } = useFetch<Page<Rule>>("/api/notifications", { limit: 1000 }, 10_000);
+  const act = actThenReload(reload);
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading notifications" />;
+  if (!value.items.length) {
+    return (
+      <EmptyState title="No notification rules">
+        <p>A rule sends a message (mail, Slack, HTTP) when executions fail, are late, wait or recover. From a terminal:</p>
+        <pre tabIndex={0}>noetl notify add --help</pre>
+      </EmptyState>
+    );
+  }
+  return (
+    <List heads={["Rule", "On", "To", "Playbooks"]}>
+      {value.items.map((each) => (
+        <tr key={each.name} class={each.paused ? "paused" : ""}>
+          <td>
+            <strong>{each.name}</strong>
+            {each.paused && <div class="quiet">paused</div>}
+          </td>
+          <td>{each.on.join(", ")}</td>
+          <td>{each.to.kind}</td>
+          <td>{each.paths?.length ? each.paths.join(", ") : "all"}</td>
+          <td class="right actions">
+            {isAdmin && (
+              <>
+                <Button class="small" aria-label={`Test ${each.name}`} onClick={() => act(() => api.post(`/api/notifications/${each.name}/test`), "Test message sent")}>
+                  Test
+                </Button>{" "}
+                <Button class="small" kind="danger" aria-label={`Delete ${each.name}`} onClick={() => act(() => api.delete(`/api/notifications/${each.name}`), `Deleted ${each.name}`)}>
+                  Delete
+                </Button>
+              </>
+            )}
+          </td>
+        </tr>
+      ))}
+    </List>
+  );
+}
