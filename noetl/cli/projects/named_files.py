@@ -107,9 +107,9 @@ class _Finder:
             if file.suffix in PLAYBOOK_SUFFIXES and file.parent not in bases:
                 bases.append(file.parent)
             for pattern in _patterns(file):
-                for found in sorted(file.parent.glob(pattern)):
-                    if found.is_file() and found.is_relative_to(self._root):
-                        self.add(found)
+                for each in sorted(file.parent.glob(pattern)):
+                    if each.is_file() and each.is_relative_to(self._root):
+                        self.add(each)
             for word in _names(file):
                 for base in dict.fromkeys((file.parent, *bases)):
                     found = self._existing(base, word)
