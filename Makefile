@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos load fuzz cluster lock clean
+.PHONY: help run test test-fast coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos load fuzz sbom cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -90,7 +90,8 @@ simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 mutate: $(DEV_ENV) ## change the engine, the pipeline and the server in one place at a time; writes docs/development/mutants.md
 	@$(PY) -m tests.mutation
 
-fuzz: $(DEV_ENV) ## send thousands of odd requests made from the OpenAPI document
+fuzz: $(DEV_ENV) ## fuzz every parser, and send thousands of odd requests made from the OpenAPI document
+	@$(PY) -m tests.security.fuzz_parsers
 	@$(PY) -m tests.server.http.fuzz
 
 chaos: $(DEV_ENV) ## kill, stop and starve a real cluster; writes docs/reliability.md
@@ -101,6 +102,9 @@ load: $(DEV_ENV) ## overload a real server; writes docs/reliability.md
 
 cluster: $(DEV_ENV) ## run a local cluster: two servers, four workers, Postgres, NATS; Ctrl-C stops it
 	@$(PY) -m devcluster start
+
+sbom: $(DEV_ENV) ## write sbom.json, the locked dependencies as a CycloneDX document
+	@$(PY) deploy/sbom.py requirements.lock > sbom.json
 
 lock: $(DEV_ENV) ## renew the hash-locked requirements
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock

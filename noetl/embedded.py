@@ -183,7 +183,7 @@ async def open_local(
     settings: Settings | None = None,
     *,
     work: bool = True,
-    resume: bool | str = False,
+    resume: bool | str | frozenset[str] = False,
     observer: TaskObserver | None = None,
     tools: ToolSource | None = None,
     keychain: Keychain | None = None,
@@ -193,9 +193,9 @@ async def open_local(
     """Open an embedded engine.
 
     `store` is `memory:`, `sqlite:///path` or the path of a file; missing fields are read from the settings.
-    `work=False` opens it only for queries and commands. `resume` continues all orphaned executions, or the named one
-    and the others of its process; Conflict when that process is alive. `observer` receives the output of tools.
-    `tools`, `keychain` and `clock` replace the installation's own, for tests."""
+    `work=False` opens it only for queries and commands. `resume` continues all orphaned executions, a set of them, or
+    the named one and the others of its process; Conflict when that process is alive. `observer` receives the output of
+    tools. `tools`, `keychain` and `clock` replace the installation's own, for tests."""
     from noetl.runtime.clock import RealClock
     from noetl.runtime.resources import close_loop_resources
     from noetl.runtime.tasks import running
@@ -251,11 +251,16 @@ async def open_local(
         return LocalEngine(orchestrator, closing.pop_all())
 
 
-async def _resume(orchestrator: Orchestrator, locks: ProcessLocks | None, resume: bool | str, store: str) -> None:
+async def _resume(
+    orchestrator: Orchestrator, locks: ProcessLocks | None, resume: bool | str | frozenset[str], store: str
+) -> None:
     from noetl.server.lifecycle import recovery
 
-    if isinstance(resume, str):
-        select: Callable[[list[str]], list[str]] | None = _orphans_beside(resume, locks)
+    select: Callable[[list[str]], list[str]] | None
+    if isinstance(resume, frozenset):
+        select = _orphans_of(resume, locks)
+    elif isinstance(resume, str):
+        select = _orphans_beside(resume, locks)
     else:
         select = locks.acquire_orphans if locks else None
 
@@ -282,6 +287,16 @@ def _kill_left_over(store: str, numbers: Collection[int]) -> None:
             raise Conflict(f"{problem}; end it, then resume again") from None
         if killed:
             log.warning("%d processes of a killed run were still running and have been killed", len(killed))
+
+
+def _orphans_of(wanted: frozenset[str], locks: ProcessLocks | None) -> Callable[[Sequence[str]], list[str]]:
+    """Selects those of these executions whose process has ended."""
+
+    def select(ids: Sequence[str]) -> list[str]:
+        found = [each for each in ids if each in wanted]
+        return found if locks is None else locks.acquire_orphans(found)
+
+    return select
 
 
 def _orphans_beside(execution_id: str, locks: ProcessLocks | None) -> Callable[[Sequence[str]], list[str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from docs.generate.api_page import api_page
+from docs.generate.attack_page import attack_suite
 from docs.generate.messages_page import messages_page
 from docs.generate.seed_audit_page import seed_audit_page
 from docs.generate.tool_pages import write_tool_pages
@@ -144,4 +145,5 @@ def write_pages(folder: Path) -> None:
     (folder / "messages.md").write_text(messages_page(), encoding="utf-8")
     (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
     (folder / "seed-audit.md").write_text(seed_audit_page(), encoding="utf-8")
+    (folder / "attack-suite.md").write_text(attack_suite(), encoding="utf-8")
     write_tool_pages(folder / "tools")

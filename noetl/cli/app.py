@@ -13,6 +13,7 @@ import click
 from noetl import __version__
 from noetl.cli.output.terminal import terminal
 from noetl.errors import AccessRefused, InvalidPlaybook, NoetlError, RequestRefused, StoreUnavailable
+from noetl.runtime.printable import printable
 
 FAILED, USAGE, INVALID, UNREACHABLE, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
 
@@ -41,6 +42,7 @@ COMMANDS: dict[str, str] = {
     "rerun": "executions.rerun:rerun",
     "fork": "executions.rerun:fork",
     "compare": "executions.rerun:compare",
+    "backfill": "executions.backfill:backfill",
     "new": "projects.new:new",
     "apply": "projects.apply:apply",
     "diff": "projects.apply:diff",
@@ -170,7 +172,7 @@ def _report_error(problem: Exception) -> int:
 
 def _report_usage(problem: click.ClickException) -> int:
     if isinstance(problem, click.exceptions.NoArgsIsHelpError):
-        sys.stderr.write(problem.format_message() + "\n")
+        sys.stderr.write(printable(problem.format_message()) + "\n")
     elif isinstance(problem, click.UsageError):
         usage = problem.ctx.command_path if problem.ctx else "noetl"
         terminal.error(f"{_sentence(problem.format_message())} (see `{usage} --help`)")

@@ -149,3 +149,21 @@ def with_server(function: Any) -> Any:
 def with_target(function: Any) -> Any:
     """Add `--server`, `--token` and `--store` to a command, passed as one `target`."""
     return with_server(store_option(function))
+
+
+def _set_key(context: click.Context, _: Any, value: str | None) -> None:
+    if value:
+        from noetl.transport.api_connection import IDEMPOTENCY_KEY
+
+        before = IDEMPOTENCY_KEY.set(value)
+        context.call_on_close(lambda: IDEMPOTENCY_KEY.reset(before))
+
+
+# For commands that change something.
+key_option = click.option(
+    "--key",
+    metavar="TEXT",
+    expose_value=False,
+    callback=_set_key,
+    help="Idempotency key: a command that is repeated with the same key has its effect once.",
+)

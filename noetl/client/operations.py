@@ -111,6 +111,16 @@ class WebhookOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
 
 
+class BackfillOptions(TypedDict, total=False):
+    """Options of `add_backfill`."""
+
+    variable: str | None  # key of the workload that has the slot; default `slot`
+    concurrency: int | None
+    name: str | None
+    version: int | str | None
+    payload: Mapping[str, Any] | None
+
+
 class ForkOptions(TypedDict, total=False):
     """Options of `fork`."""
 
@@ -555,6 +565,32 @@ class Operations:
         """The messages of a notification rule, newest first."""
         return Pages(_item("notifications", name) + "/deliveries", _document, {}, "before", limit)
 
+    # ── backfills ───────────────────────────────────────────────────────────────────────
+
+    def add_backfill(
+        self, path: str, start: str, end: str, every: str, **options: Unpack[BackfillOptions]
+    ) -> Operation[Document]:
+        """Start one execution for each slot of a range; `every` is the duration of a slot (`1d`)."""
+        given = _given(options)
+        if "variable" in given:
+            given["as"] = given.pop("variable")
+        body = {"path": path, "from": start, "to": end, "every": every, **given}
+        return _document((yield Request("POST", "/api/backfills", body)))
+
+    def backfills(self) -> Pages[Document]:
+        """All backfills with their progress, by name."""
+        return Pages("/api/backfills", _document)
+
+    def backfill(self, name: str) -> Operation[Document]:
+        """A backfill with its progress."""
+        return _document((yield Request("GET", _item("backfills", name))))
+
+    def control_backfill(
+        self, name: str, command: Literal["pause", "resume", "cancel", "retry"]
+    ) -> Operation[Document]:
+        """Pause, resume or cancel a backfill, or repeat its failed slots."""
+        return _document((yield Request("POST", f"{_item('backfills', name)}/{command}")))
+
     # ── webhooks ────────────────────────────────────────────────────────────────────────
 
     def add_webhook(self, path: str, **options: Unpack[WebhookOptions]) -> Operation[Document]:
@@ -589,7 +625,8 @@ def stream_path(execution_id: str) -> str:
 
 
 def _control(execution_id: str, command: str, body: Document) -> Operation[ExecutionSummary]:
-    return summary_of((yield Request("POST", f"{_execution(execution_id)}/{command}", body)))
+    path = f"{_execution(execution_id)}/{command}"
+    return summary_of((yield Request("POST", path, body, headers=_idempotency(None))))
 
 
 def _execution(execution_id: str) -> str:

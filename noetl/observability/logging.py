@@ -22,6 +22,7 @@ from typing import Any, TextIO
 import msgspec
 
 from noetl.runtime.masking import MASK, Masker
+from noetl.runtime.printable import printable, printable_json
 
 FORMATS = ("text", "json")
 IDS = ("request_id", "trace_id", "execution_id", "step", "run_id", "task", "worker", "caller")
@@ -77,12 +78,12 @@ class _Formatter(logging.Formatter):
         return fields
 
     def _message(self, record: logging.LogRecord) -> str:
-        return masked(record.getMessage())
+        return printable(masked(record.getMessage()), one_line=True)
 
     def _traceback(self, record: logging.LogRecord) -> str | None:
         if not record.exc_info or record.exc_info[1] is None:
             return None
-        return masked("".join(traceback.format_exception(record.exc_info[1])).rstrip())
+        return printable(masked("".join(traceback.format_exception(record.exc_info[1])).rstrip()))
 
 
 class TextFormatter(_Formatter):
@@ -92,7 +93,8 @@ class TextFormatter(_Formatter):
         """One line, followed by the traceback if there is one."""
         at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
         ids = " ".join(f"{name}={value}" for name, value in self._fields(record).items())
-        line = f"{at} {record.levelname:<7} {record.name}: {self._message(record)}{f'  [{masked(ids)}]' if ids else ''}"
+        shown = f"  [{printable(masked(ids), one_line=True)}]" if ids else ""
+        line = f"{at} {record.levelname:<7} {record.name}: {self._message(record)}{shown}"
         trace = self._traceback(record)
         return f"{line}\n{trace}" if trace else line
 
@@ -107,13 +109,13 @@ class JsonFormatter(_Formatter):
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": self._message(record),
+            "message": masked(record.getMessage()),
             **{name: masked(value) if isinstance(value, str) else value for name, value in fields.items()},
         }
         trace = self._traceback(record)
         if trace:
             document["exception"] = trace
-        return msgspec.json.encode(document, enc_hook=str).decode()
+        return printable_json(msgspec.json.encode(document, enc_hook=str).decode())
 
 
 def configure(

@@ -6,7 +6,10 @@ percent-encoded, JSON-escaped (once and twice), HTML-escaped, and line by line i
 
 Rules:
 
-- Mask before truncating. A truncated secret is not recognized any more.
+- Mask before truncating. `tests/architecture` finds messages with a cut value. Where a stream or a body had to be cut
+  first, the beginning of a secret at the end of a text, and its end at the beginning, are masked too (`EDGE` characters
+  or more).
+- base64 is recognized across line breaks.
 - A value shorter than four characters is masked only where it is a complete string: replacing
   every `a` in every log line would make the text unreadable. The words `true`, `false`,
   `null`, `none` are never masked.
@@ -32,6 +35,9 @@ MASK = "***"
 SHORTEST = 4
 SHORTEST_LINE = 8
 SHORTEST_BASE64 = 5
+EDGE = 8  # characters of a cut secret that are masked at the edges of a text
+_SEED = 8  # characters of base64 of which one of two is not broken by a line break
+_BREAK = re.compile(r"(?:\\r)?\\n|\r?\n[ \t]*")
 
 _WORDS = frozenset({"true", "false", "null", "none"})
 # Fields of a credential for the address, the user or options, which are not secret.
@@ -104,6 +110,7 @@ class Masker:
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         self._forms: tuple[str, ...] = ()
+        self._base64: tuple[str, ...] = ()  # of the forms, those that may have line breaks
         self._bytes: tuple[bytes, ...] = ()
         self._short: frozenset[str] = frozenset()
         self._known: set[str] = set()
@@ -126,6 +133,8 @@ class Masker:
         forms = set(self._forms).union(*(forms_of(text) for text in fresh if len(text) >= SHORTEST))
         self._forms = tuple(sorted(forms, key=len, reverse=True))
         self._bytes = tuple(form.encode("utf-8", "surrogateescape") for form in self._forms)
+        broken = {form for text in fresh for form in _base64_forms(text.encode("utf-8", "surrogateescape"))}
+        self._base64 = tuple({*self._base64, *(form for form in broken if len(form) >= 2 * _SEED)})
         self._short |= {text for text in fresh if len(text) < SHORTEST}
 
     def mask(self, text: str) -> str:
@@ -133,7 +142,41 @@ class Masker:
         if text in self._short:
             return MASK
         found = [form for form in self._forms if form in text]
-        return _replace_all(text, found, MASK) if found else text
+        if found:
+            text = _replace_all(text, found, MASK)
+        if (self._base64 and "\n" in text) or "\\n" in text:
+            text = self._mask_broken(text)
+        return self._mask_edges(text)
+
+    def _mask_broken(self, text: str) -> str:
+        """Mask base64 with line breaks in it."""
+        for form in self._base64:
+            if form[:_SEED] in text or form[_SEED : 2 * _SEED] in text:
+                pattern = f"(?:{_BREAK.pattern})?".join(map(re.escape, form))
+                text = re.sub(pattern, MASK, text)
+        return text
+
+    def _mask_edges(self, text: str) -> str:
+        """Mask a part of a secret at the end or the beginning of a text that was cut there."""
+        if len(text) < EDGE:
+            return text
+        last, first = text[-EDGE:], text[:EDGE]
+        for form in self._forms:
+            if last in form:
+                size = next(
+                    (n for n in range(min(len(form) - 1, len(text)), EDGE - 1, -1) if text.endswith(form[:n])), 0
+                )
+                if size:
+                    text = text[:-size] + MASK
+                    last = text[-EDGE:]
+            if first in form:
+                size = next(
+                    (n for n in range(min(len(form) - 1, len(text)), EDGE - 1, -1) if text.startswith(form[-n:])), 0
+                )
+                if size:
+                    text = MASK + text[size:]
+                    first = text[:EDGE]
+        return text
 
     def mask_bytes(self, data: bytes, *, same_length: bool = False) -> bytes:
         """The bytes without secrets; with `same_length` each is overwritten byte by byte."""
@@ -151,12 +194,13 @@ class Masker:
     def _has_secret(self, value: Any) -> bool:
         """Whether the data has any secret; encoding it once is cheaper than walking it."""
         if isinstance(value, str):
-            return any(form in value for form in self._forms)
+            return self.mask(value) != value
         try:
             encoded = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError, OverflowError):
             return True  # unknown: walk
-        return any(form in encoded for form in self._bytes)
+        # The beginning of each form is enough for a secret that was cut, or has line breaks.
+        return any(form[:EDGE] in encoded or form[-EDGE:] in encoded for form in self._bytes)
 
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -23,6 +24,7 @@ from noetl.core.model.playbook import KeychainEntry
 from noetl.core.templates.paths import with_checked_paths
 from noetl.core.templates.template import compile_value
 from noetl.errors import NoetlError, RequestRefused, SecretUnavailable, TemplateError
+from noetl.runtime.masking import Masker
 from noetl.secrets.source import SecretRequest, one_or_all
 from noetl.storage.factory import POSTGRES, open_stores
 from noetl.storage.ports.secrets import CredentialStore
@@ -38,6 +40,7 @@ KINDS = ("credential", "env", "file", "static", "secret_manager", "oauth2", "bea
 ALIASES = {"secrets": "secret_manager", "secret": "secret_manager", "oauth": "oauth2"}
 CREDENTIALS_FILE = "credentials.db"
 CACHE_SECONDS = 60.0
+_SECRET_FIELD = re.compile(r"_secret$|password|token$|(?<!secret_)key$|^data$|^auth$|^value$|assertion")
 
 
 def kind_of(written: str) -> str | None:
@@ -304,10 +307,17 @@ class _Resolution:
     async def resolve(self, kind: str, request: SecretRequest) -> Any:
         try:
             return await import_module(f"noetl.secrets.kinds.{kind}").resolve(request)
-        except SecretUnavailable:
-            raise
+        except SecretUnavailable as missing:
+            raise self.masked(missing, request) from None
         except NoetlError as failure:
-            raise request.unavailable(str(failure), getattr(failure, "kind", "auth")) from failure
+            unavailable = request.unavailable(str(failure), getattr(failure, "kind", "auth"))
+            raise self.masked(unavailable, request) from None
+
+    def masked(self, missing: SecretUnavailable, request: SecretRequest) -> SecretUnavailable:
+        """The error without the values of the keychain: a server may repeat what it was sent."""
+        secret = {name: value for name, value in request.fields.items() if _SECRET_FIELD.search(name)}
+        masker = Masker([secret, *self.found.values()])
+        return SecretUnavailable({name: masker.mask(why) for name, why in missing.reasons.items()}, kind=missing.kind)
 
     async def rendered(self, entry: KeychainEntry, field: str, value: Any) -> Any:
         """A field with its templates evaluated over the workload and other entries."""

@@ -18,6 +18,7 @@ from noetl.server.notifications.channels import Channels
 from noetl.server.notifications.notifier import Notifier
 from noetl.server.notifications.rules import Rules
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.scheduling.backfills import Backfills
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.kinds import KINDS
 from noetl.server.scheduling.resources import TriggerResources
@@ -79,5 +80,6 @@ def build_app_state(
         resources=TriggerResources(deliveries, schedules, webhooks),
         notifier=notifier,
         answer_links=links,
+        backfills=Backfills(backends.triggers, orchestrator.catalog, clock),
         version=__version__,
     )

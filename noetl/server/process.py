@@ -283,6 +283,7 @@ class Server:
         from noetl.server.lifecycle.membership import membership
         from noetl.server.lifecycle.retention import run_retention
         from noetl.server.lifecycle.wait_timers import WaitTimers
+        from noetl.server.scheduling.backfill_runner import BackfillRunner
         from noetl.server.scheduling.scheduler import Scheduler, run_schedules
         from noetl.server.scheduling.sources.manager import TriggerSources
 
@@ -320,6 +321,7 @@ class Server:
             sources.run(),
             state.notifier.run(),
             WaitTimers(orchestrator, clock, cluster, owned).run(),
+            BackfillRunner(state.backfills, orchestrator, clock, cluster).run_all(),
         )
         await closing.enter_async_context(periodic)
         if resumed:

@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlencode, urlsplit
 
@@ -28,6 +29,10 @@ IDLE_SECONDS = 45.0  # a stream without data for so long counts as broken (a ser
 RECONNECT_SECONDS = 60.0  # how long a broken stream is retried
 RECONNECT_DELAY = 0.5
 UNREACHABLE = (OSError, http.client.HTTPException)
+
+
+# The key of the changes that this command makes (`--key`); None: requests have keys of their own, or none.
+IDEMPOTENCY_KEY: ContextVar[str | None] = ContextVar("noetl_idempotency_key", default=None)
 
 
 class Request(NamedTuple):
@@ -76,6 +81,9 @@ class ServerAddress(ServerAddresses):
     def headers(self, request: Request) -> dict[str, str]:
         """The headers of a request."""
         headers = {"Accept": "application/json", **(request.headers or {})}
+        key = IDEMPOTENCY_KEY.get()
+        if key and request.method != "GET":
+            headers["Idempotency-Key"] = key
         if request.body is not None:
             headers["Content-Type"] = "application/json"
         if self._token is not None:

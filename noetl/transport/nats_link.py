@@ -160,5 +160,5 @@ class NatsWorkLink(HttpWorkLink):
 def _refusal(data: bytes) -> wire.Refusal:
     try:
         return msgspec.json.decode(data[1:], type=wire.Refusal)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return wire.Refusal(502, "NATS: a reply cannot be decoded")

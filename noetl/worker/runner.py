@@ -417,6 +417,7 @@ class Runner:
                 scopes=action.scopes,
                 where=where,
                 code_line=code_line,
+                playbook=context.playbook,
             )
             if tracing.ACTIVE is None:
                 outcome = await self._call(active, run, call)

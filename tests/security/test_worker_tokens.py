@@ -161,7 +161,7 @@ def test_a_recorded_question_is_refused() -> None:
         ("{step: a, tool: {kind: postgres, auth: pg, query: select 1}}", {"pg"}),
         ("{step: a, tool: {kind: noop, input: {x: '{{ keychain.k }}'}}}", {"k"}),
         ("{step: a, tool: {kind: postgres, auth: '{{ workload.db }}', query: select 1}}", {ANY}),
-        ("{step: a, tool: {kind: secrets, name: '{{ workload.db }}'}}", {ANY}),
+        ("{step: a, tool: {kind: secrets, secret: '{{ workload.db }}'}}", {ANY}),
     ],
 )
 def test_declared_secrets(step, expected):

@@ -27,7 +27,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import execution_of, iteration_id, split_run_id, task_run_id
 from noetl.core.model.work import Report
-from noetl.errors import Conflict, StoreUnavailable
+from noetl.errors import Conflict, CorruptLog, StoreUnavailable
 from noetl.server.concurrency.limits import KIND, Limit
 from noetl.server.orchestrator.catalog import Source, source_digest
 from noetl.server.orchestrator.service import Orchestrator
@@ -111,6 +111,8 @@ class Cluster:
         self.servers: list[ServerProcess] = []
         self.queue = MemoryRunQueue()
         self.heartbeats = MemoryHeartbeats(clock)
+        # A single worker has one slot: it claims nothing before its late report has arrived.
+        self.slots = 3 if workers > 1 else 1
         self.clock_jump = clock_jump  # seconds that a jump of the clock has at most
         self.workers: list[WorkerProcess] = []
         self._count = workers
@@ -217,6 +219,9 @@ class Cluster:
             await self.request(request)
         except Conflict:
             return False
+        except CorruptLog as problem:
+            self.violations.append(f"a command was answered with: {problem}")
+            return False
         return True
 
     async def request(self, request: Callable[[Orchestrator], Coroutine[Any, Any, T]]) -> T:
@@ -264,7 +269,8 @@ class Cluster:
                 await self._new_worker()
             if self.injector.should_inject("worker.sleep") and self.workers:
                 worker = self.workers[self.injector.index(len(self.workers))]
-                worker.freeze(loop, self.injector.uniform(1.0, 2.5 * LEASE_SECONDS))
+                shortest = 1.0 if self._count > 1 else 1.1 * LEASE_SECONDS
+                worker.freeze(loop, self.injector.uniform(shortest, 2.5 * LEASE_SECONDS))
             if self.injector.should_inject("worker.stop") and self.workers:
                 worker = self.workers.pop(self.injector.index(len(self.workers)))
                 self.spawn(worker.stop(self.injector.uniform(0.0, 1.0)))

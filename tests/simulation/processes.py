@@ -99,7 +99,9 @@ class WorkerProcess:
         services = HostServices(cluster.results)
         load = tools(cluster.ledger, cluster.check_start)
         runner = Runner(self.link, services, specs=SPECS, load=load, clock=cluster.clock)
-        pool = Pool(self.link, runner, worker=self.name, clock=cluster.clock, slots=3, heartbeat=LEASE_SECONDS / 4)
+        pool = Pool(
+            self.link, runner, worker=self.name, clock=cluster.clock, slots=cluster.slots, heartbeat=LEASE_SECONDS / 4
+        )
         self.link.on_lost_reply = pool.reconcile_soon
         await pool.start()
         self._pool = pool

@@ -41,6 +41,9 @@ def _commands(log: Sequence[Recorded], told: Acknowledged) -> Iterator[str]:
     for number in told.signals:
         if {"sent": number} not in signals:
             yield "a signal was acknowledged and is not in the log"
+    for payload in signals:
+        if signals.count(payload) > 1:
+            yield f"the signal {payload} was sent with one key and received twice"
 
 
 def _order(log: Sequence[Recorded]) -> Iterator[str]:

@@ -45,7 +45,7 @@ def scripts(seed: int, paths: list[str]) -> list[list[tuple[float, str]]]:
 
 
 async def _signal(execution_id: str, number: int, server: Orchestrator) -> None:
-    await server.signal(execution_id, "go", {"sent": number})
+    await server.signal(execution_id, "go", {"sent": number}, id=f"go-{number}")
 
 
 async def _answer(execution_id: str, server: Orchestrator) -> None:

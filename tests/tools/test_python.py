@@ -566,4 +566,7 @@ def test_bwrap_is_used_when_requested(python, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert data(python("result = 1", spec={"isolation": "bwrap"})) == 1
     assert "--unshare-all" in (tmp_path / "asked").read_text()
-    assert 'valid values are "process" and "bwrap"' in python("result = 1", spec={"isolation": "jail"}).error.message
+    assert (
+        'valid values are "process", "shared" and "bwrap"'
+        in python("result = 1", spec={"isolation": "jail"}).error.message
+    )

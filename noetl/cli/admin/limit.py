@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from noetl.cli.output.terminal import json_options, output_options, terminal
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 
 subject_argument = click.argument("subject", metavar="pool|credential|playbook")
 name_argument = click.argument("name", metavar="NAME")
@@ -32,6 +32,7 @@ def limit() -> None:
     metavar="N",
     help="Share of the workers' slots relative to other playbooks (1), while runs wait.",
 )
+@key_option
 @with_target
 @json_options
 def set_(subject: str, name: str, most: int | None, weight: int | None, target: Target, as_json: bool) -> None:
@@ -75,6 +76,7 @@ def show(subject: str, name: str, target: Target, as_json: bool) -> None:
 @limit.command()
 @subject_argument
 @name_argument
+@key_option
 @with_target
 @output_options
 def remove(subject: str, name: str, target: Target) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from noetl.cli.output.terminal import json_options, output_options, terminal
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 
 name_argument = click.argument("name", metavar="NAME")
 
@@ -75,6 +75,7 @@ def schedule() -> None:
 @click.option("--name", metavar="NAME", help="Name of the schedule; default: the path.")
 @_rules
 @click.option("--paused", is_flag=True, help="Add the schedule paused.")
+@key_option
 @with_target
 @json_options
 def add(path: str, cron: str, name: str | None, paused: bool, target: Target, as_json: bool, **rules: Any) -> None:
@@ -100,6 +101,7 @@ def add(path: str, cron: str, name: str | None, paused: bool, target: Target, as
 @click.option("--path", metavar="PATH[@VERSION]", help="Another playbook.")
 @click.option("--cron", metavar="EXPR", help="Another expression; its next tick is the first one after now.")
 @_rules
+@key_option
 @with_target
 @json_options
 def edit(name: str, path: str | None, cron: str | None, target: Target, as_json: bool, **rules: Any) -> None:
@@ -117,6 +119,7 @@ def edit(name: str, path: str | None, cron: str | None, target: Target, as_json:
 
 @schedule.command()
 @name_argument
+@key_option
 @with_target
 @json_options
 def run(name: str, target: Target, as_json: bool) -> None:
@@ -188,6 +191,7 @@ def next(name: str, count: int, target: Target, as_json: bool) -> None:
 
 @schedule.command()
 @name_argument
+@key_option
 @with_target
 @json_options
 def pause(name: str, target: Target, as_json: bool) -> None:
@@ -197,6 +201,7 @@ def pause(name: str, target: Target, as_json: bool) -> None:
 
 @schedule.command()
 @name_argument
+@key_option
 @with_target
 @json_options
 def resume(name: str, target: Target, as_json: bool) -> None:
@@ -206,6 +211,7 @@ def resume(name: str, target: Target, as_json: bool) -> None:
 
 @schedule.command()
 @name_argument
+@key_option
 @with_target
 @output_options
 def remove(name: str, target: Target) -> None:

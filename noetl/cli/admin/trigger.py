@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from noetl.cli.output.terminal import json_options, output_options, terminal
-from noetl.cli.target import Target, with_server
+from noetl.cli.target import Target, key_option, with_server
 from noetl.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def trigger() -> None:
 )
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Running executions before --overlap applies.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label, for notification rules.")
+@key_option
 @with_server
 @json_options
 def add(
@@ -134,6 +135,7 @@ def show(name: str, target: Target, as_json: bool) -> None:
 
 @trigger.command()
 @name_argument
+@key_option
 @with_server
 @json_options
 def pause(name: str, target: Target, as_json: bool) -> None:
@@ -145,6 +147,7 @@ def pause(name: str, target: Target, as_json: bool) -> None:
 
 @trigger.command()
 @name_argument
+@key_option
 @with_server
 @json_options
 def resume(name: str, target: Target, as_json: bool) -> None:
@@ -156,6 +159,7 @@ def resume(name: str, target: Target, as_json: bool) -> None:
 
 @trigger.command()
 @name_argument
+@key_option
 @with_server
 @output_options
 def remove(name: str, target: Target) -> None:
@@ -198,6 +202,7 @@ def deliveries(name: str | None, status: str | None, limit: int, target: Target,
 
 @trigger.command()
 @click.argument("delivery", metavar="DELIVERY")
+@key_option
 @with_server
 @json_options
 def replay(delivery: str, target: Target, as_json: bool) -> None:

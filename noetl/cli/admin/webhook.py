@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from noetl.cli.output.terminal import json_options, output_options, terminal
-from noetl.cli.target import Target, server_option, with_server
+from noetl.cli.target import Target, key_option, server_option, with_server
 
 MAX_SECRET = 4096
 MAX_BODY = 16 * 1024 * 1024
@@ -53,6 +53,7 @@ def webhook() -> None:
     help="Respond at once, or with the output of the execution.",
 )
 @click.option("--wait", type=float, metavar="S", help="Seconds to wait for the output; default: 30.")
+@key_option
 @with_server
 @json_options
 def add(
@@ -112,6 +113,7 @@ def list_(target: Target, as_json: bool) -> None:
 
 @webhook.command()
 @click.argument("name")
+@key_option
 @with_server
 @output_options
 def remove(name: str, target: Target) -> None:

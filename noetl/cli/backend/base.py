@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Unpack
 
 from noetl.errors import NotFound
 
@@ -77,6 +77,15 @@ class Backend(Protocol):
 
     async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
         """Answer a wait, or merge a payload into ctx."""
+
+    async def backfills(self) -> list[Document]:
+        """All backfills with their progress."""
+
+    async def backfill(self, name: str) -> Document:
+        """A backfill with its progress."""
+
+    async def control_backfill(self, name: str, command: Literal["pause", "resume", "cancel", "retry"]) -> Document:
+        """Change a backfill."""
 
     async def compare(self, execution_id: str, other: str) -> Document:
         """What differs between two executions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import msgspec
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from noetl.server.concurrency.limits import Limits
     from noetl.server.orchestrator.schema_registry import SchemaRegistry
     from noetl.server.read_models.summaries import RunResult
+    from noetl.server.scheduling.backfills import Backfills
     from noetl.server.scheduling.schedules import Schedules
 
 PAGE_SIZE = 1_000
@@ -104,19 +105,21 @@ class LocalBackend:
         return net_document(state.playbook, state.synthesized.values())
 
     async def cancel(self, execution_id: str, reason: str = "", compensate: bool = False) -> ExecutionSummary:
-        await self._orchestrator.cancel(execution_id, reason, compensate=compensate)
+        await self._orchestrator.cancel(execution_id, reason, compensate=compensate, id=idempotency_key())
         if not compensate:
             await self._cancel_children(execution_id, reason)  # the process that would do it may have ended
         return await self.summary(execution_id)
 
     async def pause(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        return await self._changed(execution_id, self._orchestrator.pause(execution_id, reason))
+        return await self._changed(execution_id, self._orchestrator.pause(execution_id, reason, id=idempotency_key()))
 
     async def resume(self, execution_id: str, reason: str = "") -> ExecutionSummary:
-        return await self._changed(execution_id, self._orchestrator.resume(execution_id, reason))
+        return await self._changed(execution_id, self._orchestrator.resume(execution_id, reason, id=idempotency_key()))
 
     async def signal(self, execution_id: str, payload: Mapping[str, Any], name: str = "") -> ExecutionSummary:
-        return await self._changed(execution_id, self._orchestrator.signal(execution_id, name, payload, by=user_name()))
+        return await self._changed(
+            execution_id, self._orchestrator.signal(execution_id, name, payload, by=user_name(), id=idempotency_key())
+        )
 
     async def plan_rerun(self, execution_id: str, fields: Mapping[str, Any]) -> Document:
         """What a rerun would do."""
@@ -124,6 +127,30 @@ class LocalBackend:
 
         plan = await self._orchestrator.plan_rerun(RerunRequest(execution_id, **fields))
         return msgspec.structs.asdict(plan)
+
+    async def backfills(self) -> list[Document]:
+        service = self.backfill_service
+        found: list[Document] = []
+        while page := await service.list(after=found[-1]["name"] if found else None, limit=PAGE_SIZE):
+            found += [await service.document(each) for each in page]
+        return found
+
+    async def backfill(self, name: str) -> Document:
+        return await self.backfill_service.document(await self.backfill_service.get(name))
+
+    async def control_backfill(self, name: str, command: Literal["pause", "resume", "cancel", "retry"]) -> Document:
+        service = self.backfill_service
+        change = {"pause": service.pause, "resume": service.resume, "cancel": service.cancel, "retry": service.retry}
+        return await service.document(await change[command](name))
+
+    @cached_property
+    def backfill_service(self) -> Backfills:
+        """The backfills of this store."""
+        from noetl.runtime.clock import RealClock
+        from noetl.server.scheduling.backfills import Backfills
+        from noetl.storage.factory import open_triggers
+
+        return Backfills(open_triggers(self._orchestrator.store), self._orchestrator.catalog, RealClock())
 
     async def compare(self, execution_id: str, other: str) -> Document:
         return await self._orchestrator.compare(execution_id, other)
@@ -307,3 +334,10 @@ def user_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # no entry in the password database
         return AUTHOR
+
+
+def idempotency_key() -> str:
+    """The idempotency key of this command (`--key`)."""
+    from noetl.transport.api_connection import IDEMPOTENCY_KEY
+
+    return IDEMPOTENCY_KEY.get() or ""

@@ -61,6 +61,9 @@ class RemoteBackend:
     signal = _call(Client.signal)
     inbox = _list(Client.inbox)
     compare = _call(Client.compare)
+    backfills = _list(Client.backfills)
+    backfill = _call(Client.backfill)
+    control_backfill = _call(Client.control_backfill)
     register = _call(Client.register)
     add_bundle = _call(Client.add_bundle)
     bundle = _call(Client.bundle)
@@ -98,7 +101,8 @@ class RemoteBackend:
 
     async def why(self, execution_id: str) -> Document:
         found = await asyncio.to_thread(self.client.why, execution_id)
-        return {name: found[name] for name in ("execution_id", "status", "summary", "because", "way")}
+        names = ("execution_id", "status", "summary", "because", "way")
+        return {name: found[name] for name in names} | {"way_omitted": found.get("way_omitted", False)}
 
     async def check(self, text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> list[Diagnostic]:
         try:

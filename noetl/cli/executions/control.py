@@ -11,7 +11,7 @@ import click
 from noetl.cli.executions.inspect import id_argument
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.run import timeout_option
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 
 if TYPE_CHECKING:
     from noetl.cli.backend.base import Backend
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @id_argument
 @click.option("--reason", default="cancelled by the user", help="Recorded in the log.")
 @click.option("--compensate", is_flag=True, help="Run the compensations of completed steps before it ends.")
+@key_option
 @with_target
 @json_options
 def cancel(execution_id: str, reason: str, compensate: bool, target: Target, as_json: bool) -> None:
@@ -37,6 +38,7 @@ def cancel(execution_id: str, reason: str, compensate: bool, target: Target, as_
 @click.command()
 @id_argument
 @click.option("--reason", default="", help="Recorded in the log.")
+@key_option
 @with_target
 @json_options
 def pause(execution_id: str, reason: str, target: Target, as_json: bool) -> None:
@@ -48,6 +50,7 @@ def pause(execution_id: str, reason: str, target: Target, as_json: bool) -> None
 @id_argument
 @click.option("--reason", default="", help="Recorded in the log.")
 @timeout_option
+@key_option
 @with_target
 @json_options
 def resume(execution_id: str, reason: str, timeout: float | None, target: Target, as_json: bool) -> int:
@@ -90,6 +93,7 @@ async def _resume_locally(execution_id: str, reason: str, timeout: float | None,
 @click.option("--payload", metavar="JSON|@FILE", help="The data of the signal; @- is stdin.")
 @click.option("--set", "sets", multiple=True, metavar="a.b=VALUE", help="One value of the data, read as YAML.")
 @click.option("--name", default="", help="Name of the signal: that of the wait that it answers.")
+@key_option
 @with_target
 @json_options
 def signal(

@@ -86,5 +86,5 @@ def _formatted(line: dict[str, Any]) -> str:
     text = _CONTROL.sub(lambda found: found[0] if _COLOR.fullmatch(found[0]) else "", text)
     level = line["level"] or ("error" if line["stream"] == "stderr" else "")
     style = "yellow" if line.get("dropped") else _LEVELS.get(level)
-    text = f"{text}\x1b[0m" if "\x1b" in text else terminal.styled(text, style, sys.stdout) if style else text
+    text = terminal.styled(text, style, sys.stdout) if style else text
     return f"{terminal.styled(head, 'dim', sys.stdout)}  {text}"

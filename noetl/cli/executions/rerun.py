@@ -10,7 +10,7 @@ import click
 from noetl.cli.executions.inspect import STATUS_STYLES, id_argument
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.run import run_locally, run_remotely, timeout_option, wait_option
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 
 if TYPE_CHECKING:
     from noetl.embedded import LocalEngine
@@ -37,6 +37,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would r
 @dry_run_option
 @timeout_option
 @wait_option
+@key_option
 @with_target
 @json_options
 def rerun(
@@ -73,6 +74,7 @@ def rerun(
 @dry_run_option
 @timeout_option
 @wait_option
+@key_option
 @with_target
 @json_options
 def fork(
@@ -127,9 +129,10 @@ def _start_again(
         raise click.UsageError("--no-wait requires a server: an execution of this machine runs in this process")
 
     async def begin(engine: LocalEngine) -> str:
+        from noetl.cli.backend.local import idempotency_key
         from noetl.server.orchestrator.submissions import RerunRequest
 
-        return await engine.orchestrator.rerun(RerunRequest(found, **fields))
+        return await engine.orchestrator.rerun(RerunRequest(found, **fields), key=idempotency_key() or None)
 
     return asyncio.run(run_locally(begin, target.store, timeout, as_json))
 

@@ -148,7 +148,9 @@ class LiveDisplay:
         """Print a line above the rows."""
         from rich.text import Text
 
-        self._console.print(Text.from_ansi(line), soft_wrap=True)
+        from noetl.cli.output.terminal import shown
+
+        self._console.print(Text.from_ansi(shown(line)), soft_wrap=True)
 
     def close(self) -> None:
         """Stop; the last frame stays on the terminal."""

@@ -6,11 +6,14 @@ There is one `terminal` per process; the options `--quiet` and `-v` of a command
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
 import click
+
+from noetl.runtime.printable import printable, printable_json
 
 MAX_QUOTED_BYTES = 8 * 1024 * 1024  # diagnostics of a larger text do not quote it
 STYLES = {"green": "32", "red": "31", "yellow": "33", "dim": "2", "bold": "1", "cyan": "36"}
@@ -26,15 +29,21 @@ class Terminal:
     # ── data ────────────────────────────────────────────────────────────────────────────
 
     def data(self, text: str) -> None:
-        """Write lines of data to stdout."""
+        """Write lines of data to stdout; control characters of the data are shown as escapes."""
+        text = shown(text)
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+    def document(self, text: str) -> None:
+        """Write a document to stdout: unchanged to a file or a pipe, like `data` to a terminal."""
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
     def json(self, document: Any) -> None:
         """Write a JSON document to stdout, indented on a terminal."""
         import msgspec
 
         indented = sys.stdout.isatty()
-        self.data(self.pretty(document) if indented else msgspec.json.encode(document, enc_hook=str).decode())
+        text = self.pretty(document) if indented else msgspec.json.encode(document, enc_hook=str).decode()
+        sys.stdout.write(printable_json(text) + "\n")
 
     def pretty(self, document: Any) -> str:
         """A JSON document with indentation."""
@@ -46,7 +55,7 @@ class Terminal:
         """Write one line of a stream of JSON documents and flush it."""
         import msgspec
 
-        self.data(msgspec.json.encode(document, enc_hook=str).decode())
+        sys.stdout.write(printable_json(msgspec.json.encode(document, enc_hook=str).decode()) + "\n")
         sys.stdout.flush()
 
     def table(
@@ -98,9 +107,9 @@ class Terminal:
             source = text.decode() if len(text) <= MAX_QUOTED_BYTES else ""
         except UnicodeDecodeError:
             source = ""  # binary data is not quoted
-        self._write(
-            as_text(found, {one.file: source for one in found}, color=self.supports_color(sys.stderr)).rstrip("\n")
-        )
+        sources = {one.file: printable(source) for one in found}
+        lines = as_text([_printable_diagnostic(one) for one in found], sources, color=self.supports_color(sys.stderr))
+        self._write(lines.rstrip("\n"), is_safe=True)
 
     def styled(self, text: str, style: str, stream: TextIO | None = None) -> str:
         """The text in a style, if the stream (stderr) supports colors."""
@@ -119,17 +128,36 @@ class Terminal:
             return True
         return stream.isatty() and os.environ.get("TERM") != "dumb"
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, *, is_safe: bool = False) -> None:
         sys.stdout.flush()
-        sys.stderr.write(text + "\n")
+        sys.stderr.write((text if is_safe else shown(text)) + "\n")
         sys.stderr.flush()
 
 
 terminal = Terminal()
 
 
+# Styles are written as marks that data cannot contain by chance, and become escape sequences when they are printed.
+_MARK = f"\x00{os.urandom(6).hex()}:"
+_MARKED = re.compile(re.escape(printable(_MARK)) + r"(\d+)m")
+
+
+def shown(text: str) -> str:
+    """The text as it is printed: characters of the data that a terminal would obey are escapes, styles are not."""
+    text = printable(text)
+    return _MARKED.sub("\x1b[\\1m", text) if "\\x00" in text else text
+
+
 def _colored(text: str, style: str | None) -> str:
-    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if style and text else text
+    return f"{_MARK}{STYLES[style]}m{text}{_MARK}0m" if style and text else text
+
+
+def _printable_diagnostic(one: Any) -> Any:
+    import msgspec
+
+    given = {name: getattr(one, name, None) for name in ("message", "hint", "file")}
+    texts = {name: printable(each) for name, each in given.items() if each}
+    return msgspec.structs.replace(one, **texts)
 
 
 def _cell(value: Any) -> str:

@@ -105,7 +105,7 @@ def show(path: str, version: int | None, target: Target, as_json: bool) -> None:
     if as_json:
         terminal.json({**_document(stored), "text": stored.text})
     else:
-        terminal.data(stored.text)
+        terminal.document(stored.text)
 
 
 def _document(stored: StoredPlaybook) -> dict[str, Any]:

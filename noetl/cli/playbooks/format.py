@@ -63,7 +63,7 @@ def fmt(files: tuple[str, ...], check: bool) -> int:
         formatted = format_text(text, specs)
         changed = formatted.encode() != content
         if name == "-" and not check:
-            sys.stdout.write(formatted)
+            terminal.document(formatted)
         elif changed and check:
             terminal.data(name)
             code = code or FAILED
@@ -141,7 +141,7 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
         )
     elif not in_place:
-        sys.stdout.write(made.text)
+        terminal.document(made.text)
     if in_place and made.text != text:
         write(file, made.text)
         terminal.note(f"migrated {file}")

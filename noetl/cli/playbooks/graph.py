@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from typing import Any
 
 import click
@@ -63,7 +62,7 @@ def graph(source: str, format: str, legacy: bool, target: Target) -> None:
     if format == "json":
         terminal.json(net)
     else:
-        sys.stdout.write({"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg}[format](net))
+        terminal.document({"mermaid": as_mermaid, "dot": as_dot, "svg": as_svg}[format](net))
 
 
 def _net(compilation: Any) -> Any:

@@ -16,6 +16,7 @@ from noetl.cli.output.terminal import output_options, terminal
 from noetl.cli.playbook_files import CannotRead, read_bounded
 from noetl.cli.target import Target, token_option
 from noetl.errors import RequestRefused
+from noetl.runtime.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from noetl.cli.backend.base import Backend
@@ -76,11 +77,11 @@ def validate(
         sys.stdout.write(write.as_text(found, sources, color=terminal.supports_color(sys.stdout)))
         _print_totals(len(sources), errors, len(found) - errors)
     elif format == "json":
-        sys.stdout.write(write.as_json(found))
+        sys.stdout.write(printable_json(write.as_json(found)))
     elif format == "github":
-        sys.stdout.write(write.as_github(found))
+        sys.stdout.write(printable(write.as_github(found)))
     else:
-        sys.stdout.write(write.as_sarif(found, version=__version__))
+        sys.stdout.write(printable_json(write.as_sarif(found, version=__version__)))
     return USAGE if unreadable else INVALID if errors else 0
 
 

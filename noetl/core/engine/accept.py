@@ -73,6 +73,7 @@ _TASK_EVENTS = frozenset([TaskStarted, TaskDone, TaskProgress]) | _SUSPENDING
 _RUN_ENDS = _STEP_ENDS | _ITERATION_ENDS
 _CLOSING = _RUN_ENDS | _SUSPENDING | {TaskDone}  # what can follow the start of a task
 _ACCEPTED = Reply(True)
+_KEYED = frozenset([CancelExecution, PauseExecution, ResumeExecution, SendSignal])  # commands with an idempotency key
 
 # Applies events at once: later events of a report are judged by the state after the earlier ones.
 # The number is the seq of the event that caused them.
@@ -82,6 +83,8 @@ Record = Callable[[Sequence[Event], int | None], None]
 def accept(state: State, command: Command, env: EvaluationContext, record: Record) -> Reply:
     """Judge one command, record the events that follow at once, and return the reply."""
     kind = type(command)
+    if state.signal_ids and kind in _KEYED and command.id in state.signal_ids:  # type: ignore[attr-defined]
+        return _ACCEPTED  # repeated, also after the end
     if state.finished is not None and kind is not ReportRun and kind is not StartExecution:
         return Reply(False, _ENDED)
     if state.request is None and kind is not StartExecution:
@@ -102,7 +105,9 @@ def _start(state: State, command: StartExecution, env: EvaluationContext, record
 
 def _cancel(state: State, command: CancelExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is None:
-        cancelled = ExecutionCancelled(reason=command.reason, error=command.error, compensate=command.compensate)
+        cancelled = ExecutionCancelled(
+            reason=command.reason, error=command.error, compensate=command.compensate, id=command.id
+        )
         record([cancelled], None)
     return _ACCEPTED
 
@@ -111,21 +116,19 @@ def _pause(state: State, command: PauseExecution, env: EvaluationContext, record
     if state.ending is not None:
         return Reply(False, "the execution is ending")
     if not state.paused:
-        record([ExecutionPaused(reason=command.reason)], None)
+        record([ExecutionPaused(reason=command.reason, id=command.id)], None)
     return _ACCEPTED
 
 
 def _resume(state: State, command: ResumeExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.paused:
-        record([ExecutionResumed(reason=command.reason)], None)
+        record([ExecutionResumed(reason=command.reason, id=command.id)], None)
     return _ACCEPTED
 
 
 def _signal(state: State, command: SendSignal, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is not None:
         return Reply(False, "the execution is ending")
-    if command.id and command.id in state.signal_ids:
-        return _ACCEPTED
     if is_for_wait(state, command):
         return deliver(state, command, env.at, record)
     if command.roles is not None and OPERATOR not in command.roles:

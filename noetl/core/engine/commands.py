@@ -82,18 +82,21 @@ class CancelExecution(Command, frozen=True):
     reason: str = ""
     error: ErrorInfo | None = None
     compensate: bool = False
+    id: str = ""  # idempotency key: a command that was accepted before is accepted without an effect
 
 
 class PauseExecution(Command, frozen=True):
     """Start no new run until the execution is resumed."""
 
     reason: str = ""
+    id: str = ""
 
 
 class ResumeExecution(Command, frozen=True):
     """Resume a paused execution."""
 
     reason: str = ""
+    id: str = ""
 
 
 class SendSignal(Command, frozen=True):

@@ -365,7 +365,7 @@ class State:
         self.children: dict[str, Child] = {}
         self.waits: dict[str, OpenWait] = {}  # in the order in which they began
         self.signals: dict[int, KeptSignal] = {}  # by seq
-        self.signal_ids: dict[str, None] = {}  # idempotency keys of the latest signals
+        self.signal_ids: dict[str, None] = {}  # idempotency keys of the latest commands of users
         self.due: dict[str, float] = {}  # step run, token, child or wait -> when it times out
         self.last_leaf: str | None = None  # the step that finished last without a taken arc
         self.synthesized: dict[str, Step] = {}

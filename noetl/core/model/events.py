@@ -140,6 +140,7 @@ class ExecutionPaused(Event, frozen=True, omit_defaults=True):
 
     NAME = "execution.paused"
     reason: str = ""
+    id: str = ""  # idempotency key
 
 
 class ExecutionResumed(Event, frozen=True, omit_defaults=True):
@@ -147,6 +148,7 @@ class ExecutionResumed(Event, frozen=True, omit_defaults=True):
 
     NAME = "execution.resumed"
     reason: str = ""
+    id: str = ""  # idempotency key
 
 
 class SignalReceived(Event, frozen=True, omit_defaults=True):
@@ -181,6 +183,7 @@ class ExecutionCancelled(Event, frozen=True, omit_defaults=True):
     reason: str = ""
     error: ErrorInfo | None = None
     compensate: bool = False  # completed steps are undone before the execution ends
+    id: str = ""  # idempotency key
 
 
 class CtxPatched(Event, frozen=True, omit_defaults=True):

@@ -85,6 +85,7 @@ class Tokens:
     @classmethod
     def prepare(cls, folder: Path) -> Tokens:
         """Open the token file; create the admin token if there is none."""
+        private_folder(folder)
         tokens = cls(folder)
         if any(token.role == "admin" for token in tokens.all()):
             return tokens
@@ -220,6 +221,13 @@ def local_worker_token(folder: Path) -> str:
         text = tokens.replace(LOCAL_WORKERS, "worker")
         _write_private(file, text + "\n")
     return text
+
+
+def private_folder(folder: Path) -> None:
+    """Create a folder that only its owner can read, whatever the umask; an existing one is restricted too."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_mode & 0o077 and folder.stat().st_uid == os.geteuid():
+        folder.chmod(0o700)
 
 
 def _write_private(file: Path, text: str) -> None:

@@ -13,8 +13,10 @@ from noetl.server.http.access import Tokens
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.middleware.access_log import AccessLogMiddleware
 from noetl.server.http.middleware.fast_path import FastPathMiddleware
+from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
+    backfills,
     bundles,
     credentials,
     diagnostic_docs,
@@ -60,8 +62,9 @@ def create_app(
         openapi_url=None,  # replaced by a route that requires a token
     )
     for module in (
-        executions, inbox, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials, schedules,
-        webhooks, triggers, notifications, limits, results, schemas, session, health, operations, openapi, web_page,
+        executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
+        schedules, webhooks, triggers, notifications, limits, results, schemas, session, health, operations, openapi,
+        web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()
@@ -70,6 +73,7 @@ def create_app(
     app.router.routes[:0] = [*raw_routes, *worker_protocol.content_routes(state)]
     for kind, handler in problems.HANDLERS.items():
         app.add_exception_handler(kind, handler)
+    app.add_middleware(IdempotencyMiddleware, state=state)
     app.add_middleware(FastPathMiddleware, routes=raw_routes)
     app.add_middleware(SecurityMiddleware, tokens=tokens, hosts=hosts)
     app.add_middleware(AccessLogMiddleware)

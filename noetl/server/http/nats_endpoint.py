@@ -81,7 +81,7 @@ class NatsWorkerEndpoint:
             self._listeners.add(request.claim.worker if name == "claim" else request.worker)
             reply = await call.handle(state, self._workers, request, caller)
             return await self._encode_reply(request, reply)
-        except msgspec.DecodeError as wrong:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             return b"!" + _encode(Refusal(422, f"invalid {call.body.__name__}: {wrong}"))
         except NoetlError as refused:
             status = problems.problem_of(refused).status_code

@@ -109,11 +109,11 @@ class Orchestrator:
                 summary = cached
             return summary
 
-    async def cancel(self, execution_id: str, reason: str = "", *, compensate: bool = False) -> None:
+    async def cancel(self, execution_id: str, reason: str = "", *, compensate: bool = False, id: str = "") -> None:
         """Cancel an execution and its children; Conflict when it has already ended.
 
         With `compensate`, completed steps are undone before it ends."""
-        await self._send(execution_id, CancelExecution(reason, compensate=compensate))
+        await self._send(execution_id, CancelExecution(reason, compensate=compensate, id=id))
 
     async def give_up(self, execution_id: str, error: ErrorInfo) -> None:
         """Fail an execution that cannot be decided; one that has ended is left as it is."""
@@ -121,13 +121,13 @@ class Orchestrator:
         if summary is not None and summary.status not in FINAL:
             await self._send(execution_id, CancelExecution(error.message, error))
 
-    async def pause(self, execution_id: str, reason: str = "") -> None:
+    async def pause(self, execution_id: str, reason: str = "", *, id: str = "") -> None:
         """Start no new run until the execution is resumed."""
-        await self._send(execution_id, PauseExecution(reason))
+        await self._send(execution_id, PauseExecution(reason, id))
 
-    async def resume(self, execution_id: str, reason: str = "") -> None:
+    async def resume(self, execution_id: str, reason: str = "", *, id: str = "") -> None:
         """Continue a paused execution."""
-        await self._send(execution_id, ResumeExecution(reason))
+        await self._send(execution_id, ResumeExecution(reason, id))
 
     async def signal(
         self,

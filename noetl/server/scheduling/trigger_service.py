@@ -23,7 +23,7 @@ class Triggers:
     def __init__(self, store: TriggerStore, catalog: Catalog, clock: Clock, kinds: Mapping[str, type[Trigger]]) -> None:
         self.kinds = kinds
         self.changed = asyncio.Event()  # a trigger was added or changed: act at once
-        self._store = store
+        self.store = store
         self._catalog = catalog
         self._clock = clock
 
@@ -33,7 +33,7 @@ class Triggers:
         for number in range(1, MAX_ATTEMPTS):
             named = trigger if number == 1 else msgspec.structs.replace(trigger, name=f"{trigger.name}-{number}")
             try:
-                await self._store.add(named.row(1))
+                await self.store.add(named.row(1))
             except Conflict:
                 if name is not None:
                     raise
@@ -47,14 +47,14 @@ class Triggers:
         for _ in range(MAX_ATTEMPTS):
             row = await self._row(kind, name)
             changed = await self._validated(kind, name, fields, "", decode(self._class(kind), row))
-            if await self._store.save(changed.row(row.revision + 1)):
+            if await self.store.save(changed.row(row.revision + 1)):
                 self.changed.set()
                 return changed
         raise _changed_meanwhile(kind, name)
 
     async def put(self, kind: str, name: str, fields: Mapping[str, Any], *, by: str = "") -> Trigger:
         """Store a trigger with exactly this definition; an existing one keeps its identity and its progress."""
-        row = await self._store.get(kind, name)
+        row = await self.store.get(kind, name)
         if row is None:
             return await self.add(kind, fields, name=name, by=by)
         of = self._class(kind)
@@ -71,7 +71,7 @@ class Triggers:
             row = await self._row(kind, name)
             known = decode(self._class(kind), row)
             changed = msgspec.structs.replace(known, **fields)
-            if changed == known or await self._store.save(changed.row(row.revision + 1)):
+            if changed == known or await self.store.save(changed.row(row.revision + 1)):
                 return changed
         raise _changed_meanwhile(kind, name)
 
@@ -85,7 +85,7 @@ class Triggers:
 
     async def remove(self, kind: str, name: str) -> None:
         """Remove a trigger; executions that it started continue."""
-        if not await self._store.remove(kind, name):
+        if not await self.store.remove(kind, name):
             raise _unknown(kind, name)
         self.changed.set()
 
@@ -98,7 +98,7 @@ class Triggers:
         kind, slash, rest = name.partition("/")
         if slash:
             return await self.get(kind, rest)
-        found = [row for each in self.kinds if (row := await self._store.get(each, name)) is not None]
+        found = [row for each in self.kinds if (row := await self.store.get(each, name)) is not None]
         if not found:
             raise _unknown("trigger", name)
         if len(found) > 1:
@@ -119,7 +119,7 @@ class Triggers:
         return of
 
     async def _row(self, kind: str, name: str) -> StoredTrigger:
-        row = await self._store.get(kind, name)
+        row = await self.store.get(kind, name)
         if row is None:
             self._class(kind)
             raise _unknown(kind, name)
@@ -136,7 +136,7 @@ class Triggers:
     async def list(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[Trigger]:
         """One page of the triggers of a kind, by name."""
         of = self._class(kind)
-        return [decode(of, row) for row in await self._store.list(kind, after=after, limit=limit)]
+        return [decode(of, row) for row in await self.store.list(kind, after=after, limit=limit)]
 
 
 def _changed_meanwhile(kind: str, name: str) -> Conflict:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from noetl.errors import NoetlError
+from noetl.runtime.descendants import become_subreaper, kill_descendants
 from noetl.runtime.process_marks import marked_environment
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
@@ -59,6 +60,7 @@ MAX_REPLY = 1 << 30
 
 
 OnLine = Callable[[str, str], None]  # line, stream
+Key = tuple[tuple[str, ...], str]  # the command prefix and the owner of a process
 
 
 @runtime_checkable
@@ -104,10 +106,10 @@ def usable_cores() -> int:
 
 def launch_prefix(isolation: str | None) -> tuple[str, ...]:
     """The command prefix that starts a process with this isolation."""
-    if isolation in (None, "", "process", "none"):
+    if isolation in (None, "", "process", "shared", "none"):
         return ()
     if isolation != "bwrap":
-        raise IsolationUnavailable(f'spec.isolation is "{isolation}"; valid values are "process" and "bwrap"')
+        raise IsolationUnavailable(f'spec.isolation is "{isolation}"; valid values are "process", "shared" and "bwrap"')
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise IsolationUnavailable("spec.isolation is bwrap, but the program bwrap (bubblewrap) is not installed")
@@ -162,10 +164,13 @@ class _OutputPipe:
 class _Process:
     """One child process: its socket, its output pipes, and the call it handles."""
 
-    def __init__(self, prefix: tuple[str, ...]) -> None:
+    def __init__(self, prefix: tuple[str, ...], owner: str) -> None:
+        become_subreaper()
         self.prefix = prefix
+        self.owner = owner  # the playbook whose code it runs
         self.calls = 0
         self.alive = True
+        self.mark = ""  # of the processes that the current call starts
         self.future: asyncio.Future[Reply] | None = None
         self.on_line: OnLine | None = None
         self.flow: FlowControl | None = None
@@ -200,6 +205,11 @@ class _Process:
         self.outputs = (_OutputPipe(out_read, "stdout"), _OutputPipe(err_read, "stderr"))
         for output in self.outputs:
             os.set_blocking(output.fd, False)
+
+    @property
+    def key(self) -> Key:
+        """The calls that this process may handle."""
+        return self.prefix, self.owner
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         # The callbacks must not inherit the context variables of the call that started the process.
@@ -303,6 +313,8 @@ class _Process:
             loop.remove_reader(self.socket.fileno())
             for output in self.outputs:
                 loop.remove_reader(output.fd)
+        # The process is the subreaper of everything that the code has started.
+        kill_descendants(self.popen.pid, self.mark)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
 
@@ -338,7 +350,7 @@ class PythonPool:
         self._all: set[_Process] = set()
         self._fresh = asyncio.Semaphore(self.max_processes)
         self._idle: list[_Process] = []
-        self._waiting: deque[tuple[tuple[str, ...], asyncio.Future[_Process]]] = deque()
+        self._waiting: deque[tuple[Key, asyncio.Future[_Process]]] = deque()
         self._closing: set[asyncio.Future[int]] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._grow_timer: asyncio.TimerHandle | None = None
@@ -354,19 +366,25 @@ class PythonPool:
         timeout: float | None = None,
         isolation: str | None = None,
         fresh: bool = False,
+        owner: str = "",
+        mark: str = "",
     ) -> Reply:
         """Run one request (see `child.code.execute`), given as a mapping or as `marshal` data.
 
         TimeoutError after `timeout` seconds of running, ProcessEnded if the process exits. `fresh`
-        uses a new process for this call only."""
+        uses a new process for this call only. Code of different owners does not share a process, unless `isolation` is
+        `shared`. `mark` marks the processes that the code starts."""
         frame = request if isinstance(request, bytes) else marshal.dumps(dict(request))
-        prefix = launch_prefix(isolation)
+        key = (launch_prefix(isolation), "" if isolation == "shared" else owner)
         if fresh:
             async with self._fresh:
-                process = self._start(prefix)
+                process = self._start(key)
                 process.calls = self.max_calls
+                process.mark = mark
                 return await self._call(process, frame, on_line, timeout)
-        return await self._call(await self._acquire(prefix), frame, on_line, timeout)
+        process = await self._acquire(key)
+        process.mark = mark
+        return await self._call(process, frame, on_line, timeout)
 
     async def _call(self, process: _Process, frame: bytes, on_line: OnLine | None, timeout: float | None) -> Reply:
         try:
@@ -388,19 +406,20 @@ class PythonPool:
 
     # ── acquire and release ─────────────────────────────────────────────────────────────
 
-    async def _acquire(self, prefix: tuple[str, ...]) -> _Process:
+    async def _acquire(self, key: Key) -> _Process:
         for index in range(len(self._idle) - 1, -1, -1):  # the most recently used first
-            if self._idle[index].prefix == prefix:
+            if self._idle[index].key == key:
                 process = self._idle.pop(index)
                 if process.alive:
                     return process
                 self._discard(process)
         if len(self._all) < self.cores:
-            return self._start(prefix)
-        if self._idle and len(self._all) >= self.max_processes:
-            self._discard(self._idle.pop(0))  # it has another isolation
+            return self._start(key)
+        if self._idle:
+            self._discard(self._idle.pop(0))  # of another playbook or isolation: its place is used for this one
+            return self._start(key)
         waiter: asyncio.Future[_Process] = asyncio.get_running_loop().create_future()
-        self._waiting.append((prefix, waiter))
+        self._waiting.append((key, waiter))
         self._set_grow_timer()
         try:
             return await waiter
@@ -415,11 +434,15 @@ class PythonPool:
             self._discard(process)
             self._start_for_waiting()
             return
-        for index, (prefix, waiter) in enumerate(self._waiting):
-            if prefix == process.prefix and not waiter.done():
+        for index, (key, waiter) in enumerate(self._waiting):
+            if key == process.key and not waiter.done():
                 del self._waiting[index]
                 waiter.set_result(process)
                 return
+        if any(not waiter.done() for _, waiter in self._waiting):  # calls of other playbooks wait: make room
+            self._discard(process)
+            self._start_for_waiting()
+            return
         loop = asyncio.get_running_loop()
         process.idle_since = loop.time()
         self._idle.append(process)
@@ -430,13 +453,13 @@ class PythonPool:
     def _start_for_waiting(self) -> None:
         """Start processes for waiting calls, up to the number of cores."""
         while self._waiting and (self._waiting[0][1].done() or len(self._all) < self.cores):
-            prefix, waiter = self._waiting.popleft()
+            key, waiter = self._waiting.popleft()
             if not waiter.done():
-                self._start_for(prefix, waiter)
+                self._start_for(key, waiter)
 
-    def _start_for(self, prefix: tuple[str, ...], waiter: asyncio.Future[_Process]) -> None:
+    def _start_for(self, key: Key, waiter: asyncio.Future[_Process]) -> None:
         try:
-            waiter.set_result(self._start(prefix))
+            waiter.set_result(self._start(key))
         except OSError as failure:
             waiter.set_exception(failure)
 
@@ -455,8 +478,8 @@ class PythonPool:
         if self._waiting:
             self._set_grow_timer()
 
-    def _start(self, prefix: tuple[str, ...]) -> _Process:
-        process = _Process(prefix)
+    def _start(self, key: Key) -> _Process:
+        process = _Process(*key)
         self._all.add(process)
         process.attach(asyncio.get_running_loop())
         return process

@@ -39,7 +39,9 @@ SPEC = ToolSpec(
     spec_keys={
         "timeout": "`total`: seconds after which the process is killed.",
         "limits": f"`memory_mb` ({MEMORY_MB}), `cpu_s`, `open_files`, `file_size_mb`, `processes`.",
-        "isolation": "`process` (default), or `bwrap`: no network, read-only file system, separate PID namespace.",
+        "isolation": "`process` (default: processes are not shared with other playbooks), `shared` (with all "
+        "playbooks, which saves starts of processes), or `bwrap`: no network, read-only file "
+        "system, separate PID namespace.",
         "fresh": "`true`: start a new process for every call.",
         "max_output_bytes": f"Maximum size of the result as JSON ({MAX_OUTPUT}).",
         "max_log_bytes": f"Maximum size of the printed output of one call ({MAX_LOG}).",

@@ -58,6 +58,8 @@ async def _execute(call: ToolCall, log: _Log) -> Outcome:
             timeout=call.timeout.total,
             isolation=call.spec.get("isolation"),
             fresh=bool(call.spec.get("fresh")),
+            owner=call.playbook,
+            mark=call.task_run_id,
         )
     except TimeoutError:
         message = f"the code ran longer than {call.timeout.total:g} s (spec.timeout); its process was killed"
@@ -111,6 +113,7 @@ async def _build_request(call: ToolCall) -> dict[str, Any] | Outcome:
         "env": {str(name): str(value) for name, value in env.items()} if env else None,
         "folder": _playbook_folder(call),
         "limits": limits,
+        "mark": call.task_run_id,
         "max_bytes": max_bytes,
     }
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from noetl.runtime.descendants import VARIABLE, become_subreaper, kill_descendants
 from noetl.runtime.process_marks import marked_environment
 from noetl.runtime.resources import per_loop
 
@@ -93,7 +94,9 @@ async def run_program(
     grace: float = 1.0,
     output: OutputOptions,
 ) -> Completed:
-    """Run a program and wait for it. OSError if it cannot be started; a timeout is part of the result."""
+    """Run a program and wait for it. OSError if it cannot be started; a timeout is part of the result.
+
+    When it has ended, every process that it has started is killed, also in other sessions."""
     group = _ProcessGroup(argv, env, cwd, stdin is not None)
     out, err = _Output("stdout", output), _Output("stderr", output)
     streams: list[asyncio.Future[None]] = [
@@ -112,7 +115,7 @@ async def run_program(
             status = await group.stop(grace)
         # Background processes keep the pipes open; the pipes close when they are killed.
         await asyncio.wait(streams, timeout=DRAIN_S)
-        group.kill(signal.SIGKILL)
+        group.kill_all()
         await _drain(streams, out, err)
     except asyncio.CancelledError:
         group.kill(signal.SIGTERM)
@@ -137,6 +140,8 @@ class _ProcessGroup:
     """A program and every process it starts."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, feeds: bool) -> None:
+        become_subreaper()
+        self.mark = env.get(VARIABLE, "")
         # Not asyncio's subprocess: it reports the exit only when all holders have closed the pipes.
         self.popen = subprocess.Popen(
             [*_exit_with_parent(), *argv],
@@ -181,7 +186,12 @@ class _ProcessGroup:
             self.kill(signal.SIGKILL)
             return await self.wait()
         finally:
-            self.kill(signal.SIGKILL)
+            self.kill_all()
+
+    def kill_all(self) -> None:
+        """Kill the group and all processes that have left it."""
+        kill_descendants(self.popen.pid, self.mark)
+        self.kill(signal.SIGKILL)
 
     def kill(self, number: int) -> None:
         """Send a signal to the whole group."""

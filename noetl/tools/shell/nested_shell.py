@@ -1,11 +1,6 @@
-"""Detects commands that evaluate an argument as code: `sh -c '...'` and `eval`.
+"""Finds the argument of a list that a shell evaluates as code: `[bash, -c, "echo {{ x }}"]`.
 
-A variable reference in such an argument is expanded before the nested shell parses it, so the value would become
-code. Only values without shell metacharacters are allowed there; others must be passed as arguments:
-
-    bash -c 'echo "$1"' _ {{ x }}
-
-In a list, `[bash, -c, "echo {{ x }}"]`, the argument is treated as a command and its values are bound.
+It is treated as a command, and its values are bound. The shell may follow other programs: `[env, A=1, bash, ...]`.
 """
 
 from __future__ import annotations
@@ -13,50 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_NESTED = re.compile(
-    r"(?:^|[\s;&|({`])(?:(?P<eval>eval)\s+|(?:[\w./-]*/)?(?:ba|da|z|k|a)?sh\s+(?:-[^\s'\"]*\s+)*-[A-Za-z]*c\s+)"
-)
-_SAFE = re.compile(r"[\w@%+=:,./ -]*")
-SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k|a)?sh")
-FIX = "pass it as an argument, as in bash -c 'echo \"$1\"' _ {{ value }}"
-
-
-def is_safe(text: str) -> bool:
-    """Whether a text has no shell metacharacters."""
-    return _SAFE.fullmatch(text) is not None
-
-
-def is_in_nested_code(before: str) -> bool:
-    """Whether the position after this part of a command is inside an argument that a nested shell evaluates."""
-    found = list(_NESTED.finditer(before))
-    if not found:
-        return False
-    last = found[-1]
-    quote = ""
-    ends = ";&|\n" if last["eval"] else ";&|\n\t "
-    position, end = last.end(), len(before)
-    while position < end:
-        char = before[position]
-        if char == "\\" and quote != "'":
-            position += 2
-            continue
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in ends:
-            return False
-        position += 1
-    return True
+SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k|mk|a)?sh")
 
 
 def code_argument(words: Sequence[str]) -> int | None:
-    """Index of the argument that a shell evaluates as code: the one after `-c`."""
-    if not words or not SHELL.fullmatch(words[0]):
-        return None
-    for number, word in enumerate(words[1:-1], 1):
-        if not word.startswith("-"):
-            return None
+    """Index of the argument that a shell evaluates as code: the one after `-c`, wherever the shell is."""
+    for number, word in enumerate(words):
+        if SHELL.fullmatch(word):
+            return _after_option(words, number)
+    return None
+
+
+def _after_option(words: Sequence[str], shell: int) -> int | None:
+    number = shell + 1
+    while number < len(words) - 1:
+        word = words[number]
         if re.fullmatch(r"-[A-Za-z]*c", word):
             return number + 1
+        if not word.startswith(("-", "+")):
+            return None
+        number += 2 if re.fullmatch(r"[-+][A-Za-z]*[oO]", word) else 1  # `-o pipefail`
     return None

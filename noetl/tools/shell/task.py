@@ -18,6 +18,7 @@ from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.core.templates.binding import Bound, bound_parts, bound_text
 from noetl.errors import NoetlError
+from noetl.runtime.descendants import VARIABLE
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools.shell.child_process import Completed, OutputOptions, base_environment, run_program
 from noetl.tools.shell.nested_shell import code_argument
@@ -213,6 +214,7 @@ def _as_list(value: Any) -> list[Any]:
 
 def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
     env = base_environment()
+    mark = {VARIABLE: call.task_run_id}  # by which its processes are recognized
     inherited = call.spec.get("inherit_env")
     if inherited is True:
         env = {name: value for name, value in os.environ.items() if not _is_private(name)}
@@ -233,7 +235,7 @@ def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
             raise InvalidTask("schema", f"{name!r} is not a valid name of an environment variable")
         if value is not None:
             env[str(name)] = _argument(value)
-    return env
+    return env | mark
 
 
 def _is_private(name: str) -> bool:

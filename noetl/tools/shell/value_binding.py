@@ -9,9 +9,10 @@ or redirect anything:
     echo 'a {{ x }}'    echo 'a '"${NOETL_1}"''
 
 The context is found by scanning the command through quotes, substitutions, comments and here-documents. If the
-scanner is wrong, the reference is still only a reference: the worst case is an extra quote. Code of a nested shell
-(`sh -c`, `eval`) accepts only safe values. Two contexts allow no reference and accept only safe values: an arithmetic
-expression (numbers), and a here-document with a quoted delimiter (one line of text).
+scanner is wrong, the reference is still only a reference: the worst case is an extra quote. Where the shell would
+evaluate even an expanded value (arithmetic, names of variables, code of a nested shell: `code_contexts`), only values
+that cannot be code are accepted. A here-document with a quoted delimiter allows no reference and accepts one line of
+text.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from noetl.core.model.excerpt import excerpt
 from noetl.core.templates.binding import Bound
-from noetl.tools.shell.nested_shell import FIX, is_in_nested_code, is_safe
+from noetl.tools.shell.code_contexts import MARK, place_of
 
 PREFIX = "NOETL_"
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(\\?)(?:'([^'\n]*)'|\"([^\"\n]*)\"|([A-Za-z0-9_.+-]+))")
@@ -35,26 +37,51 @@ def bind(parts: Sequence[str | Bound]) -> tuple[str, dict[str, str]]:
     scanner = _Scanner()
     pieces: list[str] = []
     variables: dict[str, str] = {}
+    skeleton = "".join(part if isinstance(part, str) else _inline(part) for part in parts)
+    at = 0
     for part in parts:
         if isinstance(part, str):
             scanner.scan(part)
             pieces.append(part)
+            at += len(part)
             continue
         text = part.text
+        here, at = at, at + len(_inline(part))
         if "\x00" in text:
             raise CannotBind("a value of the command contains a NUL character")
         if _is_number(part.value):
             scanner.scan(text)
             pieces.append(text)  # a number is safe in every context
             continue
-        if not is_safe(text) and is_in_nested_code("".join(pieces)):
-            raise CannotBind(f"a value would be evaluated as code by the nested shell in this command; {FIX}")
+        place = place_of(skeleton, here)
+        if place is not None and place.refuses(text):
+            raise CannotBind(f"{_where(skeleton, here)} a value would be evaluated as {place.what}; {FIX}")
+        if place is not None and place.is_number:
+            scanner.scan(text)
+            pieces.append(text)
+            continue
         name = f"{PREFIX}{len(variables) + 1}"
         reference, is_used = scanner.reference(name, text)
         if is_used:
             variables[name] = text
         pieces.append(reference)
     return "".join(pieces), variables
+
+
+FIX = "pass it in `env:` and quote the variable, or as an argument, as in bash -c 'echo \"$1\"' _ {{ value }}"
+
+
+def _inline(part: Bound) -> str:
+    return part.text if _is_number(part.value) else MARK
+
+
+def _where(command: str, at: int) -> str:
+    """The line of a place and its text, for messages."""
+    line = command.count("\n", 0, at) + 1
+    start = command.rfind("\n", 0, at) + 1
+    end = command.find("\n", at)
+    text = command[start : end if end >= 0 else len(command)].replace(MARK, "{{ ... }}").strip()
+    return f"line {line} of the command (`{text[:80]}`):"
 
 
 def _is_number(value: object) -> bool:
@@ -195,7 +222,7 @@ class _Scanner:
         if context == "#":
             return "", False
         if context == "((":
-            raise CannotBind(f"$(( ... )) requires a number, not {value[:40]!r}")
+            raise CannotBind(f"$(( ... )) requires a number, not {excerpt(value)}")
         if context == "'":
             return f"'\"${{{name}}}\"'", True
         if context == "$'":

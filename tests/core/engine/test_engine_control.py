@@ -549,3 +549,18 @@ def test_a_finished_run_reports_its_patch_even_when_its_step_failed():
     harness.report(order, *finished(order, failure(), patch={"seen": True}))
     assert harness.state.ctx == {"seen": True}
     assert harness.status == "failed"
+
+
+@pytest.mark.parametrize("command", [PauseExecution, ResumeExecution, CancelExecution, SendSignal])
+def test_a_repeated_command_with_its_key_has_no_second_effect(command):
+    harness = Harness("workflow:\n  - {step: start, tool: {kind: noop}}\n").start()
+    harness.claim()
+    if command is ResumeExecution:
+        harness.send(PauseExecution())
+    assert harness.send(command(id="k")).replies[0].accepted
+    before = len(harness.log)
+    assert harness.send(command(id="k")).replies[0].accepted
+    assert len(harness.log) == before and "k" in harness.refold().signal_ids
+    if command is PauseExecution:  # a late repetition after the resumption
+        harness.send(ResumeExecution())
+        assert harness.send(command(id="k")).replies[0].accepted and not harness.state.paused

@@ -86,6 +86,9 @@ export function Schedules() {
                 <td class="right actions">
                   {canEdit && (
                     <>
+                      <Button class="small" aria-label={`Run ${each.name} now`} onClick={() => act(() => api.post(`${route(each.name)}/run`), `Started ${each.path}`)}>
+                        Run now
+                      </Button>{" "}
                       <Button
                         class="small"
                         aria-label={`${each.paused ? "Resume" : "Pause"} ${each.name}`}

@@ -23,6 +23,8 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.outcome import ErrorInfo
 
+MAX_KEYS = 1_000  # idempotency keys that are remembered
+
 
 @applies(ExecutionRequested)
 def _requested(state: State, event: ExecutionRequested, at: float) -> None:
@@ -80,13 +82,23 @@ def _started(state: State, event: WorkflowStarted, at: float) -> None:
         add_token(state, f"t{state.tokens + 1}", event.entry, rerun.args if rerun else {}, None, begun)
 
 
+def remember_key(state: State, key: str) -> None:
+    """Remember the idempotency key of a command, so that a repetition has no effect."""
+    if key:
+        state.signal_ids[key] = None
+        while len(state.signal_ids) > MAX_KEYS:
+            del state.signal_ids[next(iter(state.signal_ids))]
+
+
 @applies(ExecutionPaused)
 def _paused(state: State, event: ExecutionPaused, at: float) -> None:
+    remember_key(state, event.id)
     state.paused = True
 
 
 @applies(ExecutionResumed)
 def _resumed(state: State, event: ExecutionResumed, at: float) -> None:
+    remember_key(state, event.id)
     state.paused = False
 
 
@@ -97,6 +109,7 @@ def _no_change(state: State, event: Event, at: float) -> None:
 
 @applies(ExecutionCancelled)
 def _cancelled(state: State, event: ExecutionCancelled, at: float) -> None:
+    remember_key(state, event.id)
     if event.error is not None:
         state.ending = Ending("failed", event.error)
     else:

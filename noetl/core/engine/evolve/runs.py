@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noetl.core.engine.evolve.execution import remember_key
 from noetl.core.engine.evolve.steps import release_lease
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.handlers import reduce
@@ -27,7 +28,6 @@ from noetl.core.model.events import (
 from noetl.core.model.ids import iteration_id, task_run_id
 from noetl.core.model.outcome import Outcome, ok
 
-MAX_SIGNAL_IDS = 1_000  # idempotency keys of signals that are remembered
 MAX_LATEST = 2  # reported events of a run that are stored whole: most runs report the start and the end of one task
 
 
@@ -205,10 +205,7 @@ def _wait_finished(state: State, event: WaitFinished, at: float) -> None:
 def _signal_received(state: State, event: SignalReceived, at: float) -> None:
     if event.kept:
         state.signals[state.seq] = KeptSignal(event, at)
-    if event.id:
-        state.signal_ids[event.id] = None
-        while len(state.signal_ids) > MAX_SIGNAL_IDS:
-            del state.signal_ids[next(iter(state.signal_ids))]
+    remember_key(state, event.id)
 
 
 @applies(SignalRefused)

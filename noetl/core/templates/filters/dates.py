@@ -6,6 +6,7 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+from noetl.core.model.excerpt import excerpt
 from noetl.core.templates.budget import EvaluationBudget, limit_exceeded
 from noetl.core.templates.lookup import kind_of
 from noetl.errors import TemplateError
@@ -44,7 +45,7 @@ def moment(budget: EvaluationBudget, value: Any, format: str | None = None) -> d
             read = datetime.fromisoformat(value.strip())
     except (ValueError, OverflowError, OSError):
         expected = f'the format "{format}"' if format else "ISO 8601, like 2026-03-01T12:00:00Z"
-        raise TemplateError(f'"{str(value)[:60]}" is not a date ({expected})') from None
+        raise TemplateError(f"{excerpt(value)} is not a date ({expected})") from None
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
@@ -104,5 +105,5 @@ def seconds(amount: Any) -> float:
         total += float(found[1]) * _UNITS[found[2].lower()]
         at = found.end()
     if at != len(text) or not text:
-        raise TemplateError(f'"{text[:60]}" is not a duration; write seconds, or like "1d 2h 30m"')
+        raise TemplateError(f'{excerpt(text)} is not a duration; write seconds, or like "1d 2h 30m"')
     return total

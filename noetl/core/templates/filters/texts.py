@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlencode
 from jinja2.filters import do_filesizeformat
 from markupsafe import escape
 
+from noetl.core.model.excerpt import excerpt
 from noetl.core.templates.budget import MAX_BITS, MAX_WIDTH, SMALL, EvaluationBudget, limit_exceeded
 from noetl.core.templates.filters import dates
 from noetl.core.templates.filters import regular_expressions as regex
@@ -432,7 +433,7 @@ def _xmlattr(budget: EvaluationBudget, value: Any, autospace: bool = True) -> st
             continue
         name = to_text(budget, key)
         if any(sign in name for sign in " />=\t\n\f\r\"'"):
-            raise TemplateError(f'xmlattr: "{name[:40]}" is not a name of an attribute')
+            raise TemplateError(f"xmlattr: {excerpt(name)} is not a name of an attribute")
         parts.append(f'{_escaped(budget, name)}="{_escaped(budget, each_value)}"')
     text = join_texts(budget, " ", parts)
     return " " + text if autospace and text else text

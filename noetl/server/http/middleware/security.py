@@ -24,7 +24,7 @@ WORKER_PATHS = "/api/work/"
 
 Headers = dict[bytes, str]
 _SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length"})
-_USED = _SINGLE | {b"cookie", b"transfer-encoding"}
+_USED = _SINGLE | {b"cookie", b"transfer-encoding", b"sec-fetch-site"}
 
 # Requests to these paths without a caller are rejected before their body is read.
 PROTECTED = ("/api/", "/metrics", "/openapi.json", "/docs", "/schema/")
@@ -59,7 +59,8 @@ class SecurityMiddleware:
         path = route_path(scope)
         limit = self._max_report if path.startswith(WORKER_PATHS) else self._max_body
         headers, duplicate = _headers(scope)
-        rejection = duplicate or self._check_host(headers) or self._check_origin(headers)
+        rejection = duplicate or self._check_host(headers) or self._check_origin(scope["method"], headers)
+        send = _with_security_headers(send) if path.startswith("/api/") else send
         if rejection is None and _length(headers) > limit:
             rejection = problem(413, f"the request body exceeds {limit} bytes")
         if rejection is None:
@@ -110,13 +111,23 @@ class SecurityMiddleware:
             return None
         return problem(421, f"host {name!r} is not allowed; add it to the setting server.hosts")
 
-    def _check_origin(self, headers: Headers) -> ASGIApp | None:
+    def _check_origin(self, method: str, headers: Headers) -> ASGIApp | None:
+        """Only pages of this server may change something: another port of the same host is another origin."""
+        site = headers.get(b"sec-fetch-site", "none")
+        if method not in ("GET", "HEAD", "OPTIONS") and site not in ("none", "same-origin"):
+            return problem(403, "requests from pages of other sites are not allowed", title="Origin not allowed")
         origin = headers.get(b"origin")
         if origin is None:
             return None
-        scheme, host = _origin(origin)
+        scheme, host, port = _origin(origin)
         if scheme in ("http", "https") and host in self._hosts:
-            return None
+            netloc = headers.get(b"host", "")
+            own_port = _port(netloc) or ("443" if scheme == "https" else "80")
+            is_same = (host, port) == (_host_name(netloc), own_port)
+            # Behind a proxy that changes Host, the page has a name of its own and the scheme's port.
+            is_proxied = host != _host_name(netloc) and port == ("443" if scheme == "https" else "80")
+            if is_same or is_proxied:
+                return None
         return problem(403, f"requests from the origin {origin!r} are not allowed", title="Origin not allowed")
 
 
@@ -180,10 +191,34 @@ def _host_name(netloc: str) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-def _origin(text: str) -> tuple[str, str]:
-    """Scheme and host of an Origin; empty if invalid (with a path or a user)."""
+def _port(netloc: str) -> str:
+    """The port of `host:port`; empty if there is none."""
+    found = re.search(r":([0-9]{1,5})$", netloc.strip())
+    return found[1] if found else ""
+
+
+def _origin(text: str) -> tuple[str, str, str]:
+    """Scheme, host and port of an Origin; empty if invalid (with a path or a user)."""
     scheme, separator, netloc = text.strip().lower().partition("://")
-    return (scheme, _host_name(netloc)) if separator else ("", "")
+    if not separator:
+        return "", "", ""
+    return scheme, _host_name(netloc), _port(netloc) or ("443" if scheme == "https" else "80")
+
+
+_SECURITY_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
+def _with_security_headers(send: Send) -> Send:
+    """Responses are not stored by browsers and not interpreted as another type, unless the route says otherwise."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            known = {name.lower() for name, _ in headers}
+            message = {**message, "headers": [*headers, *(each for each in _SECURITY_HEADERS if each[0] not in known)]}
+        await send(message)
+
+    return sending
 
 
 def _token(headers: Headers) -> str | None:

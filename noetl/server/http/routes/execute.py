@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 
 from noetl.errors import RequestRefused
 from noetl.observability.tracing import is_traceparent
-from noetl.server.http.dependencies import AppState
+from noetl.server.http.dependencies import AppState, require_role
 from noetl.server.http.middleware.fast_path import JSON, RawResponse, RawRoute
 from noetl.server.http.request_models import one_of, whole_numbers
 from noetl.server.orchestrator.submissions import Submission
@@ -48,6 +48,8 @@ async def _execute(scope: Scope, data: bytes, _: Receive) -> RawResponse:
         raise _invalid("header.Idempotency-Key", f"must have 1 to {MAX_KEY} characters")
     if (body.path is None) == (body.content is None):
         raise RequestRefused("send either `path` (a playbook of the catalog) or `content` (its text)")
+    if body.content is not None:
+        require_role(scope, "author")  # an operator runs registered playbooks only
     state: AppState = scope["app"].state.app_state
     if body.file:
         if body.content is None:

@@ -223,24 +223,31 @@ async def playbook(state: App, _: Viewer, execution_id: ExecutionId) -> Response
 
 
 @router.post("/api/executions/{execution_id}/cancel", status_code=202, summary="Cancel an execution")
-async def cancel(state: App, caller: Operator, execution_id: ExecutionId, body: CancelBody | None = None) -> Response:
+async def cancel(
+    state: App, caller: Operator, execution_id: ExecutionId, body: CancelBody | None = None, key: Key = None
+) -> Response:
     """Ends open runs with kind `cancelled`, also those of child executions; `compensate` undoes completed steps."""
     reason = body.reason if body and body.reason else f"cancelled by {caller.name}"
-    await state.orchestrator.cancel(execution_id, reason, compensate=body is not None and body.compensate)
+    compensate = body is not None and body.compensate
+    await state.orchestrator.cancel(execution_id, reason, compensate=compensate, id=key or "")
     return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/pause", status_code=202, summary="Pause an execution")
-async def pause(state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None) -> Response:
+async def pause(
+    state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None, key: Key = None
+) -> Response:
     """Active runs continue; no new run starts."""
-    await state.orchestrator.pause(execution_id, body.reason if body else "")
+    await state.orchestrator.pause(execution_id, body.reason if body else "", id=key or "")
     return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/resume", status_code=202, summary="Resume a paused execution")
-async def resume(state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None) -> Response:
+async def resume(
+    state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None, key: Key = None
+) -> Response:
     """New runs start again."""
-    await state.orchestrator.resume(execution_id, body.reason if body else "")
+    await state.orchestrator.resume(execution_id, body.reason if body else "", id=key or "")
     return await _row(state, execution_id)
 
 

@@ -102,7 +102,7 @@ def _route(name: str, call: WorkerCall, state: Callable[[], AppState], workers: 
     async def handler(scope: Scope, data: bytes, receive: Receive) -> RawResponse:
         try:
             decoded = decoder.decode(data)
-        except msgspec.DecodeError as wrong:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             raise HTTPException(422, f"invalid {call.body.__name__}: {wrong}") from None
         handling = call.handle(state(), workers, decoded, scope["state"]["caller"])
         if getattr(decoded, "wait", 0) > 0:

@@ -11,12 +11,14 @@ import _thread
 import marshal
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from noetl.tools.python.child.code import FILE, execute
 from noetl.tools.python.child.data import TaskError, encode_result
 
 NAME = "noetl_task"  # module of the author's code; not __main__, so that `if __name__ == ...` does not run
+MARK = "NOETL_TASK_RUN"  # by which the worker recognizes processes that the code starts (`runtime.descendants`)
 CHILD_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 MESSAGE_CHARS = 1_000_000  # the parent masks the message before it truncates it further
 
@@ -65,6 +67,8 @@ class ProcessState:
     def __init__(self) -> None:
         self.folder = os.getcwd()
         self.environment = dict(os.environ)
+        self.watched = [sys.modules[name] for name in _WATCHED if name in sys.modules]
+        self.interpreter = interpreter_state(self.watched)
         self.path = list(sys.path)
         self.streams = sys.stdout, sys.stderr
         self.limits: dict[str, Any] = {}
@@ -81,6 +85,9 @@ class ProcessState:
                 os.chdir(folder)
                 self.folder = folder
             sys.path.insert(0, folder)
+        mark = request.get("mark")
+        if mark:
+            os.environ[MARK] = mark
         environment = request.get("env")
         if environment:
             os.environ.update(environment)
@@ -122,6 +129,7 @@ class ProcessState:
             imported = [name for name, module in list(sys.modules.items()) if is_from(module, folder)]
             for name in imported:  # another playbook may have a module of this name, and files change
                 del sys.modules[name]
+        os.environ.pop(MARK, None)
         if dict(os.environ) != self.environment:
             os.environ.clear()
             os.environ.update(self.environment)
@@ -134,7 +142,7 @@ class ProcessState:
                 os.chdir(self.folder)
         except OSError:
             return False
-        return not self.has_leftovers()
+        return not self.has_leftovers() and interpreter_state(self.watched) == self.interpreter
 
     def has_leftovers(self) -> bool:
         """Whether a thread or a child process of the call is still running."""
@@ -145,6 +153,18 @@ class ProcessState:
         except ChildProcessError:
             return False
         return True
+
+
+_WATCHED = (
+    *("builtins", "os", "json", "marshal", "io", "time", "_thread", __name__),
+    *("noetl.tools.python.child.code", "noetl.tools.python.child.data"),
+)
+
+
+def interpreter_state(modules: Iterable[Any]) -> list[Any]:
+    """What code can change for the calls after it: patched modules, hooks, tracing."""
+    hooks = (*sys.meta_path, *sys.path_hooks, sys.excepthook, sys.displayhook, sys.gettrace(), sys.getprofile())
+    return [*(tuple(map(id, vars(module).values())) for module in modules), *map(id, hooks), sys.getswitchinterval()]
 
 
 def is_from(module: Any, folder: str) -> bool:
@@ -229,6 +249,7 @@ def exit_with_parent(parent: int) -> None:
 
             prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
             _ctypes.call_function(prctl, (1, 9))  # PR_SET_PDEATHSIG, SIGKILL
+            _ctypes.call_function(prctl, (36, 1))  # PR_SET_CHILD_SUBREAPER: processes of the code stay its descendants
         except (ImportError, AttributeError, OSError):
             poll_parent(parent)
     else:

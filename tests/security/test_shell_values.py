@@ -1,0 +1,117 @@
+"""Class "shell values": no value of a template is evaluated as shell code, wherever the author writes it.
+
+Each command is run with hostile values that would create a file. It passes when the file does not exist: the value was
+data, or the task was refused before a shell started.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from noetl.core.templates.binding import compile_bound
+from noetl.testing import run_tool
+
+PAYLOADS = {
+    "substitution": "$(touch FILE)",
+    "subscript": "a[$(touch FILE)]",
+    "separator": "1; touch FILE; #",
+    "quotes": "'\"; touch FILE; \"'",
+    "backquotes": "`touch FILE`",
+    "newline": "x\ntouch FILE\n",
+}
+COMMANDS = [
+    # plain words and quotes
+    "echo {{ x }}", 'echo "{{ x }}"', "echo '{{ x }}'", "echo $'{{ x }}'", "echo a{{ x }}b", "echo $(echo {{ x }})",
+    'echo "$(echo "{{ x }}")"', "echo `echo {{ x }}`", "cat <<< {{ x }}", "cat <<E\n{{ x }}\nE\n", "cat <<'E'\n{{ x }}\nE\n",
+    "cat <<-E\n\t{{ x }}\n\tE\n", "echo ${Y:-{{ x }}}", 'echo "${Y:-{{ x }}}"', "# {{ x }}\necho", "case {{ x }} in *) echo;; esac",
+    "[[ {{ x }} == a ]] || true", "[ {{ x }} = a ] || true", "test {{ x }} = a || true", "for i in {{ x }}; do echo $i; done",
+    "y={{ x }}; echo $y", "y={{ x }}; echo \"$y\"", "export Y={{ x }}; env", "printf '%s' {{ x }}", "echo > /dev/null {{ x }}",
+    "echo {{ x }} | cat", "echo {{ x }} && echo {{ x }}", "cat < <(echo {{ x }})", "f() { echo \"$1\"; }; f {{ x }}",
+    # arithmetic
+    "echo $(( {{ x }} ))", "(( {{ x }} )) || true", "let y={{ x }} || true", "let 'y = {{ x }}' || true", "[[ {{ x }} -eq 1 ]] || true",
+    "[[ 1 -lt {{ x }} ]] || true", "[ {{ x }} -gt 1 ] || true", "test {{ x }} -ge 1 || true", "a[{{ x }}]=1", "echo ${a[{{ x }}]}",
+    "declare -a a; a[{{ x }}]=1", "unset 'a[{{ x }}]'", "for (( i={{ x }}; i<3; i++ )); do echo; done",
+    "for (( i=0; i<{{ x }}; i++ )); do break; done", "y=abc; echo ${y:{{ x }}}", "y=abc; echo ${y:0:{{ x }}}", "echo $[ {{ x }} ]",
+    "declare -i y={{ x }}", "declare -i y; y={{ x }}", "while (( {{ x }} > 5 )); do break; done", "y=$(( 1 + {{ x }} ))",
+    "if (( {{ x }} )); then echo; fi", "(( y = {{ x }} )) || true", "y={{ x }}; (( y > 1 )) || true", "y={{ x }}; [[ y -eq 1 ]] || true",
+    "y={{ x }}; [[ $y -eq 1 ]] || true", "y={{ x }}; let z=y || true", "y={{ x }}; a[y]=1", "y={{ x }}; z=$y; echo $(( z ))",
+    "for y in {{ x }}; do (( y )); done", "read -r y <<< {{ x }}; (( y )) || true", "set -- {{ x }}; echo $(( $1 ))",
+    "f() { (( $1 )); }; f {{ x }}",
+    # names
+    "declare {{ x }}", "read {{ x }} <<< 1", "printf -v {{ x }} 1", "unset {{ x }}", "[[ -v {{ x }} ]] || true", "test -v {{ x }} || true",
+    "typeset {{ x }}=1", "local {{ x }}", "mapfile {{ x }} < /dev/null", "getopts a {{ x }} -a",
+    # nested code
+    "bash -c 'echo {{ x }}'", 'bash -c "echo {{ x }}"', "bash -c {{ x }}", "sh -c 'echo {{ x }}'", "bash -o pipefail -c 'echo {{ x }}'",
+    "bash -euo pipefail -c 'echo {{ x }}'", "bash -x -c 'echo {{ x }}'", "bash --norc -c 'echo {{ x }}'", "/bin/sh -c 'echo {{ x }}'",
+    "env A=1 bash -c 'echo {{ x }}'", "nice -n 1 sh -c 'echo {{ x }}'", "timeout 5 bash -c 'echo {{ x }}'", "exec sh -c 'echo {{ x }}'",
+    "command sh -c 'echo {{ x }}'", "eval echo {{ x }}", "eval 'echo {{ x }}'", 'eval "echo {{ x }}"', "y={{ x }}; eval \"echo $y\"",
+    "y={{ x }}; bash -c \"echo $y\"", "trap 'echo {{ x }}' EXIT", "trap \"echo {{ x }}\" EXIT", "trap {{ x }} EXIT", "echo {{ x }} | sh",
+    "echo {{ x }} | bash -s", "printf '%s' {{ x }} | bash", "echo '{{ x }}' | sh -x", "bash <<E\necho {{ x }}\nE\n",
+    "bash <<'E'\necho {{ x }}\nE\n", "bash -s <<E\n{{ x }}\nE\n", "bash <<< {{ x }}", "sh <<< 'echo {{ x }}'", "source <(echo {{ x }})",
+    ". <(echo {{ x }})", "alias y={{ x }}; y || true", "echo a | xargs -I% sh -c 'echo % {{ x }}'", "PROMPT_COMMAND={{ x }} bash -i < /dev/null",
+    "BASH_ENV={{ x }} bash -c true", "PS4={{ x }} bash -xc true", "find . -maxdepth 0 -exec sh -c 'echo {{ x }}' ';'",
+    "cat <<E | bash\necho {{ x }}\nE\n", "echo {{ x }} | tee /dev/null | sh", "if true; then eval {{ x }}; fi",
+    "python3 -c 'import os; os.system(\"{{ x }}\")'", "perl -e 'system(\"{{ x }}\")'", "y={{ x }}; echo $y | sh",
+    "(bash -c 'echo {{ x }}')", "{ sh -c 'echo {{ x }}'; }", "echo $(bash -c 'echo {{ x }}')", "bash -c \"$(echo {{ x }})\"",
+    "busybox sh -c 'echo {{ x }}'", "dash -c 'echo {{ x }}'", "nohup bash -c 'echo {{ x }}'", "y={{ x }}; trap \"$y\" EXIT",
+]  # fmt: skip
+LISTS = [
+    ["bash", "-c", "echo {{ x }}"], ["sh", "-c", "echo '{{ x }}'"], ["bash", "-o", "pipefail", "-c", "echo {{ x }}"],
+    ["env", "A=1", "bash", "-c", "echo {{ x }}"], ["nice", "-n", "1", "bash", "-euo", "pipefail", "-c", "echo {{ x }}"],
+    ["/usr/bin/env", "sh", "-c", "(( {{ x }} ))"], ["bash", "-c", "eval {{ x }}"], ["bash", "-c", 'echo "$1"', "_", "{{ x }}"],
+    ["timeout", "5", "bash", "-c", "[[ {{ x }} -eq 1 ]]"], ["echo", "{{ x }}"],
+]  # fmt: skip
+
+
+def attack(command, payload: str, tmp_path) -> bool:
+    """Run a command with a hostile value; True if the value was evaluated as code."""
+    file = tmp_path / "created"
+    value = payload.replace("FILE", str(file))
+    rendered = compile_bound(command).evaluate({"x": value})
+    run_tool("shell", {"command": rendered, "cwd": str(tmp_path)}, timeout=10)
+    return file.exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_value_in_a_command_is_never_code(command, tmp_path):
+    if command.startswith(("busybox", "dash")) and not shutil.which(command.split()[0]):
+        pytest.skip(f"{command.split()[0]} is not installed")
+    for name, payload in PAYLOADS.items():
+        assert not attack(command, payload, tmp_path), name
+
+
+@pytest.mark.parametrize("command", LISTS, ids=" ".join)
+def test_a_value_in_a_list_of_arguments_is_never_code(command, tmp_path):
+    for name, payload in PAYLOADS.items():
+        assert not attack(command, payload, tmp_path), name
+
+
+@pytest.mark.parametrize(
+    ("command", "value", "printed"),
+    [
+        ("echo {{ x }}", "$(id) `id`; 'a' \"b\"", "$(id) `id`; 'a' \"b\"\n"),
+        ("bash -c 'echo \"$1\"' _ {{ x }}", "$(id)", "$(id)\n"),
+        ("bash -c 'echo {{ x }}'", "plain text", "plain text\n"),
+        ("echo $(( {{ x }} + 1 ))", "41", "42\n"),
+        ("[[ {{ x }} -gt 5 ]] && echo yes", "7", "yes\n"),
+        ("i=0; name={{ x }}; while (( i < 2 )); do i=$((i+1)); done; echo $name $i", "a;b", "a;b 2\n"),
+        ("for i in 1 2; do echo {{ x }}; done", "$(id)", "$(id)\n$(id)\n"),
+        ("echo {{ x }} | cat", "a; b", "a; b\n"),
+        ("python3 -c 'import sys; print(sys.argv[1])' {{ x }}", "a;b'", "a;b'\n"),
+        ("echo push.sh {{ x }}", "a;b", "push.sh a;b\n"),
+    ],
+)
+def test_values_that_are_data_reach_the_program(command, value, printed):
+    outcome = run_tool("shell", {"command": compile_bound(command).evaluate({"x": value})})
+    assert outcome.error is None, outcome.error
+    assert outcome.data["stdout"] == printed
+
+
+def test_a_refused_value_names_the_place_and_the_safe_spelling():
+    rendered = compile_bound("echo a\n(( {{ x }} )) || true").evaluate({"x": "a[$(id)]"})
+    outcome = run_tool("shell", {"command": rendered})
+    assert outcome.error.kind == "schema"
+    assert "line 2 of the command (`(( {{ ... }} )) || true`)" in outcome.error.message
+    assert "`env:`" in outcome.error.message and "argument" in outcome.error.message
