@@ -25,8 +25,8 @@ _MODULES = {
     "NoetlError": "noetl.errors",
     "RunResult": "noetl.server.read_models.summaries",
     "open_local": "noetl.embedded",
-    "run": "noetl.embedded",
-    "run_async": "noetl.embedded",
+    "run": "noetl.api",
+    "run_async": "noetl.api",
     "validate": "noetl.embedded",
 }
 

@@ -1,8 +1,8 @@
+from noetl.api import run as run
+from noetl.api import run_async as run_async
 from noetl.client import AsyncClient as AsyncClient
 from noetl.client import Client as Client
 from noetl.embedded import open_local as open_local
-from noetl.embedded import run as run
-from noetl.embedded import run_async as run_async
 from noetl.embedded import validate as validate
 from noetl.errors import InvalidPlaybook as InvalidPlaybook
 from noetl.errors import NoetlError as NoetlError

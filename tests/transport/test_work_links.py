@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 import uvicorn
 
@@ -114,7 +115,9 @@ class Served(WorkLinkSuite):
 
     @asynccontextmanager
     async def served(self, orchestrator: Orchestrator) -> AsyncIterator[str]:
-        self.parts = AppState(orchestrator, self.tokens, specs, *[None] * 7)  # type: ignore[arg-type]  # not for workers
+        given = {"orchestrator": orchestrator, "tokens": self.tokens, "specs": specs}
+        required = [each.name for each in msgspec.structs.fields(AppState) if each.required]
+        self.parts = AppState(**{name: given.get(name) for name in required})  # type: ignore[arg-type]
 
         async def readiness() -> list[str]:
             return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,23 @@ FAILED, USAGE, INVALID = 1, 2, 3
 @click.option(
     "--record", metavar="ID", help="Print a test that is generated from an execution of this machine; run nothing."
 )
+@click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JUnit XML.")
+@click.option(
+    "--annotations/--no-annotations",
+    default=lambda: os.environ.get("GITHUB_ACTIONS") == "true",
+    help="Print GitHub annotations; default: in a GitHub workflow.",
+)
 @store_option
 @json_options
-def test(paths: tuple[str, ...], pattern: str | None, record: str | None, store: str | None, as_json: bool) -> int:
+def test(
+    paths: tuple[str, ...],
+    pattern: str | None,
+    record: str | None,
+    junit: Path | None,
+    annotations: bool,
+    store: str | None,
+    as_json: bool,
+) -> int:
     """Run playbook tests: NAME.test.yaml beside NAME.yaml.
 
     Without arguments, all tests in this folder and below. Tools with external effects are mocked or recorded. Exit
@@ -37,16 +52,23 @@ def test(paths: tuple[str, ...], pattern: str | None, record: str | None, store:
     from noetl.testing.playbook_tests.cases import BadTestFile, find, read
 
     results: list[CaseResult] = []
-    broken: list[str] = []
+    broken: list[tuple[str, str]] = []
     for file in find(list(paths)):
         try:
             tests, playbook = read(file)
         except BadTestFile as problem:
-            broken.append(str(problem))
+            broken.append((str(file), str(problem)))
             terminal.error(str(problem))
             continue
         chosen = [case for case in tests.cases() if pattern is None or pattern.lower() in case.name.lower()]
         results += asyncio.run(_run(str(file), playbook, chosen, quiet=as_json))
+    if junit is not None or annotations:
+        from noetl.testing.playbook_tests import reports
+
+        if junit is not None:
+            reports.write_junit(junit, results, broken)
+        for line in reports.github_annotations(results, broken) if annotations else ():
+            terminal.note(line)
     if as_json:
         terminal.json(
             [

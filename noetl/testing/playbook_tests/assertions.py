@@ -10,16 +10,13 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from noetl.core.model.events import Recorded, StepScheduled
 from noetl.core.templates.template import compile_value, holds
-from noetl.embedded import open_local, read_playbook
+from noetl.embedded import read_playbook
 from noetl.errors import InvalidPlaybook, NoetlError, TemplateError
 from noetl.server.read_models.summaries import RunResult
-from noetl.settings import load
+from noetl.testing.playbook_runs import run_text
 from noetl.testing.playbook_tests.cases import Case, Expect
-from noetl.testing.playbook_tests.mocks import Called, GivenSecrets, MockTools, SkippingClock
-from noetl.tools.registry import kinds
-from noetl.worker.factory import ToolSource
+from noetl.testing.playbook_tests.mocks import Called
 
 MAX_VALUE_LENGTH = 120  # characters of a value in a message
 
@@ -42,33 +39,11 @@ class CaseResult(Struct, frozen=True):
 async def run_case(file: str, playbook: Path, case: Case) -> CaseResult:
     """Run one test on an engine with a store in memory."""
     began = time.monotonic()
-    tools = MockTools(case, kinds())
-    scheduled: list[str] = []
-
-    def follow(recorded: Recorded) -> None:
-        if isinstance(recorded.body, StepScheduled):
-            scheduled.append(recorded.body.step)
-
     invalid = False
     try:
-        engine = await open_local(
-            load({"store": "memory:"}).settings,
-            tools=ToolSource(tools.load, tools.specs),
-            keychain=GivenSecrets(case.secrets),
-            clock=SkippingClock(),
-        )
-        async with engine:
-            result = await engine.run(
-                read_playbook(playbook) + "\n",  # a line break makes it a text and not a path
-                case.payload,
-                file=str(playbook),
-                strict=case.strict,
-                legacy=case.legacy,
-                timeout=case.timeout,
-                on_event=follow,
-            )
-        problems = [*_differences(case.expect, result, scheduled, tools.calls)]
-        problems += [f"mocks.{name} was never used" for name in tools.unused()]
+        ran = await run_text(read_playbook(playbook), str(playbook), case)
+        problems = [*_differences(case.expect, ran.result, ran.order, ran.calls)]
+        problems += [f"mocks.{name} was never used" for name in ran.unused_mocks]
     except InvalidPlaybook as wrong:
         problems, invalid = [str(wrong)], True
     except NoetlError as wrong:

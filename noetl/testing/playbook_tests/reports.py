@@ -1,0 +1,58 @@
+"""Reports of playbook tests for CI: JUnit XML, and annotations of GitHub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+if TYPE_CHECKING:
+    from noetl.testing.playbook_tests.assertions import CaseResult
+
+
+def write_junit(target: Path, results: Sequence[CaseResult], broken: Sequence[tuple[str, str]]) -> None:
+    """Write the results as JUnit XML; `broken` are test files that could not be read, with the reason."""
+    suites = ElementTree.Element("testsuites")
+    for file in dict.fromkeys([*(one.file for one in results), *(file for file, _ in broken)]):
+        own = [one for one in results if one.file == file]
+        errors = [reason for name, reason in broken if name == file]
+        suite = ElementTree.SubElement(
+            suites,
+            "testsuite",
+            name=file,
+            tests=str(len(own) + len(errors)),
+            failures=str(sum(not one.ok and not one.invalid for one in own)),
+            errors=str(sum(one.invalid for one in own) + len(errors)),
+            time=f"{sum(one.duration_ms for one in own) / 1000:.3f}",
+        )
+        for one in own:
+            seconds = f"{one.duration_ms / 1000:.3f}"
+            case = ElementTree.SubElement(suite, "testcase", classname=file, name=one.name, time=seconds)
+            if not one.ok:
+                kind = "error" if one.invalid else "failure"
+                ElementTree.SubElement(case, kind, message=_clean(one.problems[0])).text = _clean(
+                    "\n".join(one.problems)
+                )
+        for reason in errors:
+            case = ElementTree.SubElement(suite, "testcase", classname=file, name="read the file", time="0")
+            ElementTree.SubElement(case, "error", message=_clean(reason))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    ElementTree.ElementTree(suites).write(target, encoding="utf-8", xml_declaration=True)
+
+
+def github_annotations(results: Sequence[CaseResult], broken: Sequence[tuple[str, str]]) -> list[str]:
+    """One GitHub workflow command per failed test."""
+    found = [(one.file, f"{one.name}: {'; '.join(one.problems)}") for one in results if not one.ok]
+    return [f"::error file={_escape(file, ',:')}::{_escape(text)}" for file, text in [*found, *broken]]
+
+
+def _escape(text: str, more: str = "") -> str:
+    for letter in "%\r\n" + more:
+        text = text.replace(letter, f"%{ord(letter):02X}")
+    return text
+
+
+def _clean(text: str) -> str:
+    """The text without characters that XML does not allow."""
+    return "".join(letter for letter in text if letter in "\t\n\r" or ord(letter) >= 32)
