@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -21,7 +21,7 @@ import msgspec
 from noetl.core.model.events import Recorded
 from noetl.core.model.ids import process_of
 from noetl.core.model.playbook import Limits
-from noetl.core.model.reference import STORED, Reference, is_stored
+from noetl.core.model.reference import Reference, is_stored
 from noetl.errors import Conflict, NoetlError, PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.runtime.clock import Clock
 from noetl.runtime.process_marks import StillRunning, kill_marked, set_mark
@@ -29,6 +29,7 @@ from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
+from noetl.server.read_models.stored_values import restored
 from noetl.server.read_models.summaries import RunResult, run_result
 from noetl.storage.ports.results import ResultStore
 from noetl.storage.ports.secrets import Keychain
@@ -124,8 +125,7 @@ class LocalEngine:
 
         So `data` is present whether or not the output was small enough for the log; `ref` is its reference."""
         if any(map(is_stored, result.ctx.values())):
-            ctx = await self._restored(result.ctx)
-            result = msgspec.structs.replace(result, ctx=ctx)
+            result = msgspec.structs.replace(result, ctx=await restored(self.orchestrator.results, result.ctx))
         if result.output.get("data") is not None or result.output.get("ref") is None:
             return result
         reference = msgspec.convert(result.output["ref"], Reference)
@@ -134,16 +134,6 @@ class LocalEngine:
         except (PayloadUnavailable, StoreUnavailable):
             return result  # only the reference: too large, deleted, or not decodable
         return msgspec.structs.replace(result, output={**result.output, "data": data})
-
-    async def _restored(self, ctx: dict[str, Any]) -> dict[str, Any]:
-        resolver = RequestResolver(self.orchestrator.results, dict)
-        values = dict(ctx)
-        for key, value in ctx.items():
-            if is_stored(value):
-                with suppress(PayloadUnavailable, StoreUnavailable):  # the marker remains
-                    reference = msgspec.convert(value[STORED], Reference)
-                    values[key] = await resolver.hydrate(reference, Limits().max_hydrate_bytes)
-        return values
 
     async def close(self) -> None:
         """Stop the workers and close the back ends."""

@@ -9,6 +9,7 @@ import click
 
 from docs.generate.api_page import api_page
 from docs.generate.attack_page import attack_suite
+from docs.generate.language_rules_page import language_rules_page
 from docs.generate.messages_page import messages_page
 from docs.generate.seed_audit_page import seed_audit_page
 from docs.generate.tool_pages import write_tool_pages
@@ -145,5 +146,6 @@ def write_pages(folder: Path) -> None:
     (folder / "messages.md").write_text(messages_page(), encoding="utf-8")
     (folder / "grammar.md").write_text(grammar_page(), encoding="utf-8")
     (folder / "seed-audit.md").write_text(seed_audit_page(), encoding="utf-8")
+    (folder / "language-rules.md").write_text(language_rules_page(), encoding="utf-8")
     (folder / "attack-suite.md").write_text(attack_suite(), encoding="utf-8")
     write_tool_pages(folder / "tools")

@@ -29,6 +29,9 @@ async def fields_of(auth: Any, host: Host, *, prefixes: tuple[str, ...] = ()) ->
         return plain_fields(await host.credential(auth), prefixes)
     if isinstance(auth, Mapping):
         given = dict(auth)
+        only = next(iter(given), "") if len(given) == 1 else ""
+        if only not in ("", "data", "headers") and isinstance(given[only], Mapping):
+            given = dict(given[only])  # an alias of the connection: {api: {type: bearer, token: ...}}
         # {credential: pg} or {source: credential, key: pg} names one; {host: ..., user: ...} is one.
         name = next((given[key] for key in _NAMES if isinstance(given.get(key), str)), None)
         if name is None or _describes_a_server(given, prefixes):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from noetl.core.model.playbook import Playbook
+from noetl.core.model.playbook import KeychainEntry, Playbook
 from noetl.core.model.tool import ToolSpec
 from noetl.core.model.work import RunContext
 from noetl.core.pipeline.program import Programs
@@ -46,11 +46,12 @@ class Secrets:
         self._execution_id = execution_id
         self._clock = clock
         self._values: dict[str, tuple[float, Any]] = {}
+        self.expiring: frozenset[str] = frozenset()  # names of tokens, which are fetched for every use
 
     async def get(self, names: Sequence[str]) -> dict[str, Any]:
         """The values of these names; SecretUnavailable lists the missing ones."""
         now = self._clock.monotonic()
-        missing = [name for name in names if name not in self._values or self._values[name][0] < now]
+        missing = [name for name in names if name not in self._values or self._values[name][0] <= now]
         if missing:
             fetched = await self._link.secrets(self._execution_id, missing)
             absent = [name for name in missing if name not in fetched]
@@ -58,8 +59,26 @@ class Secrets:
                 raise SecretUnavailable(dict.fromkeys(absent, "the server did not return it"))
             self.masker.add(*fetched.values())
             for name, value in fetched.items():
-                self._values[name] = (now + SECRET_SECONDS, value)
+                self._values[name] = (now if name in self.expiring else now + SECRET_SECONDS, value)
         return {name: self._values[name][1] for name in names}
+
+
+def expiring_entries(entries: Iterable[KeychainEntry]) -> frozenset[str]:
+    """The names of tokens that the keychain renews, and of entries that read them."""
+    found: set[str] = set()
+    rest = list(entries)
+    while more := [each for each in rest if each.kind in ("oauth2", "oauth") or _mentions(each.fields, found)]:
+        found.update(each.name for each in more)
+        rest = [each for each in rest if each.name not in found]
+    return frozenset(found)
+
+
+def _mentions(value: Any, names: set[str]) -> bool:
+    if isinstance(value, Mapping):
+        return any(_mentions(each, names) for each in value.values())
+    if isinstance(value, list | tuple):
+        return any(_mentions(each, names) for each in value)
+    return isinstance(value, str) and any(name in value for name in names)
 
 
 class PlaybookCache:

@@ -250,14 +250,24 @@ class Payloads:
         store = self._selected(requested, name)
         rows, columns = _table_shape(data)
         ttl = requested.get("ttl")
-        return await store.put(
-            name,
-            _in_chunks(encoded),
-            content_type=JSON,
-            rows=rows,
-            columns=columns,
-            ttl=None if ttl is None else str(ttl),
-        )
+
+        async def put(into: ResultStore) -> Reference:
+            return await into.put(
+                name,
+                _in_chunks(encoded),
+                content_type=JSON,
+                rows=rows,
+                columns=columns,
+                ttl=None if ttl is None else str(ttl),
+            )
+
+        try:
+            return await put(store)
+        except StoreUnavailable as problem:
+            if getattr(store, "configured", True):
+                raise
+            _log.warning("%s: %s; the default store is used", name, problem)
+            return await put(self._results)
 
 
 class _Offloader(msgspec.Struct, eq=False):
@@ -332,12 +342,7 @@ class _Offloader(msgspec.Struct, eq=False):
         """Writes to `ctx` with large values stored; those of iterations are compared and reduced, so they stay."""
         if path:
             return dict(writes)
-        return {
-            key: await self.value(value)
-            if "." not in key and _size(value) > self._limit and not any(each.startswith(f"{key}.") for each in writes)
-            else value
-            for key, value in writes.items()
-        }
+        return {key: await self.value(value) if _size(value) > self._limit else value for key, value in writes.items()}
 
     async def mapping(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: await self.value(value) for key, value in values.items()}

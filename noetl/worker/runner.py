@@ -42,7 +42,7 @@ from noetl.observability import tracing
 from noetl.runtime.clock import Clock
 from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.storage.ports.work_link import WorkLink
-from noetl.worker.cache import PlaybookCache, Secrets
+from noetl.worker.cache import PlaybookCache, Secrets, expiring_entries
 from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
@@ -182,7 +182,10 @@ class Runner:
             order = await self._retry_unavailable(partial(self._restore, order))
         frame = open_frame(order, programs, shared, NondeterminismLog(self._nondeterminism), values)
         limit = frame.playbook.executor.limits.max_payload_bytes
-        return ActiveRun(order, reports, frame, self.cache.secrets(context.execution_id), set_waiting, limit)
+        secrets = self.cache.secrets(context.execution_id)
+        if frame.playbook.keychain:
+            secrets.expiring = expiring_entries(frame.playbook.keychain)
+        return ActiveRun(order, reports, frame, secrets, set_waiting, limit)
 
     async def _retry_unavailable(self, fetch: Callable[[], Awaitable[T]]) -> T:
         """Fetch what the run needs to start, with retries while a back end is unavailable."""

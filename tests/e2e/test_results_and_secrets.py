@@ -163,3 +163,23 @@ def test_a_secret_in_a_server_side_template_is_rejected_by_validation(place):
     arc = {"when": 'when: "{{ keychain.token }}"', "set": 'set: {ctx.t: "{{ keychain.token }}"}'}[place]
     text = USES.replace('when: "{{ output.data.length == 33 }}"', arc)
     assert any("keychain" in problem.code for problem in noetl.validate(text) if problem.severity == "error")
+
+
+def test_fields_of_keychain_entries_read_evaluated_workload_defaults(play):
+    """Before the workflow starts and on the worker; the request's own values are data."""
+    text = """
+    workload: {base: ab, path: "{{ workload.base }}/{{ tail }}", tail: "{{ 'c' * 3 }}", at: "{{ now() }}"}
+    keychain:
+      - {name: one, kind: static, value: "{{ workload.path }}"}
+      - {name: two, kind: bearer, token: "{{ path }}-{{ keychain.one }}"}
+    workflow:
+      - step: start
+        tool:
+          kind: python
+          input: {one: "{{ keychain.one }}", two: "{{ keychain.two }}"}
+          code: "result = [len(one), len(two)]"
+    """
+    assert play(text).data == [6, 13]
+    assert play(text, {"path": "{{ x }}"}).data == [7, 15]
+    failed = play(text.replace("{{ tail }}", "{{ nothing }}"))
+    assert failed.status == "failed" and failed.error["kind"] == "template" and "nothing" in failed.error["message"]

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from noetl.errors import PayloadUnavailable, RequestRefused
+from devcluster import services
+from noetl.errors import PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.storage.results import ResultStores, open_results, open_store
 from tests.conformance.result_store import OpenStore, ResultStoreSuite, chunked, read
 
@@ -92,6 +93,30 @@ def test_a_store_is_selected_by_the_kind_in_a_playbook(tmp_path: Path) -> None:
     assert stores.types == ("blob", "relational")
 
 
+def test_a_bucket_of_the_same_account_is_used(s3: dict[str, Any], bucket: str) -> None:
+    """Below a prefix of its own: a reference reaches nothing else in it."""
+
+    async def scenario(other: str) -> None:
+        stores = ResultStores([open_store(f"s3://{bucket}", fields=s3)])
+        store = stores.of({"kind": "s3", "bucket": other})
+        assert store is stores.of({"kind": "object", "bucket": other}) and store is not stores.default
+        reference = await store.put("17/a/1", chunked(b"hello"), content_type="text/plain")
+        assert (reference.locator["bucket"], reference.locator["key"].split("/")[0]) == (other, "noetl-results")
+        await stores.close()
+        fresh = ResultStores([open_store(f"s3://{bucket}", fields=s3)])  # another process
+        assert await read(fresh, reference) == b"hello"
+        foreign = msgspec.structs.replace(reference, locator={**reference.locator, "key": "secrets.json"})
+        with pytest.raises(PayloadUnavailable, match="outside"):
+            await read(fresh, foreign)
+        for wrong in ("x?endpoint=http://127.0.0.1:1", "a/b", "", "x@y"):
+            with pytest.raises(StoreUnavailable, match="not a name of a bucket"):
+                fresh.of({"kind": "s3", "bucket": wrong})
+        await fresh.close()
+
+    with services.fresh_bucket(s3) as other:
+        asyncio.run(scenario(other))
+
+
 def test_a_bucket_selects_a_store_of_the_configuration_or_a_bucket_of_nats(
     nats_server: str, s3: dict[str, Any], bucket: str, tmp_path: Path
 ) -> None:
@@ -105,7 +130,7 @@ def test_a_bucket_selects_a_store_of_the_configuration_or_a_bucket_of_nats(
             ]
         )
         assert stores.of({"kind": "s3", "bucket": bucket}) is stores.stores[2]
-        assert stores.of({"kind": "s3", "bucket": "elsewhere"}) is None
+        assert stores.of({"kind": "gcs", "bucket": bucket}) is None is stores.of({"kind": "gcs"})
         own = stores.of({"kind": "nats_object", "bucket": inner})
         assert own is stores.of({"kind": "kv", "bucket": inner}) and own is not stores.of({"kind": "nats"})
         reference = await own.put("17/a/1", chunked(b"hello"), content_type="text/plain")

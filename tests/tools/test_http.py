@@ -204,6 +204,8 @@ BASIC = "Basic " + base64.b64encode(b"ada:s3cret").decode()
         ({"basic": {"username": "ada", "password": "s3cret"}}, "authorization", BASIC),
         ({"type": "bearer", "token": "t"}, "authorization", "Bearer t"),
         ({"bearer": "t"}, "authorization", "Bearer t"),
+        ({"openai": {"type": "bearer", "token": "t"}}, "authorization", "Bearer t"),
+        ({"shop": {"type": "bearer", "key": "token_entry"}}, "authorization", "Bearer tok-1"),
         ({"type": "bearer", "credential": "token_entry"}, "authorization", "Bearer tok-1"),
         ({"type": "api_key", "header": "X-Key", "value": "v"}, "x-key", "v"),
         ({"type": "api_key", "key": "v"}, "x-api-key", "v"),

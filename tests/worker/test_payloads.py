@@ -8,9 +8,11 @@ from work_link import Bench, MemoryResults
 
 from noetl.core.model.events import IterationDone, StepDone, TaskDone
 from noetl.core.model.outcome import Outcome, ok
+from noetl.core.model.playbook import OutputPolicy
 from noetl.core.model.position import Item, Position
 from noetl.data import formats, table_files
 from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.storage.results import ResultStores, open_store
 from noetl.worker import collections as stored_collections
 from noetl.worker.collections import StoredCollections
 from noetl.worker.payloads import Payloads
@@ -226,3 +228,16 @@ def test_one_element_larger_than_a_block_is_read_whole(monkeypatch):
         assert [await stored.element(reference, n) for n in range(4)] == items
 
     asyncio.run(check())
+
+
+def test_a_bucket_that_cannot_be_used_falls_back_to_the_default_store(s3, bucket, tmp_path, caplog):
+    async def scenario():
+        results = ResultStores([open_store(f"blob://{tmp_path}"), open_store(f"s3://{bucket}/a", fields=s3)])
+        payloads = Payloads(results)
+        policy = OutputPolicy(store={"kind": "s3", "bucket": f"{bucket}-missing"})
+        outcome, _ = await payloads.pack(ok({"t": "x" * 100_000}), name="1/a/1", limit=1000, policy=policy)
+        await results.close()
+        return outcome
+
+    assert asyncio.run(scenario()).ref.type == "blob"
+    assert "the default store is used" in caplog.text

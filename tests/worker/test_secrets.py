@@ -10,8 +10,10 @@ from work_link import Bench
 
 from noetl.core.model.events import StepDone, StepFailed, TaskDone
 from noetl.core.model.outcome import Outcome, error, ok
+from noetl.core.model.playbook import KeychainEntry
 from noetl.runtime.network_policy import AddressPolicy
 from noetl.runtime.resources import close_loop_resources
+from noetl.worker.cache import expiring_entries
 from noetl.worker.host import HostServices, TaskObserver
 
 CANARY = 'c4n"ary/+secret value'
@@ -223,3 +225,44 @@ def test_a_setting_lists_the_allowed_private_networks(address, allowed):
     policy = AddressPolicy(private=False, networks=("192.168.7.0/24",))
     assert policy.allows(address) is allowed
     assert AddressPolicy().allows(address)
+
+
+@pytest.mark.parametrize(("kind", "fetched"), [("oauth2", ["t1", "t2", "t3"]), ("env", ["t1", "t1", "t1"])])
+def test_a_token_is_fetched_for_every_task(kind, fetched):
+    """It may expire during a run; the keychain renews it. Other values are reused for a while."""
+    seen, given = [], []
+
+    async def act(call):
+        seen.append(call.input["a"])
+        return ok(None)
+
+    bench = Bench(
+        f"""
+keychain: [{{name: token, kind: {kind}, token_url: "http://x", client_id: a, client_secret: b, var: X}}]
+workflow:
+  - step: s
+    tool:
+      - {{name: a, kind: act, input: {{a: "{{{{ keychain.token }}}}"}}}}
+      - name: b
+        kind: act
+        input: {{a: "{{{{ keychain.token }}}}"}}
+        spec: {{policy: {{rules: [{{when: "{{{{ _visit < 2 }}}}", then: {{do: jump, to: b}}}}]}}}}
+""",
+        act=act,
+    )
+
+    async def secrets(execution_id, names):
+        given.append(names)
+        return dict.fromkeys(names, f"t{len(given)}")
+
+    bench.link.secrets = secrets
+    assert isinstance(bench.run()[-1], StepDone)
+    assert seen == fetched
+
+
+def test_entries_that_read_a_token_expire_with_it():
+    entries = [
+        KeychainEntry("tok", "oauth2"), KeychainEntry("b", "bearer", {"token": "x {{ keychain.tok }}"}),
+        KeychainEntry("c", "bearer", {"token": "b"}), KeychainEntry("d", "env", {"var": "X"}),
+    ]  # fmt: skip
+    assert expiring_entries(entries) == {"tok", "b", "c"}

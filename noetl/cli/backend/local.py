@@ -56,10 +56,12 @@ class LocalBackend:
 
     async def execution(self, execution_id: str) -> Document:
         from noetl.server.read_models.documents import execution_document
+        from noetl.server.read_models.stored_values import with_stored_values
 
         summary = await self.summary(execution_id)
         progress = await self._orchestrator.progress(execution_id)
-        return execution_document(summary, progress, await self._orchestrator.waits_for(summary))
+        document = execution_document(summary, progress, await self._orchestrator.waits_for(summary))
+        return await with_stored_values(self._orchestrator.results, document)
 
     async def result(self, execution_id: str) -> RunResult:
         return await self._engine.result(execution_id)
@@ -92,8 +94,10 @@ class LocalBackend:
 
     async def state(self, execution_id: str, at: int | None = None) -> Document:
         from noetl.server.read_models.state_at import state_document
+        from noetl.server.read_models.stored_values import state_with_stored_values
 
-        return state_document(await self._orchestrator.state(execution_id, at))
+        document = state_document(await self._orchestrator.state(execution_id, at))
+        return await state_with_stored_values(self._orchestrator.results, document)
 
     async def why(self, execution_id: str) -> Document:
         return msgspec.structs.asdict(await self._orchestrator.explain(execution_id))

@@ -31,7 +31,7 @@ from noetl.core.engine.commands import (
     SendSignal,
     StartExecution,
 )
-from noetl.core.engine.evaluation.context import EvaluationContext
+from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.handlers.admission import time_out_tokens
 from noetl.core.engine.handlers.assignments import ctx_patch
@@ -133,9 +133,13 @@ def _signal(state: State, command: SendSignal, env: EvaluationContext, record: R
         return deliver(state, command, env.at, record)
     if command.roles is not None and OPERATOR not in command.roles:
         return Reply(False, f"a signal that changes ctx requires the role {OPERATOR}", problem="role")
+    try:
+        patch = ctx_patch(env, state.ctx, command.payload)
+    except Failure as failure:
+        return Reply(False, failure.error.message)
     record([SignalReceived(name=command.name, payload=command.payload, by=command.by, id=command.id)], None)
-    if command.payload:
-        record([CtxPatched(ctx_patch(state.ctx, command.payload), "signal")], state.seq)
+    if patch:
+        record([CtxPatched(patch, "signal")], state.seq)
     return _ACCEPTED
 
 
@@ -281,7 +285,7 @@ def _accept_events(
             if batch:
                 record(batch, lease)
                 batch = []
-            problem = _accept_writes(state, run, event, record)
+            problem = _accept_writes(state, env, run, event, record)
             if problem is not None:
                 record([end_run(state, env, run, problem)], state.seq)
                 return Reply(True, ack=ReportAck(report.run_id, True, problem))
@@ -352,20 +356,24 @@ def _repeated(state: State, report: Report) -> Reply | None:
     return Reply(True, "the report is a repetition", ReportAck(report.run_id, True)) if same else None
 
 
-def _accept_writes(state: State, run: Run, event: TaskDone, record: Record) -> ErrorInfo | None:
+def _accept_writes(state: State, env: EvaluationContext, run: Run, event: TaskDone, record: Record) -> ErrorInfo | None:
     """Record a task that wrote into scopes; return the conflict that it caused, if any."""
     writes: dict[str, Any] = event.patch.get("ctx") or {}
     problem = _conflict(state, run, reduce.shared_writes(event)) if run.path else None
+    if writes and run.path:
+        reducers = state.net.compiled(event.step).reduce
+        writes = {key: value for key, value in writes.items() if key not in reducers}
+    try:
+        changed = ctx_patch(env, state.ctx, writes)
+    except Failure as failure:
+        problem = problem or failure.error
     if problem is not None:
         patch = {scope: values for scope, values in event.patch.items() if scope not in ("ctx", "step")}
         record([msgspec.structs.replace(event, patch=patch)], run.seq)
         return problem
     record([event], run.seq)
-    if writes and run.path:
-        reducers = state.net.compiled(event.step).reduce
-        writes = {key: value for key, value in writes.items() if key not in reducers}
-    if writes:
-        record([CtxPatched(ctx_patch(state.ctx, writes), "task", event.step, run.id)], state.seq)
+    if changed:
+        record([CtxPatched(changed, "task", event.step, run.id)], state.seq)
     return None
 
 
@@ -400,7 +408,7 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
                     "ctx.conflict",
                     f"{reduce.target_of(key)} was written with another value by iteration {index} of this parallel "
                     "loop; write iter.* instead, or declare a reducer (loop.spec.policy.reduce)",
-                    details={"key": key, "iteration": index},
+                    details={"key": reduce.target_of(key), "iteration": index},
                 )
     return None
 

@@ -36,6 +36,7 @@ from noetl.core.model.events import (
     IterationsKept,
     LoopDone,
     LoopStarted,
+    NextEvaluated,
     RequestEvaluated,
     StepDone,
     StepFailed,
@@ -80,7 +81,7 @@ def _pass_through(state: State, env: EvaluationContext, step_run: StepRun) -> li
     if compiled.assignments:
         try:
             names = at_step_set(state, env, step_run, output)
-            writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path)
+            writes = ctx_patch(env, state.ctx, evaluate_sets(env, compiled.assignments, names, step_run.step.path))
         except Failure as failure:
             return [started, fail_step(state, env, step_run, Outcome("error", error=failure.error))]
     return [started, StepDone(step=name, step_run_id=run_id, output=output, patch=writes, by_server=True)]
@@ -94,7 +95,10 @@ def _step_ended(state: State, event: StepDone | StepFailed, env: EvaluationConte
         return []
     if not event.patch:
         return _synthesize_or_route(state, env, step_run)
-    patch = ctx_patch(state.ctx, event.patch)
+    try:
+        patch = ctx_patch(env, state.ctx, event.patch)
+    except Failure as failure:
+        return [NextEvaluated(event.step, event.step_run_id, event.NAME, error=failure.error)]
     return [CtxPatched(patch, "step", event.step, event.step_run_id)]
 
 

@@ -33,3 +33,11 @@ def put_path(target: Mapping[str, Any], path: tuple[str, ...], value: Any) -> di
     else:
         changed[head] = value
     return changed
+
+
+def add_write(writes: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Add a write by dotted path after the earlier ones; those to the same place or below it are superseded."""
+    dotted = ".".join(path)
+    for earlier in [key for key in writes if key == dotted or key.startswith(f"{dotted}.")]:
+        del writes[earlier]
+    writes[dotted] = value

@@ -53,5 +53,8 @@ def stored_marker(reference: Reference) -> dict[str, Any]:
 
 
 def is_stored(value: Any) -> bool:
-    """Whether a value is the marker of a stored one."""
-    return isinstance(value, dict) and len(value) == 1 and STORED in value
+    """Whether a value is the marker of a stored one; a user's own key of that name is data."""
+    if not isinstance(value, dict) or len(value) != 1 or STORED not in value:
+        return False
+    reference = value[STORED]
+    return isinstance(reference, dict) and {"type", "locator", "meta"} <= reference.keys()

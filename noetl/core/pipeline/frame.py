@@ -22,7 +22,7 @@ from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import CompiledTask, Program, Programs
 from noetl.core.pipeline.scopes import Keychain, SharedScope, iteration, names_of, one_iteration, show_output
-from noetl.core.templates.views import ResultView, with_stored
+from noetl.core.templates.views import ResultView, StoredView, with_stored
 
 
 class TaskResult:
@@ -370,7 +370,9 @@ def _restore(frame: Frame, position: Position) -> None:
     if position.ctx:
         frame.written = dict(position.ctx)
         for path, value in position.ctx.items():
-            frame.ctx = put_path(frame.ctx, tuple(path.split(".")), value)
+            keys = tuple(path.split("."))
+            if len(keys) == 1 or not isinstance(frame.ctx.get(keys[0]), StoredView):  # the stored value has the write
+                frame.ctx = put_path(frame.ctx, keys, value)
     for call in position.calls:
         program = frame.programs.block(call.block)
         if program is None:

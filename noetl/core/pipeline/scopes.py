@@ -72,6 +72,11 @@ class Keychain(Mapping[str, Any]):
         """Add values that the shell has fetched."""
         self._values.update(values)
 
+    def clear(self) -> None:
+        """Drop the values before the next task: tokens expire, and the shell has those that do not."""
+        if self._values or self._failures:
+            self._values, self._failures = {}, {}
+
     def fail(self, name: str, message: str) -> None:
         """Mark a value as unavailable: templates that read it fail with this message."""
         self._failures[name] = message

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.model.merge import put_path
+from noetl.core.model.merge import add_write, put_path
 from noetl.core.pipeline.error_locations import MISSING_DATA, located
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.program import CompiledAssignment
@@ -52,12 +52,7 @@ def assign(
             unset[f"{assignment.scope}.{'.'.join(assignment.keys)}"] = problem
             continue
         _write(frame, level, assignment, value)
-        written, key = patch.setdefault(assignment.scope, {}), ".".join(assignment.keys)
-        if assignment.scope == "ctx" and len(assignment.keys) > 1 and _is_large(frame, assignment.keys[0]):
-            # Below a value that is not in the log nothing can be written: the whole value is written again.
-            key, value = assignment.keys[0], frame.ctx[assignment.keys[0]]
-            frame.written = {**frame.written, key: value}
-        written[key] = value
+        add_write(patch.setdefault(assignment.scope, {}), assignment.keys, value)
 
 
 def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any:
@@ -79,10 +74,6 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
     return value
 
 
-def _is_large(frame: Frame, key: str) -> bool:
-    return len(_encode(frame.ctx[key])) > frame.playbook.executor.limits.max_payload_bytes
-
-
 def _check_size(value: Any) -> None:
     size = len(_encode(value))
     if size > MAX_CTX_VALUE:
@@ -100,7 +91,10 @@ def _write(frame: Frame, level: Level, assignment: CompiledAssignment, value: An
         if len(keys) > 1 and isinstance(stored, StoredView):
             frame.ctx = {**frame.ctx, keys[0]: stored.value()}
         frame.ctx = put_path(frame.ctx, keys, value)
-        frame.written = {**frame.written, ".".join(keys): value}
+        frame.written = dict(frame.written)
+        # Another lease has only the marker of a stored value, so a write below it is remembered as the whole value.
+        whole = isinstance(stored, StoredView)
+        add_write(frame.written, keys[:1] if whole else keys, frame.ctx[keys[0]] if whole else value)
         for each in frame.levels:
             show_ctx(frame.shared, each, frame.ctx, keys[:1])
     elif assignment.scope == "step":

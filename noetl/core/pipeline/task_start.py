@@ -24,6 +24,7 @@ from noetl.core.pipeline.run_completion import fail_level
 from noetl.core.pipeline.scopes import Scopes
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
 from noetl.core.pipeline.waits import wait_request
+from noetl.core.templates.views import StoredView
 from noetl.errors import TemplateError
 
 
@@ -124,6 +125,8 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         rendered = _render(frame, level, compiled)
         spec = _spec(frame, level, compiled, rendered)
         names["input"] = level.input
+        if task.raw:
+            _fetch_for_code(frame, rendered, task.raw)
         called = begin_call(frame, rendered) if task.kind == WORKBOOK else None
         request = _suspend_request(frame, level, rendered, spec) if compiled.suspends else None
     except MISSING_DATA:
@@ -157,6 +160,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         frame.outbox.append(request)
         return Suspend(frame.drain())
     start_recorded, frame.only_starts = frame.only_starts, False
+    frame.keychain.clear()
     label = level.label(task)
     return RunTask(
         task=task,
@@ -170,6 +174,17 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         events=frame.drain(),
         start_recorded=start_recorded,
     )
+
+
+def _fetch_for_code(frame: Frame, rendered: dict[str, Any], raw: tuple[str, ...]) -> None:
+    """Fetch the stored values of `ctx` that code may read: all of them if it is not part of the playbook."""
+    stored = [(name, value) for name, value in frame.ctx.items() if isinstance(value, StoredView)]
+    if stored:
+        code = " ".join(str(rendered[name]) for name in raw if rendered.get(name))
+        whole = not code or "ctx" in code or "context" in code
+        for name, value in stored:
+            if whole or name in code:
+                value.value()
 
 
 def _suspend_request(

@@ -8,12 +8,15 @@ from typing import Any
 from msgspec import Struct, field
 
 from noetl.core.engine.commands import StartExecution
+from noetl.core.engine.evaluation.context import EvaluationContext, Failure
+from noetl.core.engine.handlers.start import merged_workload
 from noetl.core.model.compensation import CompensationSource
 from noetl.core.model.events import ExecutionRequested, Parent, RerunSource
-from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.core.model.playbook import Playbook
 from noetl.errors import NotFound, RequestRefused, SecretUnavailable
+from noetl.runtime.clock import RealClock
+from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.server.orchestrator.catalog import Catalog, Source, source_digest
 from noetl.storage.ports.secrets import Keychain
 
@@ -126,9 +129,14 @@ async def _missing_secrets(
         return None
     if keychain is None:
         return error_info("auth", f"this installation has no keychain, and the playbook uses {', '.join(names)}")
+    # The id of the execution and the instant are not known yet; workers resolve the entries with the recorded workload.
+    clock = RealClock()
+    context = EvaluationContext(playbook, clock.now(), SystemNondeterminism(clock), {})
     try:
-        workload = deep_merge(playbook.workload, payload)
+        workload = merged_workload(context, payload, "0")
         await keychain.resolve(playbook.keychain, names, workload=workload, file=playbook.file)
+    except Failure as failure:
+        return failure.error
     except SecretUnavailable as missing:
         return error_info(missing.kind, str(missing), details={"missing": sorted(missing.reasons)})
     return None

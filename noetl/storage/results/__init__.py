@@ -66,11 +66,14 @@ def _path(url: str) -> str:
     return unquote(parts.netloc + parts.path)
 
 
+_SCHEMES = {"s3": "s3", "gcs": "gs", "gs": "gs", "azure": "az", "az": "az"}
+
+
 class ResultStores:
     """The result stores of an installation: new payloads go to the first unless the playbook selects another one.
 
-    A playbook selects by type (`store: {kind: nats_object}`) and bucket; a store of NATS can use any bucket of its
-    server, other buckets are those of the configuration. A reference is read from the store that its locator names."""
+    A playbook selects by type (`store: {kind: nats_object}`) and bucket; stores of NATS and object stores can use any
+    bucket of their server or account. A reference is read from the store that its locator names."""
 
     def __init__(self, stores: Sequence[ResultStore]) -> None:
         if not stores:
@@ -89,6 +92,9 @@ class ResultStores:
         if kind in INLINE_STORES:
             return self.default
         ours = [each for each in self.stores if each.type == STORE_KINDS.get(kind)]
+        scheme = _SCHEMES.get(kind)
+        if scheme is not None:  # another provider's store is not of this kind
+            ours = [each for each in ours if each.address.get("scheme") == scheme]
         bucket = store.get("bucket")
         if not ours or bucket is None:
             return ours[0] if ours else None
@@ -152,7 +158,9 @@ class ResultStores:
         found: ResultStore | None = next((each for each in ours if each.holds(reference)), None)
         bucket = reference.locator.get("bucket")
         if found is None and isinstance(bucket, str):
-            found = self._in_bucket(ours[0], bucket)
+            scheme = reference.locator.get("scheme")
+            base = next((each for each in ours if each.address.get("scheme") == scheme), ours[0])
+            found = self._in_bucket(base, bucket)
         return found or ours[0]
 
 

@@ -7,6 +7,7 @@ Invariant: an object exists completely or not at all. Payloads with a ttl are be
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
@@ -18,6 +19,9 @@ from noetl.core.model.reference import Reference, ReferenceType
 from noetl.errors import NoetlError, PayloadUnavailable, StoreUnavailable
 from noetl.storage.results.payload_store import SETTING, Packing, PayloadStore, by_hour, missing
 
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
+PREFIX = "noetl-results"  # in buckets that are not configured
+
 
 class ObjectResults(PayloadStore):
     """A result store in a bucket, below a prefix."""
@@ -26,7 +30,9 @@ class ObjectResults(PayloadStore):
 
     def __init__(self, url: str, *, fields: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(**options)
-        parts = urlsplit(url)
+        self._options = options
+        self._fields = fields
+        self._url = parts = urlsplit(url)
         self.place = objects.parse_location(parts._replace(query="").geturl().rstrip("/") + "/")
         given = plain_fields({**dict(parse_qsl(parts.query)), **(fields or {})}, objects.PREFIXES)
         self.prefix = self.place.key.strip("/")
@@ -37,6 +43,16 @@ class ObjectResults(PayloadStore):
         if len(given) > len(given.keys() & {"endpoint", "region"}):
             self.auth_reference = self.auth_reference or SETTING
         self._store = objects.new_store(self.place, objects.config_of(self.place, given))
+
+    def in_bucket(self, bucket: str) -> ObjectResults:
+        """The same account with another bucket, below a prefix, so that references reach nothing else in it."""
+        if not _BUCKET.fullmatch(bucket):
+            raise StoreUnavailable(f"{bucket!r} is not a name of a bucket", kind="storage.access")
+        account = self._url.netloc.partition("@")[1:]
+        url = self._url._replace(netloc=bucket + "".join(account), path="/" + (self.prefix or PREFIX)).geturl()
+        other = ObjectResults(url, fields=self._fields, **self._options)
+        other.configured = False
+        return other
 
     async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         path = self._path(by_hour(key, expires))

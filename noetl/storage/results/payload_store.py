@@ -148,6 +148,8 @@ class PayloadStore(ABC):
         """Whether the locator names this store; references of older versions name none."""
         return all(reference.locator.get(key, value) == value for key, value in self.address.items())
 
+    configured = True  # False: opened because a playbook names its bucket
+
     def in_bucket(self, bucket: str) -> PayloadStore | None:
         """The same server with another bucket; None if this type of store is bound to its own."""
         return None

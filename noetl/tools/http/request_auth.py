@@ -59,6 +59,8 @@ async def authenticate(given: Any, lookup: Lookup, allows: Allows | None = None)
         [(key, value)] = fields.items()
         if key in _KINDS and key not in ("token", "header"):  # {basic: {username, password}}, {bearer: token}
             fields = {"type": key, **value} if isinstance(value, Mapping) else {"type": key, "value": value}
+        elif isinstance(value, Mapping) and key != "headers":
+            fields = dict(value)  # an alias: {openai: {type: bearer, token: ...}}
     name = next((fields[key] for key in _NAME_KEYS if _is_entry_name(fields, key)), None)
     if name is not None:
         stored = await _look_up(str(name), lookup)

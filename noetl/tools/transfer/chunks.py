@@ -20,12 +20,15 @@ from noetl.data import arrow_tables as tables
 class Chunk:
     """Some rows, as an Arrow table and (lazily) as plain data."""
 
-    def __init__(self, index: int, table: Any, *, last: bool, total: int | None = None) -> None:
+    def __init__(
+        self, index: int, table: Any, *, last: bool, total: int | None = None, values: list[Any] | None = None
+    ) -> None:
         self.index = index
         self.table = table
         self.last = last
         self.total = total
         self._rows: list[dict[str, Any]] | None = None
+        self._values = values  # of the source, if some of them are no mappings
 
     @property
     def size(self) -> int:
@@ -40,6 +43,11 @@ class Chunk:
             self._rows = tables.rows_of(self.table)
         return self._rows
 
+    @property
+    def data(self) -> list[Any]:
+        """The chunk itself: the rows, or the values as the source has them."""
+        return self.rows if self._values is None else self._values
+
     def template_values(self, *, data: bool) -> dict[str, Any]:
         """The value of `chunk` in templates; `data` is included only if a template reads it."""
         values = {
@@ -49,18 +57,27 @@ class Chunk:
             "last": self.last,
             "total": self.total,
         }
-        return {**values, "data": self.rows} if data else values
+        return {**values, "data": self.data} if data else values
 
 
 async def chunked(
-    batches: AsyncGenerator[Any, None], size: int, *, total: int | None = None, lookahead: bool = True
+    batches: AsyncGenerator[Any, None],
+    size: int,
+    *,
+    total: int | None = None,
+    lookahead: bool = True,
+    values: list[Any] | None = None,
 ) -> AsyncGenerator[Chunk, None]:
     """The rows in chunks of `size`; the last one can be smaller.
 
     With `lookahead`, a full chunk is kept until the next row arrives, so that `last` is exact, at the cost of the
     memory of one chunk; without it `last` is false for every full chunk. A source without rows yields one empty
-    chunk, so that the targets receive its columns."""
+    chunk, so that the targets receive its columns. `values` are those of the source, if some are no mappings."""
     import pyarrow as pa
+
+    def chunk(table: Any, *, last: bool) -> Chunk:
+        own = None if values is None else values[index * size : (index + 1) * size]
+        return Chunk(index, table, last=last, total=total, values=own)
 
     parts: list[Any] = []
     count = index = 0
@@ -71,7 +88,7 @@ async def chunked(
             schema = batch.schema if schema is None else schema
             while batch.num_rows:
                 if pending is not None:
-                    yield Chunk(index, pending, last=False, total=total)
+                    yield chunk(pending, last=False)
                     pending, index = None, index + 1
                 taken = min(size - count, batch.num_rows)
                 parts.append(batch.slice(0, taken))
@@ -82,13 +99,13 @@ async def chunked(
                     if lookahead:
                         pending = full
                     else:
-                        yield Chunk(index, full, last=False, total=total)
+                        yield chunk(full, last=False)
                         index += 1
                     del full
     if pending is not None:
-        yield Chunk(index, pending, last=True, total=total)
+        yield chunk(pending, last=True)
     elif parts or (index == 0 and schema is not None):
-        yield Chunk(index, pa.Table.from_batches(parts, schema=schema), last=True, total=total)
+        yield chunk(pa.Table.from_batches(parts, schema=schema), last=True)
 
 
 class TemplateRenderer:

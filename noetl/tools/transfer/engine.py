@@ -135,7 +135,8 @@ class Transfer:
     async def _write_chunks(self, source: Any, static: list[_TargetState]) -> None:
         total = await self._total_chunks(source)
         lookahead = self._reads("chunk.last")
-        chunks = prefetch(chunked(source.batches(), self.plan.size, total=total, lookahead=lookahead))
+        values = getattr(source, "values", None)
+        chunks = prefetch(chunked(source.batches(), self.plan.size, total=total, lookahead=lookahead, values=values))
         async with aclosing(chunks):
             while True:
                 try:

@@ -8,7 +8,7 @@ from typing import Any
 from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.data import arrow_tables as tables
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
+from noetl.tools.transfer.chunks import Chunk, TemplateRenderer, reads_name
 from noetl.tools.transfer.transfer_plan import is_deferred
 
 
@@ -74,7 +74,7 @@ class ColumnMapping:
     def _template_columns(self, chunk: Chunk) -> Any:
         """The columns computed by templates, as a batch."""
         assert self._mapping is not None
-        values = chunk.template_values(data=False)
+        values = chunk.template_values(data=reads_name(self._mapping, "chunk.data"))
         deferred = {name: source for name, source in self._mapping.items() if is_deferred(source)}
         rows = [
             {name: self._templates.render(source, row=row, chunk=values) for name, source in deferred.items()}

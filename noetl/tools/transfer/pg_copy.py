@@ -178,7 +178,12 @@ class _DirectCopy:
                 async with self.writer.transaction():
                     for statement in statements:
                         await self.writer.execute(statement)
-            except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateSchemaError):
+            except (
+                asyncpg.UniqueViolationError,
+                asyncpg.DuplicateTableError,
+                asyncpg.DuplicateSchemaError,
+                asyncpg.DuplicateObjectError,  # the row type of the table
+            ):
                 if not remaining:
                     raise
             rows = await self.writer.fetch(pg_table.select_columns(self.table))

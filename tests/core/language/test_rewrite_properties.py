@@ -19,6 +19,7 @@ from noetl.core.language.compile import compile_playbook
 from noetl.core.language.rewrite.concrete_syntax import parse
 from noetl.core.language.rewrite.format import format_text
 from noetl.core.language.rewrite.migrate.to_canonical import migrate
+from noetl.core.model.tool import Field, ToolSpec
 from noetl.tools import registry as tools
 
 SPECS = tools.specs()
@@ -207,3 +208,41 @@ def test_what_cannot_be_rewritten_is_not_changed():
     assert made.text == text
     assert [note.line for note in made.notes] == [4]
     assert "`?`" in made.notes[0].message
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_canonical_text_is_formatted_and_an_invalid_one_is_not_touched(ends):
+    head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: t}\nworkflow:\n  - step: start\n    tool:\n"
+    rules = "      kind: noop\n      spec: {policy: {rules: [{else: , then: {do: continue}}]}} # kept"
+    text = (head + rules).replace("\n", ends)
+    made = migrate(text, SPECS).text
+    assert format_text(made, SPECS) == made != text and comments(made) == comments(text)
+    assert migrate(made, SPECS).text == made
+    for wrong in (rules.replace("kind", "knd"), "      - {one: {kind: noop, set_ctx: {a: 1}}}", "   - [", ""):
+        assert migrate((head + wrong).replace("\n", ends), SPECS).text == (head + wrong).replace("\n", ends)
+
+
+def test_names_have_letters_of_any_alphabet():
+    text = migrated("""
+workload: {größe: 1}
+workflow:
+  - step: начало # шаг
+    tool:
+      - взять: {kind: noop, args: {ключ: "{{ größe }}"}} # задача
+    next: {arcs: [{step: 数, when: "{{ начало is defined }}"}]}
+  - {step: 数, tool: {kind: noop}}
+""")
+    assert '- {name: взять, kind: noop, input: {ключ: "{{ workload.größe }}"}} # задача' in text
+
+
+@pytest.mark.parametrize("kind", ["container", "mine"])
+def test_a_list_of_arguments_is_a_parameter_of_the_kind(kind):
+    """`container` is not installed; `mine` declares `args`."""
+    specs = {**SPECS, "mine": ToolSpec("mine", "A tool.", fields={"args": Field(), "image": Field()})}
+    text = (
+        HEAD + f"workflow:\n  - step: start\n    tool: {{kind: {kind}, image: a, args: [x, 1], input: {{image: b}}}}\n"
+    )
+    made = compile_playbook(text, file="", specs=specs)
+    assert not [one for one in made.diagnostics if one.code in ("v10-args", "wrong-type")]
+    assert made.playbook.steps[0].tasks[0].input["args"] == ["x", 1]
+    assert migrate(text, specs).text == text

@@ -247,3 +247,26 @@ def test_a_browser_signs_in_with_a_cookie(cluster: Cluster):
     assert "samesite=strict" in cookie.lower()
     status, who = cluster.ask("GET", "/api/session", token="", headers={"Cookie": cookie.partition(";")[0]})
     assert (status, who) == (200, {"name": "admin", "role": "admin"})
+
+
+def test_documents_have_the_large_values_of_ctx(cluster: Cluster):
+    """They are stored, and the documents of an execution show them like small ones."""
+    text = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: large_ctx}
+workflow:
+  - step: start
+    tool: {kind: python, code: "result = {'t': 'x' * 100_000}"}
+    set: {ctx.big: "{{ output.data }}", ctx.small: 1}
+    next: {arcs: [{step: end, set: {ctx.big.more: 2}}]}
+  - {step: end, tool: {kind: noop, returns: "{{ ctx.big.t | length + ctx.big.more }}"}}
+"""
+    execution_id = execute(cluster, content=text)
+
+    document = cluster.finished(execution_id)
+
+    expected = {"big": {"t": "x" * 100_000, "more": 2}, "small": 1}
+    assert (document["status"], document["output"]["data"]) == ("success", 100_002), document["error"]
+    assert document["ctx"] == expected
+    assert cluster.ask("GET", f"/api/executions/{execution_id}/state")[1]["ctx"] == expected

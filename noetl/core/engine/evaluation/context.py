@@ -19,10 +19,10 @@ from noetl.core.engine.capacity import Capacity
 from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, Synthesized
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
 from noetl.core.model.playbook import Playbook
-from noetl.core.model.reference import Reference, stored_marker
+from noetl.core.model.reference import Reference, is_stored, stored_marker
 from noetl.core.templates.budget import Meter, NondeterminismSource
 from noetl.core.templates.template import Compiled, holds
-from noetl.core.templates.views import NeedsPayload, NeedsReference, View, located
+from noetl.core.templates.views import NeedsPayload, NeedsReference, StoredView, View, located
 from noetl.errors import NoetlError, PayloadUnavailable, TemplateError
 
 Resolve = Callable[[Reference], Any]
@@ -119,6 +119,10 @@ class EvaluationContext(Struct, eq=False, gc=False):
             raise _needed(missing) from None
         except TemplateError as problem:
             raise self.failure(problem, "") from problem
+
+    def restored(self, value: Any) -> Any:
+        """A value of a scope; if it is the marker of a stored one, the stored value."""
+        return self.fetched(StoredView(value, self.resolve)) if is_stored(value) else value
 
     def fetch(self, reference: Reference, path: str) -> Any:
         """A stored payload, for the engine itself."""

@@ -32,6 +32,7 @@ import msgspec
 from noetl.core.engine.evaluation.compiled_net import CompiledStep
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames, at_gate, at_input
+from noetl.core.engine.handlers.assignments import merge_args
 from noetl.core.engine.handlers.runaway import runaway_reason
 from noetl.core.engine.state import State, Token
 from noetl.core.model.events import Event, StepFailed, StepScheduled, StepSkipped, TokenMerged, TokenParked
@@ -159,8 +160,11 @@ def _release_join(state: State, env: EvaluationContext) -> list[Event]:
 def _examine(state: State, env: EvaluationContext, step: CompiledStep, group: list[Token], before: int) -> list[Event]:
     """Evaluate the gate: schedule a run, park the tokens, or drop them."""
     args = group[0].args
-    for token in group[1:]:
-        args = deep_merge(args, token.args)
+    try:
+        for token in group[1:]:
+            args = merge_args(env, args, token.args)
+    except Failure as failure:
+        return list(_failed_before_start(state, step, group, args, before, failure.error))
     if step.gate:
         try:
             admitted = _admitted(state, env, step, at_gate(state, env, group[-1], args))

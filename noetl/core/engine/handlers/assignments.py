@@ -15,8 +15,9 @@ import msgspec
 from noetl.core.engine.evaluation.compiled_net import CompiledAssignment
 from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames
-from noetl.core.model.merge import put_path
+from noetl.core.model.merge import add_write, deep_merge, put_path
 from noetl.core.model.outcome import ErrorInfo
+from noetl.core.model.reference import is_stored
 from noetl.core.templates.reference_rules import broken_rule
 from noetl.core.templates.views import StoredView
 
@@ -39,21 +40,19 @@ def evaluate_sets(
     for assignment in assignments:
         if assignment.scope != "ctx":
             continue
+        target = assignment.target
         try:
             value = evaluate_set(env, assignment, names, assignment.path or path)
+            head = names.ctx.get(target[0])
+            if len(target) > 1 and isinstance(head, StoredView):
+                names.ctx = {**names.ctx, target[0]: env.fetched(head)}
         except Failure as failure:
             if unset is None:
                 raise
-            unset[f"ctx.{'.'.join(assignment.target)}"] = failure.error
+            unset[f"ctx.{'.'.join(target)}"] = failure.error
             continue
-        target = assignment.target
-        head = names.ctx.get(target[0])
-        if len(target) > 1 and isinstance(head, StoredView):
-            names.ctx = {**names.ctx, target[0]: env.fetched(head)}
         names.ctx = put_path(names.ctx, target, value)
-        if len(target) > 1 and isinstance(head, StoredView):
-            target, value = target[:1], names.ctx[target[0]]  # below a stored value nothing can be written
-        writes[".".join(target)] = env.for_log(value) if len(target) == 1 else value
+        add_write(writes, target, value)
     return writes
 
 
@@ -75,14 +74,28 @@ def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: 
     return value
 
 
-def ctx_patch(ctx: Mapping[str, Any], writes: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert writes by dotted path to a patch of whole top-level values."""
+def ctx_patch(env: EvaluationContext, ctx: Mapping[str, Any], writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert writes by dotted path to a patch of whole top-level values, the large ones stored.
+
+    A write below a stored value is applied to that value, so it may request data: call it before anything is recorded.
+    """
     patch: dict[str, Any] = {}
     for dotted, value in writes.items():
         if "." not in dotted:
             patch[dotted] = value
             continue
         target = tuple(dotted.split("."))
-        base = patch if target[0] in patch else ctx
-        patch[target[0]] = put_path(base, target, value)[target[0]]
-    return patch
+        head = target[0]
+        whole = patch[head] if head in patch else ctx.get(head)
+        patch[head] = put_path({head: env.restored(whole)}, target, env.restored(value))[head]
+    return {key: env.for_log(value) for key, value in patch.items()}
+
+
+def merge_args(env: EvaluationContext, outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge arguments of tokens, the large ones stored; a stored mapping is merged like any other one."""
+    merged = deep_merge(outer, inner)
+    for key in inner:
+        if key in outer and (is_stored(outer[key]) or is_stored(inner[key])):
+            merged[key] = deep_merge({key: env.restored(outer[key])}, {key: env.restored(inner[key])})[key]
+        merged[key] = env.for_log(merged[key])
+    return merged

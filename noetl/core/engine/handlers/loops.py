@@ -42,9 +42,8 @@ from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, listed_failure, with_secondary
 from noetl.core.model.playbook import STEP_KEY, most_failures
-from noetl.core.model.reference import is_stored
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
-from noetl.core.templates.views import StoredView, extract
+from noetl.core.templates.views import extract
 
 MAX_CHUNKS = 64  # chunks of outputs (of state.CHUNK bytes) in memory before they go to the result store
 
@@ -312,9 +311,9 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
             continue  # `loop.done` has written it to the scope of the step
         reducer = compiled.reduce[dotted]
         target = tuple(dotted.split("."))
-        before = _value_at(state.ctx, target)
-        if is_stored(before):
-            before = env.fetched(StoredView(before, env.resolve))
+        ctx = {**state.ctx, **patch}
+        ctx[target[0]] = env.restored(ctx.get(target[0]))
+        before = _value_at(ctx, target)
         if before is not None:
             first, why = reduce.start(reducer, before)
             if why:
@@ -334,9 +333,8 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
                 "output of the loop instead",
                 loop.step_run.step.path,
             )
-        written = put_path({**state.ctx, **patch}, target, value)[target[0]]
-        patch[target[0]] = env.for_log(written) if len(target) == 1 else written
-    return patch
+        patch[target[0]] = put_path(ctx, target, value)[target[0]]
+    return {key: env.for_log(value) for key, value in patch.items()}
 
 
 def _value_at(ctx: Mapping[str, Any], target: tuple[str, ...]) -> Any:
@@ -357,11 +355,11 @@ def apply_loop_set(state: State, env: EvaluationContext, step_run: StepRun) -> l
             writes = evaluate_sets(
                 env, compiled.assignments, at_step_set(state, env, step_run, outcome), step_run.step.path
             )
+            patch = ctx_patch(env, state.ctx, writes)
         except Failure as failure:
             failed = Outcome("error", error=failure.error, helpers=outcome.helpers)
             return [StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=failed, by_server=True)]
         if writes:
-            patch = ctx_patch(state.ctx, writes)
             return [CtxPatched(patch=patch, cause="step", step=step_run.step.name, run_id=step_run.id)]
     return route_loop(state, env, step_run)
 
@@ -384,6 +382,11 @@ def fail_step(state: State, env: EvaluationContext, step_run: StepRun, outcome: 
         unset: dict[str, ErrorInfo] = {}
         names = at_step_set(state, env, step_run, outcome)
         writes = evaluate_sets(env, compiled.assignments, names, step_run.step.path, unset)
+        try:
+            writes = ctx_patch(env, state.ctx, writes)
+        except Failure as failure:
+            unset.update({f"ctx.{target}": failure.error for target in writes})
+            writes = {}
         if unset and outcome.error is not None:
             # The original error is reported; targets that `set` could not evaluate are a detail of it.
             details = {**outcome.error.details, "unset": list(unset)}

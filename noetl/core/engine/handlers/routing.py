@@ -20,10 +20,10 @@ import msgspec
 from noetl.core.engine.evaluation.compiled_net import CompiledArc, CompiledStep
 from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames, at_arcs
-from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_set, evaluate_sets
+from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_set, evaluate_sets, merge_args
 from noetl.core.engine.state import State, StepRun
 from noetl.core.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
-from noetl.core.model.merge import deep_merge, put_path
+from noetl.core.model.merge import put_path
 from noetl.core.templates.views import plain, with_stored
 
 MAX_PRIORITY = 1_000_000.0
@@ -46,6 +46,8 @@ def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str
         evaluated, taken = _choose(env, step, step_run, boundary, names)
         keys = {arc.index: _keys(env, arc, names) for arc in taken if arc.has_keys}
         writes, args = _sets(state, env, step_run, taken, names)
+        carried = {index: merge_args(env, step_run.args, values) for index, values in args.items()}
+        patch = ctx_patch(env, state.ctx, writes)
     except Failure as failure:
         return [NextEvaluated(name, step_run.id, boundary, error=failure.error)]
     arcs: list[ArcChoice] = []
@@ -53,13 +55,13 @@ def route(state: State, env: EvaluationContext, step_run: StepRun, boundary: str
     for arc, held in evaluated:
         if arc in taken:
             number += 1
-            carried = deep_merge(step_run.args, args[arc.index]) if arc.index in args else step_run.args
-            arcs.append(ArcChoice(arc.target, arc.index, held, f"t{number}", carried, *keys.get(arc.index, ())))
+            own = carried.get(arc.index, step_run.args)
+            arcs.append(ArcChoice(arc.target, arc.index, held, f"t{number}", own, *keys.get(arc.index, ())))
         else:
             arcs.append(ArcChoice(arc.target, arc.index, held))
     events: list[Event] = [NextEvaluated(name, step_run.id, boundary, tuple(arcs))]
-    if writes:
-        events.append(CtxPatched(ctx_patch(state.ctx, writes), "arc", name, step_run.id))
+    if patch:
+        events.append(CtxPatched(patch, "arc", name, step_run.id))
     return events
 
 
@@ -122,7 +124,6 @@ def _sets(
         for assignment in arc.assignments:
             if assignment.scope == "args":
                 value = evaluate_set(env, assignment, names, assignment.path or arc.path)
-                value = env.for_log(value) if len(assignment.target) == 1 else value
                 args[arc.index] = put_path(args.get(arc.index, {}), assignment.target, value)
         for dotted, value in mine.items():
             for written, known in writes.items():

@@ -29,7 +29,8 @@ def evaluate_request(state: State, command: StartExecution, env: EvaluationConte
     workload: dict[str, Any] = {}
     if error is None:
         try:
-            workload = merged_workload(state, env)
+            payload = state.request.payload if state.request else {}
+            workload = merged_workload(env, payload, state.execution_id)
         except Failure as failure:
             error = failure.error
     return RequestEvaluated(workload=workload, keychain=command.keychain, error=error)
@@ -71,13 +72,15 @@ def _refusal(state: State) -> ErrorInfo | None:
 # ── the workload ────────────────────────────────────────────────────────────────────────
 
 
-def merged_workload(state: State, env: EvaluationContext) -> dict[str, Any]:
+def merged_workload(env: EvaluationContext, payload: Mapping[str, Any], execution_id: str) -> dict[str, Any]:
     """The defaults with the payload merged over them, and the templates among the defaults evaluated."""
-    payload = state.request.payload if state.request else {}
     templates: dict[Path, Compiled] = {}
-    tree = _overlay(state.playbook.workload, payload, (), templates)
+    tree = _overlay(env.playbook.workload, payload, (), templates)
     if templates:
-        _Resolution(state, env, tree, templates).run()
+        identity = {"uuid": execution_id, "execution_id": execution_id}
+        request = {"input": payload, "payload": payload}  # a workload key of that name takes precedence
+        names = {**request, **tree, "workload": tree, "job": identity, "execution_id": execution_id}
+        _Resolution(env, tree, templates, names).run()
     return tree
 
 
@@ -104,17 +107,14 @@ class _Resolution:
     """Evaluates templates in the order of their dependencies."""
 
     def __init__(
-        self, state: State, env: EvaluationContext, tree: dict[str, Any], templates: dict[Path, Compiled]
+        self, env: EvaluationContext, tree: dict[str, Any], templates: dict[Path, Compiled], names: dict[str, Any]
     ) -> None:
         self.env = env
         self.tree = tree
         self.templates = templates
         self.done: set[Path] = set()
         self.under_way: list[Path] = []
-        identity = {"uuid": state.execution_id, "execution_id": state.execution_id}
-        payload = state.request.payload if state.request else {}
-        request = {"input": payload, "payload": payload}  # a workload key of that name takes precedence
-        self.names = {**request, **tree, "workload": tree, "job": identity, "execution_id": state.execution_id}
+        self.names = names
 
     def run(self) -> None:
         for path in self.templates:

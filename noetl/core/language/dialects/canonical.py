@@ -9,7 +9,6 @@ import re
 
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import (
-    IDENTIFIER,
     Fields,
     Reader,
     ReplacedKey,
@@ -599,5 +598,5 @@ def _declare_parameters(block: BlockSyntax) -> None:
     for task in block.tasks():
         own = task.tool.fields if task.tool is not None else {}
         for name, parameter in task.parameters.items():
-            if name not in own and _is_empty(parameter.value) and IDENTIFIER.match(name):
+            if name not in own and _is_empty(parameter.value) and name.isidentifier():
                 parameter.value = scalar_node(f"{{{{ input.{name} | default(none) }}}}", parameter.value)

@@ -14,7 +14,7 @@ from noetl.core.language.syntax.grammar import KEYCHAIN_ALIASES, KEYCHAIN_KINDS,
 from noetl.core.model.tool import PLUGIN_KINDS, Field, ToolSpec
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
-NAME = "^[A-Za-z_][A-Za-z0-9_-]*$"
+NAME = "^[A-Za-z_\\u0080-\\uffff][A-Za-z0-9_\\u0080-\\uffff-]*$"  # letters of any alphabet, roughly
 TEMPLATE = {"type": "string", "pattern": r"\{\{|\{%"}
 
 Schema = dict[str, Any]

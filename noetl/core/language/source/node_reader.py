@@ -6,7 +6,6 @@ the keys that it deprecates and the keys that it rejects.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping as Table
 from typing import NamedTuple
 
@@ -87,7 +86,8 @@ class Reader:
                 else:
                     self._report_unknown(key_node, key, shape)
                 continue
-            if known.state != "canonical":
+            if known.state != "canonical" and not (name == "task" and key == "args" and isinstance(value, Sequence)):
+                # A list of arguments is a parameter of the kind.
                 self._report_state(name, key, known, key_node)
                 if known.state == "reserved":
                     self.report_directives(value)
@@ -267,9 +267,9 @@ class Reader:
                 )
             return None
         text = node.text
-        if IDENTIFIER.match(text):
+        if text.isidentifier():  # letters of any alphabet
             return text
-        if DASHED.match(text):
+        if text[0] != "-" and text.replace("-", "_").isidentifier():
             read = "iter" if what == "iterator" else "steps"
             hint = f'templates can read it only as {read}["{text}"]; write "{text.replace("-", "_")}"'
             self.add("dashed-name", node, f'the {what} name "{text}" has a dash', hint)
@@ -286,8 +286,6 @@ class Reader:
 
 _FREE = frozenset(["metadata", "keychain"])  # shapes whose other keys are data
 _READ_INSIDE = frozenset(["any", "list", "shapes", "texts", "mapping", "shape", "tasks", "set", "blocks", "else"])
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-DASHED = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
 def is_template(node: Node | None) -> bool:

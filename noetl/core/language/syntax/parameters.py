@@ -12,7 +12,7 @@ import re
 
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Fields, Reader
-from noetl.core.language.source.nodes import Mapping, Node, Scalar, data_of, mapping_node
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of, mapping_node
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.misplaced_keys import TASK_WORDS, place_of
 from noetl.core.language.syntax.parameter_values import Given, check_required, check_value, field_names, has_type
@@ -44,10 +44,12 @@ class _Binder:
             self.reader.add("old-spelling", key_node, "`timeout` belongs under `spec`", "write `spec: {timeout: ...}`")
         for key, (key_node, value) in beside.items():
             self._bind(key, key_node, value, beside=True)
+        listed = fields.get("args")
+        if listed is not None and isinstance(listed[1], Sequence) and ("args" in self.names or self.task.tool is None):
+            self._bind("args", *listed, beside=True)  # a parameter of the kind, such as the arguments of a container
+            fields = {key: each for key, each in fields.items() if key != "args"}
         entry = fields.get("input") or fields.get("args")
-        if entry is not None and self.task.tool is None and not isinstance(entry[1], Mapping):
-            self._bind(entry[0].text, *entry, beside=True)  # a plug-in's own, such as the arguments of a container
-        elif entry is not None:
+        if entry is not None:
             self._bind_input(*entry)
         self._check_required(fields)
 

@@ -93,7 +93,7 @@ def _read_task(reader: Reader, node: Node, path: str, name: str, name_node: Node
     if task.tool is not None and "timeout_seconds" in fields and "timeout_seconds" not in task.tool.fields:
         fields.setdefault("timeout", fields.pop("timeout_seconds"))
     for old, word in (("args", "input"),):
-        if old in fields and word in fields:
+        if old in fields and word in fields and not isinstance(fields[old][1], Sequence):
             reader.add("parameter-twice", fields[old][0], f"both `{old}` and `{word}` are given", f"`{word}` is used")
     _name_block(reader, task, fields)
     bind_parameters(reader, task, fields)

@@ -22,6 +22,7 @@ from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_e
 from noetl.server.orchestrator.submissions import RerunRequest
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
 from noetl.server.read_models.statistics import RowFilter, scan, statistics_document
+from noetl.server.read_models.stored_values import state_with_stored_values, with_stored_values
 from noetl.storage.ports.events import ExecutionFilter
 
 router = APIRouter(tags=["executions"])
@@ -142,7 +143,8 @@ async def execution(state: App, _: Viewer, request: Request, execution_id: Execu
     progress = await orchestrator.progress(execution_id)
     operations: Operations = request.app.state.operations
     waits = [*await orchestrator.waits_for(summary), *await operations.missing_workers(summary)]
-    return json_response(execution_document(summary, progress, waits))
+    document = execution_document(summary, progress, waits)
+    return json_response(await with_stored_values(orchestrator.results, document))
 
 
 @router.get("/api/executions/{execution_id}/events", summary="Events of the log")
@@ -184,7 +186,8 @@ async def state(
     """Tokens, runs, loops, leases, ctx."""
     from noetl.server.read_models.state_at import state_document
 
-    return json_response(state_document(await state.orchestrator.state(execution_id, at)))
+    document = state_document(await state.orchestrator.state(execution_id, at))
+    return json_response(await state_with_stored_values(state.orchestrator.results, document))
 
 
 @router.get("/api/executions/{execution_id}/graph", summary="Graph of the execution's playbook")

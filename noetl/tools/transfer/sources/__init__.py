@@ -15,7 +15,7 @@ from noetl.data.sql import bind, quote_name, split
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.sources import postgres_source as pg_source
-from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, find_rows
+from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, find_values
 from noetl.tools.transfer.sources.file_source import ObjectSource, ReferenceSource, normalize_batch
 from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
 
@@ -197,5 +197,5 @@ async def data_source(call: ToolCall, fields: Mapping[str, Any], path: str | Non
     reference = reference_in(data)
     if reference is not None:
         return ReferenceSource(call, reference, path)
-    rows = find_rows(data, path, "`data`")
-    return RowsSource(rows, fields.get("types"))
+    values = find_values(data, path, "`data`")
+    return RowsSource(values, fields.get("types"))

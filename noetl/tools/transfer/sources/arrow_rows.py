@@ -16,8 +16,9 @@ BATCH_ROWS = 10_000
 class RowsSource:
     """Rows in memory."""
 
-    def __init__(self, rows: list[dict[str, Any]], types: Any) -> None:
-        self._rows = rows
+    def __init__(self, values: list[Any], types: Any) -> None:
+        self._rows = as_rows(values)
+        self.values = values if any(not isinstance(value, Mapping) for value in values) else None
         self._types = types
 
     async def batches(self) -> AsyncGenerator[Any, None]:
@@ -37,7 +38,17 @@ class RowsSource:
 
 
 def find_rows(data: Any, path: str | None, what: str) -> list[dict[str, Any]]:
-    """The list of rows in a value: at a dotted path, the value itself, or under `rows` or `data`."""
+    """The list of rows in a value, those that are no mappings in a column of their own."""
+    return as_rows(find_values(data, path, what))
+
+
+def as_rows(values: list[Any]) -> list[dict[str, Any]]:
+    """Values as rows."""
+    return [row if type(row) is dict or isinstance(row, Mapping) else {"value": row} for row in values]  # type: ignore[misc]
+
+
+def find_values(data: Any, path: str | None, what: str) -> list[Any]:
+    """The list of values in data: at a dotted path, the data itself, or under `rows` or `data`."""
     value = data
     for step in path.split(".") if path else ():
         if isinstance(value, Mapping) and step in value:
@@ -51,7 +62,7 @@ def find_rows(data: Any, path: str | None, what: str) -> list[dict[str, Any]]:
         value = [value] if found is None else found
     if not isinstance(value, list):
         raise BadInput(f"{what} is not a list of rows: set its path with `chunk: {{path: ...}}`")
-    return [row if type(row) is dict or isinstance(row, Mapping) else {"value": row} for row in value]  # type: ignore[misc]
+    return value
 
 
 _TYPES = {

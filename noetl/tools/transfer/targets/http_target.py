@@ -29,7 +29,7 @@ class HttpTarget(Target):
             fields = self.templates.render(fields, chunk=chunk.template_values(data=reads_name(fields, "chunk.data")))
         has_body = any(fields.get(name) is not None for name in ("body", "json", "form", "data", "payload"))
         if not has_body:
-            fields["json"] = chunk.rows if self.plan.mapping is None else tables.rows_of(table)
+            fields["json"] = chunk.data if self.plan.mapping is None else tables.rows_of(table)
         await self._send(fields, chunk.index)
 
     async def write_static(self, data: Any) -> None:

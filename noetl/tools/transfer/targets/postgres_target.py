@@ -74,7 +74,12 @@ class PostgresTarget(Target):
                 async with connection.transaction():
                     for statement in statements:
                         await connection.execute(statement)
-            except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable, psycopg.errors.DuplicateSchema):
+            except (
+                psycopg.errors.UniqueViolation,
+                psycopg.errors.DuplicateTable,
+                psycopg.errors.DuplicateSchema,
+                psycopg.errors.DuplicateObject,  # the row type of the table
+            ):
                 if not remaining:
                     raise
             known = await table_columns(connection, table)

@@ -10,7 +10,7 @@ from noetl.core.language.dialects.v2025_11.detect import is_tool_parameter
 from noetl.core.language.dialects.v2025_11.node_building import Entries, TranslationNote, items_of, put_nested
 from noetl.core.language.dialects.v2025_11.sinks import SinkTranslator
 from noetl.core.language.dialects.v2025_11.variables import RESERVED, NameTranslator, with_entries
-from noetl.core.language.source.node_reader import IDENTIFIER, text_of
+from noetl.core.language.source.node_reader import text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node, scalar_node, sequence_node
 from noetl.core.language.source.yaml_source import Problem
 from noetl.core.language.syntax.tasks import CONSTRUCTS, is_labelled
@@ -88,7 +88,7 @@ class ToolTranslator:
         variable = text_of(result[1]) if result is not None else None
         name = text_of(given["name"][1]) if "name" in given and kind != "workbook" else None
         entries: Entries = {}
-        if name is None and variable and IDENTIFIER.match(variable) and variable not in RESERVED:
+        if name is None and variable and variable.isidentifier() and variable not in RESERVED:
             name = variable
         if name is None and (sink is not None and kind != "transfer"):
             name = f"{owner}_task" if single else owner

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from noetl.core.language.dialects.v2025_11.template_names import Replacement, translate_template
-from noetl.core.language.source.node_reader import IDENTIFIER, text_of
+from noetl.core.language.source.node_reader import text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, scalar_node
 
 _METHODS = frozenset(["get", "keys", "values", "update"])
@@ -159,7 +159,7 @@ class NameTranslator:
             return name if name in self.variables.steps else None
         one = setters[0]
         dotted = len(path) > 1 and path[1] not in _METHODS
-        if dotted and len(setters) == 1 and one.by_name and one.step != self.step and IDENTIFIER.match(one.step):
+        if dotted and len(setters) == 1 and one.by_name and one.step != self.step and one.step.isidentifier():
             return one.step  # the step's name reads both the payload's fields and the envelope's
         return f"ctx.{name}"
 
@@ -179,7 +179,7 @@ _HTTP_FIELDS = {"body": "http.body", "status": "http.status", "headers": "http.h
 def _http_result(step: Mapping, name: str) -> str | None:
     """The name under which the http result of a step with one tool can be read."""
     tool = step.get("tool")
-    if not isinstance(tool, Mapping) or text_of(tool.get("kind")) != "http" or not IDENTIFIER.match(name):
+    if not isinstance(tool, Mapping) or text_of(tool.get("kind")) != "http" or not name.isidentifier():
         return None
     if tool.get("sink") is None:
         return name

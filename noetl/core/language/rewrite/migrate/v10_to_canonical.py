@@ -35,7 +35,7 @@ from noetl.core.language.rewrite.migrate.rewriting import (
 )
 from noetl.core.language.rewrite.migrate.token_args import TokenArgs
 from noetl.core.language.rewrite.spellings import add_scope, name_labelled_tasks
-from noetl.core.language.source.nodes import Mapping, Node
+from noetl.core.language.source.nodes import Mapping, Node, Sequence
 from noetl.core.language.syntax.tree import StepSyntax
 from noetl.core.model.tool import ToolSpec
 
@@ -93,7 +93,9 @@ class _V10Migration:
 
     def _rename_args(self, node: Node) -> None:
         if isinstance(node, Mapping) and "args" in node.entries:
-            key = node.entries["args"][0]
+            key, value = node.entries["args"]
+            if isinstance(value, Sequence):
+                return  # a parameter of the kind
             if "input" in node.entries:
                 self.rewriting.note(key, "both `args` and `input` are given; `input` is used, remove `args`")
             else:
