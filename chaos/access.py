@@ -20,25 +20,25 @@ from starlette.routing import Route
 from chaos.findings import Finding
 from noetl.runtime.clock import RealClock
 from noetl.secrets.keychain import InstalledCredentials
+from noetl.server.app_state import ServiceBackends, build_app_state
 from noetl.server.composition import Stores, build_orchestrator
 from noetl.server.http.access import ROLES, Caller, Role, Tokens
 from noetl.server.http.app import create_app
-from noetl.server.http.dependencies import AppState
 from noetl.server.http.middleware.fast_path import RawRoute
 from noetl.server.http.routes.operations import Operations
-from noetl.server.scheduling.schedules import Schedules
-from noetl.server.scheduling.webhooks import Webhooks
+from noetl.server.http.web_page import SECTIONS
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.storage.triggers.delivery_memory import MemoryDeliveryStore
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from noetl.tools.registry import specs
 
 # Routes without a role: health checks, pages, API description, sign-in, and webhooks, which are signed.
 OPEN = (
     "/healthz", "/readyz", "/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc", "/api/session",
-    "/api/webhooks/{name}", "/", "/executions", "/playbooks", "/operations", "/executions/{rest:path}",
-    "/playbooks/{rest:path}", "/operations/{rest:path}", "/assets/{name}",
+    "/api/webhooks/{name}", "/answer/{token}",  # they require a signature
+    "/", "/assets/{name}", *SECTIONS, *(f"{section}/{{rest:path}}" for section in SECTIONS),
 )  # fmt: skip
 REFUSED = (400, 401, 403, 404, 405, 421, 307, 308)
 
@@ -63,17 +63,8 @@ def create_test_app(tokens: Tokens, home: Path) -> FastAPI:
     """An application with in-memory stores, and credentials in `home`."""
     stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), _NoResults(), MemoryRunQueue())  # type: ignore[arg-type]
     orchestrator = build_orchestrator(stores, specs)
-    clock = RealClock()
-    triggers = MemoryTriggerStore()
-    credentials = InstalledCredentials(home, {})
-    parts = AppState(
-        orchestrator,
-        tokens,
-        specs,
-        credentials,
-        Schedules(triggers, orchestrator.catalog, clock),
-        Webhooks(triggers, orchestrator, credentials, clock),
-    )
+    backends = ServiceBackends(MemoryTriggerStore(), MemoryDeliveryStore(), InstalledCredentials(home, {}), RealClock())
+    parts = build_app_state(orchestrator, backends, tokens, home=home, allows_address=lambda address: False)
 
     async def readiness() -> list[str]:
         return []

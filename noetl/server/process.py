@@ -10,7 +10,6 @@ import asyncio
 import errno
 import gc
 import logging
-import os
 import signal
 import socket
 import threading
@@ -158,7 +157,9 @@ class Server:
     @asynccontextmanager
     async def _running(self, app: FastAPI) -> AsyncIterator[None]:
         from noetl.runtime.event_loop import freeze_gc
+        from noetl.runtime.network_policy import AddressPolicy
         from noetl.runtime.tasks import running
+        from noetl.server.app_state import ServiceBackends, build_app_state
         from noetl.server.http.routes.operations import Operations
         from noetl.server.lifecycle.decision_watch import MappedDecisionWatch
 
@@ -169,7 +170,13 @@ class Server:
             closing.callback(watch.close)
             orchestrator = await self._build_orchestrator(backends, watch)
             closing.push_async_callback(orchestrator.close, CLOSE_SECONDS)
-            self._state = self._build_state(orchestrator, backends)
+            services = ServiceBackends(
+                backends.triggers, backends.deliveries, backends.credentials, backends.clock(), backends.cluster
+            )
+            allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
+            self._state = build_app_state(
+                orchestrator, services, self.tokens, home=self.settings.home, allows_address=allows
+            )
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)
             await closing.enter_async_context(running(operations.sample_forever()))
@@ -180,57 +187,6 @@ class Server:
             freeze_gc()
             yield
         self._state = None
-
-    def _build_state(self, orchestrator: Orchestrator, backends: _Backends) -> AppState:
-        """Construct the services that routes use."""
-        from noetl.runtime.network_policy import AddressPolicy
-        from noetl.secrets.master_key import open_ring
-        from noetl.server.answer_links import AnswerLinks
-        from noetl.server.http.dependencies import AppState
-        from noetl.server.notifications.channels import Channels
-        from noetl.server.notifications.notifier import Notifier
-        from noetl.server.notifications.rules import Rules
-        from noetl.server.scheduling.backfills import Backfills
-        from noetl.server.scheduling.deliveries import Deliveries
-        from noetl.server.scheduling.kinds import KINDS
-        from noetl.server.scheduling.resources import TriggerResources
-        from noetl.server.scheduling.schedules import Schedules
-        from noetl.server.scheduling.trigger_service import Triggers
-        from noetl.server.scheduling.webhooks import Webhooks
-        from noetl.tools.registry import specs
-
-        clock = backends.clock()
-        triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
-        allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
-        links = AnswerLinks(partial(open_ring, self.settings.home, os.environ))
-        notifier = Notifier(
-            Rules(backends.triggers, clock),
-            backends.deliveries,
-            triggers,
-            orchestrator,
-            Channels(backends.credentials, allows),
-            clock,
-            backends.cluster,
-            links,
-        )
-        deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock, notifier)
-        schedules = Schedules(triggers, deliveries, clock)
-        webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
-        return AppState(
-            orchestrator=orchestrator,
-            tokens=self.tokens,
-            specs=specs,
-            credentials=backends.credentials,
-            schedules=schedules,
-            webhooks=webhooks,
-            triggers=triggers,
-            deliveries=deliveries,
-            resources=TriggerResources(deliveries, schedules, webhooks),
-            notifier=notifier,
-            answer_links=links,
-            backfills=Backfills(backends.triggers, orchestrator.catalog, clock),
-            version=__version__,
-        )
 
     def _begin_tracing(self, closing: AsyncExitStack) -> None:
         from noetl.observability import tracing
