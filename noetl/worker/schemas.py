@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from noetl.core.model.json_schema import (
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
+from noetl.core.model.reference import Reference
+from noetl.core.model.schemas.json_schema import (
     MAX_FAILURES,
     InvalidSchema,
     compile_schema,
@@ -20,8 +22,6 @@ from noetl.core.model.json_schema import (
     schema_digest,
     split_reference,
 )
-from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
-from noetl.core.model.reference import Reference
 from noetl.errors import NotFound, PayloadUnavailable
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.results import ResultStore

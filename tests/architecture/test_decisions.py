@@ -1,4 +1,4 @@
-"""Decisions have unique numbers, a status and a date, and are listed in the index."""
+"""Decisions are numbered without gaps and have a status and a date, and are listed in the index."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "decisions"
 PAGES = sorted(FOLDER.glob("[0-9]*.md"))
 
 
-def test_numbers_are_unique():
-    numbers = [page.name[:4] for page in PAGES]
-    assert len(numbers) == len(set(numbers))
+def test_numbers_have_no_gaps():
+    assert [int(page.name[:4]) for page in PAGES] == list(range(1, len(PAGES) + 1))
 
 
 def test_each_has_title_status_and_date():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from noetl.core.model.schema_compatibility import incompatibilities
+from noetl.core.model.schemas.compatibility import incompatibilities
 
 OLD = {
     "type": "object",

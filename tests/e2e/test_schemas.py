@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from noetl.core.model.json_schema import compile_schema
+from noetl.core.model.schemas.json_schema import compile_schema
 from noetl.data.row_stream import rows_of
 from noetl.errors import Conflict, NotFound, RequestRefused
 from noetl.runtime.clock import RealClock

@@ -7,8 +7,8 @@ from typing import Any
 
 from noetl.core.model.durations import instant_of, seconds
 from noetl.core.model.events import WaitStarted
-from noetl.core.model.json_schema import schema_problem
 from noetl.core.model.roles import ROLES
+from noetl.core.model.schemas.json_schema import schema_problem
 from noetl.core.pipeline.frame import Frame, Level, position_of
 from noetl.errors import TemplateError
 

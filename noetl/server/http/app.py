@@ -16,7 +16,6 @@ from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
-    backfills,
     bundles,
     credentials,
     diagnostic_docs,
@@ -27,18 +26,15 @@ from noetl.server.http.routes import (
     health,
     inbox,
     limits,
-    notifications,
     operations,
     playbooks,
     results,
-    schedules,
     schemas,
     session,
     task_logs,
-    triggers,
-    webhooks,
     worker_protocol,
 )
+from noetl.server.http.routes.scheduling import backfills, notifications, schedules, triggers, webhooks
 
 Readiness = Callable[[], Awaitable[list[str]]]
 

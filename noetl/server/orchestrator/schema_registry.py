@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from noetl.core.model.json_schema import schema_digest, schema_problem, split_reference
-from noetl.core.model.schema_compatibility import incompatibilities
+from noetl.core.model.schemas.compatibility import incompatibilities
+from noetl.core.model.schemas.json_schema import schema_digest, schema_problem, split_reference
 from noetl.errors import Conflict, NotFound, RequestRefused
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore

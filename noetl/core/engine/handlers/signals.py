@@ -18,9 +18,9 @@ import msgspec
 from noetl.core.engine.commands import Reply, SendSignal
 from noetl.core.engine.state import OpenWait, State
 from noetl.core.model.events import Event, SignalReceived, SignalRefused, WaitFinished, WaitStarted, instant
-from noetl.core.model.json_schema import InvalidSchema, problems_of
 from noetl.core.model.outcome import Outcome, error_info
 from noetl.core.model.playbook import WAIT, Block, Step, Task
+from noetl.core.model.schemas.json_schema import InvalidSchema, problems_of
 from noetl.core.templates.template import compile_value
 
 MAX_KEPT = 1_000  # signals that no wait has taken yet

@@ -9,7 +9,7 @@ from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.source.node_reader import describe_node
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of
 from noetl.core.language.syntax.tree import BodySyntax, TaskSyntax, ValidationSyntax
-from noetl.core.model.json_schema import compile_schema, failures_of, schema_problem
+from noetl.core.model.schemas.json_schema import compile_schema, failures_of, schema_problem
 from noetl.core.templates.template import is_template
 
 

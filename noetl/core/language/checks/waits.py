@@ -11,8 +11,8 @@ from noetl.core.language.source.node_reader import is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of
 from noetl.core.language.syntax.tree import Parameter, TaskSyntax
 from noetl.core.model.durations import instant_of, seconds
-from noetl.core.model.json_schema import schema_problem
 from noetl.core.model.roles import ROLES
+from noetl.core.model.schemas.json_schema import schema_problem
 from noetl.core.templates.template import compile_value
 
 _DURATION = "write a duration such as 90s, 15m, 48h or 2d"

@@ -13,7 +13,7 @@ from noetl.errors import RequestRefused
 from noetl.server.http.dependencies import App, Operator, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page
-from noetl.server.http.routes.webhooks import accepted_response
+from noetl.server.http.routes.scheduling.webhooks import accepted_response
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.deliveries import delivery_document
 

@@ -11,7 +11,7 @@ from noetl.errors import RequestRefused
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.response_models import json_response, page, page_of
-from noetl.server.http.routes.webhooks import accepted_response
+from noetl.server.http.routes.scheduling.webhooks import accepted_response
 from noetl.server.scheduling.deliveries import delivery_document
 from noetl.server.scheduling.kinds import KINDS
 from noetl.server.scheduling.resources import ADMIN_KINDS

@@ -1,0 +1,1 @@
+"""Routes of schedules, webhooks, other triggers, backfills and notifications."""
