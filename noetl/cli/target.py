@@ -151,12 +151,11 @@ def with_target(function: Any) -> Any:
     return with_server(store_option(function))
 
 
-def _set_key(context: click.Context, _: Any, value: str | None) -> None:
+def _set_key(_: click.Context, __: Any, value: str | None) -> None:
     if value:
         from noetl.transport.api_connection import IDEMPOTENCY_KEY
 
-        before = IDEMPOTENCY_KEY.set(value)
-        context.call_on_close(lambda: IDEMPOTENCY_KEY.reset(before))
+        IDEMPOTENCY_KEY.set(value)
 
 
 # For commands that change something.

@@ -98,8 +98,8 @@ SCHEMA = (
     CREATE INDEX IF NOT EXISTS noetl_executions_inbox ON noetl_executions(id) WHERE inbox > 0
     """,
     """
-    ALTER TABLE noetl_executions ADD COLUMN news bool NOT NULL DEFAULT false;
-    CREATE INDEX noetl_executions_news ON noetl_executions(id) WHERE news
+    ALTER TABLE noetl_executions ADD COLUMN IF NOT EXISTS news bool NOT NULL DEFAULT false;
+    CREATE INDEX IF NOT EXISTS noetl_executions_news ON noetl_executions(id) WHERE news
     """,
 )
 

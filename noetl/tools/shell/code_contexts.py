@@ -202,6 +202,18 @@ def _code_by_heredoc(command: str, at: int) -> Place | None:
     return None
 
 
+def _without_literal_documents(command: str) -> str:
+    """A command without the here-documents that no shell expands or evaluates: quoted ones of other programs."""
+    for found in _HEREDOC.finditer(command):
+        line_end = command.find("\n", found.end())
+        body_end = re.compile(rf"^\t*{re.escape(found[2])}$", re.MULTILINE).search(command, max(line_end, 0))
+        line = command[command.rfind("\n", 0, found.start()) + 1 : line_end]
+        is_quoted = found[1] or "\\" in found[0]
+        if body_end and line_end >= 0 and is_quoted and not (_SHELL.search(line) or _EVALUATORS.search(line)):
+            command = command[:line_end] + " " * (body_end.start() - line_end) + command[body_end.start() :]
+    return command
+
+
 def _through_variables(command: str, at: int) -> Place | None:
     """A place that reads a variable in which the value is stored."""
     stored = set(_stored(command, at))
@@ -214,7 +226,7 @@ def _through_variables(command: str, at: int) -> Place | None:
             break
         stored |= more
     bare = re.compile(rf"(?<![\w])(?:{'|'.join(sorted(stored))})(?!\w)")
-    for found in _ARITHMETIC.finditer(command):
+    for found in _ARITHMETIC.finditer(_without_literal_documents(command)):
         text = next((group for group in found.groups() if group is not None), "")
         if bare.search(text) or ("@" in stored and re.search(r"\$(?:\{)?[\d@*]", text)):
             return Place(_NUMBER, "an arithmetic expression, through a variable")
