@@ -59,7 +59,9 @@ def run(project: Path, *words: str, **environ: str) -> subprocess.CompletedProce
 
 
 def test_pytest_collects_test_files_and_has_the_fixture(project: Path):
-    ran = run(project, "pytest", "-q", "-p", "no:noetl", "-p", "noetl.testing.pytest_plugin", "-p", "no:cacheprovider", "-rA")
+    ran = run(
+        project, "pytest", "-q", "-p", "no:noetl", "-p", "noetl.testing.pytest_plugin", "-p", "no:cacheprovider", "-rA"
+    )
     assert ran.returncode == 1, ran.stdout
     assert "PASSED orders.test.yaml::adds up" in ran.stdout
     assert "FAILED orders.test.yaml::is wrong" in ran.stdout
