@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from contextvars import copy_context
 from importlib import import_module
 
 import click
@@ -115,8 +114,7 @@ def noetl() -> None:
 def run(arguments: Sequence[str], command: click.Command = noetl, name: str = "noetl") -> int:
     """Run one command line and return its exit code."""
     try:
-        # In a context of its own: the options of a command (`--key`) do not apply to the next one in this process.
-        code = copy_context().run(command.main, args=list(arguments), prog_name=name, standalone_mode=False)
+        code = command.main(args=list(arguments), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except Exception as problem:  # noqa: BLE001 - the last resort: every exception becomes one line of text

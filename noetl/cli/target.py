@@ -151,18 +151,24 @@ def with_target(function: Any) -> Any:
     return with_server(store_option(function))
 
 
-def _set_key(_: click.Context, __: Any, value: str | None) -> None:
-    if value:
+def key_option(function: Any) -> Any:
+    """Add `--key` to a command that changes something; it applies to the requests of this call only."""
+
+    @functools.wraps(function)
+    def command(*, key: str | None, **others: Any) -> Any:
         from noetl.transport.api_connection import IDEMPOTENCY_KEY
 
-        IDEMPOTENCY_KEY.set(value)
+        before = IDEMPOTENCY_KEY.set(key or None)
+        try:
+            return function(**others)
+        finally:
+            IDEMPOTENCY_KEY.reset(before)
+
+    return _key(command)
 
 
-# For commands that change something.
-key_option = click.option(
+_key = click.option(
     "--key",
     metavar="TEXT",
-    expose_value=False,
-    callback=_set_key,
     help="Idempotency key: a command that is repeated with the same key has its effect once.",
 )
