@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
+from math import ceil, floor
 from typing import Any
 
 import msgspec
@@ -141,8 +142,9 @@ def _histogram(starts: list[tuple[float, str]], where: ExecutionFilter, now: flo
     for at, status in starts:
         name = status if status in ("success", "failed") else "other"
         bars[min(BARS - 1, max(0, int((at - begin) / width)))][name] += 1
+    # Whole milliseconds that contain the bar: a range of the list must not exclude the executions of its bar.
     return [
-        {"at": round(1000 * (begin + n * width)), "until": round(1000 * (begin + (n + 1) * width)), **bar}
+        {"at": floor(1000 * (begin + n * width)), "until": ceil(1000 * (begin + (n + 1) * width)) + 1, **bar}
         for n, bar in enumerate(bars)
     ]
 
