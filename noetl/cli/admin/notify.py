@@ -1,4 +1,4 @@
-"""`noetl notify`: who is told of failures, lateness, waiting executions and broken triggers."""
+"""`noetl notify`: rules that send messages about failures, lateness, waiting executions and broken triggers."""
 
 from __future__ import annotations
 

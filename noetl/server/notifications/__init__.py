@@ -1,1 +1,1 @@
-"""Notifications: who is told of failures, lateness, waiting executions and broken triggers, and how."""
+"""Notifications: messages about failures, lateness, waiting executions and broken triggers."""

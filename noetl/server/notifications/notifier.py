@@ -75,7 +75,7 @@ class Notifier:
     # ── occurrences ─────────────────────────────────────────────────────────────────────
 
     async def put_rule(self, name: str, definition: Mapping[str, Any], by: str = "") -> Rule:
-        """Store a rule; from now on it is told of what happens on this server, on others within a second."""
+        """Store a rule; it applies at once on this server, and on others within a second."""
         rule = await self.rules.put(name, definition, by=by)
         if await self.is_active():
             self._orchestrator.actors.news.enabled = True

@@ -169,7 +169,7 @@ def _unique(budget: EvaluationBudget, value: Any, case_sensitive: bool = False, 
 def _mark(budget: EvaluationBudget, value: Any) -> Any:
     """Return a hashable form of data that is equal for equal data.
 
-    Only text has a hash value that nobody can choose: many numbers or lists of numbers with the same hash value would
+    Only the hash value of text cannot be chosen by an author: many numbers or lists of numbers with the same one would
     make each lookup as slow as a search. So large numbers, lists and mappings are marked by a text."""
     if isinstance(value, (list, tuple, Mapping)):
         return (_written(budget, value, 0),)
