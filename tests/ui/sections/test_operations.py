@@ -164,9 +164,9 @@ def test_a_webhook_is_added_and_deleted_and_its_secret_shown_once(opened: Opened
     assert tab.serious_violations() == []
     page.get_by_role("button", name="Close").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
-    expect(page.get_by_text(f"{cluster.url}/api/webhooks/tests-ticked")).to_be_visible()
+    expect(page.get_by_role("cell", name=f"{cluster.url}/api/webhooks/tests-ticked")).to_be_visible()
     page.reload()
-    expect(page.get_by_text(f"{cluster.url}/api/webhooks/tests-ticked")).to_be_visible()
+    expect(page.get_by_role("cell", name=f"{cluster.url}/api/webhooks/tests-ticked")).to_be_visible()
     assert secret not in page.content()
     page.get_by_role("button", name="Delete tests-ticked").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
