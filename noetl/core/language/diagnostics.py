@@ -182,7 +182,7 @@ _left_to_compare: ContextVar[list[int]] = ContextVar("noetl_left_to_compare")
 
 @contextmanager
 def bounded_hints() -> Iterator[None]:
-    """Bound the comparisons for hints: a text with thousands of unknown names compares each with thousands of others."""
+    """Bound the comparisons for hints: thousands of unknown names would be compared with thousands of others."""
     token = _left_to_compare.set([MAX_COMPARED])
     try:
         yield
