@@ -177,6 +177,10 @@ class Host(Protocol):
     def allows_address(self, address: str) -> bool:
         """Whether the network policy allows tools to reach this IP address."""
 
+    def address_check(self, *places: Any) -> Callable[[str], bool] | None:
+        """The check for the addresses of a connection to these hosts, URLs or DSNs; None if none is needed: there is
+        no network policy, or all places come from stored credentials, which administrators set."""
+
 
 class ToolCall(Struct, frozen=True, gc=False):
     """One call of a task's tool: its rendered input and its context.
