@@ -104,8 +104,8 @@ class Loop:
     """One collection in progress: that of a step, or that of an inner loop."""
 
     __slots__ = (
-        "_announced", "ahead", "answers", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
-        "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts",
+        "_announced", "ahead", "answers", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth",
+        "failed", "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts",
         "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail",
         "target", "window", "writes",
     )  # fmt: skip
