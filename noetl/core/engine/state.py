@@ -105,9 +105,9 @@ class Loop:
 
     __slots__ = (
         "_announced", "ahead", "answers", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth",
-        "failed", "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts",
-        "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail",
-        "target", "window", "writes",
+        "failed", "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order",
+        "out_of_order_parts", "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped",
+        "succeeded", "tail", "target", "window", "writes",
     )  # fmt: skip
 
     def __init__(
