@@ -335,7 +335,7 @@ def _with_input(step: Mapping) -> Mapping:
 
 def _with_sink_in_tool(step: Mapping) -> Mapping:
     """Move `sink`, `save` and `chunk` of a step or block to its tool, or to the last task of several."""
-    moved = {key: step.entries[key] for key in ("sink", "save", "chunk") if key in step.entries}
+    moved: Entries = {key: step.entries[key] for key in ("sink", "save", "chunk") if key in step.entries}
     key, tool = step.entries["tool"]
     *others, last = tool.items if isinstance(tool, Sequence) and tool.items else [tool]
     label = next(iter(last.entries)) if isinstance(last, Mapping) and is_labelled(last) else None
