@@ -40,6 +40,10 @@ class Source(Protocol):
 async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
     """Open the source of a transfer."""
     kind, fields = source.kind, source.fields
+    if source.plugin is not None:
+        from noetl.tools.transfer.sources.plugin_source import PluginSource
+
+        return PluginSource(call, source.plugin, fields, plan.size)
     if kind == "postgres":
         return await PostgresSource.open(call, fields)
     if kind == "duckdb":
