@@ -67,7 +67,11 @@ def test_parameters_of_mysql(text, params, bound, values):
 
 
 def test_statements_of_mysql_end_at_semicolons_outside_of_names_and_strings():
-    assert sql.split("SELECT 1; SELECT '\\';' # a;\n; SELECT `;`", "mysql") == ["SELECT 1", "SELECT '\\';' # a;", "SELECT `;`"]
+    assert sql.split("SELECT 1; SELECT '\\';' # a;\n; SELECT `;`", "mysql") == [
+        "SELECT 1",
+        "SELECT '\\';' # a;",
+        "SELECT `;`",
+    ]
 
 
 def test_placeholders_of_other_drivers_are_question_marks():
