@@ -14,7 +14,7 @@ is imported by every command that needs to know its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, TypeVar
 
@@ -72,10 +72,14 @@ __all__ = [
     "bind_sql",
     "error",
     "error_info",
+    "file_format",
     "jsonable",
     "ok",
     "per_loop",
+    "read_table",
+    "reference_in",
     "run_sql",
+    "table_encoder",
 ]
 
 T = TypeVar("T")
@@ -99,6 +103,34 @@ def bind_sql(statement: str, params: Any, dialect: Literal["mysql", "ansi"] = "a
 
     bound = bind(statement, params, dialect)
     return bound.text, bound.values
+
+
+def file_format(path: str, given: Any = None, default: str = "bytes") -> str:
+    """The format of a file (`parquet arrow csv json jsonl text bytes`): given, else by the ending of its name."""
+    from noetl.data.formats import format_of
+
+    return format_of(given=given, path=path, default=default)
+
+
+def read_table(path: str, format: str, *, rows_path: str | None = None, types: Any = None) -> AsyncGenerator[Any, None]:
+    """The rows of a local file (or of several: `*.csv`) as Arrow batches, with bounded memory."""
+    from noetl.tools.transfer.sources.file_source import file_batches
+
+    return file_batches(path, format, rows_path, types)
+
+
+def table_encoder(format: str, schema: Any) -> Any:
+    """Encodes Arrow batches as the bytes of a file: `write(batch)` and `close()` return bytes."""
+    from noetl.data.table_files import encoder
+
+    return encoder(format, schema)
+
+
+def reference_in(value: Any) -> Reference | None:
+    """The reference that a value is, as a playbook passes it on; None for other values."""
+    from noetl.data.content import reference_in as found
+
+    return found(value)
 
 
 async def run_sql(

@@ -514,3 +514,80 @@ def test_definitions_are_validated_and_replaced_as_a_whole(here):
             assert (await here.triggers.find("object/e")).KIND == "object"
 
     asyncio.run(scenario())
+
+
+# ── kinds of plug-ins ───────────────────────────────────────────────────────────────────
+
+
+def letters_kind(listen: Any) -> Any:
+    from noetl.server.scheduling.plugin_triggers import kind_of
+    from noetl.tool import Field, TriggerSpec
+
+    fields = {
+        "shelf": Field("string", "Where.", required=True),
+        "order": Field("string", "Which first.", choices=("old", "new"), default="new"),
+        "most": Field("integer", "How many."),
+    }
+    return kind_of(TriggerSpec(kind="letters", doc="Letters.", listen=listen, fields=fields))
+
+
+@pytest.fixture
+def letters(monkeypatch):
+    """Installs a kind of trigger as a plug-in would."""
+    from noetl.server.scheduling import plugin_triggers
+    from noetl.server.scheduling.kinds import KINDS
+    from noetl.server.scheduling.sources import manager
+
+    def install(listen: Any) -> None:
+        monkeypatch.setitem(KINDS, "letters", letters_kind(listen))
+        monkeypatch.setitem(manager.LISTENERS, "letters", plugin_triggers.listen)
+
+    return install
+
+
+def test_a_trigger_of_a_plug_in_starts_executions_and_shows_its_problems(letters, monkeypatch):
+    calls: list[Any] = []
+
+    async def listen(call: Any) -> None:
+        calls.append(call)
+        if len(calls) == 1:
+            raise ConnectionError("the shelf is locked")
+        await call.connected()
+        for number in (1, 2, 1):  # an id that arrives again is known
+            await call.deliver(f"letter-{number}", {"n": number}, {"shelf": call.fields["shelf"]})
+        await asyncio.Event().wait()
+
+    letters(listen)
+    here = Installation()
+
+    async def scenario() -> None:
+        async with here.server():
+            here.credentials.known["key"] = {"token": "t"}
+            await here.triggers.add("letters", {"path": "work", "shelf": "top", "credential": "key"})
+            payloads = await reached(here, 2)
+            assert sorted(payload["n"] for payload in payloads) == [1, 2]
+            assert calls[1].fields == {"shelf": "top", "order": "new", "most": None}
+            assert calls[1].credential == {"token": "t"}
+            listed = await here.deliveries.list(DeliveryFilter("letters", "work"))
+            assert [json.loads(each.data)["event"]["shelf"] for each in listed] == ["top", "top"]
+
+    monkeypatch.setattr("noetl.server.scheduling.sources.manager.RETRY_SECONDS", (0.01,))
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "needs shelf"),
+        ({"shelf": ""}, "needs shelf"),
+        ({"shelf": "a", "order": "any"}, "order is one of old, new"),
+        ({"shelf": "a", "most": "many"}, "most"),
+        ({"shelf": "a", "colour": "red"}, "has no field 'colour'"),
+    ],
+)
+def test_the_fields_of_a_trigger_of_a_plug_in_are_checked(fields, said):
+    from noetl.errors import RequestRefused
+    from noetl.server.scheduling.triggers import define
+
+    with pytest.raises(RequestRefused, match=said):
+        define(letters_kind(None), "a", {"path": "work", **fields}, now=0.0)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 name_argument = click.argument("name", metavar="[KIND/]NAME")
 # The option of `add` that chooses the kind of a trigger, with the field that it sets.
 KINDS = {"nats": "subject", "object": "url", "execution": "of"}
+# Fields that every trigger has.
+_COMMON = frozenset({
+    "kind", "name", "path", "version", "payload", "overlap", "concurrency", "paused", "labels", "created_at",
+    "created_by", "problem", "credential", "deliveries", "last_delivery",
+})  # fmt: skip
 
 
 @click.group()
@@ -32,6 +37,10 @@ def trigger() -> None:
 @click.option("--nats", metavar="SUBJECT", help="Start by messages of a subject; --stream for JetStream.")
 @click.option("--object", metavar="URL", help="Start by new objects of s3://bucket/prefix, gs://, az:// or a folder.")
 @click.option("--after", "execution", metavar="PATTERN", help="Start after executions of paths such as reports/*.")
+@click.option("--kind", "plugin", metavar="KIND", help="Start by a kind of a plug-in, such as kafka; see --field.")
+@click.option(
+    "--field", "fields", multiple=True, metavar="NAME=VALUE", help="Plug-ins: a field of the trigger, as YAML."
+)
 @click.option("--name", metavar="NAME", help="Name of the trigger; default: the path.")
 @click.option("--stream", metavar="NAME", help="NATS: stream of JetStream, whose messages are delivered at least once.")
 @click.option("--consumer", metavar="NAME", help="NATS: an existing durable consumer; default: one of its own.")
@@ -67,6 +76,8 @@ def add(
     sets: tuple[str, ...],
     labels: tuple[str, ...],
     new_only: bool | None,
+    plugin: str | None,
+    fields: tuple[str, ...],
     target: Target,
     as_json: bool,
     **options: Any,
@@ -80,17 +91,21 @@ def add(
       noetl trigger add files/load --object s3://bucket/in/ --glob '*.csv' --credential s3
       noetl trigger add files/load --object /var/in --set 'file={{ event.url }}'
       noetl trigger add reports/publish --after 'reports/*' --status success
+      noetl trigger add orders/import --kind kafka --field topic=orders --credential events
     """
     from noetl.cli.inputs import read_labels, read_payload, split_version
     from noetl.server.scheduling.triggers import name_after
 
     chosen = [kind for kind in KINDS if options[kind] is not None]
-    if len(chosen) != 1:
-        raise click.UsageError("give exactly one of --nats, --object and --after")
-    kind = chosen[0]
-    source = options[kind]
+    if len(chosen) + (plugin is not None) != 1:
+        raise click.UsageError("give exactly one of --nats, --object, --after and --kind")
     definition = {key: value for key, value in options.items() if key not in KINDS and value not in (None, ())}
-    definition |= {KINDS[kind]: source, "path": path}
+    if plugin is not None:
+        kind = plugin
+        definition |= read_payload(None, fields)
+    else:
+        kind = chosen[0]
+        definition[KINDS[kind]] = options[kind]
     definition["path"], version = split_version(path)
     if version and version.isdecimal():
         definition["version"] = int(version)
@@ -107,7 +122,7 @@ def add(
 
 
 @trigger.command("list")
-@click.option("--kind", type=click.Choice(["schedule", "webhook", *KINDS]), help="Only triggers of this kind.")
+@click.option("--kind", metavar="KIND", help="Only triggers of this kind: schedule, webhook, nats, object, ...")
 @with_server
 @json_options
 def list_(kind: str | None, target: Target, as_json: bool) -> None:
@@ -238,7 +253,10 @@ def _refuse_known(client: Client, kind: str, name: str) -> None:
 
 
 def _source(document: Mapping[str, Any]) -> str:
-    field = {"schedule": "cron", "webhook": "preset", **KINDS}[document["kind"]]
+    field = {"schedule": "cron", "webhook": "preset", **KINDS}.get(document["kind"])
+    if field is None:  # of a plug-in
+        own = {key: value for key, value in document.items() if key not in _COMMON and value not in (None, "")}
+        return ", ".join(f"{key} {value}" for key, value in own.items())
     return str(document[field])
 
 

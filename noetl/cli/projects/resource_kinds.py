@@ -85,13 +85,15 @@ def _register_trigger(kind: str, resource: str) -> None:
     resource_kind(ResourceKind(resource, fields, current, put, remove, lambda spec: str(spec["path"])))
 
 
-for _kind, _resource in (
-    ("webhook", "Webhook"),
-    ("nats", "NatsTrigger"),
-    ("object", "ObjectTrigger"),
-    ("execution", "ExecutionTrigger"),
-):
-    _register_trigger(_kind, _resource)
+def _register_triggers() -> None:
+    from noetl.server.scheduling.kinds import PLUGINS
+
+    _register_trigger("webhook", "Webhook")
+    for kind in ("nats", "object", "execution", *PLUGINS):
+        _register_trigger(kind, f"{kind.title().replace('_', '')}Trigger")
+
+
+_register_triggers()
 
 
 NOTIFICATION: dict[str, Any] = {

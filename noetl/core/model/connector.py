@@ -20,13 +20,15 @@ class ConnectorError(ValueError):
 class SourceCall(Struct, frozen=True):
     """What a source reads: its fields in the playbook, and the services of the worker.
 
-    `fields` has every field under its declared name. `batch_rows` is a good size of a batch."""
+    `fields` has every field under its declared name. `batch_rows` is a good size of a batch. `memo` is for what `read`
+    leaves to `finish`."""
 
     kind: str
     fields: dict[str, Any]
     host: Host
     timeout: Timeout = Timeout()
     batch_rows: int = 10_000
+    memo: dict[str, Any] = field(default_factory=dict)
 
 
 class SourceSpec(Struct, frozen=True, omit_defaults=True):
@@ -36,8 +38,9 @@ class SourceSpec(Struct, frozen=True, omit_defaults=True):
     wrap one generator in another: only the outer one would be closed). A batch is a list of rows (mappings), a
     `pyarrow.RecordBatch` or a `pyarrow.Table`. The generator is closed when the transfer ends, also when it fails or is
     cancelled, so `finally` and `async with` release what it has opened. A source that knows its columns yields an empty
-    Arrow batch if it has no rows. `count` returns the number of rows if it is known in advance. `explain` maps
-    exceptions of the driver to errors; other exceptions are reported as defects of the plug-in."""
+    Arrow batch if it has no rows. `finish` is called after all targets have committed: it acknowledges what was read,
+    so that every row is read at least once. `count` returns the number of rows if it is known in advance. `explain`
+    maps exceptions of the driver to errors; other exceptions are reported as defects of the plug-in."""
 
     kind: str
     doc: str
@@ -47,6 +50,7 @@ class SourceSpec(Struct, frozen=True, omit_defaults=True):
     requires: tuple[tuple[str, ...], ...] = ()  # as in `Members`
     required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     count: Callable[[SourceCall], Awaitable[int | None]] | None = None
+    finish: Callable[[SourceCall], Awaitable[None]] | None = None
     explain: Explain | None = None
     example: str = ""
 

@@ -19,8 +19,8 @@ from noetl.server.scheduling.triggers import Trigger, definition, trigger_docume
 from noetl.server.scheduling.webhooks import Webhook, Webhooks, webhook_document
 from noetl.storage.ports.deliveries import DeliveryFilter
 
-# Kinds whose definition uses credentials or addresses of the installation.
-ADMIN_KINDS = frozenset({"webhook", "nats", "object"})
+# Kinds whose definition uses neither credentials nor addresses of the installation.
+OPERATOR_KINDS = frozenset({"schedule", "execution"})
 
 
 class TriggerResources(Struct, eq=False):

@@ -84,9 +84,20 @@ class Transfer:
             if pg_copy.can_copy(self.plan, source, columns) and await self._copy_directly(source, columns):
                 return self.summary(done=True)
             await self._transfer_rows(source)
+            await self._finish(source)
         finally:
             await source.close()
         return self.summary(done=True)
+
+    async def _finish(self, source: Any) -> None:
+        """Acknowledge the rows at a source that wants to know."""
+        finish = getattr(source, "finish", None)
+        if finish is None:
+            return
+        try:
+            await finish()
+        except Exception as failure:
+            raise self._failed(failure, "the source (all rows are written)") from failure
 
     def summary(self, *, done: bool) -> dict[str, Any]:
         """Rows and chunks written so far."""

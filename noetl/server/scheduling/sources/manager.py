@@ -13,8 +13,10 @@ from noetl.errors import NoetlError, NotFound, StoreUnavailable
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.scheduling import plugin_triggers
 from noetl.server.scheduling.deliveries import Deliveries, ProblemReporter
 from noetl.server.scheduling.event_triggers import ExecutionTrigger, NatsTrigger, ObjectTrigger
+from noetl.server.scheduling.kinds import PLUGINS
 from noetl.server.scheduling.sources import nats, objects
 from noetl.server.scheduling.sources.executions import StatusListener, process_news
 from noetl.server.scheduling.triggers import Trigger
@@ -27,7 +29,11 @@ POLL_SECONDS = 1.0  # maximum delay until a new trigger or the end of an executi
 LEADER_ROLE, LEADER_SECONDS = "triggers", 10.0
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 CLEAN_SECONDS = 3600.0
-LISTENERS: dict[str, Any] = {NatsTrigger.KIND: nats.listen, ObjectTrigger.KIND: objects.listen}
+LISTENERS: dict[str, Any] = {
+    NatsTrigger.KIND: nats.listen,
+    ObjectTrigger.KIND: objects.listen,
+    **dict.fromkeys(PLUGINS, plugin_triggers.listen),
+}
 # Fields that change while a listener runs, and do not restart it.
 PROGRESS = frozenset({"problem", "cursor"})
 

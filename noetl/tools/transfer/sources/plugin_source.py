@@ -60,6 +60,15 @@ class PluginSource:
         except Exception as failure:
             raise self._explained(failure) from failure
 
+    async def finish(self) -> None:
+        """Acknowledge the rows, which all targets have committed."""
+        if self._spec.finish is None:
+            return
+        try:
+            await self._spec.finish(self._call)
+        except Exception as failure:
+            raise self._explained(failure) from failure
+
     async def close(self) -> None:
         """No resources to release: the generator has released its own."""
 

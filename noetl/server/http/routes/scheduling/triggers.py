@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, HTTPException, Path, Query
+from pydantic import StringConstraints
 from starlette.responses import Response
 
 from noetl.errors import RequestRefused
@@ -14,12 +15,13 @@ from noetl.server.http.response_models import json_response, page, page_of
 from noetl.server.http.routes.scheduling.webhooks import accepted_response
 from noetl.server.scheduling.deliveries import delivery_document
 from noetl.server.scheduling.kinds import KINDS
-from noetl.server.scheduling.resources import ADMIN_KINDS
+from noetl.server.scheduling.resources import OPERATOR_KINDS
 from noetl.storage.ports.deliveries import DeliveryFilter
 
 router = APIRouter(tags=["triggers"])
 
-Kind = Literal["schedule", "webhook", "nats", "object", "execution"]
+# `schedule`, `webhook`, `nats`, `object`, `execution`, or a kind of a plug-in; the service knows them.
+Kind = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,49}$")]
 Status = Literal["pending", "started", "skipped", "failed"]
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
 Id = Annotated[str, Path(pattern=r"^[0-9a-f]{10,40}$")]
@@ -58,8 +60,8 @@ async def trigger(state: App, _: Viewer, kind: Kind, name: Name) -> Response:
 async def put(
     state: App, caller: Operator, kind: Kind, name: Name, definition: Annotated[dict[str, Any], Body()]
 ) -> Response:
-    """The body has `path` and the fields of the kind. Webhooks, NATS and object triggers require the role admin. The
-    response contains `secret` if one was generated."""
+    """The body has `path` and the fields of the kind. Triggers other than `schedule` and `execution` require the role
+    admin. The response contains `secret` if one was generated."""
     _check_role(caller, kind)
     stored, secret = await state.resources.put(kind, name, definition, by=caller.name)
     document = await state.resources.document(stored)
@@ -128,5 +130,5 @@ async def _document(state: AppState, kind: str, name: str) -> Response:
 
 
 def _check_role(caller: Caller, kind: str) -> None:
-    if kind in ADMIN_KINDS and not caller.may("admin"):
+    if kind not in OPERATOR_KINDS and not caller.may("admin"):
         raise HTTPException(403, f"triggers of kind {kind} use credentials; the role admin is required")

@@ -1,0 +1,123 @@
+"""Settings of librdkafka from a credential; errors as error kinds; decoding of messages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from noetl.tool import BadAuth, ErrorInfo, Host, auth_fields, error_info
+
+PREFIXES = ("kafka_",)
+log = logging.getLogger("noetl.kafka")
+# Settings that would make the client read files or run programs of the worker.
+FORBIDDEN = ("plugin.library.paths", "ssl.key.location", "ssl.keystore.location", "ssl.engine.location")
+
+
+async def settings(auth: Any, host: Host, config: Any = None) -> dict[str, Any]:
+    """The settings of a client."""
+    return client_settings(await auth_fields(auth, host, prefixes=PREFIXES), config)
+
+
+def client_settings(fields: Mapping[str, Any], config: Any = None) -> dict[str, Any]:
+    """The settings of a client from the fields of a credential."""
+    servers = fields.get("servers") or fields.get("bootstrap_servers") or fields.get("brokers") or fields.get("dsn")
+    if isinstance(servers, list | tuple):
+        servers = ",".join(map(str, servers))
+    if not servers and fields.get("host"):
+        servers = f"{fields['host']}:{fields.get('port') or 9092}"
+    if not servers:
+        raise BadAuth("the credential of a Kafka cluster requires `servers` (host:port, ...)")
+    found: dict[str, Any] = {"bootstrap.servers": str(servers).removeprefix("kafka://").rstrip("/"), "logger": log}
+    tls, user = (
+        bool(fields.get("tls") or fields.get("ssl") or fields.get("ca")),
+        fields.get("user") or fields.get("username"),
+    )
+    if user:
+        found["security.protocol"] = "SASL_SSL" if tls else "SASL_PLAINTEXT"
+        found["sasl.mechanism"] = str(fields.get("mechanism") or "PLAIN")
+        found["sasl.username"], found["sasl.password"] = str(user), str(fields.get("password") or "")
+    elif tls:
+        found["security.protocol"] = "SSL"
+    if fields.get("ca"):
+        found["ssl.ca.pem" if "BEGIN" in str(fields["ca"]) else "ssl.ca.location"] = str(fields["ca"])
+    if fields.get("certificate") and fields.get("private_key"):
+        found["ssl.certificate.pem"], found["ssl.key.pem"] = str(fields["certificate"]), str(fields["private_key"])
+    for name, value in (config or {}).items():
+        if name in FORBIDDEN:
+            raise BadAuth(f"config: {name} cannot be set")
+        found[str(name)] = value
+    return found
+
+
+_KINDS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "auth",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "auth",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "auth",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "auth",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "auth",
+    KafkaError._AUTHENTICATION: "auth",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "not_found",
+    KafkaError._UNKNOWN_TOPIC: "not_found",
+    KafkaError._UNKNOWN_PARTITION: "not_found",
+    KafkaError.MSG_SIZE_TOO_LARGE: "client_error",
+    KafkaError._INVALID_ARG: "schema",
+    KafkaError.OFFSET_OUT_OF_RANGE: "client_error",
+    KafkaError._TIMED_OUT: "timeout",
+    KafkaError._MSG_TIMED_OUT: "timeout",
+    KafkaError._TIMED_OUT_QUEUE: "timeout",
+    KafkaError.REQUEST_TIMED_OUT: "timeout",
+    KafkaError._ALL_BROKERS_DOWN: "connection",
+    KafkaError._TRANSPORT: "connection",
+    KafkaError._RESOLVE: "connection",
+}
+
+
+def explain(failure: Exception) -> ErrorInfo | None:
+    """The error for an exception of the driver; None for other exceptions."""
+    if isinstance(failure, KafkaException) and failure.args and isinstance(failure.args[0], KafkaError):
+        problem = failure.args[0]
+        return error_info(_KINDS.get(problem.code(), "server_error"), f"kafka: {problem.str()}")
+    return None
+
+
+def encoded(value: Any) -> bytes | None:
+    """A key or value as bytes: text as it is, anything else as JSON."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+
+
+def decoded(data: bytes | None, format: str) -> Any:
+    """Bytes of a key or value."""
+    if data is None:
+        return None
+    if format == "bytes":
+        return base64.b64encode(data).decode()
+    text = data.decode(errors="replace")
+    if format == "json":
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def message_row(message: Any, format: str) -> dict[str, Any]:
+    """A message as data."""
+    kind, moment = message.timestamp()
+    return {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": moment if kind else None,
+        "key": decoded(message.key(), "text" if format == "json" else format),
+        "value": decoded(message.value(), format),
+        "headers": {name: decoded(value, "text") for name, value in message.headers() or ()},
+    }

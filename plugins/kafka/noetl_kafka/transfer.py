@@ -1,0 +1,143 @@
+"""Topics as source and target of transfers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from noetl.tool import ConnectorError, RowTarget, SourceCall, jsonable
+from noetl_kafka.connection import encoded, message_row, settings
+from noetl_kafka.reader import REQUEST_SECONDS, BadStart, TopicReader
+from noetl_kafka.task import send
+
+
+async def read(call: SourceCall) -> AsyncIterator[Any]:
+    """The messages as Arrow batches; the next offsets are kept for `finish`."""
+    import pyarrow as pa
+
+    fields = call.fields
+    values, format = fields.get("rows") == "value", str(fields.get("format") or "json")
+    schema = pa.schema([
+        ("topic", pa.string()), ("partition", pa.int64()), ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")), ("key", pa.string()),
+        pa.field("value", pa.string(), metadata={"noetl": "json"} if format == "json" else None),
+        pa.field("headers", pa.string(), metadata={"noetl": "json"}),
+    ])  # fmt: skip
+    options = await settings(fields["auth"], call.host, fields.get("config"))
+    try:
+        reader = TopicReader(options, fields, connect=call.timeout.connect)
+    except BadStart as wrong:
+        raise ConnectorError(str(wrong)) from None
+    try:
+        await reader.open()
+        count = 0
+        async with aclosing(reader.batches(call.batch_rows, limit=fields.get("limit"))) as batches:
+            async for batch in batches:
+                rows = [message_row(message, format) for message in batch]
+                count += len(rows)
+                yield [_object(row) for row in rows] if values else _table(rows, schema, format)
+        if not count and not values:
+            yield _table([], schema, format)
+        call.memo["offsets"] = dict(reader.offsets)
+    finally:
+        await reader.close()
+
+
+async def finish(call: SourceCall) -> None:
+    """Commit the offsets of the group, after the rows are committed by all targets."""
+    fields = call.fields
+    if not fields.get("group") or "offsets" not in call.memo:
+        return
+    reader = TopicReader(await settings(fields["auth"], call.host, fields.get("config")), fields)
+    try:
+        reader.offsets = call.memo["offsets"]
+        await reader.commit()
+    finally:
+        await reader.close()
+
+
+def _object(row: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(row["value"], dict):
+        place = f"{row['topic']}, partition {row['partition']}, offset {row['offset']}"
+        raise ConnectorError(f"the value of the message at {place} is not a JSON object; use `rows: message`")
+    return row["value"]
+
+
+def _table(rows: list[dict[str, Any]], schema: Any, format: str) -> Any:
+    import pyarrow as pa
+
+    for row in rows:
+        row["headers"] = json.dumps(row["headers"], ensure_ascii=False)
+        if format == "json" and row["value"] is not None:
+            row["value"] = json.dumps(row["value"], ensure_ascii=False)
+    return pa.RecordBatch.from_pylist(rows, schema)
+
+
+class TopicTarget(RowTarget):
+    """A topic; one transaction per transfer."""
+
+    _producer: Any = None
+    _begun = False
+
+    async def begin(self, schema: Any) -> None:
+        """Connect and begin the transaction."""
+        call = self.call
+        options = await settings(call.fields["auth"], call.host, call.fields.get("config"))
+        self._topic = str(call.fields["topic"])
+        missing = [name for name in call.key if name not in schema.names]
+        if missing:
+            raise ConnectorError(
+                f"{call.label}: the key {missing[0]!r} is not a column; columns: {', '.join(schema.names)}"
+            )
+        seconds = call.timeout.total or REQUEST_SECONDS
+        options |= {"enable.idempotence": True, "message.timeout.ms": int(seconds * 1000)}
+        self._transaction = call.fields.get("transaction") is not False
+        if self._transaction:
+            # The same in every attempt: a later attempt fences an earlier one that still runs.
+            options["transactional.id"] = f"noetl-{call.idempotency_key}-{self._topic}"
+        self._producer = Producer(options)
+        if self._transaction:
+            await asyncio.to_thread(self._producer.init_transactions, call.timeout.connect or REQUEST_SECONDS)
+            self._producer.begin_transaction()
+            self._begun = True
+
+    async def write(self, table: Any) -> None:
+        """Produce a chunk, and wait until it is stored."""
+        messages = [
+            {"value": encoded({name: jsonable(value) for name, value in row.items()}), "key": self._key(row)}
+            for row in table.to_pylist()
+        ]
+        await asyncio.to_thread(send, self._producer, self._topic, messages)
+
+    async def commit(self) -> None:
+        """Commit the transaction."""
+        if self._begun:
+            self._begun = False
+            await asyncio.to_thread(self._producer.commit_transaction, REQUEST_SECONDS)
+        self._producer = None
+
+    async def abort(self) -> None:
+        """Abort the transaction; without one, messages that were produced remain."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        producer.purge()
+        if self._begun:
+            self._begun = False
+            try:
+                await asyncio.to_thread(producer.abort_transaction, REQUEST_SECONDS)
+            except KafkaException as failure:
+                # The broker aborts it after its own time-out.
+                if failure.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._STATE, KafkaError._FENCED):
+                    raise
+
+    def _key(self, row: dict[str, Any]) -> bytes | None:
+        if not self.call.key:
+            return None
+        values = [jsonable(row[name]) for name in self.call.key]
+        return encoded(values[0] if len(values) == 1 else values)

@@ -1,0 +1,107 @@
+"""Kind `kafka` against librdkafka's mock cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from noetl.testing import run_tool
+
+
+@pytest.fixture
+def run(host):
+    def run(action, **given):
+        return run_tool("kafka", {"auth": "events", "action": action, **given}, host=host, timeout=60)
+
+    return run
+
+
+def test_messages_are_produced_and_consumed(run, cluster):
+    topic = cluster.new_topic()
+    messages = [
+        {"key": "a", "value": {"ü": [1, None]}, "headers": {"trace": "x"}, "partition": 2},
+        {"key": "a", "value": "plain text", "partition": 2},
+        {"value": None, "key": "a", "partition": 2},
+    ]
+    produced = run("produce", topic=topic, messages=messages)
+    assert produced.error is None
+    assert produced.data["messages"] == [{"partition": 2, "offset": offset} for offset in range(3)]
+    found = run("consume", topic=topic)
+    assert found.error is None
+    rows = found.data["messages"]
+    assert [row["value"] for row in rows] == [{"ü": [1, None]}, "plain text", None]
+    assert (rows[0]["key"], rows[0]["headers"], rows[0]["partition"]) == ("a", {"trace": "x"}, 2)
+    assert found.data["offsets"] == {topic: {"0": 0, "1": 0, "2": 3, "3": 0}}
+
+
+def test_one_message_and_bare_values(run, cluster):
+    topic = cluster.new_topic()
+    assert run("produce", topic=topic, value={"n": 1}, key=7).data["count"] == 1
+    assert run("produce", topic=topic, messages=[{"n": 2}, "three"]).data["count"] == 2
+    values = [row["value"] for row in run("consume", topic=topic).data["messages"]]
+    assert sorted(map(str, values)) == ["three", "{'n': 1}", "{'n': 2}"]
+
+
+def test_an_empty_topic_is_consumed_at_once(run, cluster):
+    found = run("consume", topic=cluster.new_topic())
+    assert (found.error, found.data["messages"]) == (None, [])
+
+
+def test_a_bound_is_kept_and_a_group_continues(run, cluster):
+    topic = cluster.new_topic()
+    cluster.produce(topic, *(str(number) for number in range(10)))
+    first = run("consume", topic=topic, group="g1", limit=4)
+    assert [row["value"] for row in first.data["messages"]] == [0, 1, 2, 3]
+    assert cluster.committed(topic, "g1") == {}  # not before the messages are processed
+    assert run("commit", group="g1", offsets=first.data["offsets"]).error is None
+    assert cluster.committed(topic, "g1")[0] == 4
+    rest = run("consume", topic=topic, group="g1", commit=True)
+    assert [row["value"] for row in rest.data["messages"]] == list(range(4, 10))
+    assert run("consume", topic=topic, group="g1").data["count"] == 0
+
+
+def test_reading_starts_where_the_task_says(run, cluster):
+    topic = cluster.new_topic()
+    cluster.produce(topic, *(str(number) for number in range(5)))
+    assert run("consume", topic=topic, start="latest").data["count"] == 0
+    later = run("consume", topic=topic, start={"0": 3})
+    assert [row["value"] for row in later.data["messages"]] == [3, 4]
+
+
+def test_messages_that_arrive_while_waiting(run, cluster):
+    import threading
+
+    topic = cluster.new_topic()
+    timer = threading.Timer(0.5, cluster.produce, (topic, "late"))
+    timer.start()
+    found = run("consume", topic=topic, wait=30, limit=1)
+    timer.join()
+    assert [row["value"] for row in found.data["messages"]] == ["late"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"action": "produce", "topic": "t"}, "schema", "`messages` or `value`"),
+        ({"action": "produce", "value": "x"}, "schema", "requires `topic`"),
+        ({"action": "consume"}, "schema", "requires `topic`"),
+        ({"action": "consume", "topic": "t", "commit": True}, "schema", "requires `group`"),
+        ({"action": "consume", "topic": "t", "start": "middle"}, "schema", "earliest, latest"),
+        ({"action": "commit", "group": "g", "offsets": {"t": 1}}, "schema", "partition"),
+        ({"action": "read", "topic": "t"}, "schema", "is not one of"),
+        ({"action": "consume", "topic": "t", "config": {"plugin.library.paths": "/x"}}, "schema", "cannot be set"),
+        ({"action": "consume", "topic": "t", "config": {"no.such.setting": 1}}, "schema", "no.such.setting"),
+        ({"action": "consume", "topic": "t", "auth": {"user": "x"}}, "schema", "`servers`"),
+        ({"action": "consume", "topic": "t", "auth": "nothing"}, "auth", "nothing"),
+    ],
+)
+def test_an_error_says_what_is_wrong(host, given, kind, said):
+    outcome = run_tool("kafka", {"auth": "events", **given}, host=host, timeout=30)
+    assert (outcome.error.kind, said in outcome.error.message) == (kind, True), outcome.error
+
+
+@pytest.mark.parametrize("action", ["produce", "consume"])
+def test_a_cluster_that_cannot_be_reached_is_retryable(action):
+    given = {"auth": {"servers": "127.0.0.1:1"}, "action": action, "topic": "t", "value": "x"}
+    outcome = run_tool("kafka", given, timeout=2)
+    assert outcome.error.kind in ("connection", "timeout")
+    assert outcome.error.retryable

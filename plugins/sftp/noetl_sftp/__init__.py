@@ -1,0 +1,106 @@
+"""Kind `sftp`, and files of SFTP servers as source and target of transfers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from noetl.tool import (
+    ErrorInfo,
+    Field,
+    Outcome,
+    RowTarget,
+    SourceCall,
+    SourceSpec,
+    TargetCall,
+    TargetSpec,
+    ToolCall,
+    ToolSpec,
+)
+
+ACTIONS = ("get", "put", "list", "stat", "exists", "delete", "move", "mkdir")
+FORMATS = ("parquet", "arrow", "csv", "json", "jsonl")
+AUTH = Field(
+    "any",
+    "The server: a credential with `host`, `port`, `user`, `password` or `private_key` (and `passphrase`), `host_key`; "
+    "a URL `sftp://...`; or a mapping.",
+    required=True,
+    aliases=("credential",),
+)
+
+SPEC = ToolSpec(
+    kind="sftp",
+    doc="Gets, puts, lists, moves and deletes files of an SFTP server. A file is written under a temporary name and "
+    "renamed when it is complete. Content is decoded by the ending of its name (JSON, text); large content is streamed "
+    "to `output.ref`.",
+    fields={
+        "action": Field("string", "What to do.", choices=ACTIONS, required=True),
+        "auth": AUTH,
+        "path": Field("string", "The path on the server; `list` and `delete` accept `*`, `?`, `[...]`.", required=True),
+        "to": Field("string", "The new path of `move`."),
+        "data": Field("any", "The content to put: text, or a value that is written as JSON."),
+        "file": Field("string", "A local file to put, or to get to.", files=True),
+        "ref": Field("any", "The reference of a stored result to put."),
+    },
+    required_by={"action": {"move": ("to",), "put": ("data|file|ref",)}},
+    spec_keys={
+        "timeout": "`connect` and `total` seconds.",
+        "inline_bytes": "Largest file returned in `output.data` (1 MiB); a larger one is streamed to `output.ref`.",
+    },
+    helpers={"sftp": {"path": None, "size": None, "modified": None}},
+    example="kind: sftp\nauth: partner\naction: list\npath: /outgoing/*.csv\n",
+)  # fmt: skip
+
+
+async def run(call: ToolCall) -> Outcome:
+    """Perform one action."""
+    from noetl_sftp import task
+
+    return await task.run(call)
+
+
+def _read(call: SourceCall) -> AsyncIterator[Any]:
+    from noetl_sftp import files
+
+    return files.read(call)
+
+
+def _open(call: TargetCall) -> RowTarget:
+    from noetl_sftp.files import FileTarget
+
+    return FileTarget(call)
+
+
+def _explain(failure: Exception) -> ErrorInfo | None:
+    from noetl_sftp.connection import explain
+
+    return explain(failure)
+
+
+_FILE = {
+    "auth": AUTH,
+    "format": Field("string", "The format; default: by the ending of the name.", choices=FORMATS),
+}
+SOURCE = SourceSpec(
+    kind="sftp",
+    doc="Files of an SFTP server: Parquet, Arrow, CSV, JSON or JSON lines; `*` matches several files of one format.",
+    read=_read,
+    explain=_explain,
+    fields={
+        **_FILE,
+        "path": Field("string", "The path on the server.", required=True),
+        "rows_path": Field("string", "The path of the rows in a JSON file."),
+    },
+    example="source: {kind: sftp, auth: partner, path: /outgoing/orders-*.csv}",
+)
+TARGET = TargetSpec(
+    kind="sftp",
+    doc="A file of an SFTP server, renamed to its name when the transfer has succeeded.",
+    open=_open,
+    explain=_explain,
+    fields={**_FILE, "path": Field("string", "The path on the server.")},
+    place="path",
+    modes=("replace",),
+    transactional=False,
+    example="targets:\n  - {kind: sftp, auth: partner, path: /incoming/orders.csv}",
+)

@@ -1,0 +1,90 @@
+"""Connections to SFTP servers; exceptions of the driver as error kinds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import asyncssh
+
+from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
+
+PREFIXES = ("sftp_", "ssh_")
+CONNECT_SECONDS = 15.0
+
+
+@asynccontextmanager
+async def connected(auth: Any, host: Host, timeout: Timeout) -> AsyncIterator[Any]:
+    """An SFTP session."""
+    options = _options(await auth_fields(auth, host, prefixes=PREFIXES))
+    limit = timeout.connect or CONNECT_SECONDS
+    connecting = asyncssh.connect(**options, connect_timeout=limit, login_timeout=limit)
+    async with connecting as connection, connection.start_sftp_client() as client:
+        yield client
+
+
+def _options(fields: Mapping[str, Any]) -> dict[str, Any]:
+    given = dict(fields)
+    if given.get("dsn"):
+        parts = urlsplit(str(given["dsn"]))
+        if parts.scheme not in ("sftp", "ssh"):
+            raise BadAuth("the URL of an SFTP server is sftp://user:password@host:port")
+        found = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
+        given |= {name: unquote(each) if isinstance(each, str) else each for name, each in found.items() if each}
+    if not given.get("host"):
+        raise BadAuth("the credential of an SFTP server requires `host`")
+    address = str(given["host"]), int(given.get("port") or 22)
+    options: dict[str, Any] = {
+        "host": address[0],
+        "port": address[1],
+        "username": str(given.get("user") or given.get("username") or ""),
+        "client_keys": None,  # neither keys of the user that runs the worker nor an agent
+        "agent_path": None,
+        "config": None,
+    }
+    if given.get("password") is not None:
+        options["password"] = str(given["password"])
+    if given.get("private_key"):
+        try:
+            key = asyncssh.import_private_key(str(given["private_key"]), given.get("passphrase"))
+        except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as wrong:
+            raise BadAuth(f"private_key of the credential cannot be read: {wrong}") from None
+        options["client_keys"] = [key]
+    return options | _host_keys(given, address)
+
+
+def _host_keys(given: Mapping[str, Any], address: tuple[str, int]) -> dict[str, Any]:
+    """How the server's key is verified: `host_key`, `known_hosts`, else the known hosts of the worker's user."""
+    if given.get("host_key"):
+        host, port = address
+        name = host if port == 22 else f"[{host}]:{port}"
+        return {"known_hosts": asyncssh.import_known_hosts(f"{name} {str(given['host_key']).strip()}\n")}
+    if given.get("known_hosts"):
+        return {"known_hosts": asyncssh.import_known_hosts(str(given["known_hosts"]))}
+    return {"known_hosts": None} if given.get("verify") is False else {}
+
+
+def explain(failure: Exception) -> ErrorInfo | None:
+    """The error for an exception of the driver; None for other exceptions."""
+    if isinstance(failure, asyncssh.SFTPNoSuchFile | asyncssh.SFTPNoSuchPath):
+        return error_info("not_found", f"sftp: {failure.reason}")
+    if isinstance(failure, asyncssh.SFTPPermissionDenied):
+        return error_info("storage.access", f"sftp: {failure.reason}")
+    if isinstance(failure, asyncssh.SFTPNoSpaceOnFilesystem | asyncssh.SFTPQuotaExceeded):
+        return error_info("storage.quota", f"sftp: {failure.reason}")
+    if isinstance(failure, asyncssh.SFTPConnectionLost | asyncssh.SFTPNoConnection):
+        return error_info("connection", f"sftp: {failure.reason}")
+    if isinstance(failure, asyncssh.SFTPError):
+        return error_info("server_error", f"sftp: {failure.reason}")
+    if isinstance(failure, asyncssh.HostKeyNotVerifiable):
+        text = "the key of the server is not known; put it into `host_key` of the credential (ssh-keyscan shows it)"
+        return error_info("auth", f"sftp: {text}")
+    if isinstance(failure, asyncssh.PermissionDenied):
+        return error_info("auth", f"sftp: {failure.reason}")
+    if isinstance(failure, asyncssh.Error):
+        return error_info("connection", f"sftp: {failure.reason}")
+    if isinstance(failure, OSError):
+        return error_info("connection", f"sftp: {failure.strerror or failure}")
+    return None

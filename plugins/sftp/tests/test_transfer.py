@@ -1,0 +1,81 @@
+"""Files of an SFTP server as source and target."""
+
+from __future__ import annotations
+
+import itertools
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from noetl.testing import SourceConformance, TargetConformance, run_tool
+
+numbers = itertools.count()
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.float64()), ("note", pa.string())])
+
+
+class TestParquetSource(SourceConformance):
+    @pytest.fixture
+    def place(self, server):
+        def store(rows):
+            name = f"source{next(numbers)}.parquet"
+            pq.write_table(pa.Table.from_pylist(rows, SCHEMA), server.folder / name)
+            return {"kind": "sftp", "auth": server.auth, "path": f"/{name}"}
+
+        return store
+
+    def test_a_batch_is_bounded(self):
+        pytest.skip("batches are those of the file's row groups, read by DuckDB")
+
+
+class TestParquetTarget(TargetConformance):
+    modes = ("replace",)
+
+    @pytest.fixture
+    def place(self, server):
+        return lambda: {"kind": "sftp", "auth": server.auth, "path": f"/out/t{next(numbers)}.parquet"}
+
+    @pytest.fixture
+    def read(self, server):
+        return lambda fields: pq.read_table(server.folder / fields["path"].lstrip("/")).to_pylist()
+
+
+def transfer(source, target, **others):
+    return run_tool("transfer", {"source": source, "targets": [target], **others})
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl", "json"])
+def test_text_formats_go_there_and_back(server, tmp_path, format):
+    rows = [{"id": 1, "name": "ü,\n"}, {"id": 2, "name": "b"}]
+    place = {"kind": "sftp", "auth": server.auth, "path": f"/x.{format}"}
+    assert transfer(rows, place).error is None
+    assert transfer(place, {"kind": "file", "path": str(tmp_path / "x.parquet")}).error is None
+    assert pq.read_table(tmp_path / "x.parquet").to_pylist() == rows
+
+
+def test_several_files_are_one_source(server, tmp_path):
+    (server.folder / "a-1.csv").write_text("id,v\n1,2\n")
+    (server.folder / "a-2.csv").write_text("id,v\n2,2.5\n")
+    place = {"kind": "sftp", "auth": server.auth, "path": "/a-*.csv"}
+    assert transfer(place, {"kind": "file", "path": str(tmp_path / "x.parquet")}).error is None
+    assert pq.read_table(tmp_path / "x.parquet").to_pylist() == [{"id": 1, "v": 2.0}, {"id": 2, "v": 2.5}]
+    missing = transfer({**place, "path": "/b-*.csv"}, {"kind": "file", "path": str(tmp_path / "y.csv")})
+    assert (missing.error.kind, "/b-*.csv" in missing.error.message) == ("not_found", True)
+
+
+def test_chunks_of_any_size_give_the_same_file(server):
+    rows = [{"id": n} for n in range(5)]
+    for size in (2, 5):
+        assert (
+            transfer(rows, {"kind": "sftp", "auth": server.auth, "path": f"/c{size}.csv"}, chunk={"size": size}).error
+            is None
+        )
+    assert (server.folder / "c2.csv").read_text() == (server.folder / "c5.csv").read_text()
+
+
+def test_a_failed_transfer_leaves_no_partial_file(server):
+    good = {"kind": "sftp", "auth": server.auth, "path": "/out/x.csv"}
+    bad = {"kind": "sftp", "auth": {**server.auth, "password": "wrong"}, "path": "/out/y.csv"}
+    outcome = run_tool("transfer", {"data": [{"id": 1}], "targets": [good, bad]})
+    assert outcome.error.kind == "auth"
+    assert list((server.folder / "out").iterdir()) == []
