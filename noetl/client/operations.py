@@ -115,6 +115,7 @@ class WebhookOptions(TypedDict, total=False):
 class BackfillOptions(TypedDict, total=False):
     """Options of `add_backfill`."""
 
+    timezone: str | None  # of days, weeks and months, and of times without an offset
     variable: str | None  # key of the workload that has the slot; default `slot`
     concurrency: int | None
     name: str | None
