@@ -67,7 +67,13 @@ def test_months_are_counted_from_the_start() -> None:
     ]  # fmt: skip
     assert found.slot(4)["end"] == "2026-06-01T00:00:00Z"  # the range ends before the slot
     leap = backfill("2024-02-29", "2029-01-01", "1 year", "America/New_York")
-    assert [each[:10] for each in starts(leap)] == ["2024-02-29", "2025-02-28", "2026-02-28", "2027-02-28", "2028-02-29"]
+    assert [each[:10] for each in starts(leap)] == [
+        "2024-02-29",
+        "2025-02-28",
+        "2026-02-28",
+        "2027-02-28",
+        "2028-02-29",
+    ]
     quarters = backfill("2026-01-01", "2027-01-01", "1 quarter", "Europe/Berlin")
     assert [each[5:] for each in starts(quarters)] == [
         "01-01T00:00:00+01:00", "04-01T00:00:00+02:00", "07-01T00:00:00+02:00", "10-01T00:00:00+02:00",

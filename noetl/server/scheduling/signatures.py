@@ -131,7 +131,7 @@ def hub_challenge(query: Mapping[str, str], tokens: Sequence[str], topic: str, *
     is confirmed only if it is wanted (`leaving`)."""
     mode, challenge = query.get("hub.mode"), query.get("hub.challenge", "")
     token, asked = query.get("hub.verify_token", ""), query.get("hub.topic", "")
-    known = any([hmac.compare_digest(each.encode(), token.encode()) for each in tokens])
+    known = any(hmac.compare_digest(each.encode(), token.encode()) for each in tokens)
     if not known and not (topic and asked == topic):
         return None
     if mode == "denied":

@@ -2,9 +2,9 @@
 
 `6h` and `15m` are fixed. Months, quarters and years are calendar units, and so are days and weeks if a time zone is
 given: a slot then begins at the same local time, whatever the change to summer time does to its length. Slots are
-counted from the start of the range: from 31 January on, slots of a month begin on 31 January, 28 February and 31 March. A
-local time that does not exist (the hour that summer time leaves out) is moved forward; of one that exists twice the first
-one counts.
+counted from the start of the range: from 31 January on, slots of a month begin on 31 January, 28 February and 31
+March. A local time that does not exist (the hour that summer time leaves out) is moved forward; of one that exists twice
+the first one counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Callable
-from datetime import MAXYEAR, UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, date, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 DAY = 86_400.0
-_LAST_DAY = datetime.max.toordinal() - 1
+_LAST_DAY = date.max.toordinal() - 1
 _STEP = re.compile(r"(?:(\d+)\s*([A-Za-z]+)|P(\d+)([YMWD]))")
 _MONTHS = {"mo": 1, "month": 1, "quarter": 3, "y": 12, "year": 12, "M": 1, "Y": 12}
 _DAYS = {"d": 1, "day": 1, "w": 7, "week": 7, "D": 1, "W": 7}
@@ -60,7 +60,9 @@ def read_step(every: Any, *, zoned: bool) -> Step:
     try:
         return Step(seconds(every) or 0.0)
     except ValueError:
-        raise ValueError(f"{every!r} is not the length of a slot: write 15m, 6h, 1d, 1 week, 1 month or 1 year") from None
+        raise ValueError(
+            f"{every!r} is not the length of a slot: write 15m, 6h, 1d, 1 week, 1 month or 1 year"
+        ) from None
 
 
 def read_instant(value: Any, timezone: str) -> float:
