@@ -3,8 +3,8 @@
 `6h` and `15m` are fixed. Months, quarters and years are calendar units, and so are days and weeks if a time zone is
 given: a slot then begins at the same local time, whatever the change to summer time does to its length. Slots are
 counted from the start of the range: from 31 January on, slots of a month begin on 31 January, 28 February and 31
-March. A local time that does not exist (the hour that summer time leaves out) is moved forward; of one that exists twice
-the first one counts.
+March. A local time that does not exist (the hour that summer time leaves out) is moved forward; of one that exists
+twice the first one counts.
 """
 
 from __future__ import annotations
