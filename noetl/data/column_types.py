@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from noetl.core.model.excerpt import excerpt
 from noetl.data import extended_dates as far_dates
 from noetl.data.arrow_tables import text_of
 from noetl.data.intervals import parse_interval
@@ -101,16 +102,16 @@ class DeclaredType(NamedTuple):
         try:
             return _CONVERT[self.name](value)
         except (ValueError, TypeError, OverflowError, InvalidOperation, binascii.Error):
-            raise WrongValue(f"{_shown(value)} is not a value of type {self.name}") from None
+            raise WrongValue(f"{excerpt(value)} is not a value of type {self.name}") from None
 
     def _items(self, value: Any) -> list[Any]:
         if isinstance(value, str):
             try:
                 value = msgspec.json.decode(value)
             except msgspec.DecodeError:
-                raise WrongValue(f"{_shown(value)} is not a JSON list") from None
+                raise WrongValue(f"{excerpt(value)} is not a JSON list") from None
         if not isinstance(value, list | tuple):
-            raise WrongValue(f"{_shown(value)} is not a list")
+            raise WrongValue(f"{excerpt(value)} is not a list")
         element = self._replace(is_array=False)
         return [element.value(item) for item in value]
 
@@ -137,11 +138,6 @@ def declared_type(name: str) -> DeclaredType | None:
         precision, scale = int(found[1]), int(found[2] or 0)
         return DeclaredType("decimal", precision, scale) if scale <= precision in range(1, MAX_PRECISION + 1) else None
     return DeclaredType(_NAMES[text]) if text in _NAMES else None
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _boolean(value: Any) -> bool:
@@ -184,12 +180,12 @@ def _fixed(value: Any, declared: DeclaredType) -> Decimal:
         if not number.is_finite():
             raise ValueError
     except (ValueError, InvalidOperation):
-        raise WrongValue(f"{_shown(value)} is not a decimal number") from None
+        raise WrongValue(f"{excerpt(value)} is not a decimal number") from None
     digits, exponent = number.as_tuple().digits, int(number.as_tuple().exponent)
     significant = "".join(map(str, digits)).rstrip("0") or "0"
     scale = max(0, -(exponent + len(digits) - len(significant)))
     if number and (scale > declared.scale or number.adjusted() + 1 > declared.precision - declared.scale):
-        raise WrongValue(f"{_shown(value)} does not fit decimal({declared.precision}, {declared.scale})")
+        raise WrongValue(f"{excerpt(value)} does not fit decimal({declared.precision}, {declared.scale})")
     return number
 
 

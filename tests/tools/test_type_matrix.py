@@ -177,7 +177,7 @@ def test_large_integers_of_json_stay_integers(tmp_path: Path, database: str) -> 
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        ("bigint", "5x", "'5x' is not a value of type bigint"),
+        ("bigint", "5x", '"5x" is not a value of type bigint'),
         ("bigint", 2**70, "is not a value of type bigint"),
         ("decimal(5, 2)", "1.239", "does not fit decimal(5, 2)"),
         ("decimal(5, 2)", 12345, "does not fit decimal(5, 2)"),

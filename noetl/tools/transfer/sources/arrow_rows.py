@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from noetl.core.model.excerpt import excerpt
 from noetl.data import arrow_tables as tables
 from noetl.data.column_types import CHOICES, DeclaredType, WrongValue, declared_type
 from noetl.data.duckdb_files import ROWS_KEYS
@@ -159,4 +160,4 @@ def json_value(value: Any, name: str, label: str) -> Any:
     try:
         return msgspec.json.decode(value)
     except msgspec.DecodeError:
-        raise BadInput(f"{label}: the column {name!r}: {value[:80]!r} is not JSON (declared in `types`)") from None
+        raise BadInput(f"{label}: the column {name!r}: {excerpt(value)} is not JSON (declared in `types`)") from None
