@@ -23,6 +23,11 @@ def read_payload(payload: str | None, sets: Sequence[str]) -> dict[str, Any]:
     return document
 
 
+def read_assignments(texts: Sequence[str], hint: str) -> dict[str, Any]:
+    """Assignments of the form a.b=VALUE, by dotted path."""
+    return {".".join(path): value for path, value in (_assignment(text, hint) for text in texts)}
+
+
 def read_labels(labels: Sequence[str]) -> dict[str, str]:
     """Labels of the form NAME=VALUE."""
     pairs = [each.partition("=") for each in labels]
@@ -98,12 +103,12 @@ def _yaml(text: bytes, name: str) -> Any:
     return data_of(source.root)
 
 
-def _assignment(text: str) -> tuple[tuple[str, ...], Any]:
+def _assignment(text: str, hint: str = "--set") -> tuple[tuple[str, ...], Any]:
     """`a.b=VALUE`: the path below workload, and the value parsed as YAML."""
     name, equals, value = text.partition("=")
     path = tuple(part.strip() for part in name.split("."))
     if not equals or not all(path):
-        raise click.BadParameter(f"{text!r} is not of the form a.b=VALUE", param_hint="--set")
+        raise click.BadParameter(f"{text!r} is not of the form a.b=VALUE", param_hint=hint)
     return path, _value(value)
 
 
