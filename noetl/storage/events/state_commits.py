@@ -28,7 +28,7 @@ SQLITE = """
     ) WITHOUT ROWID
 """
 POSTGRES = """
-    CREATE TABLE noetl_state(
+    CREATE TABLE IF NOT EXISTS noetl_state(
       path text COLLATE "C" NOT NULL,
       key text COLLATE "C" NOT NULL,
       version text NOT NULL,
