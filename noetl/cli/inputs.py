@@ -18,7 +18,9 @@ def read_payload(payload: str | None, sets: Sequence[str]) -> dict[str, Any]:
     """The payload: the document of `--payload`, overridden by each `--set`."""
     document = _document(payload) if payload is not None else {}
     for text in sets:
-        path, value = _assignment(text)
+        path, value = _assignment(text, "--set")
+        if len(path) > 1 and path[0] == "workload":  # paths are below workload: `workload.a` is the same as `a`
+            path = path[1:]
         document = put_path(document, path, value)
     return document
 
@@ -103,8 +105,8 @@ def _yaml(text: bytes, name: str) -> Any:
     return data_of(source.root)
 
 
-def _assignment(text: str, hint: str = "--set") -> tuple[tuple[str, ...], Any]:
-    """`a.b=VALUE`: the path below workload, and the value parsed as YAML."""
+def _assignment(text: str, hint: str) -> tuple[tuple[str, ...], Any]:
+    """`a.b=VALUE`: the path, and the value parsed as YAML."""
     name, equals, value = text.partition("=")
     path = tuple(part.strip() for part in name.split("."))
     if not equals or not all(path):
