@@ -89,6 +89,7 @@ def _register_triggers() -> None:
     from noetl.server.scheduling.kinds import PLUGINS
 
     _register_trigger("webhook", "Webhook")
+    _register_trigger("event", "CustomEventTrigger")
     for kind in ("nats", "object", "execution", *PLUGINS):
         _register_trigger(kind, f"{kind.title().replace('_', '')}Trigger")
 

@@ -20,7 +20,7 @@ from noetl.storage.ports.deliveries import DeliveryFilter
 
 router = APIRouter(tags=["triggers"])
 
-# `schedule`, `webhook`, `nats`, `object`, `execution`, or a kind of a plug-in; the service knows them.
+# `schedule`, `webhook`, `nats`, `object`, `execution`, `event`, or a kind of a plug-in; the service knows them.
 Kind = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,49}$")]
 Status = Literal["pending", "started", "skipped", "failed"]
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
@@ -60,7 +60,7 @@ async def trigger(state: App, _: Viewer, kind: Kind, name: Name) -> Response:
 async def put(
     state: App, caller: Operator, kind: Kind, name: Name, definition: Annotated[dict[str, Any], Body()]
 ) -> Response:
-    """The body has `path` and the fields of the kind. Triggers other than `schedule` and `execution` require the role
+    """The body has `path` and the fields of the kind. Triggers other than `schedule`, `execution` and `event` require the role
     admin. The response contains `secret` if one was generated."""
     _check_role(caller, kind)
     stored, secret = await state.resources.put(kind, name, definition, by=caller.name)
