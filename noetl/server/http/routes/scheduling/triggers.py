@@ -60,8 +60,8 @@ async def trigger(state: App, _: Viewer, kind: Kind, name: Name) -> Response:
 async def put(
     state: App, caller: Operator, kind: Kind, name: Name, definition: Annotated[dict[str, Any], Body()]
 ) -> Response:
-    """The body has `path` and the fields of the kind. Triggers other than `schedule`, `execution` and `event` require the role
-    admin. The response contains `secret` if one was generated."""
+    """The body has `path` and the fields of the kind. Triggers other than `schedule`, `execution` and `event` require
+    the role admin. The response contains `secret` if one was generated."""
     _check_role(caller, kind)
     stored, secret = await state.resources.put(kind, name, definition, by=caller.name)
     document = await state.resources.document(stored)
