@@ -64,6 +64,8 @@ class Settings(Struct, frozen=True):
     log_rotate_mb: int
     log_rotate_files: int
     traces: str
+    lineage: str
+    lineage_namespace: str
     retention: float | None
     deliveries_retention: float
     deliveries_max_pending: int
@@ -345,6 +347,14 @@ TABLE: tuple[Setting, ...] = (
         "off",
         "OpenTelemetry traces of servers and workers: `off`, `otlp` (to `OTEL_EXPORTER_OTLP_ENDPOINT`) or `console`",
     ),
+    Setting(
+        "lineage",
+        _text,
+        "off",
+        "where servers send OpenLineage events: `off`, `file:///path`, `http(s)://host` (path `/api/v1/lineage`) or "
+        "`nats://host:4222/subject`",
+    ),
+    Setting("lineage.namespace", _text, "noetl", "namespace of jobs in OpenLineage events"),
     Setting(
         "retention",
         _duration,

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from noetl.server.http.dependencies import AppState
     from noetl.server.lifecycle.decision_watch import DecisionWatch
     from noetl.server.lifecycle.membership import HeartbeatMonitor
+    from noetl.server.lineage.emitter import LineageEmitter
     from noetl.server.orchestrator.service import Orchestrator
     from noetl.storage.cluster.postgres import PostgresCluster
     from noetl.storage.ports.deliveries import DeliveryStore
+    from noetl.storage.ports.events import EventStore
     from noetl.storage.ports.secrets import Keychain
     from noetl.storage.ports.triggers import TriggerStore
     from noetl.storage.sqlite.process_locks import ProcessLocks
@@ -317,7 +319,9 @@ class Server:
             listener=state.notifier,
             reporter=state.notifier,
         )
+        emitter = self._lineage_emitter(stores.events)
         periodic = running(
+            *((emitter.run(),) if emitter is not None else ()),
             watch_external_changes(orchestrator, owned),
             retention,
             run_schedules(scheduler),
@@ -329,6 +333,16 @@ class Server:
         await closing.enter_async_context(periodic)
         if resumed:
             log.info("took over %d unfinished executions", len(resumed))
+
+    def _lineage_emitter(self, store: EventStore) -> LineageEmitter | None:
+        from noetl.observability import lineage
+
+        lineage.NAMESPACE = self.settings.lineage_namespace
+        if self.settings.lineage == "off":
+            return None
+        from noetl.server.lineage.emitter import LineageEmitter, open_sender
+
+        return LineageEmitter(store, open_sender(self.settings.lineage), lineage.NAMESPACE)
 
     async def _give_up_poisoned(self, orchestrator: Orchestrator, locks: ProcessLocks | None) -> None:
         """Fail the executions that ended a server, before anything of them is decided again."""

@@ -20,6 +20,8 @@ from noetl.core.model.tool import Timeout, ToolCall, ToolFunction
 from noetl.core.pipeline.backoff import delay_before_next, is_retried, with_retry_after
 from noetl.errors import NoetlError, RequestRefused
 from noetl.runtime.clock import Clock
+from noetl.tools.lineage import KINDS as LINEAGE_KINDS
+from noetl.tools.lineage import with_lineage
 
 MAX_RETRIES = 100
 GRACE = 0.1  # seconds that a tool has to report its own timeout
@@ -74,6 +76,11 @@ def _seconds(value: Any, what: str) -> float | None:
 
 async def call_tool(run: ToolFunction, call: ToolCall, clock: Clock) -> Outcome:
     """Call the tool, with the retries of `spec.retry`."""
+    outcome = await _with_retries(run, call, clock)
+    return await with_lineage(call, outcome) if call.kind in LINEAGE_KINDS else outcome
+
+
+async def _with_retries(run: ToolFunction, call: ToolCall, clock: Clock) -> Outcome:
     retry = call.spec.get("retry")
     if retry is None or not isinstance(retry, Mapping):
         return await _once(run, call)

@@ -17,7 +17,7 @@ from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueR
 from noetl.core.engine.outstanding import next_due, outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import PlaybookProcessed
-from noetl.observability import metrics, tracing
+from noetl.observability import lineage, metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.enqueuer import Enqueuer
@@ -156,6 +156,8 @@ class EffectHandler:
         log.log(level, "execution %s of %s ended: %s %s", *fields, extra={"execution_id": execution.id})
         if tracing.ACTIVE is not None:
             execution.trace(tracing.ACTIVE)
+        if lineage.ENDED is not None:
+            lineage.ENDED(execution.id)
         self._end(execution.id)
         execution.state = None  # no further decision; a later read folds the log
 

@@ -69,6 +69,7 @@ class Transfer:
         self.states = [_TargetState(open_target(call, target, peers)) for target in plan.targets]
         self.rows = 0
         self.chunks = 0
+        self.columns: list[tuple[str, str]] = []  # name and Arrow type, for the lineage
 
     async def run(self) -> dict[str, Any]:
         """Copy all rows and return the summary; TransferFailed on failure."""
@@ -158,6 +159,8 @@ class Transfer:
                     if not self.chunks:
                         await self._write_concurrently(None, static)
                     return
+                if not self.chunks:
+                    self.columns = [(field.name, str(field.type)) for field in chunk.table.schema]
                 await self._write_concurrently(chunk, static if not self.chunks else [])
                 self.rows += chunk.size
                 self.chunks += 1

@@ -30,7 +30,8 @@ async def run(call: ToolCall) -> Outcome:
     try:
         async with asyncio.timeout(call.timeout.total):
             transfer = Transfer(call, read_plan(call), explain)
-            return ok(await transfer.run())
+            summary = await transfer.run()
+            return ok(summary, meta={"columns": transfer.columns} if transfer.columns else {})
     except TransferFailed as failure:
         info = failure.info
         message = info.message if info.message.startswith(failure.where) else f"{failure.where}: {info.message}"
@@ -39,8 +40,8 @@ async def run(call: ToolCall) -> Outcome:
     except BadInput as wrong:
         return error("schema", str(wrong))
     except TimeoutError:
-        summary = transfer.summary(done=False) if transfer else None
-        return error("timeout", f"the transfer was stopped after {call.timeout.total:g} s (spec.timeout)", data=summary)
+        written = transfer.summary(done=False) if transfer else None
+        return error("timeout", f"the transfer was stopped after {call.timeout.total:g} s (spec.timeout)", data=written)
 
 
 def explain(failure: Exception) -> ErrorInfo | None:

@@ -1,0 +1,1 @@
+"""Lineage of data: OpenLineage events of executions, and the graph of datasets and tasks."""

@@ -1,0 +1,174 @@
+"""Sends the OpenLineage events of ended executions to a file, an HTTP endpoint or NATS.
+
+Events are sent after the execution has ended and never delay it. An endpoint that cannot be reached is tried again for
+some time; then the events of the execution are dropped, with a message in the log. `GET /api/executions/{id}/lineage`
+has them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from noetl.errors import NoetlError, RequestRefused
+from noetl.observability import lineage
+from noetl.server.lineage.open_lineage import execution_events
+from noetl.storage.ports.events import EventStore
+
+log = logging.getLogger("noetl.lineage")
+
+MAX_WAITING = 10_000  # executions
+PAUSES = (1.0, 5.0, 30.0)
+HTTP_PATH = "/api/v1/lineage"  # of Marquez, if the address has no path
+SUBJECT = "openlineage.events"
+SEND_SECONDS = 30.0
+
+
+class Sender(Protocol):
+    """Sends events; any exception means that they have to be sent again."""
+
+    async def send(self, events: list[dict[str, Any]]) -> None:
+        """Send the events of one execution, in order."""
+
+    async def close(self) -> None:
+        """Release the connection."""
+
+
+def open_sender(address: str) -> Sender:
+    """The sender of an address; RequestRefused if it is none."""
+    scheme, _, rest = address.partition("://")
+    if scheme in ("http", "https"):
+        return HttpSender(address)
+    if scheme == "nats":
+        return NatsSender(address)
+    if scheme == "file" or (not rest and address.startswith("/")):
+        return FileSender(unquote(rest) if rest else address)
+    raise RequestRefused(f"lineage: {address!r} is not off, a file:// path, an http(s):// or a nats:// address")
+
+
+class FileSender:
+    """Appends one JSON document per line."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    async def send(self, events: list[dict[str, Any]]) -> None:
+        """Append the events in one write."""
+        text = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+
+        def append() -> None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(text)
+
+        await asyncio.to_thread(append)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class HttpSender:
+    """Posts each event."""
+
+    def __init__(self, address: str) -> None:
+        self._url = address if urlsplit(address).path.strip("/") else address.rstrip("/") + HTTP_PATH
+        self._session: Any = None
+
+    async def send(self, events: list[dict[str, Any]]) -> None:
+        """Post the events; a status other than 2xx is an exception."""
+        import aiohttp
+
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SEND_SECONDS))
+        headers = {"Content-Type": "application/json"}
+        for event in events:
+            async with self._session.post(self._url, data=msgspec.json.encode(event), headers=headers) as response:
+                if response.status >= 300:
+                    raise OSError(f"{self._url} answered {response.status} {response.reason}")
+
+    async def close(self) -> None:
+        """Close the session."""
+        if self._session is not None:
+            await self._session.close()
+
+
+class NatsSender:
+    """Publishes each event on a subject: the path of the address."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self._subject = parts.path.strip("/").replace("/", ".") or SUBJECT
+        self._url = f"nats://{parts.netloc}"
+        self._client: Any = None
+
+    async def send(self, events: list[dict[str, Any]]) -> None:
+        """Publish the events and wait until the server has them."""
+        from noetl.connections.nats import connect
+
+        if self._client is None or self._client.is_closed:
+            self._client = await connect({"url": self._url})
+        for event in events:
+            await self._client.publish(self._subject, msgspec.json.encode(event))
+        await self._client.flush(timeout=int(SEND_SECONDS))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None and not self._client.is_closed:
+            await self._client.close()
+
+
+class LineageEmitter:
+    """Sends the events of executions that this server has ended."""
+
+    def __init__(self, store: EventStore, sender: Sender, namespace: str, pauses: tuple[float, ...] = PAUSES) -> None:
+        self._store = store
+        self._sender = sender
+        self._namespace = namespace
+        self._pauses = pauses
+        self._waiting: asyncio.Queue[str] = asyncio.Queue(MAX_WAITING)
+
+    async def run(self) -> None:
+        """Send until cancelled; what waits then is sent once more."""
+        lineage.ENDED = self.ended
+        try:
+            while True:
+                await self._emit(await self._waiting.get())
+        finally:
+            lineage.ENDED = None
+            while not self._waiting.empty():
+                await self._emit(self._waiting.get_nowait(), pauses=())
+            await self._sender.close()
+
+    def ended(self, execution_id: str) -> None:
+        """Send the events of an execution later."""
+        try:
+            self._waiting.put_nowait(execution_id)
+        except asyncio.QueueFull:
+            log.warning("lineage of execution %s is not sent: %d executions wait", execution_id, MAX_WAITING)
+
+    async def _emit(self, execution_id: str, pauses: tuple[float, ...] | None = None) -> None:
+        try:
+            summary = await self._store.summary(execution_id)
+            events = [] if summary is None else await self._events(execution_id, summary)
+        except NoetlError as problem:
+            log.warning("lineage of execution %s cannot be read: %s", execution_id, problem)
+            return
+        if not events:
+            return
+        for pause in (*(self._pauses if pauses is None else pauses), None):
+            try:
+                await self._sender.send(events)
+                return
+            except Exception as problem:  # noqa: BLE001 - whatever a client raises: the events are sent again
+                if pause is None:
+                    log.warning("lineage of execution %s is not sent: %s", execution_id, problem)
+                    return
+            await asyncio.sleep(pause)
+
+    async def _events(self, execution_id: str, summary: Any) -> list[dict[str, Any]]:
+        return execution_events(summary, await self._store.read(execution_id), self._namespace)

@@ -1,0 +1,87 @@
+"""The graph of datasets and tasks, from the logs of recent executions.
+
+For every playbook the newest executions are read, up to a bound. A task is one node, however often it ran; the datasets
+of a task are those of its newest execution.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.model.events import TaskDone, instant
+from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
+
+MAX_EXECUTIONS = 200  # whose logs are read for one graph
+PER_PLAYBOOK = 5
+MAX_EVENTS = 5000  # of one log
+SCANNED = 2000  # summaries, newest first
+
+
+async def graph(store: EventStore, path: str | None = None) -> dict[str, Any]:
+    """Nodes and edges of one playbook, or of all."""
+    found = _Graph()
+    chosen = await _recent(store, path)
+    for summary in chosen:
+        await found.add(store, summary)
+    return {"path": path, "executions": len(chosen), **found.document()}
+
+
+async def _recent(store: EventStore, path: str | None) -> list[ExecutionSummary]:
+    counts: dict[str, int] = {}
+    chosen = []
+    for each in await store.executions(ExecutionFilter(path=path, limit=SCANNED)):
+        if counts.get(each.path, 0) < PER_PLAYBOOK:
+            counts[each.path] = counts.get(each.path, 0) + 1
+            chosen.append(each)
+            if len(chosen) == MAX_EXECUTIONS:
+                break
+    return chosen
+
+
+class _Graph:
+    def __init__(self) -> None:
+        self._tasks: dict[str, dict[str, Any]] = {}
+        self._datasets: dict[str, dict[str, Any]] = {}
+        self._edges: dict[tuple[str, str], dict[str, Any]] = {}
+
+    async def add(self, store: EventStore, summary: ExecutionSummary) -> None:
+        """Add the tasks of an execution; executions are added newest first."""
+        newer = set(self._tasks)
+        for each in await store.read(summary.execution_id, 0, MAX_EVENTS):
+            done = each.body
+            if not isinstance(done, TaskDone) or "lineage" not in done.outcome.meta:
+                continue
+            task = f"{summary.path}.{done.step}.{done.task}"
+            if task in newer:
+                continue
+            self._tasks[task] = {
+                "id": task,
+                "path": summary.path,
+                "step": done.step,
+                "task": done.task,
+                "kind": done.kind,
+                "status": done.outcome.status,
+                "execution_id": summary.execution_id,
+                "at": instant(each.at),
+            }
+            lineage = done.outcome.meta["lineage"]
+            for dataset in lineage.get("inputs", ()):
+                self._edges[self._dataset(dataset), task] = {}
+            for dataset in lineage.get("outputs", ()):
+                rows = {} if dataset.get("rows") is None else {"rows": dataset["rows"]}
+                self._edges[task, self._dataset(dataset)] = rows
+
+    def document(self) -> dict[str, Any]:
+        """The graph as JSON data."""
+        return {
+            "tasks": sorted(self._tasks.values(), key=lambda each: str(each["id"])),
+            "datasets": sorted(self._datasets.values(), key=lambda each: str(each["id"])),
+            "edges": [{"from": start, "to": end, **facts} for (start, end), facts in self._edges.items()],
+        }
+
+    def _dataset(self, given: dict[str, Any]) -> str:
+        id = f"{given['namespace']}/{given['name']}"
+        known = self._datasets.setdefault(id, {"id": id, "namespace": given["namespace"], "name": given["name"]})
+        if given.get("fields"):
+            known.setdefault("fields", given["fields"])
+        return id

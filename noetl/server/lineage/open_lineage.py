@@ -1,0 +1,137 @@
+"""OpenLineage events of an execution, from its log.
+
+Every task with datasets is a run of the job `PLAYBOOK.STEP.TASK`, whose parent is the run of the playbook. Ids of runs
+are derived from those of the log, so the same execution always gives the same events.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from noetl import __version__
+from noetl.core.model.events import Recorded, TaskDone, instant
+from noetl.storage.ports.events import ExecutionSummary
+
+PRODUCER = "https://noetl.io"
+SPEC = "https://openlineage.io/spec"
+EVENT_SCHEMA = f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"
+_IDS = uuid.uuid5(uuid.NAMESPACE_URL, PRODUCER)
+_ENDS = {"success": "COMPLETE", "failed": "FAIL", "cancelled": "ABORT"}
+
+
+def execution_events(summary: ExecutionSummary, log: Iterable[Recorded], namespace: str) -> list[dict[str, Any]]:
+    """The events of an ended execution; empty if no task has datasets."""
+    tasks = [each for each in log if isinstance(each.body, TaskDone) and "lineage" in each.body.outcome.meta]
+    if not tasks:
+        return []
+    parent = _parent(summary, namespace)
+    job = {"namespace": namespace, "name": summary.path, "facets": {"jobType": _job_type("PLAYBOOK")}}
+    run = {"runId": run_id(summary.execution_id), "facets": {"processing_engine": _engine()}}
+    events = [_event("START", summary.started_at, run, job)]
+    for each in tasks:
+        events += _task_events(each, summary, namespace, parent)
+    if summary.status in _ENDS:
+        facets = dict(run["facets"])  # type: ignore[arg-type]
+        if summary.error:
+            facets["errorMessage"] = _error(summary.error)
+        ended = summary.ended_at if summary.ended_at is not None else summary.started_at
+        events.append(_event(_ENDS[summary.status], ended, {**run, "facets": facets}, job))
+    return events
+
+
+def run_id(*parts: str) -> str:
+    """The id of a run: a UUID derived from ids of the log."""
+    return str(uuid.uuid5(_IDS, "/".join(parts)))
+
+
+def _task_events(
+    recorded: Recorded, summary: ExecutionSummary, namespace: str, parent: dict[str, Any]
+) -> list[dict[str, Any]]:
+    done = recorded.body
+    assert isinstance(done, TaskDone)
+    lineage, meta = done.outcome.meta["lineage"], done.outcome.meta
+    place = [summary.execution_id, done.step_run_id, done.task, str(done.visit), str(done.attempt)]
+    place += ["/".join(map(str, done.path))] if done.path else []
+    facets: dict[str, Any] = {"parent": parent, "processing_engine": _engine()}
+    run = {"runId": run_id(*place), "facets": facets}
+    job = {
+        "namespace": namespace,
+        "name": f"{summary.path}.{done.step}.{done.task}",
+        "facets": {"jobType": _job_type("TASK")},
+    }
+    inputs = [_dataset(each) for each in lineage.get("inputs", ())]
+    outputs = [_output(each) for each in lineage.get("outputs", ())]
+    began = recorded.at - (meta.get("duration_ms") or 0) / 1000
+    failed = done.outcome.error
+    last = {**run, "facets": {**facets, "errorMessage": _error(failed.message)}} if failed else run
+    return [
+        _event("START", began, run, job, inputs, outputs),
+        _event("FAIL" if failed else "COMPLETE", recorded.at, last, job, inputs, outputs),
+    ]
+
+
+def _event(
+    type: str,
+    at: float,
+    run: dict[str, Any],
+    job: dict[str, Any],
+    inputs: list[dict[str, Any]] | None = None,
+    outputs: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    return {
+        "eventType": type,
+        "eventTime": instant(at),
+        "run": run,
+        "job": job,
+        "inputs": inputs or [],
+        "outputs": outputs or [],
+        "producer": PRODUCER,
+        "schemaURL": EVENT_SCHEMA,
+    }
+
+
+def _dataset(given: dict[str, Any]) -> dict[str, Any]:
+    facets = {}
+    if given.get("fields"):
+        facets["schema"] = {
+            **_facet("1-1-1/SchemaDatasetFacet.json#/$defs/SchemaDatasetFacet"),
+            "fields": given["fields"],
+        }
+    return {"namespace": given["namespace"], "name": given["name"], "facets": facets}
+
+
+def _output(given: dict[str, Any]) -> dict[str, Any]:
+    facets = {}
+    if isinstance(given.get("rows"), int):
+        schema = "1-0-2/OutputStatisticsOutputDatasetFacet.json#/$defs/OutputStatisticsOutputDatasetFacet"
+        facets["outputStatistics"] = {**_facet(schema), "rowCount": given["rows"]}
+    return {**_dataset(given), "outputFacets": facets}
+
+
+def _parent(summary: ExecutionSummary, namespace: str) -> dict[str, Any]:
+    return {
+        **_facet("1-0-1/ParentRunFacet.json#/$defs/ParentRunFacet"),
+        "run": {"runId": run_id(summary.execution_id)},
+        "job": {"namespace": namespace, "name": summary.path},
+    }
+
+
+def _job_type(type: str) -> dict[str, Any]:
+    facet = _facet("2-0-3/JobTypeJobFacet.json#/$defs/JobTypeJobFacet")
+    return {**facet, "processingType": "BATCH", "integration": "NOETL", "jobType": type}
+
+
+def _engine() -> dict[str, Any]:
+    facet = _facet("1-1-1/ProcessingEngineRunFacet.json#/$defs/ProcessingEngineRunFacet")
+    return {**facet, "version": __version__, "name": "NoETL"}
+
+
+def _error(message: str) -> dict[str, Any]:
+    facet = _facet("1-0-1/ErrorMessageRunFacet.json#/$defs/ErrorMessageRunFacet")
+    return {**facet, "message": message, "programmingLanguage": "YAML"}
+
+
+def _facet(schema: str) -> dict[str, Any]:
+    return {"_producer": PRODUCER, "_schemaURL": f"{SPEC}/facets/{schema}"}

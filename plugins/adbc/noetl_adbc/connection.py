@@ -1,0 +1,137 @@
+"""Connections through the ADBC driver manager, and its errors as error kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+import adbc_driver_manager as manager
+from adbc_driver_manager import dbapi
+
+from noetl.tool import BadAuth, ErrorInfo, Host, auth_fields, error_info
+
+T = TypeVar("T")
+_SNOWFLAKE = {
+    "account": "adbc.snowflake.sql.account", "database": "adbc.snowflake.sql.db", "schema": "adbc.snowflake.sql.schema",
+    "warehouse": "adbc.snowflake.sql.warehouse", "role": "adbc.snowflake.sql.role",
+    "host": "adbc.snowflake.sql.uri.host",
+    "private_key": "adbc.snowflake.sql.client_option.jwt_private_key_pkcs8_value",
+    "passphrase": "adbc.snowflake.sql.client_option.jwt_private_key_pkcs8_password",
+    "token": "adbc.snowflake.sql.client_option.auth_token", "user": "username", "password": "password",
+}  # fmt: skip
+_BIGQUERY = {
+    "project": "adbc.bigquery.sql.project_id", "dataset": "adbc.bigquery.sql.dataset_id",
+    "location": "adbc.bigquery.sql.location", "credentials": "adbc.bigquery.sql.auth_credentials",
+}  # fmt: skip
+
+
+class Quoting:
+    """How names are quoted."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+
+    def column(self, name: str) -> str:
+        """A column's name."""
+        return self._mark + name.replace(self._mark, self._mark * 2) + self._mark
+
+    def table(self, name: str) -> str:
+        """A table's name; dots separate its parts."""
+        return ".".join(self.column(part) for part in name.split("."))
+
+
+def quoting(kind: str) -> Quoting:
+    """The quoting of a kind."""
+    return Quoting("`" if kind == "bigquery" else '"')
+
+
+async def connect(kind: str, fields: Mapping[str, Any], host: Host) -> Any:
+    """An open connection, which commits every statement until `begin` is called."""
+    found = await auth_fields(fields.get("auth"), host, prefixes=(f"{kind}_", "db_"))
+    name = str(fields.get("driver") or "") if kind == "adbc" else kind
+    options = driver_options(kind, found)
+    options |= {str(option): str(value) for option, value in (fields.get("options") or {}).items()}
+    return await in_thread(lambda: _open(name, options))
+
+
+def driver_options(kind: str, fields: Mapping[str, Any]) -> dict[str, str]:
+    """The options of the driver from the fields of a credential."""
+    given = dict(fields)
+    if kind == "adbc":
+        given.pop("dsn", None) if given.get("uri") else None
+        if given.get("dsn"):
+            given["uri"] = given.pop("dsn")
+        return {str(name): str(value) for name, value in given.items() if name not in ("type", "kind", "value", "url")}
+    names, options = (_SNOWFLAKE, {}) if kind == "snowflake" else (_BIGQUERY, {})
+    if given.get("username"):
+        given.setdefault("user", given["username"])
+    for name, option in names.items():
+        if given.get(name) not in (None, ""):
+            options[option] = str(given[name])
+    if kind == "snowflake":
+        if "account" not in given and "host" not in given:
+            raise BadAuth("the credential of Snowflake requires `account`")
+        if given.get("private_key"):
+            options["adbc.snowflake.sql.auth_type"] = "auth_jwt"
+        elif given.get("token"):
+            options["adbc.snowflake.sql.auth_type"] = "auth_oauth"
+    elif "project" not in given:
+        raise BadAuth("the credential of BigQuery requires `project`")
+    elif given.get("credentials"):
+        options["adbc.bigquery.sql.auth_type"] = "adbc.bigquery.sql.auth_type.json_credential_string"
+    return options
+
+
+def _open(name: str, options: dict[str, str]) -> Any:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise BadAuth(f"driver {name!r} is not the name of a driver such as sqlite or flightsql")
+    try:
+        package = import_module(f"adbc_driver_{name}")
+    except ImportError:
+        raise BadAuth(
+            f"the driver {name} is not installed: install the package adbc-driver-{name.replace('_', '-')}"
+        ) from None
+    entry = {"entrypoint": "duckdb_adbc_init"} if name == "duckdb" else {}
+    path = package.driver_path() if name == "duckdb" else package._driver_path()
+    return dbapi.connect(driver=path, db_kwargs={**entry, **options}, autocommit=True)
+
+
+async def in_thread(work: Callable[[], T], cancel: Callable[[], Any] | None = None) -> T:
+    """Run blocking work in a thread; if the task is cancelled, cancel the work and wait for its end."""
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if cancel is not None:
+            try:
+                cancel()
+            except manager.Error:
+                pass  # the driver cannot cancel: its work is waited for
+        await asyncio.wait([running])
+        raise
+
+
+_STATUS = {
+    manager.AdbcStatusCode.UNAUTHENTICATED: "auth",
+    manager.AdbcStatusCode.UNAUTHORIZED: "auth",
+    manager.AdbcStatusCode.NOT_FOUND: "not_found",
+    manager.AdbcStatusCode.INVALID_ARGUMENT: "db.syntax",
+    manager.AdbcStatusCode.INTEGRITY: "db.constraint",
+    manager.AdbcStatusCode.ALREADY_EXISTS: "db.constraint",
+    manager.AdbcStatusCode.TIMEOUT: "db.timeout",
+    manager.AdbcStatusCode.CANCELLED: "db.timeout",
+    manager.AdbcStatusCode.IO: "db.connection",
+}
+
+
+def explain(failure: Exception) -> ErrorInfo | None:
+    """The error for an exception of the driver manager; None for other exceptions."""
+    if not isinstance(failure, manager.Error):
+        return None
+    kind = _STATUS.get(failure.status_code)
+    if kind is None:
+        kind = "db.connection" if isinstance(failure, manager.OperationalError) else "db.syntax"
+    return error_info(kind, str(failure), details={"sqlstate": failure.sqlstate} if failure.sqlstate else {})

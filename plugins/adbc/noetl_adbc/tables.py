@@ -1,0 +1,176 @@
+"""Tables as source and target of transfers.
+
+Warehouses differ in transactions, so a target does not depend on them: rows are loaded into a staging table, and a few
+statements at the end move them. A failed transfer drops the staging table and has changed nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import adbc_driver_manager as manager
+
+from noetl.tool import ConnectorError, RowTarget, SourceCall, bind_sql
+from noetl_adbc.connection import connect, in_thread, quoting
+from noetl_adbc.session import Session, batches
+
+NUMBER = "noetl_row_number"  # of a staged row: the last row of a key wins
+
+
+async def read(call: SourceCall) -> AsyncIterator[Any]:
+    """The rows as Arrow batches."""
+    fields = call.fields
+    values: list[Any] = []
+    if fields.get("table") and not fields.get("query"):
+        text = f"SELECT * FROM {quoting(call.kind).table(str(fields['table']))}"
+    else:
+        text, values = bind_sql(str(fields["query"]).strip().rstrip(";"), fields.get("params"))
+    connection = await connect(call.kind, fields, call.host)
+    try:
+        with connection.cursor() as cursor:
+            await in_thread(lambda: cursor.execute(text, values or None), cursor.adbc_cancel)
+            if not cursor.description:
+                raise ConnectorError("the source's statement returns no rows")
+            async with aclosing(batches(cursor, call.batch_rows)) as found:
+                async for batch in found:
+                    yield batch
+    finally:
+        await in_thread(connection.close)
+
+
+class TableTarget(RowTarget):
+    """A table, written through a staging table."""
+
+    _session: Session | None = None
+
+    async def begin(self, schema: Any) -> None:
+        """Connect, and create the staging table."""
+        await self._connect()
+        call = self.call
+        self._names = list(schema.names)
+        self._exists = await self._has_table()
+        if not self._exists and not call.create:
+            raise ConnectorError(f"{call.label}: the table does not exist, and `create` is false")
+        digest = hashlib.sha256(f"{call.idempotency_key} {self._place}".encode()).hexdigest()[:12]
+        *folder, table = self._place.split(".")
+        self._staging = ".".join([*folder, f"noetl_{digest}_{table}"])
+        await self._drop()  # of an earlier attempt
+        self._count = 0
+        self._schema = schema
+        await self._load(self._numbered(schema.empty_table()), self._staging, "create")
+
+    async def write(self, table: Any) -> None:
+        """Load the rows of a chunk into the staging table."""
+        await self._load(self._numbered(table), self._staging, "append")
+
+    async def write_empty(self) -> None:
+        """Empty the table in mode replace."""
+        if self.call.mode == "replace":
+            session = await self._connect()
+            if await self._has_table():
+                await session.execute(f"DELETE FROM {self._quoted.table(self._place)} WHERE 1 = 1", [])
+
+    async def commit(self) -> None:
+        """Move the staged rows to the table."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            if hasattr(self, "_staging"):
+                if not self._exists:
+                    await self._load(self._schema.empty_table(), self._place, "create", session)
+                await session.begin()
+                try:
+                    for statement in self._statements():
+                        await session.execute(statement, [])
+                    await session.commit()
+                except BaseException:
+                    await session.rollback()
+                    raise
+                finally:
+                    await self._drop(session)
+        finally:
+            await session.close()
+
+    async def abort(self) -> None:
+        """Drop the staging table."""
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                if hasattr(self, "_staging"):
+                    await self._drop(session)
+            finally:
+                await session.close()
+
+    @property
+    def _place(self) -> str:
+        return str(self.call.fields["table"])
+
+    @property
+    def _quoted(self) -> Any:
+        return quoting(self.call.kind)
+
+    def _statements(self) -> list[str]:
+        quoted, table = self._quoted, self._quoted.table(self._place)
+        staging = quoted.table(self._staging)
+        columns = ", ".join(map(quoted.column, self._names))
+        if self.call.mode != "upsert":
+            insert = f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} ORDER BY {quoted.column(NUMBER)}"
+            return [f"DELETE FROM {table} WHERE 1 = 1", insert] if self.call.mode == "replace" else [insert]
+        key = ", ".join(map(quoted.column, self.call.key))
+        latest = (
+            f"(SELECT {columns} FROM (SELECT {columns}, ROW_NUMBER() OVER (PARTITION BY {key} "
+            f"ORDER BY {quoted.column(NUMBER)} DESC) AS noetl_place FROM {staging}) AS ranked WHERE noetl_place = 1)"
+        )
+        same = " AND ".join(f"i.{quoted.column(name)} = t.{quoted.column(name)}" for name in self.call.key)
+        # Delete and insert: every database has them, and MERGE of some does not accept all columns.
+        delete = f"DELETE FROM {table} AS t WHERE EXISTS (SELECT 1 FROM {staging} AS i WHERE {same})"
+        return [delete, f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {latest} AS latest"]
+
+    def _numbered(self, table: Any) -> Any:
+        import pyarrow as pa
+
+        first, self._count = getattr(self, "_count", 0), getattr(self, "_count", 0) + table.num_rows
+        numbers = pa.array(range(first, first + table.num_rows), pa.int64())
+        return table.append_column(NUMBER, numbers)
+
+    async def _connect(self) -> Session:
+        connection = await connect(self.call.kind, self.call.fields, self.call.host)
+        self._connection = connection
+        self._session = Session(connection)
+        return self._session
+
+    async def _load(self, table: Any, place: str, mode: str, session: Any = None) -> None:
+        *folder, name = place.split(".")
+
+        def load() -> None:
+            with self._connection.cursor() as cursor:
+                cursor.adbc_ingest(name, table, mode=mode, **_where(folder))
+
+        await in_thread(load)
+
+    async def _has_table(self) -> bool:
+        *folder, name = self._place.split(".")
+        where = _where(folder)
+        options = {"catalog_filter": where.get("catalog_name"), "db_schema_filter": where.get("db_schema_name")}
+        try:
+            await in_thread(lambda: self._connection.adbc_get_table_schema(name, **options))
+        except manager.Error as failure:
+            if failure.status_code in (manager.AdbcStatusCode.NOT_FOUND, manager.AdbcStatusCode.INTERNAL):
+                return False
+            raise
+        return True
+
+    async def _drop(self, session: Session | None = None) -> None:
+        used = session or self._session
+        if used is not None:
+            await used.execute(f"DROP TABLE IF EXISTS {self._quoted.table(self._staging)}", [])
+
+
+def _where(folder: list[str]) -> dict[str, str]:
+    """The catalog and schema in front of a table's name."""
+    names = ("db_schema_name",) if len(folder) == 1 else ("catalog_name", "db_schema_name")
+    return dict(zip(names, folder, strict=False))

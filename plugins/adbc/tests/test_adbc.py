@@ -1,0 +1,197 @@
+"""The ADBC interface, with the drivers of SQLite and DuckDB behind it."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+
+import duckdb
+import pytest
+from noetl_adbc import connection
+
+from noetl.testing import SourceConformance, TargetConformance, run_tool
+
+numbers = itertools.count()
+COLUMNS = "id BIGINT, name TEXT, price DOUBLE PRECISION, note TEXT"
+
+
+@pytest.fixture(params=["sqlite", "duckdb"])
+def database(request, tmp_path):
+    """The fields of a connection, and a function that runs SQL outside of ADBC."""
+    file = str(tmp_path / f"data.{request.param}")
+
+    def sql(text, rows=None):
+        if request.param == "sqlite":
+            opened = sqlite3.connect(file)
+            try:
+                cursor = opened.executemany(text, rows) if rows else opened.execute(text)
+                names = [column[0] for column in cursor.description or ()]
+                found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()] if names else []
+                opened.commit()
+                return found
+            finally:
+                opened.close()
+        with duckdb.connect(file) as opened:
+            if rows:
+                opened.executemany(text, rows)
+                return []
+            cursor = opened.execute(text)
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    option = "uri" if request.param == "sqlite" else "path"
+    return {"kind": "adbc", "driver": request.param, "options": {option: file}}, sql
+
+
+class TestSource(SourceConformance):
+    @pytest.fixture
+    def place(self, database):
+        fields, sql = database
+
+        def store(rows):
+            table = f"s{next(numbers)}"
+            sql(f"CREATE TABLE {table} ({COLUMNS})")
+            if rows:
+                sql(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", [list(row.values()) for row in rows])
+            return {**fields, "table": table}
+
+        return store
+
+
+class TestTarget(TargetConformance):
+    @pytest.fixture
+    def place(self, database):
+        return lambda: {**database[0], "table": f"t{next(numbers)}"}
+
+    @pytest.fixture
+    def read(self, database):
+        return lambda fields: database[1](f"SELECT * FROM {fields['table']}")
+
+
+def test_no_staging_table_remains(database):
+    fields, sql = database
+    good = {**fields, "table": "good"}
+    for rows in ([{"id": 1}], [{"id": 1, "extra": 2}]):
+        run_tool("transfer", {"data": rows, "targets": [good]})
+    tables = (
+        "SELECT name FROM sqlite_master"
+        if fields["driver"] == "sqlite"
+        else "SELECT table_name AS name FROM information_schema.tables"
+    )
+    assert [row["name"] for row in sql(tables)] == ["good"]
+
+
+def run(database, command, params=None, **others):
+    given = {name: value for name, value in database[0].items() if name != "kind"}
+    return run_tool("adbc", {**given, "command": command, "params": params}, **others)
+
+
+def test_statements_with_parameters(database):
+    outcome = run(
+        database,
+        "CREATE TABLE k (id BIGINT, name TEXT); INSERT INTO k VALUES (:id, :name); SELECT * FROM k WHERE id = :id",
+        {"id": 7, "name": "a'; --"},
+    )
+    assert outcome.error is None
+    assert outcome.data["rows"] == [{"id": 7, "name": "a'; --"}]
+
+
+def test_statements_are_one_transaction(database):
+    run(database, "CREATE TABLE x (id BIGINT)")
+    assert run(database, "INSERT INTO x VALUES (1); INSERT INTO nowhere VALUES (1)").error is not None
+    assert run(database, "SELECT * FROM x").data["rows"] == []
+
+
+def test_errors_of_the_interface(database):
+    outcome = run(database, "SELEC 1")
+    assert outcome.error.kind == "db.syntax"
+    fields = {**database[0], "table": "nowhere"}
+    outcome = run_tool("transfer", {"source": fields, "targets": [{"kind": "file", "path": "x.csv"}]})
+    assert outcome.error.kind in ("db.syntax", "not_found")
+    assert "nowhere" in outcome.error.message
+
+
+@pytest.mark.parametrize("driver", ["no_such_driver", "../evil", "/tmp/evil.so"])
+def test_a_driver_is_the_name_of_a_package(driver):
+    outcome = run_tool("adbc", {"driver": driver, "command": "SELECT 1"})
+    assert (outcome.error.kind, driver in outcome.error.message) == ("schema", True)
+
+
+# ── the two warehouses ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "options"),
+    [
+        (
+            "snowflake",
+            {"account": "a-b", "user": "u", "password": "p", "warehouse": "w", "database": "d", "schema": "s", "role": "r"},
+            {
+                "adbc.snowflake.sql.account": "a-b", "username": "u", "password": "p", "adbc.snowflake.sql.warehouse": "w",
+                "adbc.snowflake.sql.db": "d", "adbc.snowflake.sql.schema": "s", "adbc.snowflake.sql.role": "r",
+            },
+        ),
+        (
+            "snowflake",
+            {"account": "a", "username": "u", "private_key": "KEY", "passphrase": "x"},
+            {
+                "adbc.snowflake.sql.account": "a", "username": "u", "adbc.snowflake.sql.auth_type": "auth_jwt",
+                "adbc.snowflake.sql.client_option.jwt_private_key_pkcs8_value": "KEY",
+                "adbc.snowflake.sql.client_option.jwt_private_key_pkcs8_password": "x",
+            },
+        ),
+        (
+            "bigquery",
+            {"project": "p", "dataset": "d", "credentials": "{}"},
+            {
+                "adbc.bigquery.sql.project_id": "p", "adbc.bigquery.sql.dataset_id": "d",
+                "adbc.bigquery.sql.auth_credentials": "{}",
+                "adbc.bigquery.sql.auth_type": "adbc.bigquery.sql.auth_type.json_credential_string",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_credential_becomes_options_of_the_driver(kind, fields, options):
+    assert connection.driver_options(kind, fields) == options
+
+
+def test_the_options_are_those_of_the_installed_drivers():
+    import adbc_driver_bigquery
+    import adbc_driver_snowflake
+
+    known = {each.value for each in (*adbc_driver_snowflake.DatabaseOptions, *adbc_driver_bigquery.DatabaseOptions)}
+    used = {*connection._SNOWFLAKE.values(), *connection._BIGQUERY.values()} - {"username", "password"}
+    assert used <= known
+
+
+@pytest.mark.parametrize(("kind", "missing"), [("snowflake", "account"), ("bigquery", "project")])
+def test_a_credential_without_its_account_is_an_error(kind, missing):
+    outcome = run_tool(kind, {"auth": {"user": "x"}, "command": "SELECT 1"})
+    assert (outcome.error.kind, missing in outcome.error.message) == ("schema", True)
+
+
+def test_snowflake_that_cannot_be_reached_is_retryable():
+    """With the real driver of Snowflake, against an address without a server."""
+    auth = {"account": "x", "user": "u", "password": "p", "host": "127.0.0.1"}
+    options = {"adbc.snowflake.sql.uri.port": "1", "adbc.snowflake.sql.client_option.login_timeout": "1s"}
+    outcome = run_tool("snowflake", {"auth": auth, "options": options, "command": "SELECT 1"})
+    assert (outcome.error.kind, outcome.error.retryable) == ("db.connection", True)
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("snowflake", '"'), ("bigquery", "`")])
+def test_names_are_quoted_as_the_warehouse_does(kind, mark):
+    assert connection.quoting(kind).table("p.d.t") == f"{mark}p{mark}.{mark}d{mark}.{mark}t{mark}"
+
+
+def test_the_kinds_use_the_interface(monkeypatch, tmp_path):
+    """`snowflake` and `bigquery` with the driver of SQLite behind them."""
+    opened = connection._open
+    file = str(tmp_path / "w.sqlite")
+    monkeypatch.setattr(connection, "_open", lambda name, options: opened("sqlite", {"uri": file}))
+    rows = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    auths = {"snowflake": {"account": "a"}, "bigquery": {"project": "p"}}
+    for kind, auth in auths.items():
+        target = {"kind": kind, "auth": auth, "table": f"{kind}_orders", "mode": "upsert", "key": "id"}
+        assert run_tool("transfer", {"data": rows, "targets": [target]}).error is None
+        found = run_tool(kind, {"auth": auth, "command": f"SELECT * FROM {kind}_orders ORDER BY id"})
+        assert found.data["rows"] == rows

@@ -1,0 +1,271 @@
+"""Lineage over HTTP, and OpenLineage events in a file, at an HTTP endpoint and in NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from noetl.errors import RequestRefused
+from noetl.server.lineage.emitter import LineageEmitter, NatsSender, open_sender
+from tests.server.http.serving import Cluster
+from tests.waiting import until
+
+# What the OpenLineage specification 2-0-2 requires of a run event, and of the facets that are sent.
+FACET = {
+    "type": "object",
+    "required": ["_producer", "_schemaURL"],
+    "properties": {
+        "_producer": {"type": "string", "format": "uri"},
+        "_schemaURL": {"type": "string", "format": "uri", "pattern": "^https://openlineage.io/spec/facets/"},
+    },
+}
+JOB = {
+    "type": "object",
+    "required": ["namespace", "name"],
+    "properties": {"namespace": {"type": "string"}, "name": {"type": "string"}},
+}
+RUN = {"type": "object", "required": ["runId"], "properties": {"runId": {"type": "string", "format": "uuid"}}}
+FIELDS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"type": "string"}, "type": {"type": "string"}},
+    },
+}
+DATASET = {
+    "allOf": [JOB],
+    "properties": {
+        "facets": {
+            "additionalProperties": FACET,
+            "properties": {"schema": {"allOf": [FACET], "required": ["fields"], "properties": {"fields": FIELDS}}},
+        },
+        "outputFacets": {
+            "additionalProperties": FACET,
+            "properties": {"outputStatistics": {"allOf": [FACET], "properties": {"rowCount": {"type": "integer"}}}},
+        },
+    },
+}
+PARENT = {"allOf": [FACET], "required": ["run", "job"], "properties": {"run": RUN, "job": JOB}}
+RUN_EVENT = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "required": ["eventTime", "producer", "schemaURL", "run", "job"],
+    "properties": {
+        "eventType": {"enum": ["START", "RUNNING", "COMPLETE", "ABORT", "FAIL", "OTHER"]},
+        "eventTime": {"type": "string", "format": "date-time"},
+        "producer": {"type": "string", "format": "uri"},
+        "schemaURL": {"type": "string", "format": "uri"},
+        "run": {"allOf": [RUN], "properties": {"facets": {"additionalProperties": FACET, "properties": {"parent": PARENT}}}},
+        "job": {"allOf": [JOB], "properties": {"facets": {"additionalProperties": FACET}}},
+        "inputs": {"type": "array", "items": DATASET},
+        "outputs": {"type": "array", "items": DATASET},
+    },
+}  # fmt: skip
+VALID = jsonschema_rs.validator_for(RUN_EVENT, validate_formats=True)
+
+LOAD = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: load, path: tests/lineage/load}}
+workflow:
+  - step: start
+    tool:
+      - {{name: copy, kind: transfer, data: [{{id: 1}}, {{id: 2}}], target: {{kind: sqlite, file: "{folder}/a.sqlite", table: orders}}}}
+"""
+REPORT = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: report, path: tests/lineage/report}}
+workflow:
+  - step: start
+    tool:
+      - {{name: sum, kind: sqlite, file: "{folder}/a.sqlite", command: "CREATE TABLE IF NOT EXISTS totals AS SELECT count(*) AS n FROM orders"}}
+      - {{name: export, kind: transfer, source: {{kind: sqlite, file: "{folder}/a.sqlite", table: totals}}, target: {{kind: file, path: "{folder}/totals.csv"}}}}
+"""
+FAILING = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: broken, path: tests/lineage/broken}}
+workflow:
+  - step: start
+    tool: {{name: read, kind: sqlite, file: "{folder}/a.sqlite", command: "SELECT * FROM missing"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def reporting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
+    """A server that writes lineage to a file."""
+    folder = Path(tmp_path_factory.mktemp("lineage"))
+    settings = {"NOETL_LINEAGE": f"file://{folder}/events.jsonl", "NOETL_LINEAGE_NAMESPACE": "acme"}
+    cluster = Cluster(folder / "home", **settings)
+    try:
+        cluster.start_server()
+        cluster.start_worker()
+        yield cluster, folder
+    finally:
+        cluster.stop()
+
+
+def run(cluster: Cluster, text: str, folder: Path) -> dict[str, Any]:
+    _, document = cluster.ask("POST", "/api/execute", {"content": text.format(folder=folder)})
+    return cluster.finished(document["execution_id"])
+
+
+def written(folder: Path, execution_events: list[Any]) -> list[Any]:
+    """The events in the file, once it has those of an execution."""
+    file = folder / "events.jsonl"
+
+    async def complete() -> bool:
+        return file.exists() and json.dumps(execution_events[-1]["run"]["runId"]) in file.read_text()
+
+    asyncio.run(until(complete))
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_tasks_become_valid_events_and_a_graph(reporting):
+    cluster, folder = reporting
+    assert run(cluster, LOAD, folder)["status"] == "success"
+    report = run(cluster, REPORT, folder)
+    assert report["status"] == "success"
+    status, document = cluster.ask("GET", f"/api/executions/{report['execution_id']}/lineage")
+    assert status == 200
+    events = document["events"]
+    assert [(each["eventType"], each["job"]["name"]) for each in events] == [
+        ("START", "tests/lineage/report"),
+        ("START", "tests/lineage/report.start.sum"),
+        ("COMPLETE", "tests/lineage/report.start.sum"),
+        ("START", "tests/lineage/report.start.export"),
+        ("COMPLETE", "tests/lineage/report.start.export"),
+        ("COMPLETE", "tests/lineage/report"),
+    ]
+    export = events[4]
+    assert export["job"]["namespace"] == "acme"
+    assert export["run"]["facets"]["parent"]["run"] == {"runId": events[0]["run"]["runId"]}
+    assert [each["name"] for each in export["inputs"]] == [f"{folder}/a.sqlite#totals"]
+    (output,) = export["outputs"]
+    assert output["name"] == f"{folder}/totals.csv"
+    assert output["facets"]["schema"]["fields"] == [{"name": "n", "type": "int64"}]
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == 1
+    sent = written(folder, events)
+    assert [each for each in sent if each in events] == events
+    for each in sent:
+        VALID.validate(each)
+
+    _, graph = cluster.ask("GET", "/api/lineage")
+    edges = {(each["from"].rpartition("/")[2], each["to"].rpartition("/")[2]) for each in graph["edges"]}
+    assert edges == {
+        ("load.start.copy", "a.sqlite#orders"),
+        ("a.sqlite#orders", "report.start.sum"),
+        ("report.start.sum", "a.sqlite#totals"),
+        ("a.sqlite#totals", "report.start.export"),
+        ("report.start.export", "totals.csv"),
+    }
+    assert len(graph["tasks"]) == 3
+    _, one = cluster.ask("GET", "/api/lineage?path=tests/lineage/load")
+    assert [each["id"] for each in one["tasks"]] == ["tests/lineage/load.start.copy"]
+    assert [each["rows"] for each in one["edges"]] == [2]
+
+
+def test_a_failed_task_is_a_failed_run(reporting):
+    cluster, folder = reporting
+    failed = run(cluster, FAILING, folder)
+    assert failed["status"] == "failed"
+    _, document = cluster.ask("GET", f"/api/executions/{failed['execution_id']}/lineage")
+    ends = [each for each in document["events"] if each["eventType"] == "FAIL"]
+    assert len(ends) == 2
+    assert all("missing" in each["run"]["facets"]["errorMessage"]["message"] for each in ends)
+    for each in document["events"]:
+        VALID.validate(each)
+
+
+def test_an_execution_without_datasets_and_an_unknown_one(reporting):
+    cluster, _ = reporting
+    text = (
+        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: n}\nworkflow: [{step: start, tool: {kind: noop}}]\n"
+    )
+    _, document = cluster.ask("POST", "/api/execute", {"content": text})
+    cluster.finished(document["execution_id"])
+    assert cluster.ask("GET", f"/api/executions/{document['execution_id']}/lineage") == (200, {"events": []})
+    assert cluster.ask("GET", "/api/executions/123/lineage")[0] == 404
+    assert cluster.ask("GET", "/api/lineage?path=none")[1]["tasks"] == []
+    assert cluster.ask("GET", "/api/lineage", token="")[0] == 401
+
+
+EVENTS = [{"eventType": "START", "n": 1}, {"eventType": "COMPLETE", "n": 2}]
+
+
+def test_events_are_posted_and_repeated_after_an_error():
+    received: list[Any] = []
+    answers = [503, 200, 200]
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(answers.pop(0))
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    class Store:
+        async def summary(self, _: str) -> Any:
+            return object()
+
+    async def scenario() -> None:
+        sender = open_sender(f"http://127.0.0.1:{server.server_port}")
+        emitter = LineageEmitter(Store(), sender, "acme", pauses=(0.01,))  # type: ignore[arg-type]
+
+        async def events(*_: Any) -> Any:
+            return EVENTS
+
+        emitter._events = events  # type: ignore[method-assign]
+        task = asyncio.ensure_future(emitter.run())
+        emitter.ended("1")
+        await until(lambda: len(received) == 3)
+        task.cancel()
+        await asyncio.wait([task])
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert received == [("/api/v1/lineage", EVENTS[0]), ("/api/v1/lineage", EVENTS[0]), ("/api/v1/lineage", EVENTS[1])]
+
+
+def test_events_are_published(nats_server):
+    import nats
+
+    async def scenario() -> None:
+        client = await nats.connect(nats_server)
+        subscription = await client.subscribe("lineage.test")
+        await client.flush()
+        sender = open_sender(f"{nats_server}/lineage/test")
+        assert isinstance(sender, NatsSender)
+        await sender.send(EVENTS)
+        found = [json.loads((await subscription.next_msg(timeout=10)).data) for _ in EVENTS]
+        await sender.close()
+        await client.close()
+        assert found == EVENTS
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("address", ["on", "ftp://x", "kafka://x"])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(RequestRefused, match="lineage"):
+        open_sender(address)
