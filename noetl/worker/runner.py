@@ -422,6 +422,7 @@ class Runner:
                 where=where,
                 code_line=code_line,
                 playbook=context.playbook,
+                state=action.state,
             )
             if tracing.ACTIVE is None:
                 outcome = await self._call(active, run, call)
