@@ -73,7 +73,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[dic
     else:
         place = str(tmp_path / f"source.{request.param}")
         side = {"kind": request.param, "file": place, "table": "orders"}
-    yield side, place
+    return side, place
 
 
 def made(place: str, kind: str, *values: str) -> None:
