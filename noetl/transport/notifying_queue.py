@@ -42,6 +42,10 @@ class NotifyingRunQueue(Struct, eq=False):
         """Up to `claim.slots` runs of the claim's pool."""
         return await self._queue.take(claim)
 
+    def waits_for_slots(self, pool: str) -> bool:
+        """Whether the last `take` left a run that costs more than the free slots."""
+        return self._queue.waits_for_slots(pool)
+
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait; the returned function ends it."""
         return self._queue.watch(pool, wake)
