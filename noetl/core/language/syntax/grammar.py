@@ -189,6 +189,7 @@ _shape(
         "attributes": Key("mapping", "Attributes of every span; templates read `workload` and `execution_id`."),
     },
     noun="tracing block",
+    lenient=True,
 )
 _shape(
     "executor.policy",
@@ -273,6 +274,7 @@ _shape(
     "Which workers may run a step. `noetl run` ignores it.",
     {"labels": Key("mapping", "Labels that the worker must have (`noetl worker start --label gpu=true`).")},
     noun="placement block",
+    lenient=True,
 )
 _shape(
     "validation",
