@@ -250,6 +250,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
     pool: str | None = None
     labels: tuple[str, ...] = ()  # `key=value`, which a worker must have
     cost: int = 1  # slots of its worker that a run occupies
+    synthesized_by: str = ""  # of the first of synthesized steps: the step that returned them
     path: str = ""
 
 
