@@ -48,7 +48,11 @@ _SIDE = {
 }
 _SOURCE = {
     **_SIDE,
-    "types": Field("mapping", "Column -> type, where the rows do not determine it."),
+    "types": Field(
+        "mapping",
+        "Column -> type, where the rows do not determine it: `text boolean smallint bigint double numeric "
+        "decimal(p, s) date time timestamp timestamptz interval uuid json bytes`, and arrays such as `bigint[]`.",
+    ),
     "chunk": Field("any", "`{size, path}`, as beside `source`.", members=CHUNK),
     "incremental": Field("mapping", "Read only new rows; the cursor is kept in `state`.", members=INCREMENTAL),
 }
