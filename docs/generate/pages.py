@@ -11,6 +11,7 @@ from docs.generate.api_page import api_page
 from docs.generate.attack_page import attack_suite
 from docs.generate.language_rules_page import language_rules_page
 from docs.generate.messages_page import messages_page
+from docs.generate.plugin_pages import write_plugin_pages
 from docs.generate.seed_audit_page import seed_audit_page
 from docs.generate.tool_pages import write_tool_pages
 from noetl.cli.app import COMMANDS, noetl
@@ -149,3 +150,4 @@ def write_pages(folder: Path) -> None:
     (folder / "language-rules.md").write_text(language_rules_page(), encoding="utf-8")
     (folder / "attack-suite.md").write_text(attack_suite(), encoding="utf-8")
     write_tool_pages(folder / "tools")
+    write_plugin_pages(folder / "plugins")

@@ -47,7 +47,9 @@ def _part(value: str) -> list[str]:
         return _section(f"Target `{found.kind}`", found, modes)
     if isinstance(found, TriggerSpec):
         return _section(f"Trigger `{found.kind}`", found)
-    return [line.replace("# ", "## ", 1) if line.startswith("#") else line for line in tool_page(found.SPEC).split("\n")]
+    return [
+        line.replace("# ", "## ", 1) if line.startswith("#") else line for line in tool_page(found.SPEC).split("\n")
+    ]
 
 
 def _section(title: str, spec: Any, *more: str) -> list[str]:
@@ -59,3 +61,10 @@ def _section(title: str, spec: Any, *more: str) -> list[str]:
 def _project(name: str) -> dict[str, Any]:
     project: dict[str, Any] = tomllib.loads((PLUGINS / name / "pyproject.toml").read_text())["project"]
     return project
+
+
+def write_plugin_pages(folder: Path) -> None:
+    """Write the pages."""
+    folder.mkdir(exist_ok=True)
+    for name, text in plugin_pages().items():
+        (folder / name).write_text(text)

@@ -27,8 +27,7 @@ def tool_page(spec: ToolSpec) -> str:
     if spec.aliases:
         lines += [f"Also written {_words(spec.aliases)}.", ""]
     if spec.fields:
-        rows = [_row(name, field) for name, field in spec.fields.items()]
-        lines += ["## Parameters", "", "| parameter | type | |", "|---|---|---|", *rows, ""]
+        lines += ["## Parameters", "", *fields_table(spec.fields), ""]
     if spec.open_fields:
         lines += ["Other parameters are passed on as inputs.", ""]
     if spec.spec_keys:
@@ -40,6 +39,11 @@ def tool_page(spec: ToolSpec) -> str:
     if spec.example:
         lines += ["## Example", "", "```yaml part", spec.example.rstrip(), "```", ""]
     return "\n".join(lines)
+
+
+def fields_table(fields: dict[str, Field]) -> list[str]:
+    """The lines of the table of parameters."""
+    return ["| parameter | type | |", "|---|---|---|", *(_row(name, field) for name, field in fields.items())]
 
 
 def _row(name: str, field: Field) -> str:

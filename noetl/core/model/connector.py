@@ -52,6 +52,7 @@ class SourceSpec(Struct, frozen=True, omit_defaults=True):
     count: Callable[[SourceCall], Awaitable[int | None]] | None = None
     finish: Callable[[SourceCall], Awaitable[None]] | None = None
     explain: Explain | None = None
+    quote: str = '"'  # around names in SQL; used if there is a field `query`, for `incremental`
     example: str = ""
 
 

@@ -31,7 +31,8 @@ async def run(call: ToolCall) -> Outcome:
         async with asyncio.timeout(call.timeout.total):
             transfer = Transfer(call, read_plan(call), explain)
             summary = await transfer.run()
-            return ok(summary, meta={"columns": transfer.columns} if transfer.columns else {})
+            outcome = ok(summary, meta={"columns": transfer.columns} if transfer.columns else {})
+            return msgspec.structs.replace(outcome, state=transfer.state)
     except TransferFailed as failure:
         info = failure.info
         message = info.message if info.message.startswith(failure.where) else f"{failure.where}: {info.message}"

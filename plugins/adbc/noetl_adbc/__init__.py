@@ -109,6 +109,7 @@ def _source(kind: str) -> SourceSpec:
             "params": Field("any", "Parameters of the query.", aliases=("parameters",)),
         },
         requires=(("query", "table"),),
+        quote="`" if kind == "bigquery" else '"',
     )
 
 

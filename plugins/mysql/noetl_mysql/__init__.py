@@ -104,6 +104,7 @@ SOURCE = SourceSpec(
         "params": Field("any", "Parameters of the query.", aliases=("parameters",)),
     },
     requires=(("query", "table"),),
+    quote="`",
     example="source: {kind: mysql, auth: shop, table: orders}",
 )
 TARGET = TargetSpec(

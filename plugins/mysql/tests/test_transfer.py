@@ -205,3 +205,19 @@ def test_a_transfer_with_parameters_and_chunks_in_templates(server, tmp_path):
     }
     outcome = transfer(source, {"kind": "file", "path": str(tmp_path / "x.csv")})
     assert outcome.data["rows"] == 6
+
+
+@pytest.mark.parametrize("read", ["table", "query"])
+@pytest.mark.parametrize("cursor", ["id", "changed at"])
+def test_an_incremental_load_reads_only_new_rows(server, tmp_path, read, cursor):
+    """The names in the generated condition are quoted as MySQL does."""
+    columns = "id BIGINT, `changed at` DATETIME(6)"
+    table = server.create_table([{"id": n, "changed at": f"2024-01-0{n} 00:00:00"} for n in (1, 2, 3)], columns)
+    place = {"table": table} if read == "table" else {"query": f"SELECT * FROM {table}"}
+    source = {"kind": "mysql", "auth": server.auth, **place, "incremental": {"cursor": cursor}}
+    target = {"kind": "sqlite", "file": str(tmp_path / "t.sqlite"), "table": "t", "mode": "upsert", "key": "id"}
+    first = transfer(source, target)
+    assert (first.error, first.data["rows"]) == (None, 3)
+    server.sql(f"INSERT INTO {table} VALUES (4, '2024-01-04')")
+    again = run_tool("transfer", {"source": source, "targets": [target]}, state=first.state)
+    assert (again.error, again.data["rows"]) == (None, 1)
