@@ -48,7 +48,8 @@ def _part(value: str) -> list[str]:
     if isinstance(found, TriggerSpec):
         return _section(f"Trigger `{found.kind}`", found)
     return [
-        line.replace("# ", "## ", 1) if line.startswith("#") else line for line in tool_page(found.SPEC).split("\n")
+        line.replace("# ", "## ", 1) if line.startswith("#") else line
+        for line in tool_page(found.SPEC).replace("```yaml part", "```text").split("\n")
     ]
 
 
