@@ -149,6 +149,9 @@ def _read_executor(reader: Reader, node: Node) -> ExecutorSyntax:
     executor.placement = read_placement(reader, spec)
     if "tracing" in spec:
         executor.tracing = _read_tracing(reader, spec["tracing"][1])
+    if "state" in spec:
+        state = reader.shape(spec["state"][1], "executor.state")
+        executor.state_commit = (text_of(state["commit"][1]) if "commit" in state else None) or "execution"
     if "policy" in spec:
         policy = reader.shape(spec["policy"][1], "executor.policy")
         defaults = read_placement(reader, policy)
@@ -568,7 +571,7 @@ def _read_arc(reader: Reader, node: Node, path: str, defaults: Fields) -> ArcSyn
     if "args" in fields:
         arc.sets += read_scoped(reader, fields["args"][1], "args", path, "args")
     if "set" in fields:
-        arc.sets += read_set(reader, fields["set"][1], f"{path}/set", scopes=("ctx",))
+        arc.sets += read_set(reader, fields["set"][1], f"{path}/set", scopes=("ctx", "state"))
     return arc
 
 

@@ -86,7 +86,8 @@ class Shape(Struct, frozen=True):
     lenient: bool = False
 
 
-SCOPES = ("ctx", "step", "iter")
+SCOPES = ("ctx", "step", "iter", "state")
+STATE_COMMITS = ("execution", "step")
 READ_ONLY_SCOPES = ("workload", "input", "output", "keychain", "event", "args", "steps", "execution_id")
 DIRECTIVES = ("continue", "skip", "retry", "jump", "break", "fail")
 BACKOFFS = ("none", "linear", "exponential")
@@ -174,6 +175,7 @@ _shape(
         "cost": Key("count", "Slots of its worker that a run occupies (1).", least=1, templated=False),
         "tracing": Key("shape", "Traces of the executions.", shape="tracing"),
         "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
+        "state": Key("shape", "The state that executions of this playbook share.", shape="executor.state"),
     },
     open=True,
 )
@@ -190,6 +192,19 @@ _shape(
     },
     noun="tracing block",
     lenient=True,
+)
+_shape(
+    "executor.state",
+    "State",
+    "How writes to `state.*` are committed.",
+    {
+        "commit": Key(
+            "text",
+            "With the execution, if it succeeds (the default), or with every step that succeeds.",
+            choices=STATE_COMMITS,
+        ),
+    },
+    noun="state block",
 )
 _shape(
     "executor.policy",
@@ -229,6 +244,7 @@ _shape(
             templated=False,
         ),
         "max_call_depth": Key("count", "Deepest nesting of playbook and workbook calls.", least=1, templated=False),
+        "max_state_bytes": Key("count", "Most bytes of `state`, as JSON. Default: 262144.", least=1, templated=False),
     },
     noun="limits block",
 )
