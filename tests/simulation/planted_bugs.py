@@ -450,7 +450,7 @@ def _() -> Any:
     return _keyed(lambda group: [msgspec.structs.replace(token, dedupe=None) for token in group])
 
 
-@_planted("the run of a lost worker frees its partition")
+@_planted("a run that waits for a worker does not hold its partition")
 def _() -> Any:
     examine = admission._examine_keyed
 
