@@ -33,16 +33,16 @@ MAX_PLAYBOOKS = 20  # of the home page
 ENDED = ("success", "failed")
 DAY = 86_400
 
+_PLACE = re.compile(r" ?\([^()\s]+:\d+(?::\d+)?\)$")  # at the end of a message
 _VARIABLE = re.compile(
-    r"""\([^()\s]+:\d+(?::\d+)?\)$"""  # the place at the end of a message
-    r"""|'[^'\s]*'|"[^"\s]*"|\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)*""",
+    r"""'[^'\s]*'|"[^"\s]*"|\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)*""",
     re.IGNORECASE,
 )
 
 
 def cause_of(error: str) -> str:
     """An error message without its variable parts, so that failures with the same cause are equal."""
-    return " ".join(_VARIABLE.sub("…", " ".join(error.split())).split())[:200]
+    return _VARIABLE.sub("…", _PLACE.sub("", " ".join(error.split())))[:200]
 
 
 async def statistics_document(store: EventStore, where: ExecutionFilter, now: float) -> dict[str, Any]:
