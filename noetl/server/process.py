@@ -216,7 +216,6 @@ class Server:
             open_triggers,
         )
         from noetl.storage.results import open_results
-        from noetl.transport.notifying_queue import NotifyingRunQueue
 
         settings = self.settings
         opened = open_server_stores(settings.store, self._address, preallocate_wal=settings.sqlite_wal_preallocate)
@@ -239,8 +238,7 @@ class Server:
         )
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
-        queue = opened.queue if bus is None else NotifyingRunQueue(opened.queue, bus)
-        stores = Stores(events, opened.playbooks, results, queue, triggers, task_logs)
+        stores = Stores(events, opened.playbooks, results, opened.queue, triggers, task_logs)
         return _Backends(stores, triggers, deliveries, load_samples, opened.cluster, locks, credentials, keychain, bus)
 
     def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:
