@@ -62,7 +62,10 @@ def _requested(row: Row, body: ev.ExecutionRequested, recorded: ev.Recorded) -> 
         "late": None if body.due is None else max(0.0, recorded.at - body.due),
     }
     if body.rerun is not None:
-        row["forked_from" if body.rerun.mode == "fork" else "rerun_of"] = body.rerun.execution_id
+        source = body.rerun
+        row["forked_from" if source.mode == "fork" else "rerun_of"] = source.execution_id
+        if source.results or source.task_results or source.loops or source.ctx or source.args or source.tokens:
+            row["reuses"] = source.execution_id
 
 
 TRIGGER_KINDS = frozenset({"schedule", "webhook", "nats", "object", "execution", "backfill"})

@@ -79,6 +79,11 @@ SCHEMA = (
     ALTER TABLE executions ADD COLUMN news INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX executions_news ON executions(id) WHERE news = 1
     """,
+    # An execution whose results another one refers to is not deleted before that one.
+    """
+    ALTER TABLE executions ADD COLUMN reuses INTEGER;
+    CREATE INDEX executions_reuses ON executions(reuses) WHERE reuses IS NOT NULL
+    """,
     # What lists filter and sort by, and statistics count; the history of deleted executions.
     """
     ALTER TABLE executions ADD COLUMN version TEXT;
@@ -174,7 +179,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
         try:
             db.execute(
                 "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, "
-                "took, error, version, started_by, labels) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "reuses, took, error, version, started_by, labels) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     number,
                     last,
@@ -188,6 +194,7 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
                     summary.due,
                     summary.inbox,
                     append.news,
+                    int(summary.reuses) if summary.reuses else None,
                     summary.took,
                     summary.error,
                     *columns_of(summary),

@@ -32,9 +32,8 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     inbox: int = 0  # waits that a signal answers
     rerun_of: str | None = None  # the execution that it repeats, as a whole or in part
     forked_from: str | None = None  # the execution of whose log it continues
-    trigger: str = (
-        ""  # what started it: `schedule nightly`, `webhook orders`, `playbook` (a caller), `rerun`, `user ann`
-    )
+    reuses: str | None = None  # the execution whose results it refers to
+    trigger: str = ""  # what started it: `schedule nightly`, `playbook` (a caller), `rerun`, `user ann`
     labels: tuple[str, ...] = ()  # `key=value`
     late: float | None = None  # seconds from when it was due to its start; None: it was not planned
     steps: dict[str, float] | None = None  # of an ended execution: how long the last run of each step took, in ms
@@ -208,8 +207,8 @@ class EventStore(Protocol):
         """The number of slots of each key that all unfinished executions use."""
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Finished executions that can be deleted, oldest first: they ended before that time, and their parent does not
-        exist any more."""
+        """Finished executions that can be deleted, oldest first: they ended before that time, their parent does not
+        exist any more, and no execution refers to their results (`reuses`)."""
 
     async def drop(self, executions: Sequence[str]) -> None:
         """Delete these executions, their keys and snapshots, and count the ended ones in `days`, in one transaction;

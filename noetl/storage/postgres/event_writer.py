@@ -44,14 +44,15 @@ _APPEND = """
     WITH given AS (
       SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::text[], $5::bool[], $6::text[], $7::int8[],
         $8::text[], $9::bytea[], $10::int8[], $11::int8[], $12::bytea[], $13::int8[], $14::float8[], $15::int4[],
-        $16::bool[], $17::float8[], $18::text[], $19::text[], $20::text[], $21::text[])
+        $16::bool[], $17::int8[], $18::float8[], $19::text[], $20::text[], $21::text[],
+        $22::text[])
       AS w(id, expected, seq, status, ended, path, parent, key, data, crc, count, log, log_crc, due, inbox, news,
-        took, error, version, started_by, labels)
+        reuses, took, error, version, started_by, labels)
     ), begun AS (
-      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, took,
-        error, version, started_by, labels)
-      SELECT id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, took, error, version, started_by,
-        labels
+      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, reuses,
+        took, error, version, started_by, labels)
+      SELECT id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, reuses, took, error, version,
+        started_by, labels
       FROM given WHERE expected = 0
       ON CONFLICT DO NOTHING RETURNING id
     ), grown AS (
@@ -260,6 +261,7 @@ def _columns(batch: Sequence[PendingAppend]) -> tuple[list[Any], ...]:
         [row.summary.due for row in rows],
         [row.summary.inbox for row in rows],
         [pending.append.news for pending in batch],
+        [int(row.summary.reuses) if row.summary.reuses else None for row in rows],
         [row.summary.took for row in rows],
         [clean(row.summary.error) for row in rows],
         *([clean(columns_of(row.summary)[n]) for row in rows] for n in range(3)),
