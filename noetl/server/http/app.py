@@ -16,6 +16,7 @@ from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
+    access_tokens,
     bundles,
     credentials,
     diagnostic_docs,
@@ -61,7 +62,7 @@ def create_app(
     for module in (
         executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
         schedules, webhooks, triggers, notifications, limits, results, schemas, session, health, operations, history,
-        openapi, web_page,
+        access_tokens, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()
