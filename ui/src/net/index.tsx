@@ -336,7 +336,7 @@ function Drawing({ net: whole, moment, selected, onSelect, across, size }: NetPr
     >
       {whole.nodes.length >= MANY && <Finder net={whole} moment={moment} onGo={(step) => (centerOn(step), onSelect?.(step))} grouping={possible ? grouping : null} setGrouping={group} />}
       {net.nodes.length >= MANY + 5 && across && (
-        <MiniMap pannable zoomable position="bottom-left" ariaLabel="Overview of the graph" style={{ width: 150, height: 90 }} nodeColor={(node: Node) => colourOf((node.data as StepData).moment?.status)} nodeStrokeWidth={0} />
+        <MiniMap pannable zoomable position="bottom-left" ariaLabel="Overview of the graph" style={size.height < 300 ? { width: 110, height: 60 } : { width: 150, height: 90 }} nodeColor={(node: Node) => colourOf((node.data as StepData).moment?.status)} nodeStrokeWidth={0} />
       )}
       <Controls showInteractive={false} position="bottom-right" fitViewOptions={{ padding: room, maxZoom: 1.1 }} />
     </ReactFlow>

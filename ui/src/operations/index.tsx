@@ -9,13 +9,14 @@ import { Overview } from "./overview";
 import { Schedules } from "./schedules";
 import { Schemas } from "./schemas";
 import { Deliveries, Notifications, Triggers } from "./triggers";
+import { States } from "./states";
 import { Tokens } from "./tokens";
 import { Webhooks } from "./webhooks";
 import { Workers } from "./workers";
 
-type Section = "overview" | "workers" | "limits" | "schedules" | "backfills" | "triggers" | "deliveries" | "webhooks" | "notifications" | "schemas" | "credentials" | "tokens";
+type Section = "overview" | "workers" | "limits" | "schedules" | "backfills" | "triggers" | "deliveries" | "webhooks" | "notifications" | "schemas" | "state" | "credentials" | "tokens";
 
-const SECTIONS: Record<Section, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, backfills: Backfills, triggers: Triggers, deliveries: Deliveries, webhooks: Webhooks, notifications: Notifications, schemas: Schemas, credentials: Credentials, tokens: Tokens };
+const SECTIONS: Record<Section, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, backfills: Backfills, triggers: Triggers, deliveries: Deliveries, webhooks: Webhooks, notifications: Notifications, schemas: Schemas, state: States, credentials: Credentials, tokens: Tokens };
 
 export function Operations({ params }: { params: Record<string, string> }) {
   const isAdmin = useHasRole("admin");
@@ -32,6 +33,7 @@ export function Operations({ params }: { params: Record<string, string> }) {
     ["webhooks", "Webhooks"],
     ["notifications", "Notifications"],
     ["schemas", "Schemas"],
+    ["state", "State"],
   ];
   if (isAdmin) tabs.push(["credentials", "Credentials"], ["tokens", "Tokens"]);
   if (!Shown) {

@@ -128,8 +128,8 @@ export function ScheduleForm({ known, onClose, onDone }: { known: Schedule | nul
         <Choice id="schedule-overlap" label="If the previous execution is running" value={overlap} onChange={setOverlap} choices={OVERLAP} />
       </div>
       <div class="pair">
-        <TextField id="schedule-jitter" label="Start up to" hint="later: 5m" value={jitter} onInput={setJitter} />
-        <TextField id="schedule-deadline" label="Deadline" hint="must have succeeded after: 2h" value={deadline} onInput={setDeadline} />
+        <TextField id="schedule-jitter" label="Jitter" hint="starts up to 5m later" value={jitter} onInput={setJitter} />
+        <TextField id="schedule-deadline" label="Deadline" hint="to succeed within: 2h" value={deadline} onInput={setDeadline} />
       </div>
       <PayloadField id="schedule-payload" value={payload} onInput={setPayload} />
     </FormDialog>
