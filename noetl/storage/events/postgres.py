@@ -25,6 +25,7 @@ from noetl.storage.events.event_rows import (
 from noetl.storage.events.execution_queries import ID_BITS, day_changes, decode_day, encode_day, merged
 from noetl.storage.events.slot_counts import held_in_postgres
 from noetl.storage.events.sql import SqlEventStore
+from noetl.storage.events.state_commits import POSTGRES
 from noetl.storage.ports.events import (
     Append,
     DayHistory,
@@ -114,6 +115,7 @@ SCHEMA = (
     ALTER TABLE noetl_executions ADD COLUMN IF NOT EXISTS reuses int8;
     CREATE INDEX IF NOT EXISTS noetl_executions_reuses ON noetl_executions(reuses) WHERE reuses IS NOT NULL
     """,
+    POSTGRES,
     # What lists filter and sort by, and statistics count; the history of deleted executions.
     """
     ALTER TABLE noetl_executions ADD COLUMN IF NOT EXISTS version text, ADD COLUMN IF NOT EXISTS started_by text,
