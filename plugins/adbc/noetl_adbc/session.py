@@ -65,6 +65,7 @@ class Session:
         if self._in_transaction:
             await self._close_cursors()
             await in_thread(self._connection.adbc_connection.rollback)
+            await in_thread(lambda: self._connection.adbc_connection.set_autocommit(True))
 
     async def close(self) -> None:
         """Close the cursors and the connection."""
