@@ -1,0 +1,113 @@
+"""Requests to ClickHouse's HTTP interface, and its errors as error kinds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import aiohttp
+
+from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
+
+_KINDS = {
+    60: "not_found", 81: "not_found", 516: "auth", 497: "auth", 192: "auth", 193: "auth", 194: "auth", 159: "db.timeout",
+    160: "db.timeout", 209: "db.timeout", 210: "db.connection", 202: "rate_limit", 241: "limit", 243: "storage.quota",
+    469: "db.constraint", 27: "parse", 117: "parse",
+}  # fmt: skip
+
+
+class ServerError(Exception):
+    """An answer of the server that is an error."""
+
+    def __init__(self, status: int, code: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.code = status, code
+
+
+class Client:
+    """One server and user."""
+
+    def __init__(self, session: Any, url: str, headers: dict[str, str], database: str) -> None:
+        self._session, self._url, self._headers, self._database = session, url, headers, database
+
+    @asynccontextmanager
+    async def request(
+        self, query: str, *, params: Any = None, settings: Any = None, body: Any = None
+    ) -> AsyncIterator[Any]:
+        """Send a statement; the response is the result in the format ArrowStream, if the statement has one."""
+        sent: dict[str, str] = {"default_format": "ArrowStream", "wait_end_of_query": "1"}
+        if self._database:
+            sent["database"] = self._database
+        sent |= {str(name): str(value) for name, value in (settings or {}).items()}
+        sent |= {f"param_{name}": _parameter(value) for name, value in (params or {}).items()}
+        if body is not None:
+            sent["query"] = query
+        data = query.encode() if body is None else body
+        async with self._session.post(self._url, params=sent, data=data, headers=self._headers) as response:
+            if response.status != 200:
+                text = (await response.text(errors="replace")).strip()
+                found = re.search(r"Code: (\d+)", text)
+                code = response.headers.get("X-ClickHouse-Exception-Code") or (found[1] if found else "0")
+                raise ServerError(response.status, int(code), text)
+            yield response
+
+    async def execute(self, query: str, **others: Any) -> None:
+        """Send a statement without a result."""
+        async with self.request(query, **others) as response:
+            await response.read()
+
+
+@asynccontextmanager
+async def connected(auth: Any, host: Host, timeout: Timeout) -> AsyncIterator[Client]:
+    """A client for `auth`."""
+    fields = await auth_fields(auth, host, prefixes=("clickhouse_", "db_"))
+    given = {**fields, **_parts(str(fields["dsn"]))} if fields.get("dsn") else fields
+    tls = bool(given.get("tls") or given.get("ssl"))
+    port = given.get("port") or (8443 if tls else 8123)
+    url = f"{'https' if tls else 'http'}://{given.get('host') or '127.0.0.1'}:{port}/"
+    headers = {}
+    if given.get("user") or given.get("username"):
+        headers["X-ClickHouse-User"] = str(given.get("user") or given.get("username"))
+        headers["X-ClickHouse-Key"] = str(given.get("password") or "")
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=timeout.connect or 10)
+    async with aiohttp.ClientSession(timeout=limits) as session:
+        yield Client(session, url, headers, str(given.get("database") or ""))
+
+
+def _parts(dsn: str) -> dict[str, Any]:
+    parts = urlsplit(dsn)
+    if parts.scheme not in ("http", "https", "clickhouse"):
+        raise BadAuth("the URL of a ClickHouse server is http://user:password@host:8123/database")
+    found = {
+        "host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password,
+        "database": parts.path.strip("/"), "tls": parts.scheme == "https" or None,
+    }  # fmt: skip
+    return {name: unquote(value) if isinstance(value, str) else value for name, value in found.items() if value}
+
+
+def _parameter(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+    return (
+        "\\N"
+        if value is None
+        else json.dumps(value).replace('"', "'")
+        if isinstance(value, list | Mapping)
+        else str(value)
+    )
+
+
+def explain(failure: Exception) -> ErrorInfo | None:
+    """The error for a failed request; None for other exceptions."""
+    if isinstance(failure, ServerError):
+        kind = _KINDS.get(failure.code) or ("auth" if failure.status in (401, 403) else "db.syntax")
+        return error_info(kind, f"clickhouse: {failure}", details={"code": failure.code})
+    if isinstance(failure, aiohttp.ClientError | OSError):
+        return error_info("db.connection", f"clickhouse: {failure}")
+    return None

@@ -1,0 +1,75 @@
+"""ClickHouse's engine behind its HTTP contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from noetl.testing import SourceConformance, TargetConformance, run_tool
+
+
+class TestSource(SourceConformance):
+    @pytest.fixture
+    def place(self, server):
+        def store(rows):
+            table = server.new_name()
+            server.rows(
+                f"CREATE TABLE {table} (id Int64, name String, price Float64, note Nullable(String)) ENGINE = Memory"
+            )
+            target = {"kind": "clickhouse", "auth": server.auth, "table": table}
+            if rows:
+                assert run_tool("transfer", {"data": rows, "targets": [target]}).error is None
+            return target
+
+        return store
+
+
+class TestTarget(TargetConformance):
+    @pytest.fixture
+    def place(self, server):
+        return lambda: {"kind": "clickhouse", "auth": server.auth, "table": server.new_name()}
+
+    @pytest.fixture
+    def read(self, server):
+        return lambda fields: server.rows(f"SELECT * FROM {fields['table']}")
+
+
+def run(server, command, **given):
+    return run_tool("clickhouse", {"auth": server.auth, "command": command, **given})
+
+
+def test_a_query_with_parameters(server):
+    outcome = run(
+        server, "SELECT {a:String} AS a, {n:Int64} + 1 AS n, 1 ? 'yes' : 'no' AS c", params={"a": "it's", "n": 4}
+    )
+    assert outcome.error is None
+    assert outcome.data["rows"] == [{"a": "it's", "n": 5, "c": "yes"}]
+
+
+def test_a_statement_without_a_result(server):
+    table = server.new_name()
+    assert run(server, f"CREATE TABLE {table} (n Int64) ENGINE = Memory").data["rows"] == []
+    assert run(server, f"SELECT count() AS n FROM {table}").data["rows"] == [{"n": 0}]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"command": "SELEC 1"}, "db.syntax", "Syntax error"),
+        ({"command": "SELECT * FROM nowhere"}, "not_found", "nowhere"),
+        ({"command": "SELECT 1", "auth": {"host": "127.0.0.1", "port": 1}}, "db.connection", "clickhouse"),
+        ({"command": "SELECT 1", "auth": "ftp://x"}, "schema", "http://"),
+    ],
+)
+def test_an_error_says_what_is_wrong(server, given, kind, said):
+    outcome = run_tool("clickhouse", {"auth": server.auth, **given})
+    assert (outcome.error.kind, said in outcome.error.message) == (kind, True), outcome.error
+
+
+def test_a_wrong_password_is_an_auth_error(server):
+    outcome = run_tool("clickhouse", {"auth": {**server.auth, "password": "wrong"}, "command": "SELECT 1"})
+    assert outcome.error.kind == "auth"
+
+
+def test_no_staging_table_remains(server):
+    names = {row["name"] for row in server.rows("SELECT name FROM system.tables WHERE database = 'noetl'")}
+    assert not {name for name in names if name.startswith("noetl_")}
