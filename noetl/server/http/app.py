@@ -28,7 +28,6 @@ from noetl.server.http.routes import (
     history,
     inbox,
     limits,
-    lineage,
     operations,
     playbooks,
     results,
@@ -38,6 +37,7 @@ from noetl.server.http.routes import (
     task_logs,
     worker_protocol,
 )
+from noetl.server.http.routes.data import lineage
 from noetl.server.http.routes.scheduling import backfills, notifications, schedules, triggers, webhooks
 
 Readiness = Callable[[], Awaitable[list[str]]]

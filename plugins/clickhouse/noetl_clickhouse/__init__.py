@@ -28,8 +28,8 @@ PARAMS = Field("mapping", "Values of `{name:Type}` in the statement.", aliases=(
 
 SPEC = ToolSpec(
     kind="clickhouse",
-    doc="Runs one statement on ClickHouse. `output.data` has `rows`, `row_count` and `columns`; a large result is streamed "
-    "to `output.ref` as Arrow.",
+    doc="Runs statements on ClickHouse. `output.data` has `rows`, `row_count` and `columns`; a large result is "
+    "streamed to `output.ref` as Arrow.",
     fields={
         "auth": AUTH,
         "command": Field("string", "The statement.", required=True, aliases=("query", "sql", "statement")),

@@ -14,9 +14,9 @@ import aiohttp
 from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
 
 _KINDS = {
-    60: "not_found", 81: "not_found", 516: "auth", 497: "auth", 192: "auth", 193: "auth", 194: "auth", 159: "db.timeout",
-    160: "db.timeout", 209: "db.timeout", 210: "db.connection", 202: "rate_limit", 241: "limit", 243: "storage.quota",
-    469: "db.constraint", 27: "parse", 117: "parse",
+    60: "not_found", 81: "not_found", 516: "auth", 497: "auth", 192: "auth", 193: "auth", 194: "auth",
+    159: "db.timeout", 160: "db.timeout", 209: "db.timeout", 210: "db.connection", 202: "rate_limit", 241: "limit",
+    243: "storage.quota", 469: "db.constraint", 27: "parse", 117: "parse",
 }  # fmt: skip
 
 

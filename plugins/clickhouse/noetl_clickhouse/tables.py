@@ -1,7 +1,7 @@
 """Tables as source and target of transfers.
 
-ClickHouse has no transactions over HTTP. Rows are loaded into a staging table; at the end one statement moves them (append), or
-exchanges the tables (replace). `upsert` deletes rows by key and inserts the new ones, in two statements.
+ClickHouse has no transactions over HTTP. Rows are loaded into a staging table; at the end one statement moves them
+(append), or exchanges the tables (replace). `upsert` deletes rows by key and inserts the new ones, in two statements.
 """
 
 from __future__ import annotations
@@ -162,8 +162,9 @@ class TableTarget(RowTarget):
         key = ", ".join(map(quoted, self.call.key))
         keys = f"({key})" if len(self.call.key) > 1 else key
         newest = f"SELECT * FROM {self._staging} ORDER BY {NUMBER} DESC LIMIT 1 BY {key}"
+        staged = f"SELECT {key} FROM {self._staging}"
         return [
-            f"ALTER TABLE {self._table} DELETE WHERE {keys} IN (SELECT {key} FROM {self._staging}) SETTINGS mutations_sync = 2",
+            f"ALTER TABLE {self._table} DELETE WHERE {keys} IN ({staged}) SETTINGS mutations_sync = 2",
             f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM ({newest})",
         ]
 

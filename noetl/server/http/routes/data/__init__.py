@@ -1,0 +1,1 @@
+"""Routes about data: where it comes from and where it goes."""
