@@ -14,8 +14,10 @@ is imported by every command that needs to know its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TypeVar
+
+import msgspec
 
 from noetl.connections.auth import BadAuth
 from noetl.connections.auth import fields_of as auth_fields
@@ -30,9 +32,10 @@ from noetl.core.model.connector import (
 )
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info, ok
 from noetl.core.model.reference import Reference, ReferenceMeta
+from noetl.core.model.remote import RemoteTask, Runtime
 from noetl.core.model.tool import Field, FieldType, Host, Members, Timeout, ToolCall, ToolFunction, ToolSpec
 from noetl.data.values import jsonable
-from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable
+from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, WorkerLost
 
 __all__ = [
     "ERROR_KINDS",
@@ -47,6 +50,8 @@ __all__ = [
     "PayloadUnavailable",
     "Reference",
     "ReferenceMeta",
+    "RemoteTask",
+    "Runtime",
     "RowTarget",
     "SecretUnavailable",
     "SourceCall",
@@ -60,12 +65,15 @@ __all__ = [
     "ToolSpec",
     "TriggerCall",
     "TriggerSpec",
+    "WorkerLost",
     "auth_fields",
+    "encode_task",
     "error",
     "error_info",
     "jsonable",
     "ok",
     "per_loop",
+    "run_remote",
 ]
 
 T = TypeVar("T")
@@ -79,3 +87,18 @@ def per_loop(key: Hashable, make: Callable[[], T]) -> T:
     from noetl.runtime.resources import per_loop as stored  # imports asyncio
 
     return stored(key, make)
+
+
+def run_remote(task: bytes, is_cancelled: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
+    """Execute a task that a `Runtime` was given (encoded with `encode_task`) in this process of the cluster.
+
+    Yields messages for the worker: an empty one, printed lines, at last the outcome. Closing the generator cancels the
+    task; `is_cancelled` is called several times a second, for clusters that cannot interrupt a task."""
+    from noetl.worker.runtimes import run_remote as run
+
+    return run(task, is_cancelled)
+
+
+def encode_task(task: RemoteTask) -> bytes:
+    """A task as bytes for `run_remote`."""
+    return msgspec.json.encode(task)

@@ -421,6 +421,7 @@ class Runner:
                 scopes=action.scopes,
                 where=where,
                 code_line=code_line,
+                labels=getattr(active.frame.root.program.owner, "labels", ()),
                 playbook=context.playbook,
             )
             if tracing.ACTIVE is None:

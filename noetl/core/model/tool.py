@@ -203,6 +203,7 @@ class ToolCall(Struct, frozen=True, gc=False):
     scopes: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""  # file:line:column of the task in the playbook
     code_line: int | None = None  # YAML line of the first line of `code`, for tracebacks
+    labels: tuple[str, ...] = ()  # `key=value`, of the step's `spec.placement`
     playbook: str = ""  # digest of the playbook; code of different playbooks shares no process
     part: str = ""  # identifies one of several side effects of this call, if the tool has several
 
