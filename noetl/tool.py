@@ -15,16 +15,21 @@ is imported by every command that needs to know its parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from noetl.connections.auth import BadAuth
 from noetl.connections.auth import fields_of as auth_fields
 from noetl.core.model.connector import (
+    ConnectorError,
+    Explain,
     RowTarget,
     SourceCall,
     SourceSpec,
+    SqlResult,
+    SqlSession,
     TargetCall,
     TargetSpec,
     TriggerCall,
@@ -40,6 +45,7 @@ from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, Stor
 __all__ = [
     "ERROR_KINDS",
     "BadAuth",
+    "ConnectorError",
     "ErrorInfo",
     "Field",
     "FieldType",
@@ -56,6 +62,8 @@ __all__ = [
     "SecretUnavailable",
     "SourceCall",
     "SourceSpec",
+    "SqlResult",
+    "SqlSession",
     "StoreUnavailable",
     "TargetCall",
     "TargetSpec",
@@ -68,12 +76,14 @@ __all__ = [
     "WorkerLost",
     "auth_fields",
     "encode_task",
+    "bind_sql",
     "error",
     "error_info",
     "jsonable",
     "ok",
     "per_loop",
     "run_remote",
+    "run_sql",
 ]
 
 T = TypeVar("T")
@@ -102,3 +112,28 @@ def run_remote(task: bytes, is_cancelled: Callable[[], bool] = lambda: False) ->
 def encode_task(task: RemoteTask) -> bytes:
     """A task as bytes for `run_remote`."""
     return msgspec.json.encode(task)
+
+
+def bind_sql(statement: str, params: Any, dialect: Literal["mysql", "ansi"] = "ansi") -> tuple[str, list[Any]]:
+    """The statement with the driver's placeholders (`?`; `%s` for `mysql`), and their values in order.
+
+    Parameters are written `%(name)s`, `:name`, `%s`, `?` or `$1`; ValueError if they do not fit to `params`."""
+    from noetl.data.sql import bind
+
+    bound = bind(statement, params, dialect)
+    return bound.text, bound.values
+
+
+async def run_sql(
+    call: ToolCall,
+    connect: Callable[[ToolCall], AbstractAsyncContextManager[SqlSession]],
+    explain: Explain,
+    dialect: Literal["mysql", "ansi"] = "ansi",
+) -> Outcome:
+    """Run a SQL kind: the statements of `command` (or `script`) with `params` on the session of `connect`.
+
+    Parameters, transactions, several statements and large results work as in kind `postgres`. Placeholders are `?`
+    (dialect `ansi`) or `%s` (dialect `mysql`). `explain` maps exceptions of the driver to errors."""
+    from noetl.tools._common.sql_kind import run_sql as run  # imports asyncio
+
+    return await run(call, connect, explain, dialect)

@@ -117,7 +117,7 @@ async def _remote_task(call: ToolCall) -> RemoteTask:
         code_line=call.code_line,
         playbook=call.playbook,
         labels=dict(label.partition("=")[::2] for label in call.labels),
-        cost=float(call.spec.get("cost") or 1),
+        cost=call.cost,
         secrets=cast(TaskHost, call.host).secrets_in(_encode([given, call.scopes]).decode()),
     )
 

@@ -30,7 +30,7 @@ class RemoteTask(Struct, frozen=True, omit_defaults=True):
     code_line: int | None = None
     playbook: str = ""
     labels: dict[str, str] = {}
-    cost: float = 1.0
+    cost: int = 1
     secrets: list[str] = []
 
 

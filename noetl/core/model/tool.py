@@ -26,9 +26,10 @@ PLUGIN_KINDS: dict[str, str] = {
     "sftp": "files of an SFTP server",
     "clickhouse": "queries on ClickHouse",
     "bigquery": "queries on BigQuery",
+    "quantum": "quantum circuits",
 }
 # The packages of those that are maintained with noetl.
-PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in ("mysql", "redis", "kafka", "sftp", "clickhouse")}
+PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in ("mysql", "redis", "kafka", "sftp", "clickhouse", "quantum")}
 PLUGIN_PACKAGES |= {kind: f"noetl-adbc[{kind}]" for kind in ("snowflake", "bigquery")}
 
 
@@ -204,6 +205,7 @@ class ToolCall(Struct, frozen=True, gc=False):
     where: str = ""  # file:line:column of the task in the playbook
     code_line: int | None = None  # YAML line of the first line of `code`, for tracebacks
     labels: tuple[str, ...] = ()  # `key=value`, of the step's `spec.placement`
+    cost: int = 1  # of the step's `spec.cost`
     playbook: str = ""  # digest of the playbook; code of different playbooks shares no process
     part: str = ""  # identifies one of several side effects of this call, if the tool has several
 

@@ -23,9 +23,12 @@ def connect(url: str) -> RayRuntime:
     return RayRuntime()
 
 
-@ray.remote(max_retries=0)
-def _execute(task: bytes) -> Iterator[bytes]:
+def _stream(task: bytes) -> Iterator[bytes]:
+    """On a node of the cluster."""
     yield from run_remote(task)
+
+
+_execute = ray.remote(max_retries=0)(_stream)
 
 
 class RayRuntime:
