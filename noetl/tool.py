@@ -37,8 +37,18 @@ from noetl.core.model.connector import (
 )
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info, ok
 from noetl.core.model.reference import Reference, ReferenceMeta
-from noetl.core.model.remote import RemoteTask, Runtime
-from noetl.core.model.tool import Field, FieldType, Host, Members, Timeout, ToolCall, ToolFunction, ToolSpec
+from noetl.core.model.tool import (
+    Field,
+    FieldType,
+    Host,
+    Members,
+    RemoteTask,
+    Runtime,
+    Timeout,
+    ToolCall,
+    ToolFunction,
+    ToolSpec,
+)
 from noetl.data.values import jsonable
 from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, WorkerLost
 
@@ -104,7 +114,7 @@ def run_remote(task: bytes, is_cancelled: Callable[[], bool] = lambda: False) ->
 
     Yields messages for the worker: an empty one, printed lines, at last the outcome. Closing the generator cancels the
     task; `is_cancelled` is called several times a second, for clusters that cannot interrupt a task."""
-    from noetl.worker.runtimes import run_remote as run
+    from noetl.tools._common.remote import run_remote as run  # imports asyncio
 
     return run(task, is_cancelled)
 

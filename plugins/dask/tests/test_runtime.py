@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from noetl_dask import DaskRuntime, connect
+from noetl_dask.runtime import DaskRuntime, connect
 
 from noetl.testing import RuntimeConformance
 

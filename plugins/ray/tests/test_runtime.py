@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import ray
-from noetl_ray import RayRuntime, connect
+from noetl_ray.runtime import RayRuntime, connect
 from ray.cluster_utils import Cluster
 
 from noetl.testing import RuntimeConformance
