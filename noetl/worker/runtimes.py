@@ -8,7 +8,7 @@ the group `noetl.runtimes`, named like the scheme of its URL, that refers to a f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -80,6 +80,7 @@ async def _remote_task(call: ToolCall) -> RemoteTask:
     if isinstance(script, Mapping):
         given["code" if call.kind == "python" else "command"] = await read_script(call, script)
         del given["script"]
+    scopes = _sent_scopes(call, given)
     return RemoteTask(
         kind=call.kind,
         input=given,
@@ -90,11 +91,20 @@ async def _remote_task(call: ToolCall) -> RemoteTask:
         task_run_id=call.task_run_id,
         attempt=call.attempt,
         timeout=call.timeout,
-        scopes=dict(call.scopes),
+        scopes=scopes,
         where=call.where,
         code_line=call.code_line,
         playbook=call.playbook,
         labels=dict(label.partition("=")[::2] for label in call.labels),
         cost=call.cost,
-        secrets=cast(TaskHost, call.host).secrets_in(_encode([given, call.scopes]).decode()),
+        secrets=cast(TaskHost, call.host).secrets_in(_encode([given, scopes]).decode()),
     )
+
+
+def _sent_scopes(call: ToolCall, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The scopes that the tool can read: python code that names `context` or `results` all, others the step's input."""
+    code = given.get("code")
+    if call.kind == "python" and (not isinstance(code, str) or "context" in code or "results" in code):
+        return dict(call.scopes)
+    around = call.scopes.get("input")
+    return {"input": around} if around else {}

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from noetl.embedded import open_local
 from noetl.errors import RequestRefused, WorkerLost
 from noetl.runtime.clock import RealClock
 from noetl.testing import RuntimeConformance, ToolHost, tool_call
 from noetl.tool import RemoteTask, encode_task, run_remote
+from noetl.worker.factory import ToolSource
 from noetl.worker.runtimes import RemoteTools, open_runtime
 from noetl.worker.tool_call import call_tool
 
@@ -100,6 +102,34 @@ def test_scripts_are_read_by_the_worker(tmp_path: Path):
         assert (await call(runtime, "python", {"script": {"uri": "code.py"}}, host=host)).data == "from a file"
         missing = await call(runtime, "python", {"script": {"uri": "none.py"}}, host=host)
         assert missing.error.kind == "not_found"
+
+    asyncio.run(scenario())
+
+
+PLAYBOOK = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: remote}
+workload: {a: 5}
+workflow:
+  - step: one
+    tool: {kind: python, code: "result = context['workload']['a'] + n", input: {n: 1}}
+    set: {ctx.b: "{{ output.data }}"}
+    next: {arcs: [{step: two}]}
+  - step: two
+    loop: {in: [1, 2], iterator: item, spec: {mode: parallel}}
+    tool: {kind: shell, command: "echo {{ ctx.b * iter.item }}"}
+"""
+
+
+def test_a_playbook_runs_on_a_runtime():
+    async def scenario() -> None:
+        runtime = LocalRuntime()
+        async with await open_local(store="memory:", tools=ToolSource(load=RemoteTools(runtime).load)) as engine:
+            result = await engine.run(PLAYBOOK, timeout=60)
+        assert result.status == "success", result
+        assert [each["stdout"] for each in result.output["data"]] == ["6\n", "12\n"]
+        assert len(runtime.tasks) == 3
 
     asyncio.run(scenario())
 
