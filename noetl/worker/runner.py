@@ -420,6 +420,7 @@ class Runner:
                 labels=getattr(active.frame.root.program.owner, "labels", ()),
                 cost=order.cost,
                 playbook=context.playbook,
+                state=action.state,
             )
             span = tracing.current()
             if span is None:

@@ -208,6 +208,7 @@ class ToolCall(Struct, frozen=True, gc=False):
     cost: int = 1  # of the step's `spec.cost`
     playbook: str = ""  # digest of the playbook; code of different playbooks shares no process
     part: str = ""  # identifies one of several side effects of this call, if the tool has several
+    state: Mapping[str, Any] = field(default_factory=dict)  # `state.<step>.<task>`, which `Outcome.state` writes
 
     @property
     def idempotency_key(self) -> str:
