@@ -97,10 +97,10 @@ class _Check:
                 self._add(where, "missing-key", f'{kind.kind} requires "{key}"')
         if len(self.found) > before:
             return
-        key = (kind.kind, kind.key(name, spec))
-        if key in self._names:
-            self._add(at, "wrong-value", f"{kind.kind} {name!r} is also on line {self._names[key]}")
-        self._names.setdefault(key, at.start_mark.line + 1)
+        own = (kind.kind, kind.key(name, spec))
+        if own in self._names:
+            self._add(at, "wrong-value", f"{kind.kind} {name!r} is also on line {self._names[own]}")
+        self._names.setdefault(own, at.start_mark.line + 1)
         try:
             if kind.check is not None:
                 kind.check(name, {field: value for field, value in spec.items() if value is not None})
