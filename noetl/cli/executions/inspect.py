@@ -284,6 +284,8 @@ def event_details(body: Event) -> str:
             return "; ".join(filter(None, (_error(body.outcome.error), "" if body.do == "continue" else action)))
         case ev.StepDone() | ev.StepFailed() | ev.IterationDone() | ev.IterationFailed():
             return _error(body.output.error)
+        case ev.ChildWaiting():
+            return f"execution {body.child} {'waits' if body.waiting else 'runs'}"
         case ev.ChildStarted() | ev.ChildFinished():
             return f"execution {body.child}"
         case ev.WorkflowFinished():
