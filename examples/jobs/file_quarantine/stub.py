@@ -1,4 +1,4 @@
-"""The sender of this job: `python stub.py FOLDER` writes three files, one of them with bad rows and one that is no CSV."""
+"""The sender of this job: `python stub.py FOLDER` writes three files, one with bad rows and one that is no CSV."""
 
 from __future__ import annotations
 

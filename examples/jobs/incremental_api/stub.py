@@ -1,4 +1,4 @@
-"""The order service of this job: `python stub.py PORT [FAIL]`. With FAIL, page 2 answers with an error until `POST /repair`."""
+"""The order service of this job: `python stub.py PORT [FAIL]`. With FAIL, page 2 is an error until `POST /repair`."""
 
 from __future__ import annotations
 
