@@ -182,9 +182,14 @@ class ExecutionActor:
         summary, state = self.summary, self.state
         if summary is None or state is None or state.request is None or summary.ended_at is None:
             return
+        policy = state.playbook.executor.tracing
+        trace = tracing.trace_of(policy, self.id, state.request.trace)
+        if trace is None or not trace.sampled:
+            return
         active.execution(
+            trace,
             self.id,
-            state.request.trace,
+            attributes=tracing.attributes_of(policy, state.workload, self.id),
             path=summary.path,
             status=summary.status,
             started_at=summary.started_at,
