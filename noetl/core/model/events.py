@@ -801,7 +801,7 @@ def shown_envelope(recorded: Recorded) -> dict[str, Any]:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A field of an event with user data masked; tokens of the net are no secrets, and results are shown as they are."""
+    """A field of an event with user data masked; tokens of the net are no secrets, results are shown as they are."""
     if name in ("token", "tokens", "outcome", "output"):
         return value
     if name == "arcs":
