@@ -58,6 +58,7 @@ class Settings(Struct, frozen=True):
     worker_pool: str
     worker_labels: tuple[str, ...]
     worker_drain_seconds: float
+    worker_user: str | None
     secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
     log_format: str
@@ -317,6 +318,7 @@ TABLE: tuple[Setting, ...] = (
     ),
     Setting("worker.labels", _labels, (), "labels of a worker, which steps may require (`spec.placement`): `gpu=true`"),
     Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
+    Setting("worker.user", _text, None, "user that a worker runs as, if root starts it; it cannot read `NOETL_HOME`"),
     Setting(
         "secrets.folders",
         _texts,
