@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-plugins coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos load fuzz sbom audit cluster lock clean
+.PHONY: help run test test-fast test-plugins coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -101,6 +101,9 @@ fuzz: $(DEV_ENV) ## fuzz every parser, and send thousands of odd requests made f
 
 chaos: $(DEV_ENV) ## kill, stop and starve a real cluster; writes docs/reliability.md
 	@$(PY) -m chaos chaos
+
+nodes: $(DEV_ENV) ## partition a cluster whose nodes are in network namespaces of their own (needs root); writes docs/reliability.md
+	@$(PY) -m chaos nodes
 
 load: $(DEV_ENV) ## overload a real server; writes docs/reliability.md
 	@$(PY) -m chaos load

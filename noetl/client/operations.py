@@ -99,9 +99,10 @@ class WebhookOptions(TypedDict, total=False):
     version: int | None
     payload: Mapping[str, Any] | None
     window: float | None
-    preset: Literal["noetl", "github", "stripe", "slack", "hmac", "none"] | None
+    preset: Literal["noetl", "github", "stripe", "slack", "meta", "websub", "hmac", "none"] | None
     signature: Mapping[str, Any] | None
     allow_unsigned: bool | None
+    topic: str | None
     headers: Sequence[str] | None
     raw_body: bool | None
     respond: Literal["accepted", "result"] | None
@@ -114,6 +115,7 @@ class WebhookOptions(TypedDict, total=False):
 class BackfillOptions(TypedDict, total=False):
     """Options of `add_backfill`."""
 
+    timezone: str | None  # of days, weeks and months, and of times without an offset
     variable: str | None  # key of the workload that has the slot; default `slot`
     concurrency: int | None
     name: str | None
@@ -476,6 +478,25 @@ class Operations:
     def remove_limit(self, subject: str, name: str) -> Operation[None]:
         """Remove a limit."""
         yield Request("DELETE", _limit(subject, name))
+
+    # ── state ───────────────────────────────────────────────────────────────────────────
+
+    def states(self) -> Pages[Document]:
+        """The playbooks that have state, by path."""
+        return Pages("/api/state", _document)
+
+    def state_of(self, path: str) -> Operation[Document]:
+        """The state that executions of a playbook share."""
+        return _document((yield Request("GET", f"/api/state/{quote(path)}")))
+
+    def set_state(self, path: str, values: Document, versions: Document | None = None) -> Operation[Document]:
+        """Set values by key or dotted path; with `versions`, only if the keys have these versions."""
+        body = {"values": values, "versions": versions}
+        return _document((yield Request("PATCH", f"/api/state/{quote(path)}", body)))
+
+    def reset_state(self, path: str, keys: Sequence[str] = ()) -> Operation[None]:
+        """Remove these keys of the state of a playbook, or all of them."""
+        yield Request("DELETE", f"/api/state/{quote(path)}", query={"key": tuple(keys)})
 
     # ── schemas ─────────────────────────────────────────────────────────────────────────
 

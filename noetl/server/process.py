@@ -175,7 +175,12 @@ class Server:
             )
             allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
             self._state = build_app_state(
-                orchestrator, services, self.tokens, home=self.settings.home, allows_address=allows
+                orchestrator,
+                services,
+                self.tokens,
+                home=self.settings.home,
+                allows_address=allows,
+                settings=self.settings,
             )
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)
@@ -208,7 +213,6 @@ class Server:
             open_triggers,
         )
         from noetl.storage.results import open_results
-        from noetl.transport.notifying_queue import NotifyingRunQueue
 
         settings = self.settings
         address = f"{settings.server_host}:{settings.server_port}"
@@ -232,8 +236,7 @@ class Server:
         )
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
-        queue = opened.queue if bus is None else NotifyingRunQueue(opened.queue, bus)
-        stores = Stores(events, opened.playbooks, results, queue, triggers, task_logs)
+        stores = Stores(events, opened.playbooks, results, opened.queue, triggers, task_logs)
         return _Backends(stores, triggers, deliveries, opened.cluster, locks, credentials, keychain, bus)
 
     def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:

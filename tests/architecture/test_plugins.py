@@ -17,8 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
-PLUGINS = [EXAMPLE, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))]
-OURS = PLUGINS[1:]
+CONNECTOR = ROOT / "examples" / "connector"
+PLUGINS = [EXAMPLE, CONNECTOR, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))]
+OURS = PLUGINS[2:]
 GROUPS = {"noetl.tools", "noetl.sources", "noetl.targets", "noetl.triggers"}
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: sample}\nworkflow:\n"
 
@@ -146,18 +147,22 @@ def test_a_plug_in_is_imported_without_its_driver(plugin: Path, tmp_path: Path):
     assert ran.returncode == 0, ran.stderr
 
 
-def test_the_example_on_the_page_is_the_example_in_the_repository():
-    page = (ROOT / "docs" / "howto" / "add-a-tool-kind.md").read_text()
-    assert (EXAMPLE / "noetl_statsd" / "__init__.py").read_text() in page
-    assert (EXAMPLE / "pyproject.toml").read_text() in page
+@pytest.mark.parametrize(
+    ("page", "example", "module"),
+    [("add-a-tool-kind.md", EXAMPLE, "noetl_statsd"), ("write-a-connector.md", CONNECTOR, "noetl_maildir")],
+)
+def test_the_example_on_the_page_is_the_example_in_the_repository(page: str, example: Path, module: str):
+    text = (ROOT / "docs" / "howto" / page).read_text()
+    assert (example / module / "__init__.py").read_text() in text
+    assert (example / "pyproject.toml").read_text() in text
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which pip has installed the example."""
+    """A folder into which pip has installed the examples."""
     target = tmp_path_factory.mktemp("site")
     command = ["pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
-    ran = python("-m", *command, "--target", str(target), str(EXAMPLE), home=target)
+    ran = python("-m", *command, "--target", str(target), str(EXAMPLE), str(CONNECTOR), home=target)
     assert ran.returncode == 0, ran.stderr
     return target
 
@@ -182,9 +187,10 @@ def test_the_parameters_of_an_installed_plug_in_are_validated(site: Path, tmp_pa
     ]
 
 
-def test_the_tests_of_the_example_pass(site: Path, tmp_path: Path):
+@pytest.mark.parametrize("example", [EXAMPLE, CONNECTOR], ids=lambda example: example.name)
+def test_the_tests_of_the_examples_pass(site: Path, tmp_path: Path, example: Path):
     ran = python(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(EXAMPLE / "tests"),
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(example / "tests"),
         path=site, home=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout

@@ -75,6 +75,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import IterationPath, iteration_id, task_run_id
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.work import count_fitting
 from noetl.core.templates.budget import NondeterminismSource
 from noetl.errors import CorruptLog
 
@@ -110,12 +111,14 @@ def advance(
     nondeterminism: NondeterminismSource | None = None,
     answers: Mapping[str, Any] | None = None,
     capacity: Capacity | None = None,
+    conflict: str | None = None,
 ) -> Decision:
     """Judge the commands and decide everything that follows from them; `state` is changed in place.
 
     `at` is the time of all new events. When the decision has `requests`, see `Decision`. `capacity` is the free
-    capacity of the limited keys that this playbook uses; None: no limit applies."""
-    env = EvaluationContext(state.playbook, at, nondeterminism, dict(answers) if answers else {}, capacity)
+    capacity of the limited keys that this playbook uses; None: no limit applies. `conflict` says why an earlier
+    decision was not stored: another execution has changed the `state` that it commits."""
+    env = EvaluationContext(state.playbook, at, nondeterminism, dict(answers) if answers else {}, capacity, conflict)
     ending = state.ending is not None
     timer = next_due(state) if state.due else None
     needs_settling = not commands or ((state.unexamined > 0 or ending) and not is_settled(state))
@@ -212,6 +215,9 @@ class _Advance(Struct, eq=False, gc=False):
             if command.workers > 1 and not (taken and is_local(state, step_run_of(state, taken[0]))):
                 taken = taken[: -(-len(taken) // command.workers)]
             taken = taken[: command.slots]
+            if state.net.has_costs:
+                costs = (step_run_of(state, run_id).step.cost for run_id in taken)
+                taken = taken[: count_fitting(costs, command.slots, command.capacity)]
             for run_id in taken:
                 events, cause = claim(state, command.worker, run_id)
                 self._record(events, cause)

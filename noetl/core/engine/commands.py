@@ -28,6 +28,8 @@ class StartExecution(Command, frozen=True):
     request: ExecutionRequested
     keychain: tuple[str, ...] = ()
     error: ErrorInfo | None = None
+    state: dict[str, Any] = field(default_factory=dict)  # the stored values that the playbook's executions share
+    state_versions: dict[str, str] = field(default_factory=dict)
 
 
 class ClaimRun(Command, frozen=True):
@@ -49,6 +51,7 @@ class ClaimAnyRun(Command, frozen=True):
     pool: str | None = None
     workers: int = 1
     labels: tuple[str, ...] = ()  # of the worker
+    capacity: int = 0  # all slots of the worker
 
 
 class ReportRun(Command, frozen=True):

@@ -104,10 +104,10 @@ class Loop:
     """One collection in progress: that of a step, or that of an inner loop."""
 
     __slots__ = (
-        "_announced", "ahead", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
-        "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts",
-        "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail",
-        "target", "window", "writes",
+        "_announced", "ahead", "answers", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth",
+        "failed", "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order",
+        "out_of_order_parts", "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped",
+        "succeeded", "tail", "target", "window", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -146,6 +146,7 @@ class Loop:
         self.chunks: list[bytes] = []
         self.tail = bytearray()
         self.out_of_order: dict[int, bytes] = {}  # outputs that finished out of order
+        self.answers: dict[int, bytes] = {}  # fields of the answers of http iterations, as JSON
         self.failures: list[tuple[int, ErrorInfo]] = []
         self.failed_items: dict[int, Any] = {}  # of `failures`, where the collection is stored
         self.writes: dict[str, tuple[Any, IterationPath]] = {}  # ctx path -> value and first writer
@@ -323,8 +324,8 @@ class State:
         "compensations_left", "completed", "ctx", "due", "ending", "entry", "error",
         "execution_id", "finished", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
         "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "signal_ids", "signals",
-        "started", "started_at", "step_runs", "steps", "synthesized", "tokens", "unexamined", "waiting", "waits",
-        "workload",
+        "started", "started_at", "step_runs", "steps", "synthesized", "tokens", "uncommitted", "unexamined",
+        "versions", "waiting", "waits", "workload",
     )  # fmt: skip
 
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
@@ -374,6 +375,8 @@ class State:
         self.compensations_left: int | None = None  # runs of the last of them that are still to be undone; None: all
         self.compensating: dict[str, Compensating] = {}  # step run of the compensation -> what it undoes
         self.compensated = CompensationCounts()
+        self.versions: dict[str, str] = {}  # of the stored values of `state`, by key
+        self.uncommitted: dict[str, None] = {}  # keys of `state` that were written and are not committed yet
 
     @property
     def accepts_claims(self) -> bool:

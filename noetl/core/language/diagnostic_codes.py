@@ -63,7 +63,7 @@ _ERRORS = {
     "loop-collection": "A loop iterates over a value that is not a collection",
     "until-in-parallel": "`until` on a parallel loop",
     "unknown-reducer": "Unknown reducer",
-    "reduce-target": "A reducer for something that is not in `ctx` or `step`",
+    "reduce-target": "A reducer for something that is not in `ctx`, `step` or `state`",
     "arc-conflict": "Arcs taken together assign different values to a key",
     "unknown-kind": "Unknown tool kind",
     "missing-parameter": "A required parameter of a tool is missing",
@@ -113,6 +113,8 @@ _WARNINGS = {
     "unreachable-task": "A task that no path leads to",
     "unknown-status": "A comparison with a value that does not exist",
     "unknown-store": "A result store that does not exist",
+    "no-worker": "A step that no live worker can run",
+    "unknown-schema": "A schema that is not registered",
     "closed-gate": "A gate that can never open",
     "unused-keychain": "A secret that is never read",
     "missing-timeout": "A timeout is missing",
@@ -157,3 +159,6 @@ CODES: dict[str, Code] = {
     **{name: Code(name, "error", title) for name, title in _ERRORS.items()},
     **{name: Code(name, "warning", title) for name, title in _WARNINGS.items()},
 }
+
+# Reported only where the installation is known: `noetl validate --server`, `noetl register`.
+INSTALLATION_CODES = frozenset({"unknown-store", "no-worker", "unknown-schema"})

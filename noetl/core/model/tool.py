@@ -20,7 +20,23 @@ PLUGIN_KINDS: dict[str, str] = {
     "subscription": "waits for messages of a subscription",
     "agent": "calls an AI agent",
     "mcp": "calls a tool of an MCP server",
+    "mysql": "queries on MySQL and MariaDB",
+    "redis": "commands of Redis",
+    "kafka": "messages of Kafka",
+    "sftp": "files of an SFTP server",
+    "clickhouse": "queries on ClickHouse",
+    "bigquery": "queries on BigQuery",
+    "quantum": "quantum circuits",
 }
+# The packages of those that are maintained with noetl.
+PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in ("mysql", "redis", "kafka", "sftp", "clickhouse", "quantum")}
+PLUGIN_PACKAGES |= {kind: f"noetl-adbc[{kind}]" for kind in ("snowflake", "bigquery")}
+
+
+def install_hint(kind: str) -> str:
+    """How to install the plug-in of a kind; empty if it is not maintained with noetl."""
+    return f"install the package {PLUGIN_PACKAGES[kind]}" if kind in PLUGIN_PACKAGES else ""
+
 
 FieldType = Literal["any", "string", "number", "integer", "boolean", "mapping", "list", "code"]
 
@@ -41,6 +57,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     default: Any = None
     or_input: bool = False  # under `input`, a value of another type is a value for the code
     least: float | None = None  # the smallest number
+    schemes: tuple[str, ...] = ()  # of a URL
     members: Members | None = None  # what a mapping (or each mapping of a list) may contain
     variants: dict[str, Members] = field(default_factory=dict)  # the same, by the mapping's `kind`
     implied_kinds: dict[str, str] = field(default_factory=dict)  # key -> the kind that it implies ("": none)
@@ -57,6 +74,7 @@ class Members(Struct, frozen=True, omit_defaults=True):
     fields: dict[str, Field] = field(default_factory=dict)
     requires: tuple[tuple[str, ...], ...] = ()
     required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    open: bool = False  # accepts undeclared members
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):

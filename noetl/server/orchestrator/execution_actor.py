@@ -25,14 +25,24 @@ from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.state import State, begin
 from noetl.core.engine.views.open_waits import wait_counts
+from noetl.core.model.events import CustomEvent, Recorded
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.waits import NO_WAITS
-from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUnavailable, VersionConflict
+from noetl.errors import (
+    CorruptLog,
+    LimitReached,
+    NoetlError,
+    NotFound,
+    StateConflict,
+    StoreUnavailable,
+    VersionConflict,
+)
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.orchestrator.catalog import Catalog
+from noetl.server.orchestrator.playbook_states import commit_of
 from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.read_models.summaries import Progress, project
@@ -45,13 +55,16 @@ SNAPSHOT_BYTES_PER_EVENT = 100  # bytes of snapshots that are written per event,
 
 
 class StatusWatch(Struct):
-    """Whether new statuses of executions are listed as news, for triggers and notifications."""
+    """Whether new statuses and custom events of executions are listed as news, for triggers and notifications."""
 
     enabled: bool = False
+    custom: bool = False  # custom events too
     statuses: frozenset[str] = frozenset({"success", "failed", "cancelled", "waiting"})
 
-    def is_news(self, before: str | None, now: str) -> bool:
-        """Whether a change of the status is listed."""
+    def is_news(self, before: str | None, now: str, events: Sequence[Recorded]) -> bool:
+        """Whether an append with a change of the status, or with these events, is listed."""
+        if self.custom and any(type(each.body) is CustomEvent for each in events):
+            return True
         return self.enabled and before != now and now in self.statuses
 
 
@@ -144,6 +157,7 @@ class ExecutionActor:
     async def begin(self, playbook: Playbook, command: StartExecution, key: str | None) -> Decision:
         """The first decision of a new execution; VersionConflict when the id is in use."""
         full: set[str] = set()
+        conflict: str | None = None
         caller = command.request.parent.execution_id if command.request.parent is not None else None
         row = ExecutionSummary(self.id, playbook.path, "pending", started_at=0.0, key=key, parent=caller)
         while True:
@@ -151,9 +165,11 @@ class ExecutionActor:
             self.summary = row
             self._progress = Progress()
             try:
-                return await self._decide([command], full)
+                return await self._decide([command], full, conflict)
             except LimitReached as reached:
                 full.add(reached.key)
+            except StateConflict as problem:
+                conflict = str(problem)
 
     def reset(self) -> None:
         """Drop the cached state."""
@@ -166,9 +182,14 @@ class ExecutionActor:
         summary, state = self.summary, self.state
         if summary is None or state is None or state.request is None or summary.ended_at is None:
             return
+        policy = state.playbook.executor.tracing
+        trace = tracing.trace_of(policy, self.id, state.request.trace)
+        if trace is None or not trace.sampled:
+            return
         active.execution(
+            trace,
             self.id,
-            state.request.trace,
+            attributes=tracing.attributes_of(policy, state.workload, self.id),
             path=summary.path,
             status=summary.status,
             started_at=summary.started_at,
@@ -205,19 +226,24 @@ class ExecutionActor:
 
     async def _decide_until_written(self, commands: list[Command]) -> Decision:
         full: set[str] = set()
+        conflict: str | None = None
         for _ in range(MAX_CONFLICTS):
             await self.load()
             try:
-                return await self._decide(commands, full)
+                return await self._decide(commands, full, conflict)
             except VersionConflict:
                 metrics.CONFLICTS.add()
                 self.reset()  # another process appended first: fold its events and decide again
                 self.overtaken = True
             except LimitReached as reached:
                 full.add(reached.key)  # another execution took the last slot: decide again without it
+            except StateConflict as problem:
+                conflict = str(problem)  # another execution changed the state: decide again that this one fails
         raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} appends in a row conflicted with other writers")
 
-    async def _decide(self, commands: list[Command], full: Set[str] = frozenset()) -> Decision:
+    async def _decide(
+        self, commands: list[Command], full: Set[str] = frozenset(), conflict: str | None = None
+    ) -> Decision:
         """Decide, append, and report to the host; on failure the state is dropped and all offers are declined."""
         state, summary = self.state, self.summary
         assert state is not None
@@ -228,7 +254,7 @@ class ExecutionActor:
             all_commands = [*commands, *(offer.command for offer in offers)] if offers else commands
             before = state.seq
             self.waited = self.waits
-            decision = await self._advance(state, all_commands, capacity)
+            decision = await self._advance(state, all_commands, capacity, conflict)
             if decision.events:
                 self.summary = await self._append(state, before, summary, decision, capacity)
                 if self._progress is not None:
@@ -251,7 +277,9 @@ class ExecutionActor:
         self._host.events_written(self, decision)
         return decision
 
-    async def _advance(self, state: State, commands: list[Command], capacity: Capacity | None) -> Decision:
+    async def _advance(
+        self, state: State, commands: list[Command], capacity: Capacity | None, conflict: str | None
+    ) -> Decision:
         """The engine's decision, with its data requests resolved."""
         dependencies = self._dependencies
         watch = dependencies.watch
@@ -263,6 +291,7 @@ class ExecutionActor:
                 at=dependencies.clock.now(),
                 nondeterminism=dependencies.nondeterminism,
                 capacity=capacity,
+                conflict=conflict,
             )
         metrics.DECISION.observe(time.perf_counter() - began)
         while decision.requests:
@@ -296,8 +325,9 @@ class ExecutionActor:
                 summary,
                 status_before,
                 reservations,
-                news=self._dependencies.news.is_news(status_before, summary.status),
+                news=self._dependencies.news.is_news(status_before, summary.status, decision.events),
                 rewaits=waits_before != (waits.due, waits.inbox),
+                state=commit_of(state.playbook.path, decision.events) if state.playbook.uses_state else None,
             )
         )
         if capacity is not None:

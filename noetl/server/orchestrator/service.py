@@ -36,6 +36,7 @@ from noetl.server.orchestrator.effect_handler import EffectHandler, EndNotifier
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state, load_states
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
+from noetl.server.orchestrator.playbook_states import PlaybookStates
 from noetl.server.orchestrator.rerun import RerunPlan, failed_source, fork_source, step_source
 from noetl.server.orchestrator.rerun import plan as plan_of
 from noetl.server.orchestrator.schema_registry import SchemaRegistry
@@ -68,6 +69,7 @@ class Orchestrator:
     timers: Timers
     background: BackgroundTasks
     step_tables: StepTables
+    states: PlaybookStates
     limits: Limits | None = None
     schemas: SchemaRegistry | None = None
 
@@ -247,10 +249,22 @@ class Orchestrator:
         )
 
     async def waits_for(self, row: ExecutionSummary) -> list[str]:
-        """Descriptions of the limits that block an execution now."""
-        if row.status in FINAL or self.limits is None or not await self.limits.any():
+        """Descriptions of the limits that block an execution now, and of runs that no live worker can take."""
+        if row.status in FINAL:
             return []
-        return [each.text for each in await self.why(row.execution_id) if each.subject == "limit"]
+        limited = self.limits is not None and await self.limits.any()
+        if not limited and not await self._has_unplaceable_runs():
+            return []
+        return [each.text for each in await self.why(row.execution_id) if each.subject in ("limit", "placement")]
+
+    async def _has_unplaceable_runs(self) -> bool:
+        """Whether runs of some execution wait for a worker that does not exist."""
+        if not self.effects.enabled:
+            return False
+        problem = self.work.placement_problem
+        if any(problem(each.pool, ()) is not None for each in await self.queue.depths()):
+            return True
+        return any(problem(pool, labels) is not None for pool, labels, _ in await self.queue.labelled())
 
     async def explain(self, execution_id: str) -> Explanation:
         """A summary sentence, its reasons, and the path of the tokens; those of the child that made it fail too."""

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.core.model.playbook import COMPENSATION
+from noetl.core.model.playbook import COMPENSATION, ctx_part
 from noetl.core.model.waits import NO_WAITS, WaitCounts
 from noetl.core.templates.views import error_fields
 from noetl.storage.ports.events import ExecutionSummary
@@ -57,7 +57,10 @@ def _requested(row: Row, body: ev.ExecutionRequested, recorded: ev.Recorded) -> 
         "parent": body.parent.execution_id if body.parent else None,
     }
     if body.rerun is not None:
-        row["forked_from" if body.rerun.mode == "fork" else "rerun_of"] = body.rerun.execution_id
+        source = body.rerun
+        row["forked_from" if source.mode == "fork" else "rerun_of"] = source.execution_id
+        if source.results or source.task_results or source.loops or source.ctx or source.args or source.tokens:
+            row["reuses"] = source.execution_id
 
 
 def _set_status(status: str) -> Callable[[Row, ev.Event, ev.Recorded], None]:
@@ -155,7 +158,7 @@ class Progress:
         elif isinstance(body, _COMPENSATION_EVENTS):
             self._apply_compensation(body, at)
         elif isinstance(body, ev.CtxPatched):
-            self.ctx.update(body.patch)
+            self.ctx.update(ctx_part(body.patch))
         elif isinstance(body, ev.WorkflowFinished):
             self.output = body.output
             self.error = body.error

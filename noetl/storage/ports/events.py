@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from noetl.core.model.events import Recorded
+from noetl.storage.ports.state import StateCommit
 
 
 class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -31,6 +32,7 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     inbox: int = 0  # waits that a signal answers
     rerun_of: str | None = None  # the execution that it repeats, as a whole or in part
     forked_from: str | None = None  # the execution of whose log it continues
+    reuses: str | None = None  # the execution whose results it refers to
 
 
 class SlotReservation(Struct, frozen=True, gc=False):
@@ -52,6 +54,7 @@ class Append(Struct, frozen=True, gc=False):
     takes: tuple[SlotReservation, ...] = ()  # slots that it acquires, checked in its transaction
     rewaits: bool = False  # `due` or `inbox` differ from the replaced row
     news: bool = False  # the new status is listed by `EventStore.news` until it is read
+    state: StateCommit | None = None  # values of `state` that it commits, checked in its transaction
 
 
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
@@ -73,7 +76,8 @@ class EventStore(Protocol):
 
     async def append(self, append: Append) -> None:
         """Append events at `expected_seq`; VersionConflict if the log has another length,
-        Conflict if the `key` of a new execution exists, LimitReached if it needs more slots than are free."""
+        Conflict if the `key` of a new execution exists, LimitReached if it needs more slots than are free,
+        StateConflict if the state that it commits has changed."""
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order."""
@@ -114,8 +118,8 @@ class EventStore(Protocol):
         """The number of slots of each key that all unfinished executions use."""
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Finished executions that can be deleted, oldest first: they ended before that time, and their parent does not
-        exist any more."""
+        """Finished executions that can be deleted, oldest first: they ended before that time, their parent does not
+        exist any more, and no execution refers to their results (`reuses`)."""
 
     async def drop(self, executions: Sequence[str]) -> None:
         """Delete these executions, their keys and snapshots; their logs are deleted now or by `tidy`."""

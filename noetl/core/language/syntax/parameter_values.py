@@ -12,7 +12,7 @@ from typing import NamedTuple
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Reader, describe_node, is_template, shorten, with_article
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
-from noetl.core.model.tool import PLUGIN_KINDS, Field, Members, ToolSpec
+from noetl.core.model.tool import PLUGIN_KINDS, Field, Members, ToolSpec, install_hint
 
 
 class Given(NamedTuple):
@@ -116,6 +116,11 @@ def check_value(reader: Reader, key: str, value: Node, field: Field, owner: str)
     elif field.least is not None and isinstance(value, Scalar) and value.value < field.least:
         message = f"`{key}` of {owner} must be at least {field.least:g}, not {value.text}"
         reader.add("parameter-type", value, message, field.doc)
+    elif field.schemes and isinstance(value, Scalar) and not is_missing(value):
+        if value.text.partition("://")[0].lower() not in field.schemes:
+            hint = f"write the whole URL: `{field.schemes[-1]}://host/path`"
+            message = f'`{key}` of {owner} must be a URL of {" or ".join(field.schemes)}, not "{shorten(value.text)}"'
+            reader.add("parameter-type", value, message, hint)
     else:
         _check_inside(reader, key, value, field, owner)
 
@@ -153,7 +158,7 @@ def _check_variant(reader: Reader, node: Mapping, field: Field, what: str) -> No
     members = field.variants.get(kind)
     if members is None and kind in PLUGIN_KINDS:
         message = f'{what}: the kind "{kind}" needs a plug-in that is not installed; the task will fail at run time'
-        reader.add("plugin-kind", place, message, "known kinds: " + ", ".join(known))
+        reader.add("plugin-kind", place, message, install_hint(kind) or "known kinds: " + ", ".join(known))
     elif members is None and (kind and entry is not None):
         hint = did_you_mean(kind, known, "known kinds: " + ", ".join(known))
         reader.add("parameter-type", place, f'{what} cannot be of kind "{shorten(kind)}"', hint)
@@ -164,6 +169,8 @@ def _check_variant(reader: Reader, node: Mapping, field: Field, what: str) -> No
 
 
 def _check_members(reader: Reader, node: Mapping, members: Members, owner: str, where: Node) -> None:
+    if members.open:
+        return
     names = field_names(members)
     given: dict[str, Given] = {}
     for key, (key_node, value) in node.entries.items():
