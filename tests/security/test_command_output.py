@@ -7,6 +7,7 @@ command that is not in the table fails the test.
 from __future__ import annotations
 
 import ast
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +138,9 @@ CALLS: dict[str, list[list[str]]] = {
     "worker stop": [["E"]],
     "worker scale": [["E"]],
     "dev": [["E"]],
+    "state set": [["evil", "key=E"], ["E", "key=1"]],
+    "state show": [["evil"], ["evil", "--json"], ["E"]],
+    "state reset": [["E"]],
     "retention": [["--older-than", "E"], ["--dry-run"]],
     "backup": [["no/such/folder/E"]],
     "restore": [["E"]],
@@ -172,15 +176,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, 
             assert cluster.ask("POST", "/api/catalog/register", {"content": text})[0] in (200, 201)
             path = "evil" if letter == "A" else "fails"
             ids[letter] = cluster.ask("POST", "/api/execute", {"path": path})[1]["execution_id"]
-            for _ in range(1000):
-                if cluster.ask("GET", f"/api/executions/{ids[letter]}")[1]["status"] == status:
-                    break
-            else:
-                raise AssertionError(f"{path} is not {status}")
+            wait_for_status(cluster, ids[letter], status)
         cluster.ask("PUT", "/api/credentials/evil", {"type": "generic", "data": {"a": EVIL}})
         yield cluster, ids, folder
     finally:
         cluster.stop()
+
+
+def wait_for_status(cluster: Cluster, execution_id: str, status: str) -> None:
+    deadline = time.monotonic() + 60
+    while cluster.ask("GET", f"/api/executions/{execution_id}")[1]["status"] != status:
+        assert time.monotonic() < deadline, f"{execution_id} is not {status}"
+        time.sleep(0.02)
 
 
 def test_every_command_is_in_the_table():

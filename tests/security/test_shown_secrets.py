@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.security.test_command_output import wait_for_status
 from tests.server.http.serving import Cluster
 
 NAMES = [
@@ -87,9 +88,7 @@ def executions(cluster: Cluster) -> list[str]:
         status, answer = cluster.ask("POST", "/api/execute", {"path": "shown", "payload": payload})
         assert status == 202, answer
         execution = answer["execution_id"]
-        for _ in range(600):
-            if cluster.ask("GET", f"/api/executions/{execution}")[1]["status"] == "waiting":
-                break
+        wait_for_status(cluster, execution, "waiting")
         path = f"/api/executions/{execution}/signal"
         signalled = cluster.ask("POST", path, {"name": "answer", "payload": {"password": "canary-signal"}})
         assert signalled[0] < 300, signalled
