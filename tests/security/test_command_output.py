@@ -18,6 +18,8 @@ from noetl.cli import app
 from tests.security.test_printing import commands, is_safe
 from tests.server.http.serving import Cluster
 
+pytestmark = pytest.mark.integration
+
 EVIL = "\x1b]0;title\x07\u202eevil\x9b2J"
 YAML_EVIL = r"\e]0;title\a\u202eevil\x9b2J"
 PLAYBOOK = """

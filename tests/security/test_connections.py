@@ -12,6 +12,8 @@ import pytest
 
 from tests.server.http.serving import SERVE, Cluster
 
+pytestmark = pytest.mark.integration
+
 LIMIT = 40
 CODE = (
     "import noetl.server.http.guarded_protocol as guard; guard.HEAD_SECONDS = 1.0; guard.BODY_SECONDS = 1.0; "

@@ -16,6 +16,8 @@ import pytest
 from devcluster import services
 from tests.server.http.serving import Cluster
 
+pytestmark = pytest.mark.integration
+
 BODIES: dict[str, tuple[bytes, str]] = {
     "form": (b"a=1&path=x", "application/x-www-form-urlencoded"),
     "text": (b'{"path": "x"}', "text/plain"),

@@ -14,6 +14,8 @@ import pytest
 from tests.security.test_command_output import wait_for_status
 from tests.server.http.serving import Cluster
 
+pytestmark = pytest.mark.integration
+
 NAMES = [
     "api_token",
     "password",
