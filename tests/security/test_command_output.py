@@ -153,6 +153,9 @@ CALLS: dict[str, list[list[str]]] = {
 }
 
 
+ATTEMPTS = {"test_a_command_escapes_what_it_shows": 2}  # at least, of each command
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, dict[str, str], Path]]:
     cluster = Cluster(Path(tmp_path_factory.mktemp("home")), NOETL_LOG_FORMAT="json")

@@ -43,6 +43,10 @@ BODIES: dict[str, tuple[bytes, str]] = {
 TEXTS = ["\x00", "a\x00b", "\ud800", "\u202e", "../..", "%00", "\x1b]0;x\x07", "a" * 5_000, "'\"; DROP TABLE x; --"]
 
 
+# Attempts of each case for the page of the suite: on two databases, and (at least) once for each of sixty routes.
+ATTEMPTS = {"test_bodies": 2 * 60 * len(BODIES), "test_texts_in_paths_and_queries": 2 * 60 * len(TEXTS)}
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def served(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, IO[bytes]]]:
     with ExitStack() as stack:

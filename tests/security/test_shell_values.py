@@ -67,6 +67,14 @@ LISTS = [
 ]  # fmt: skip
 
 
+# Attempts of each case, for the page of the suite.
+ATTEMPTS = {
+    "test_a_value_in_a_command_is_never_code": len(PAYLOADS),
+    "test_a_value_in_a_list_of_arguments_is_never_code": len(PAYLOADS),
+    "test_no_program_evaluates_a_value": len(shell_attacks.PAYLOADS),
+}
+
+
 def attack(command, payload: str, tmp_path) -> bool:
     """Run a command with a hostile value; True if the value was evaluated as code."""
     file = tmp_path / "created"
