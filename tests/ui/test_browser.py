@@ -388,7 +388,8 @@ workflow:
 """
 
 
-def test_100_000_iterations_are_listed_sorted_and_searched_with_little_work(tab: Tab, cluster: Cluster, tmp_path: Path):
+@pytest.mark.timeout(600)  # the loop itself takes most of it on a busy machine
+def test_100_000_iterations_are_listed_and_sorted_with_little_work(tab: Tab, cluster: Cluster, tmp_path: Path):
     file = tmp_path / "huge_loop.yaml"
     file.write_text(HUGE_LOOP)
     ran = subprocess.run(
@@ -400,10 +401,8 @@ def test_100_000_iterations_are_listed_sorted_and_searched_with_little_work(tab:
     work = page_work(tab)
     tab.page.set_default_timeout(120_000)
     tab.open(f"/executions/{row['execution_id']}?tab=iterations")
-    tab.page.get_by_text("loading events").wait_for(state="hidden")
-    table = tab.page.get_by_role("grid", name=re.compile("Iterations"))
-    table.get_by_role("row").nth(5).wait_for()
-    assert int(table.get_attribute("aria-rowcount") or 0) == 100_001
+    table = tab.page.get_by_role("grid", name="Iterations").and_(tab.page.locator("[aria-rowcount='100001']"))
+    table.wait_for()
     before = work()
     for part in range(1, 11):
         table.evaluate(f"element => element.scrollTop = element.scrollHeight * {part} / 10")
