@@ -16,7 +16,6 @@ from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
-    access_tokens,
     bundles,
     credentials,
     diagnostic_docs,
@@ -33,11 +32,11 @@ from noetl.server.http.routes import (
     result_tables,
     results,
     schemas,
-    session,
     states,
     task_logs,
     worker_protocol,
 )
+from noetl.server.http.routes.access import access_tokens, session
 from noetl.server.http.routes.scheduling import backfills, notifications, schedules, triggers, webhooks
 from noetl.server.read_models.result_tables import ResultTables
 
