@@ -441,6 +441,8 @@ class Runner:
                 scopes=action.scopes,
                 where=where,
                 code_line=code_line,
+                labels=getattr(active.frame.root.program.owner, "labels", ()),
+                cost=order.cost,
                 playbook=context.playbook,
                 state=action.state,
             )
