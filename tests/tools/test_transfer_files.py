@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import os
 import signal
+import zipfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -315,22 +317,53 @@ def test_only_new_needs_one_table_that_grows(tmp_path: Path) -> None:
 # ── workbooks and fixed widths ───────────────────────────────────────────────────────────────
 
 
-def test_a_sheet_of_a_workbook_is_read_with_its_types(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    from datetime import date, datetime
+SHEET = """<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>
+<row r="2"><c r="A2" t="inlineStr"><is><t>id</t></is></c><c r="B2" t="inlineStr"><is><t>name</t></is></c>
+<c r="C2" t="inlineStr"><is><t>price</t></is></c><c r="D2" t="inlineStr"><is><t>at</t></is></c>
+<c r="E2" t="inlineStr"><is><t>ok</t></is></c></row>
+<row r="3"><c r="A3"><v>1</v></c><c r="B3" t="inlineStr"><is><t>a</t></is></c><c r="C3"><v>1.5</v></c>
+<c r="D3" s="1"><v>45293.5</v></c><c r="E3" t="b"><v>1</v></c></row>
+<row r="4"><c r="A4"><v>2</v></c><c r="C4"><v>2</v></c><c r="E4" t="b"><v>0</v></c></row>
+</sheetData></worksheet>"""
+WORKBOOK = {
+    "[Content_Types].xml": """<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
+<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
+<Default Extension="xml" ContentType="application/xml"/></Types>""",
+    "_rels/.rels": """<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
+<Relationship Id="r1" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+Target="xl/workbook.xml"/></Relationships>""",
+    "xl/workbook.xml": """<workbook xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships"><sheets>
+<sheet name="Sheet" sheetId="1" r:id="r1"/><sheet name="second" sheetId="2" r:id="r2"/></sheets></workbook>""",
+    "xl/_rels/workbook.xml.rels": """<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
+<Relationship Id="r1" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet" Target="worksheets/sheet1.xml"/>
+<Relationship Id="r2" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet" Target="worksheets/sheet2.xml"/>
+<Relationship Id="r3" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/styles" Target="styles.xml"/>
+</Relationships>""",
+    "xl/styles.xml": """<styleSheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><cellXfs count="2">
+<xf numFmtId="0"/><xf numFmtId="22" applyNumberFormat="1"/></cellXfs></styleSheet>""",
+    "xl/worksheets/sheet1.xml": SHEET,
+    "xl/worksheets/sheet2.xml": '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData/></worksheet>',
+}  # fmt: skip
 
-    book = openpyxl.Workbook()
-    book.active.append(["id", "name", "price", "on", "at", "ok"])
-    book.active.append([1, "a", 1.5, date(2024, 1, 2), datetime(2024, 1, 2, 3, 4), True])
-    book.active.append([2, None, 2, None, None, False])
-    book.create_sheet("second").append(["x"])
-    book.save(tmp_path / "b.xlsx")
+
+def test_a_sheet_of_a_workbook_is_read_with_its_types(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "b.xlsx", "w") as archive:
+        for name, content in WORKBOOK.items():
+            archive.writestr(name, content)
     good(move(tmp_path, {"kind": "file", "path": "b.xlsx"}, {"kind": "file", "path": "o.parquet"}))
     table = pq.read_table(tmp_path / "o.parquet")
-    assert [str(field.type) for field in table.schema][:3] == ["int64", "string", "double"]
-    assert table.to_pylist()[0]["at"] == datetime(2024, 1, 2, 3, 4)
-    wrong = move(tmp_path, {"kind": "file", "path": "b.xlsx", "sheet": "third"}, {"kind": "file", "path": "o.csv"})
-    assert "no sheet 'third'; its sheets are Sheet, second" in failure(wrong)
+    assert [str(field.type) for field in table.schema] == ["int64", "string", "double", "timestamp[us]", "bool"]
+    first, second = table.to_pylist()
+    assert first == {"id": 1, "name": "a", "price": 1.5, "at": datetime.fromisoformat("2024-01-02T12:00"), "ok": True}
+    assert second == {"id": 2, "name": None, "price": 2.0, "at": None, "ok": False}
+    for sheet, message in (("third", "no sheet 'third'; its sheets are Sheet, second"), (7, "has 2 sheets")):
+        wrong = move(tmp_path, {"kind": "file", "path": "b.xlsx", "sheet": sheet}, {"kind": "file", "path": "o.csv"})
+        assert message in failure(wrong)
+    (tmp_path / "bad.xlsx").write_text("no workbook")
+    assert "cannot be read as a workbook" in failure(
+        move(tmp_path, {"kind": "file", "path": "bad.xlsx"}, {"kind": "file", "path": "o.csv"})
+    )
 
 
 def test_columns_of_fixed_width(tmp_path: Path) -> None:
