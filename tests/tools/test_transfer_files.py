@@ -405,3 +405,11 @@ def test_objects_are_copied_moved_and_described(tmp_path: Path, s3: dict[str, An
     missing = act(action="move", uri=f"{base}/none.json", to="x.json")
     assert missing.error is not None and missing.error.kind == "not_found"
     assert "`to`" in failure(act(action="copy", uri=f"{base}/done/b.json"))
+
+
+def test_many_small_json_files_are_read_with_little_memory(tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number:02}.jsonl").write_text(f'{{"id": {number}, "long": "{"x" * 70_000}"}}\n')
+    good(move(tmp_path, {"kind": "file", "path": "*.jsonl"}, {"kind": "duckdb", "file": "o.duckdb", "table": "t"}))
+    with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
+        assert connection.execute("select count(*), min(length(long)) from t").fetchall() == [(60, 70_000)]

@@ -29,7 +29,7 @@ from noetl.tools.transfer.sources import spreadsheet_source as sheets
 from noetl.tools.transfer.sources.arrow_rows import declared_types
 from noetl.tools.transfer.sources.file_source import file_batches, ranged_batches, resolve_address, with_types
 
-GROUP_OBJECTS = 2000  # fetched and read together
+GROUP_OBJECTS = 500  # fetched and read together
 GROUP_BYTES = 64 << 20
 IN_FLIGHT = 64
 _PATTERN = re.compile(r"[*?\[]")
