@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate.cookbook_pages import COOKBOOK, recipes
 from tests.projects.conftest import write
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+NEEDY = {COOKBOOK / one.file for section in recipes().values() for one in section if "needs" in one.entry}
 PLAYBOOKS = sorted(
     file.relative_to(EXAMPLES).as_posix()
     for file in EXAMPLES.rglob("*.yaml")
@@ -22,6 +24,7 @@ PLAYBOOKS = sorted(
         "jobs" not in file.parts or "sql_models" in file.parts
     )  # the other jobs need servers and have tests of their own
     and not file.name.endswith(".test.yaml")
+    and file not in NEEDY
 )
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {{name: {name}, path: same/{name}}}\n"
 
