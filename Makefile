@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast coverage check fmt ui screenshots bench bench-peers docs docs-test docs-publish simulate mutate chaos load fuzz sbom cluster lock clean
+.PHONY: help run test test-fast test-plugins coverage check fmt ui screenshots bench bench-peers docs docs-test docs-publish simulate mutate chaos load fuzz sbom cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,11 @@ test: $(DEV_ENV) $(UI_ENV) ## the whole test suite; starts and stops its own Pos
 
 test-fast: $(DEV_ENV) ## unit tests, without servers and browser
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not integration and not slow and not serial"
+
+# Each plug-in has an environment of its own; PLUGINS="redis mysql" runs some of them.
+PLUGINS ?= $(sort $(notdir $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))))
+test-plugins: $(RUN_ENV) ## the tests of the plug-ins, each installed with noetl into its own environment
+	@for name in $(PLUGINS); do echo "plugins/$$name"; $(PY) plugins/run_tests.py $$name || exit 1; done
 
 coverage: $(DEV_ENV) $(UI_ENV) ## the suite with statement coverage, also of server and worker processes; fails below the floor
 	@.ci/browser

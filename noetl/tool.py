@@ -19,6 +19,15 @@ from typing import TypeVar
 
 from noetl.connections.auth import BadAuth
 from noetl.connections.auth import fields_of as auth_fields
+from noetl.core.model.connector import (
+    RowTarget,
+    SourceCall,
+    SourceSpec,
+    TargetCall,
+    TargetSpec,
+    TriggerCall,
+    TriggerSpec,
+)
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info, ok
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import Field, FieldType, Host, Members, Timeout, ToolCall, ToolFunction, ToolSpec
@@ -38,12 +47,19 @@ __all__ = [
     "PayloadUnavailable",
     "Reference",
     "ReferenceMeta",
-    "ToolFunction",
+    "RowTarget",
     "SecretUnavailable",
+    "SourceCall",
+    "SourceSpec",
     "StoreUnavailable",
+    "TargetCall",
+    "TargetSpec",
     "Timeout",
     "ToolCall",
+    "ToolFunction",
     "ToolSpec",
+    "TriggerCall",
+    "TriggerSpec",
     "auth_fields",
     "error",
     "error_info",

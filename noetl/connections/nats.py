@@ -10,12 +10,15 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from datetime import UTC, datetime
 from errno import ECONNRESET
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
+from noetl.connections.address_gate import Allows, allowed_addresses
 from noetl.connections.auth import renamed
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.runtime.resources import per_loop
@@ -39,13 +42,16 @@ class Connections:
         self._open: dict[str, Any] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def get(self, fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
+    async def get(
+        self, fields: Mapping[str, Any], *, timeout: float | None = None, allows: Allows | None = None
+    ) -> Any:
         """A connected client."""
-        key = repr(sorted((name, repr(value)) for name, value in fields.items()))
+        key = "checked " if allows else ""
+        key += repr(sorted((name, repr(value)) for name, value in fields.items()))
         async with self._locks.setdefault(key, asyncio.Lock()):
             client = self._open.get(key)
             if client is None or client.is_closed:
-                client = self._open[key] = await connect(fields, timeout=timeout)
+                client = self._open[key] = await connect(fields, timeout=timeout, allows=allows)
             return client
 
     async def close(self) -> None:
@@ -56,13 +62,15 @@ class Connections:
         self._open.clear()
 
 
-async def shared_client(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
+async def shared_client(
+    fields: Mapping[str, Any], *, timeout: float | None = None, allows: Allows | None = None
+) -> Any:
     """The loop's connection for a credential's fields."""
-    return await per_loop(("nats",), Connections).get(fields, timeout=timeout)
+    return await per_loop(("nats",), Connections).get(fields, timeout=timeout, allows=allows)
 
 
-async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) -> Any:
-    """A new connection; the caller closes it."""
+async def connect(fields: Mapping[str, Any], *, timeout: float | None = None, allows: Allows | None = None) -> Any:
+    """A new connection; the caller closes it. `allows` checks the addresses of the servers."""
     options: dict[str, Any] = {name: str(value) for name, value in renamed(fields, _OPTIONS).items()}
     url = fields.get("dsn") or fields.get("url") or fields.get("servers")
     if not url and fields.get("host"):
@@ -70,6 +78,9 @@ async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) ->
     if not url:
         raise ValueError("the connection has no url: give `auth` a credential, a nats:// URL, or `url`")
     servers = [server.strip() for server in url.split(",")] if isinstance(url, str) else list(url)
+    if allows is not None:
+        servers, more = await _checked(servers, allows)
+        options |= more
     options |= {"connect_timeout": int(timeout or 5) or 1, "reconnect_time_wait": 0, "name": "noetl"}
     try:
         return await _connected(servers, options)
@@ -80,6 +91,31 @@ async def connect(fields: Mapping[str, Any], *, timeout: float | None = None) ->
         # verbose mode it acknowledges each command, so the message is read before anything else is sent.
         await (await _connected(servers, {**options, "verbose": True})).close()
         return await _connected(servers, options)
+
+
+async def _checked(servers: list[str], allows: Allows) -> tuple[list[str], dict[str, Any]]:
+    """The servers by their allowed addresses, and options of the client.
+
+    The client does not reconnect: it would also try addresses that a server names."""
+    found: list[str] = []
+    options: dict[str, Any] = {"allow_reconnect": False}
+    for server in servers:
+        parts = urlsplit(server if "://" in server else f"nats://{server}")
+        name = parts.hostname or ""
+        addresses = await allowed_addresses(name, allows)
+        user, at, place = parts.netloc.rpartition("@")
+        port = place.rpartition(":")[2] if re.search(r":\d+$", place) else "4222"
+        if parts.scheme in ("ws", "wss") or not addresses:
+            await allowed_addresses(name, allows, every=True)
+            found.append(server)
+            continue
+        found += [
+            urlunsplit(parts._replace(netloc=f"{user}{at}{f'[{each}]' if ':' in each else each}:{port}"))
+            for each in addresses
+        ]
+        if addresses != [name]:
+            options["tls_hostname"] = name
+    return found, options
 
 
 async def _connected(servers: list[str], options: Mapping[str, Any]) -> Any:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from noetl.connections.auth import renamed
+from noetl.connections.address_gate import LOOPBACK, Allows, check_urls
+from noetl.connections.auth import BadAuth, renamed
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.runtime.resources import per_loop
 
@@ -102,6 +103,41 @@ def shared_store(
     config = config_of(place, fields)
     key = ("objects", place.scheme, place.bucket, place.account, repr(sorted(config.items())), connect, total)
     return per_loop(key, lambda: new_store(place, config, connect=connect, total=total))
+
+
+async def check_endpoint(
+    place: ObjectLocation, fields: Mapping[str, Any], address_check: Callable[..., Allows | None]
+) -> None:
+    """Apply the network policy to the addresses that a store is reached at; AddressDenied names a denied one.
+
+    Without an endpoint the driver builds the name of the provider's server from account, region and bucket, which
+    therefore may have no characters of addresses."""
+    if place.scheme not in ("s3", "gs", "az"):
+        return
+    config = config_of(place, fields)
+    urls = [str(config["endpoint"])] if config.get("endpoint") else []
+    if str(config.get("use_emulator", "")).lower() in ("true", "1", "yes", "on"):
+        urls.append(LOOPBACK)
+    if place.scheme == "gs":
+        urls += _urls_of_key(config)
+    allows = address_check(*urls) if urls else None
+    if allows is not None:
+        await check_urls(urls, allows)
+    for name in ("region", "account_name"):
+        if re.search(r"[^\w-]", str(config.get(name, ""))):
+            raise BadAuth(f"{name} {config[name]!r} may have letters, digits and dashes only")
+    if re.search(r"[^\w.-]", place.bucket):
+        raise BadAuth(f"{place.bucket!r} is not the name of a bucket")
+
+
+def _urls_of_key(config: Mapping[str, Any]) -> list[str]:
+    """The addresses that a service account's key sends requests to."""
+    try:
+        key = json.loads(str(config.get("service_account_key") or "{}"))
+    except ValueError:
+        return []  # the driver's error says what is wrong with it
+    names = ("gcs_base_url", "token_uri")
+    return [str(key[name]) for name in names if isinstance(key, Mapping) and key.get(name)]
 
 
 def config_of(place: ObjectLocation, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -11,6 +12,24 @@ _SPECIAL = tuple(
     ipaddress.ip_network(text)
     for text in ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23", "2002::/16", "3fff::/20", "5f00::/16")
 )
+
+
+# IPv6 prefixes with an IPv4 address in the last 32 bits: compatible, translated, NAT64.
+_EMBEDDING_IPV4 = tuple(
+    ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
+)
+
+
+@lru_cache(4096)
+def canonical(address: str) -> str:
+    """The canonical form of an address; an IPv4 address that is embedded in an IPv6 address as IPv4."""
+    number = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
+    if isinstance(number, ipaddress.IPv4Address):
+        return str(number)
+    inner = number.ipv4_mapped or number.sixtofour or (number.teredo[1] if number.teredo else None)
+    if inner is None and int(number) > 1 and any(number in network for network in _EMBEDDING_IPV4):
+        inner = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
+    return str(inner or number)
 
 
 class AddressPolicy(Struct, frozen=True):
@@ -26,11 +45,9 @@ class AddressPolicy(Struct, frozen=True):
         if self.private:
             return True
         try:
-            parsed = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
+            parsed = ipaddress.ip_address(canonical(address))
         except ValueError:
             return False
-        mapped = getattr(parsed, "ipv4_mapped", None)
-        parsed = mapped if mapped is not None else parsed
         if any(parsed in ipaddress.ip_network(network, strict=False) for network in self.networks):
             return True
         return parsed.is_global and not parsed.is_multicast and not any(parsed in network for network in _SPECIAL)

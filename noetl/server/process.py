@@ -208,7 +208,6 @@ class Server:
             open_triggers,
         )
         from noetl.storage.results import open_results
-        from noetl.transport.notifying_queue import NotifyingRunQueue
 
         settings = self.settings
         address = f"{settings.server_host}:{settings.server_port}"
@@ -232,8 +231,7 @@ class Server:
         )
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
-        queue = opened.queue if bus is None else NotifyingRunQueue(opened.queue, bus)
-        stores = Stores(events, opened.playbooks, results, queue, triggers, task_logs)
+        stores = Stores(events, opened.playbooks, results, opened.queue, triggers, task_logs)
         return _Backends(stores, triggers, deliveries, opened.cluster, locks, credentials, keychain, bus)
 
     def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:

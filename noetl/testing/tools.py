@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,10 @@ class ToolHost:
     def allows_address(self, address: str) -> bool:
         """Whether the address is not denied."""
         return address not in self.denied
+
+    def address_check(self, *places: Any) -> Callable[[str], bool] | None:
+        """`allows_address` if addresses are denied."""
+        return self.allows_address if self.denied else None
 
 
 def tool_call(

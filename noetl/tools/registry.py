@@ -10,9 +10,7 @@ with the name of the plug-in and the reason.
 
 from __future__ import annotations
 
-import os
 import pkgutil
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -20,19 +18,14 @@ from typing import Any, NamedTuple, cast
 
 import noetl.tools
 from noetl.core.model.outcome import Outcome, error
-from noetl.core.model.tool import PLUGIN_KINDS, ToolCall, ToolFunction, ToolSpec
+from noetl.core.model.tool import PLUGIN_KINDS, ToolCall, ToolFunction, ToolSpec, install_hint
+from noetl.runtime import plugins
+from noetl.runtime.plugins import Problem
+from noetl.tools import connectors
 
 __all__ = ["GROUP", "LazySpecs", "PLUGIN_KINDS", "Problem", "kinds", "load", "problems", "refresh", "specs"]
 
-GROUP = "noetl.tools"
-
-
-class Problem(NamedTuple):
-    """An installed plug-in that cannot be used, and the reason."""
-
-    kind: str
-    plugin: str
-    message: str
+GROUP = plugins.TOOLS
 
 
 class _Registry(NamedTuple):
@@ -56,7 +49,7 @@ class LazySpecs(Mapping[str, ToolSpec]):
 
     def __getitem__(self, kind: str) -> ToolSpec:
         module = _builtin(kind)
-        return _registry().specs[kind] if module is None else module.SPEC
+        return _registry().specs[kind] if module is None else _spec(module)
 
     def __iter__(self) -> Iterator[str]:
         return iter(_registry().specs)
@@ -79,10 +72,8 @@ def load(kind: str) -> ToolFunction:
     if problem is not None:
         return _failing_run(problem.message)
     if kind in PLUGIN_KINDS:
-        return _failing_run(
-            f'kind "{kind}" ({PLUGIN_KINDS[kind]}) requires a plug-in that is not installed: '
-            f'install a package that provides the entry point "{kind}" in the group "{GROUP}"'
-        )
+        install = install_hint(kind) or f'install a package with the entry point "{kind}" in the group "{GROUP}"'
+        return _failing_run(f'kind "{kind}" ({PLUGIN_KINDS[kind]}) requires a plug-in that is not installed: {install}')
     return _failing_run(
         f'unknown tool kind "{kind}"; available kinds: {", ".join(kinds())}. '
         f'Plug-in packages add kinds with entry points in the group "{GROUP}"'
@@ -91,12 +82,23 @@ def load(kind: str) -> ToolFunction:
 
 def problems() -> list[Problem]:
     """Installed plug-ins that cannot be used."""
-    return list(_registry().problems.values())
+    return [*_registry().problems.values(), *connectors.problems().values()]
 
 
 def refresh() -> None:
     """Repeat the discovery, after a plug-in was installed or removed."""
+    plugins.refresh()
+    connectors.refresh()
     _registry.cache_clear()
+    _spec.cache_clear()
+
+
+@cache
+def _spec(module: Any) -> ToolSpec:
+    """The spec of a built-in kind, with what plug-ins add to it."""
+    extended = getattr(module, "extended", None)
+    spec: ToolSpec = module.SPEC if extended is None else extended()
+    return spec
 
 
 @cache
@@ -115,9 +117,9 @@ def _registry() -> _Registry:
     registry = _Registry({}, {}, {})
     for info in _packages():
         module = import_module(f"noetl.tools.{info.name}.spec")
-        _add(registry, module.SPEC, module)
-    for name, value, plugin, entry in _entry_points():
-        _add_plugin(registry, name, value, plugin, entry)
+        _add(registry, _spec(module), module)
+    for plugin in plugins.plugins(GROUP):
+        _add_plugin(registry, plugin)
     return registry
 
 
@@ -127,17 +129,18 @@ def _add(registry: _Registry, spec: ToolSpec, module: Any) -> None:
         registry.modules[name] = module
 
 
-def _add_plugin(registry: _Registry, name: str, value: str, plugin: str, entry: Any) -> None:
+def _add_plugin(registry: _Registry, plugin: plugins.Plugin) -> None:
+    name = plugin.name
+
     def unusable(reason: str) -> None:
-        message = f'kind "{name}" is provided by the plug-in {plugin} ({value}), which {reason}'
-        registry.problems[name] = Problem(name, plugin, message)
+        message = f'kind "{name}" is provided by the plug-in {plugin.distribution} ({plugin.value}), which {reason}'
+        registry.problems[name] = Problem(name, plugin.distribution, message)
         # The fields are unknown, so validation accepts all of them; the call returns the reason.
         registry.specs.setdefault(name, ToolSpec(kind=name, doc=message, open_fields=True))
 
-    try:
-        module = entry.load()
-    except (Exception, SystemExit) as failure:  # noqa: BLE001 - a plug-in can raise anything
-        return unusable(f"cannot be imported: {type(failure).__name__}: {failure}")
+    module, reason = plugins.imported(plugin)
+    if reason is not None:
+        return unusable(reason)
     spec = getattr(module, "SPEC", None)
     if not isinstance(spec, ToolSpec):
         return unusable("has no SPEC (a noetl.tool.ToolSpec)")
@@ -147,41 +150,6 @@ def _add_plugin(registry: _Registry, name: str, value: str, plugin: str, entry: 
     if taken:
         return unusable(f'declares the kind "{taken[0]}", which already exists')
     return _add(registry, spec, module)
-
-
-def _entry_points() -> Iterator[tuple[str, str, str, Any]]:
-    """Name, value, distribution and entry of every installed plug-in, in a stable order."""
-    if not _has_plugins():
-        return
-    from importlib.metadata import entry_points
-
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
-        plugin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-        yield entry.name, entry.value, plugin, entry
-
-
-def _has_plugins() -> bool:
-    """Whether any distribution on the path has entry points in the group.
-
-    importlib.metadata takes about 100 ms for this, on every `noetl` command; reading the few entry_points.txt
-    files takes a few milliseconds."""
-    section = f"[{GROUP}]".encode()
-    for folder in dict.fromkeys(sys.path):
-        if os.path.isfile(folder):
-            return True  # an archive: importlib.metadata can read it
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue  # the directory does not exist
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                try:
-                    with open(os.path.join(folder, name, "entry_points.txt"), "rb", buffering=0) as file:
-                        if section in file.read():
-                            return True
-                except OSError:
-                    continue  # no entry points
-    return False
 
 
 def _failing_run(message: str) -> ToolFunction:

@@ -1,11 +1,8 @@
-"""The NATS connection of servers and workers: published messages, requests with replies, work notifications.
+"""The NATS connection of servers and workers: published messages, and requests with replies.
 
 Invariant: nothing here is authoritative. The client reconnects by itself; without a connection a message is not
-published, a request fails at once, and a worker polls instead of waiting for notifications.
-
-A *work notification* says that runs wait in a pool. Notifications are messages in a JetStream work queue with one
-subject per pool, so each of them wakes one waiting worker in any process; the server decides which run that worker
-gets. A lost or surplus notification costs one poll.
+published, and a request fails at once. A request that waits for its reply fails as soon as the connection or the
+server it was sent to is known to be lost.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from noetl.errors import StoreUnavailable
@@ -27,13 +24,12 @@ OnMessage = Callable[[str, bytes], None]  # takes the last part of the subject, 
 Handler = Callable[[str, bytes], Awaitable[bytes]]  # takes the verb and the payload of a request, returns the reply
 Receive = Callable[[Any], Awaitable[None]]
 
+REVOKED = "revoked"  # kind of the messages that revoke a lease: to the worker, with the id of the run
+WITHDRAWN = "withdrawn"  # kind of the messages that withdraw the open claims of a worker
 PING_SECONDS = 5
 RECONNECT_SECONDS = 0.5
-NOTIFICATION_SECONDS = 60.0  # lifetime of a work notification; the periodic sweep of a server publishes new ones
-MAX_NOTIFICATIONS = 32  # published at once
 AFFINITY_SECONDS = 60.0  # how long requests prefer one server; then a new server gets its share
 DISCOVERY_SECONDS = 1.0
-REDELIVER_SECONDS = 10.0  # after which an unacknowledged notification goes to another worker
 
 
 class NatsBus:
@@ -43,13 +39,12 @@ class NatsBus:
         self._url = url
         self._prefix = encode_part(prefix)
         self._name = name
-        self._stream = f"{self._prefix}-work"
         self._client: Any = None
         self._connecting: asyncio.Task[None] | None = None
         self._subscriptions: dict[str, tuple[str, Receive]] = {}  # subject -> queue group and callback
         self._subscribed: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pulls: dict[str, Any] = {}
+        self._pending: dict[asyncio.Timeout, str] = {}  # deadlines of requests without a reply -> id of the server
         self._first_connection = asyncio.Event()
         self._closed = False
         self._id = secrets.token_hex(8)
@@ -123,9 +118,10 @@ class NatsBus:
         try:
             if server is not None:
                 try:
-                    return await self._request(f"at.{server}.{encode_part(verb)}", payload, seconds)
+                    return await self._request(f"at.{server}.{encode_part(verb)}", payload, seconds, server)
                 except _no_responders():
                     self._preferred = None  # that server has stopped
+                    self._fail_requests([each for each, to in self._pending.items() if to == server])
             return await self._request(f"ask.{encode_part(verb)}", payload, seconds)
         except _errors() as problem:
             self._preferred = None
@@ -143,10 +139,22 @@ class NatsBus:
                 log.debug("NATS: no server replied with its id: %s", problem or type(problem).__name__)
         return self._preferred[0] or None
 
-    async def _request(self, subject: str, payload: bytes, seconds: float) -> bytes:
-        reply = await self._client.request(f"{self._prefix}.{subject}", payload, timeout=seconds)
+    async def _request(self, subject: str, payload: bytes, seconds: float, server: str = "") -> bytes:
+        async with asyncio.timeout(seconds) as deadline:
+            self._pending[deadline] = server
+            try:
+                reply = await self._client.request(f"{self._prefix}.{subject}", payload, timeout=seconds + 1)
+            finally:
+                del self._pending[deadline]
         data: bytes = reply.data
         return data
+
+    def _fail_requests(self, pending: Iterable[asyncio.Timeout]) -> None:
+        """Fail requests whose reply is lost."""
+        now = asyncio.get_running_loop().time()
+        for deadline in list(pending):
+            if not deadline.expired():
+                deadline.reschedule(now)
 
     def reply(self, handler: Handler) -> None:
         """Reply to requests with `handler`, as one server of a queue group; requests are handled concurrently.
@@ -168,33 +176,6 @@ class NatsBus:
         """The maximum size of a message in bytes; 0 without a connection."""
         return int(self._client.max_payload) if self._client is not None else 0
 
-    # ── work notifications ─────────────────────────────────────────────────────────────────────────
-
-    def notify_work(self, pool: str, count: int) -> None:
-        """Publish that `count` runs wait in a pool."""
-        for _ in range(min(count, MAX_NOTIFICATIONS)):
-            if not self._send(f"{self._prefix}.work.{encode_part(pool)}", b""):
-                return
-
-    async def wait_for_work(self, pool: str, *, most: int, wait: float) -> int:
-        """Wait for up to `most` work notifications of a pool; return their number. StoreUnavailable on failure."""
-        if not self.up:
-            raise StoreUnavailable("NATS is not connected")
-        try:
-            pull = self._pulls.get(pool) or await self._open_pull(pool)
-            messages = await pull.fetch(most, timeout=max(wait, 0.05))
-        except TimeoutError:
-            if not self.up:
-                raise StoreUnavailable("NATS is not connected") from None
-            return 0
-        except _errors() as problem:
-            self._pulls.pop(pool, None)  # the stream or the consumer is gone: created again by the next call
-            raise StoreUnavailable(f"NATS: {problem or type(problem).__name__}") from None
-        for message in messages:
-            with contextlib.suppress(*_errors()):
-                await message.ack()
-        return len(messages)
-
     # ── internals ──────────────────────────────────────────────────────────────────────────
 
     async def _connect(self) -> None:
@@ -208,10 +189,10 @@ class NatsBus:
         async def on_disconnect() -> None:
             if not self._closed:
                 log.warning("NATS is disconnected; continuing without it")
+            self._fail_requests(self._pending)
 
         async def on_reconnect() -> None:
             log.warning("NATS is connected again")
-            await self._prepare()
 
         await client.connect(
             [each.strip() for each in self._url.split(",")],
@@ -227,47 +208,7 @@ class NatsBus:
         self._client = client
         for subject in list(self._subscriptions):
             await self._open(subject)
-        await self._prepare()
         self._first_connection.set()
-
-    async def _prepare(self) -> None:
-        """Create the work queue if it does not exist, also on a NATS server that has lost its data."""
-        from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
-
-        self._pulls.clear()
-        try:
-            await self._client.jetstream(timeout=5).add_stream(
-                StreamConfig(
-                    name=self._stream,
-                    subjects=[f"{self._prefix}.work.*"],
-                    retention=RetentionPolicy.WORK_QUEUE,
-                    storage=StorageType.FILE,
-                    discard=DiscardPolicy.OLD,
-                    max_age=NOTIFICATION_SECONDS,
-                    max_msgs=100_000,
-                )
-            )
-        except _errors() as problem:
-            log.warning("cannot create the work queue in NATS (%s); workers poll instead", problem)
-
-    async def _open_pull(self, pool: str) -> Any:
-        from nats.js.api import AckPolicy, ConsumerConfig
-
-        await self._prepare()
-        stream = self._client.jetstream(timeout=5)
-        durable = f"pool-{encode_part(pool)}"
-        await stream.add_consumer(
-            self._stream,
-            ConsumerConfig(
-                durable_name=durable,
-                filter_subject=f"{self._prefix}.work.{encode_part(pool)}",
-                ack_policy=AckPolicy.EXPLICIT,
-                ack_wait=REDELIVER_SECONDS,
-                max_ack_pending=100_000,
-            ),
-        )
-        pull = self._pulls[pool] = await stream.pull_subscribe_bind(consumer=durable, stream=self._stream)
-        return pull
 
     def _subscribe(self, subject: str, group: str, receive: Receive) -> None:
         self._subscriptions[subject] = (group, receive)

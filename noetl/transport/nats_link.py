@@ -1,8 +1,9 @@
 """The link of a worker over NATS (`ports.WorkLink`), with the HTTP link as its fallback.
 
-Waiting runs are announced by work notifications; a request goes to any server; a worker is notified of lost runs at
-once. None of this is authoritative: without a connection to NATS, or without a reply in time, the same request is
-sent over HTTP, because every request may be repeated. Values of secrets are never sent over NATS.
+A request goes to any server, and later ones to the same one; a claim stays open there until a run is leased; a worker
+is notified of lost runs at once. None of this is authoritative: without a connection to NATS, or without a reply in
+time, the same request is sent over HTTP, because every request may be repeated. Values of secrets are never sent over
+NATS.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from noetl.core.model import wire
 from noetl.core.model.work import Claim, RunOrder
 from noetl.errors import NoetlError, StoreUnavailable
 from noetl.transport.http_link import HttpWorkLink
-from noetl.transport.nats_bus import NatsBus
+from noetl.transport.nats_bus import REVOKED, WITHDRAWN, NatsBus
 from noetl.transport.server_policy import response_error
 from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
 
-POLL_SECONDS = 5.0  # after which a run is found whose notification was lost
-MAX_NOTIFICATIONS = 32  # received at once
+POLL_SECONDS = 5.0  # that a claim or a poll stays open: the time after which the loss of its server has no effect
 LATE_SECONDS = 60.0  # how long a late reply is still processed
 
 T = TypeVar("T")
@@ -51,30 +51,17 @@ class NatsWorkLink(HttpWorkLink):
         self._poll = poll
         self._returning: set[asyncio.Future[None]] = set()  # returns of runs whose orders arrived too late
         self._revoked: asyncio.Queue[str] = asyncio.Queue()
-        bus.subscribe("revoked", lambda _, run_id: self._revoked.put_nowait(run_id.decode()), to=worker)
+        bus.subscribe(REVOKED, lambda _, run_id: self._revoked.put_nowait(run_id.decode()), to=worker)
 
     # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
 
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:
-        """Lease runs: poll once, then wait for work notifications and poll again."""
-        if not self._bus.up:
-            return await super().claim(claim, wait=wait)
-        orders = await super().claim(claim, wait=0.0)
-        if orders or wait <= 0:
-            return orders
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        while (remaining := deadline - loop.time()) > 0:
-            try:
-                await self._bus.wait_for_work(
-                    claim.pool, most=min(claim.slots, MAX_NOTIFICATIONS), wait=min(remaining, self._poll)
-                )
-            except StoreUnavailable:
-                return await super().claim(claim, wait=min(self._poll, max(0.0, deadline - loop.time())))
-            orders = await super().claim(claim, wait=0.0)
-            if orders:
-                return orders
-        return []
+        """Lease runs. A claim that is cancelled is withdrawn, so that nothing is leased to a worker that stops."""
+        try:
+            return await super().claim(claim, wait=min(wait, self._poll))
+        except asyncio.CancelledError:
+            self._bus.publish(WITHDRAWN, claim.worker)
+            raise
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """The runs that this worker has lost; the next heartbeat finds those whose message was lost."""
@@ -100,23 +87,25 @@ class NatsWorkLink(HttpWorkLink):
     # ── internals ──────────────────────────────────────────────────────────────────────────
 
     async def _request(self, name: str, request: msgspec.Struct, reply: type[T], *, wait: float = 0.0) -> T:
-        """Send a request over NATS, or over HTTP if NATS fails. Long polls and secrets are never sent over NATS."""
-        if wait <= 0 and name != "secrets":
+        """Send a request over NATS, or over HTTP if NATS fails. Secrets are never sent over NATS."""
+        if name != "secrets":
             with suppress(StoreUnavailable):
                 if isinstance(request, wire.ClaimRequest):
-                    return await self._request_orders(request.claim.worker, name, request, reply)
+                    return await self._request_orders(request.claim.worker, name, request, reply, wait)
                 if isinstance(request, wire.ReportRequest):
                     return await self._request_orders(request.worker, name, request, reply)
-                return await self._request_over_nats(name, request, reply, self._nats_patience)
+                return await self._request_over_nats(name, request, reply, wait + self._nats_patience)
         return await super()._request(name, request, reply, wait=wait)
 
-    async def _request_orders(self, worker: str, name: str, request: msgspec.Struct, reply: type[T]) -> T:
+    async def _request_orders(
+        self, worker: str, name: str, request: msgspec.Struct, reply: type[T], wait: float = 0.0
+    ) -> T:
         """Send a request whose reply may have orders. The runs of a reply that arrives too late are returned, because
         otherwise they would wait until their leases expire."""
         was_up = self._bus.up
         pending = asyncio.ensure_future(self._request_over_nats(name, request, reply, LATE_SECONDS))
         try:
-            await asyncio.wait((pending,), timeout=self._nats_patience)
+            await asyncio.wait((pending,), timeout=wait + self._nats_patience)
         finally:
             if not pending.done():
                 self.on_lost_reply()

@@ -25,7 +25,7 @@ Not protected:
 - Confidentiality. Bodies (inputs and results of runs) are readable by every NATS client. Use TLS and NATS
   permissions.
 - Availability. The attacker can drop messages, publish many, or answer first with an unsigned refusal. Requests
-  then fall back to HTTP; work notifications and wake-ups are unsigned, and a forged one costs one poll.
+  then fall back to HTTP; wake-ups and withdrawals of claims are unsigned, and a forged one costs one poll.
 - The message that a run is revoked is unsigned: a forged one stops a run on its worker, and the server leases the
   run again later. Use NATS permissions to restrict publishing to servers.
 - A worker's token that has been stolen: it is valid until it is deleted. It acts only for workers that use this

@@ -28,6 +28,7 @@ MAX_PLAYBOOKS = 128
 MAX_CONTEXTS = 256
 MAX_EXECUTIONS = 1024
 MAX_HYDRATED = 256 << 20
+_INLINE_KINDS = ("static", "bearer", "oauth2", "oauth")
 SECRET_SECONDS = 20.0  # that a value is reused; the keychain renews tokens
 
 
@@ -47,6 +48,7 @@ class Secrets:
         self._clock = clock
         self._values: dict[str, tuple[float, Any]] = {}
         self.expiring: frozenset[str] = frozenset()  # names of tokens, which are fetched for every use
+        self.inline: frozenset[str] = frozenset()  # names of entries whose values the playbook itself gives
 
     async def get(self, names: Sequence[str]) -> dict[str, Any]:
         """The values of these names; SecretUnavailable lists the missing ones."""
@@ -61,6 +63,19 @@ class Secrets:
             for name, value in fetched.items():
                 self._values[name] = (now if name in self.expiring else now + SECRET_SECONDS, value)
         return {name: self._values[name][1] for name in names}
+
+    def is_stored(self, text: Any) -> bool:
+        """Whether a fetched value that the playbook does not give itself is this text, or has it as a field."""
+        return any(
+            text == value or (isinstance(value, Mapping) and text in value.values())
+            for name, (_, value) in self._values.items()
+            if name not in self.inline
+        )
+
+
+def inline_entries(entries: Iterable[KeychainEntry]) -> frozenset[str]:
+    """The names of entries that contain their values or compute them, also from the workload."""
+    return frozenset(entry.name for entry in entries if entry.kind in _INLINE_KINDS)
 
 
 def expiring_entries(entries: Iterable[KeychainEntry]) -> frozenset[str]:

@@ -164,6 +164,12 @@ class TaskHost(Struct, eq=False):
         """Whether the network policy allows this IP address."""
         return self._services.policy.allows(address)
 
+    def address_check(self, *places: Any) -> Callable[[str], bool] | None:
+        """`allows_address`; None without a policy, and if stored credentials of this execution have these places."""
+        if self._services.policy.private or (places and all(map(self._secrets.is_stored, places))):
+            return None
+        return self.allows_address
+
     async def fetch_source(self, uri: str, *, source: Mapping[str, Any] | None = None) -> bytes:
         """The bytes of `script: {uri}`: a file (relative to the playbook, then to the working folder), HTTP, or an
         object store."""
@@ -211,13 +217,16 @@ class TaskHost(Struct, eq=False):
         return headers
 
     async def _fetch_object(self, uri: str, source: Mapping[str, Any]) -> bytes:
-        from noetl.connections.objects import download, parse_location, shared_store, to_error_info
+        from noetl.connections.objects import check_endpoint, download, parse_location, shared_store, to_error_info
 
         auth = source.get("auth") or source.get("credential")
         fields = await self.credential(str(auth)) if auth else {}
         try:
             place = parse_location(uri)
+            await check_endpoint(place, fields, self.address_check)
             content = b"".join([part async for part in download(shared_store(place, fields), place.key)])
+        except StoreUnavailable:
+            raise
         except Exception as failure:  # noqa: BLE001 - the library's exceptions have no common base class
             problem = to_error_info(failure, uri)
             raise StoreUnavailable(problem.message, kind=problem.kind) from None

@@ -42,7 +42,7 @@ from noetl.observability import tracing
 from noetl.runtime.clock import Clock
 from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.storage.ports.work_link import WorkLink
-from noetl.worker.cache import PlaybookCache, Secrets, expiring_entries
+from noetl.worker.cache import PlaybookCache, Secrets, expiring_entries, inline_entries
 from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
@@ -185,6 +185,7 @@ class Runner:
         secrets = self.cache.secrets(context.execution_id)
         if frame.playbook.keychain:
             secrets.expiring = expiring_entries(frame.playbook.keychain)
+            secrets.inline = inline_entries(frame.playbook.keychain)
         return ActiveRun(order, reports, frame, secrets, set_waiting, limit)
 
     async def _retry_unavailable(self, fetch: Callable[[], Awaitable[T]]) -> T:

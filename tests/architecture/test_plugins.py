@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
-PLUGINS = [EXAMPLE, *sorted((ROOT / "plugins").glob("*/"))]
+CONNECTOR = ROOT / "examples" / "connector"
+PLUGINS = [EXAMPLE, CONNECTOR, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))]
+OURS = PLUGINS[2:]
+GROUPS = {"noetl.tools", "noetl.sources", "noetl.targets", "noetl.triggers"}
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: sample}\nworkflow:\n"
 
 # The module of docs/howto/add-a-tool-kind.md as it was in 0.1, with a connection that calls share.
@@ -63,36 +67,102 @@ def python(*words: str, path: Path | str = "", home: Path, **environ: str) -> su
 
 
 def imports(file: Path) -> Iterator[str]:
-    """The modules that a file imports."""
+    """The modules that a file imports, also with `import_module("...")`."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
-            yield node.module
+            if node.module == "noetl":
+                yield from (f"noetl.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
+
+
+def forbidden_imports(plugin: Path) -> list[str]:
+    """Imports of `noetl` that a plug-in must not have."""
+    found = []
+    for file in sorted(plugin.rglob("*.py")):
+        ours = {name for name in imports(file) if name.partition(".")[0] == "noetl"}
+        allowed = {"noetl.tool", "noetl.testing"} if "tests" in file.parts else {"noetl.tool"}
+        found += [f"{file.relative_to(plugin)}: {name}" for name in sorted(ours - allowed)]
+    return found
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
 def test_a_plug_in_imports_the_sdk_and_nothing_else_of_noetl(plugin: Path):
-    files = list(plugin.rglob("*.py"))
-    assert files
-    for file in files:
-        ours = {name for name in imports(file) if name.partition(".")[0] == "noetl"}
-        allowed = {"noetl.tool", "noetl.testing"} if "tests" in file.parts else {"noetl.tool"}
-        assert ours <= allowed, file
+    assert list(plugin.rglob("*.py"))
+    assert forbidden_imports(plugin) == []
 
 
-def test_the_example_on_the_page_is_the_example_in_the_repository():
-    page = (ROOT / "docs" / "howto" / "add-a-tool-kind.md").read_text()
-    assert (EXAMPLE / "noetl_statsd" / "__init__.py").read_text() in page
-    assert (EXAMPLE / "pyproject.toml").read_text() in page
+@pytest.mark.parametrize(
+    ("file", "line", "name"),
+    [
+        ("task.py", "import noetl.connections.postgres", "noetl.connections.postgres"),
+        ("task.py", "from noetl.core.model.outcome import ok", "noetl.core.model.outcome"),
+        ("task.py", "from noetl import settings", "noetl.settings"),
+        ("task.py", "def f():\n    from noetl.testing import run_tool", "noetl.testing"),
+        ("task.py", "import importlib\nimportlib.import_module('noetl.worker')", "noetl.worker"),
+        ("tests/test_task.py", "from noetl.tools.registry import load", "noetl.tools.registry"),
+    ],
+)
+def test_a_forbidden_import_breaks_the_contract(tmp_path: Path, file: str, line: str, name: str):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / file).write_text(f"from noetl.tool import ok\n{line}\n")
+    assert forbidden_imports(tmp_path) == [f"{file}: {name}"]
+
+
+@pytest.mark.parametrize("plugin", OURS, ids=lambda plugin: plugin.name)
+def test_a_plug_in_has_the_parts_that_it_needs(plugin: Path):
+    declared = tomllib.loads((plugin / "pyproject.toml").read_text())
+    package, points = f"noetl_{plugin.name}", declared["project"]["entry-points"]
+    assert declared["project"]["name"] == f"noetl-{plugin.name}"
+    assert {"noetl-engine"} <= set(declared["project"]["dependencies"])
+    assert declared["project"]["optional-dependencies"]["test"]
+    assert declared["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == [package]
+    assert points.keys() <= GROUPS
+    assert all(
+        value.partition(":")[0].partition(".")[0] == package for group in points.values() for value in group.values()
+    )
+    assert list((plugin / "tests").glob("test_*.py"))
+    assert "test" in (plugin / "README.md").read_text().lower(), "the README says how the plug-in was tested"
+
+
+@pytest.mark.parametrize("plugin", OURS, ids=lambda plugin: plugin.name)
+def test_a_plug_in_is_imported_without_its_driver(plugin: Path, tmp_path: Path):
+    """Every command that reads the specs imports it, also where the driver is missing."""
+    points = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["entry-points"]
+    allowed = "{'noetl', 'noetl_" + plugin.name + "', 'msgspec', 'typing_extensions'}"
+    lines = ["import sys, importlib", "before = set(sys.modules)"]
+    for value in {value for group in points.values() for value in group.values()}:
+        module, _, name = value.partition(":")
+        lines += [f"m = importlib.import_module({module!r})", f"assert hasattr(m, {name or 'SPEC'!r})"]
+    lines += [
+        "new = {n.partition('.')[0] for n in set(sys.modules) - before}",
+        f"assert not new - {allowed} - set(sys.stdlib_module_names), new",
+        "assert 'asyncio' not in sys.modules",
+    ]
+    ran = python("-c", "\n".join(lines), path=plugin, home=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "example", "module"),
+    [("add-a-tool-kind.md", EXAMPLE, "noetl_statsd"), ("write-a-connector.md", CONNECTOR, "noetl_maildir")],
+)
+def test_the_example_on_the_page_is_the_example_in_the_repository(page: str, example: Path, module: str):
+    text = (ROOT / "docs" / "howto" / page).read_text()
+    assert (example / module / "__init__.py").read_text() in text
+    assert (example / "pyproject.toml").read_text() in text
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which pip has installed the example."""
+    """A folder into which pip has installed the examples."""
     target = tmp_path_factory.mktemp("site")
     command = ["pip", "install", "-q", "--disable-pip-version-check", "--no-index", "--no-deps", "--no-build-isolation"]
-    ran = python("-m", *command, "--target", str(target), str(EXAMPLE), home=target)
+    ran = python("-m", *command, "--target", str(target), str(EXAMPLE), str(CONNECTOR), home=target)
     assert ran.returncode == 0, ran.stderr
     return target
 
@@ -117,9 +187,10 @@ def test_the_parameters_of_an_installed_plug_in_are_validated(site: Path, tmp_pa
     ]
 
 
-def test_the_tests_of_the_example_pass(site: Path, tmp_path: Path):
+@pytest.mark.parametrize("example", [EXAMPLE, CONNECTOR], ids=lambda example: example.name)
+def test_the_tests_of_the_examples_pass(site: Path, tmp_path: Path, example: Path):
     ran = python(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(EXAMPLE / "tests"),
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, str(example / "tests"),
         path=site, home=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout

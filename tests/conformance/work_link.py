@@ -25,7 +25,6 @@ from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
-from noetl.storage.ports.queue import RunQueue
 from noetl.storage.ports.work_link import WorkLink
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.tools.registry import specs
@@ -53,7 +52,6 @@ class WorkLinkSuite:
     """Claims, reports, heartbeats and returns behave the same over every link."""
 
     SOON = 5.0  # seconds within which a waiting worker is notified
-    queue_of: Callable[[RunQueue], RunQueue] = staticmethod(lambda queue: queue)  # a wrapper for the server's queue
 
     def joined(self, orchestrator: Orchestrator) -> AbstractAsyncContextManager[Link]:
         """Links to this control plane while the block runs."""
@@ -61,7 +59,7 @@ class WorkLinkSuite:
 
     def _run(self, scenario: Scenario, secrets: Mapping[str, Any] | None = None) -> None:
         async def run() -> None:
-            queue = self.queue_of(MemoryRunQueue())
+            queue = MemoryRunQueue()
             stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), _NoResults(), queue)
             orchestrator = build_orchestrator(stores, specs, keychain=_Secrets(secrets or {}))
             orchestrator.start()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -27,12 +30,29 @@ ALIKE = [
 ]
 
 
-async def tickets(url: str, prefix: str) -> int:
-    """How many tickets workers of the default pool have taken."""
-    client = await nats.connect(url)
-    taken = await client.jetstream().consumer_info(f"{encode_part(prefix)}-work", "pool-default")
-    await client.close()
-    return taken.delivered.consumer_seq
+class Overheard:
+    """Counts the requests of workers over NATS while it is open."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.requests = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._client = self._wait(nats.connect(url))
+        self._wait(self._client.subscribe(f"{encode_part(prefix)}.at.>", cb=self._count))
+        self._wait(self._client.flush())
+
+    async def _count(self, message: Any) -> None:
+        self.requests += 1
+
+    def close(self) -> None:
+        self._wait(self._client.drain())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, doing: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(doing, self._loop).result(30)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +87,7 @@ def test_playbooks_produce_the_same_events_over_every_transport(
     settings = {"NOETL_STORE": store}
     if carrier == "nats":
         settings |= {"NOETL_NATS_URL": request.getfixturevalue("nats_server"), "NOETL_NATS_PREFIX": tmp_path.name}
+    overheard = Overheard(settings["NOETL_NATS_URL"], tmp_path.name) if carrier == "nats" else None
     cluster = Cluster(tmp_path, **settings)
     try:
         cluster.start_server()
@@ -79,10 +100,11 @@ def test_playbooks_produce_the_same_events_over_every_transport(
             ids[file.stem] = document["execution_id"]
         for execution_id in ids.values():
             cluster.finished(execution_id, 60)
-        if carrier == "nats":
-            assert asyncio.run(tickets(settings["NOETL_NATS_URL"], tmp_path.name)) > 0
     finally:
         cluster.stop()
+        if overheard is not None:
+            overheard.close()
+    assert overheard is None or overheard.requests > len(ids)
     remote = asyncio.run(logged(store, ids))
     different = {
         name: (local - remote[name], remote[name] - local) for name, local in embedded.items() if local != remote[name]

@@ -10,7 +10,6 @@ from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.queue.postgres import PostgresRunQueue
 from noetl.transport.nats_bus import NatsBus
-from noetl.transport.notifying_queue import NotifyingRunQueue
 from tests.conformance.run_queue import RunQueueSuite, runs, taken_within
 from tests.waiting import until
 
@@ -18,11 +17,6 @@ from tests.waiting import until
 class TestMemory(RunQueueSuite):
     async def open_queue(self) -> RunQueue:
         return MemoryRunQueue()
-
-
-class TestTicketed(RunQueueSuite):
-    async def open_queue(self) -> RunQueue:
-        return NotifyingRunQueue(MemoryRunQueue(), NatsBus("nats://127.0.0.1:1"))  # the bus is not connected
 
 
 class TestPostgres(RunQueueSuite):

@@ -37,13 +37,13 @@ def plugins(tmp_path, monkeypatch):
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
 
-    def install(module: str, source: str, entries: dict[str, str]) -> None:
+    def install(module: str, source: str, entries: dict[str, str], group: str = "noetl.tools") -> None:
         (site / f"{module}.py").write_text(source)
         info = site / f"{module}-1.2.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.2\n")
         lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
-        (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[noetl.tools]\n{lines}")
+        (info / "entry_points.txt").write_text(f"[console_scripts]\nx = y:z\n\n[{group}]\n{lines}")
         tools.refresh()
 
         names.append(module)

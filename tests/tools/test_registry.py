@@ -90,11 +90,12 @@ def test_a_broken_plug_in_is_named_and_the_others_go_on(plugins, source, said):
     assert asyncio.run(tools.load("noop")(call("noop"))).status == "ok"
 
 
-def test_a_missing_plug_in_kind_explains_how_to_install_it():
-    outcome = asyncio.run(tools.load("snowflake")(call("snowflake")))
+@pytest.mark.parametrize(("kind", "said"), [("snowflake", "package noetl-adbc[snowflake]"), ("agent", "noetl.tools")])
+def test_a_missing_plug_in_kind_explains_how_to_install_it(kind, said):
+    outcome = asyncio.run(tools.load(kind)(call(kind)))
     assert outcome.status == "error"
     assert outcome.error.kind in ERROR_KINDS
-    assert "noetl.tools" in outcome.error.message and "snowflake" in outcome.error.message
+    assert said in outcome.error.message and kind in outcome.error.message
 
 
 def test_an_unknown_kind_lists_the_known_ones():

@@ -26,13 +26,11 @@ from noetl.server.http.dependencies import AppState
 from noetl.server.http.nats_endpoint import NatsWorkerEndpoint
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
-from noetl.storage.ports.queue import RunQueue
 from noetl.storage.ports.work_link import WorkLink
 from noetl.tools.registry import specs
 from noetl.transport.http_link import HttpWorkLink
 from noetl.transport.nats_bus import NatsBus, decode_part, encode_part
 from noetl.transport.nats_link import NatsWorkLink
-from noetl.transport.notifying_queue import NotifyingRunQueue
 from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
 from noetl.worker import pool
 from noetl.worker.factory import create_pool
@@ -154,22 +152,6 @@ class Served(WorkLinkSuite):
 
         self._run(scenario)
 
-
-class TestHttp(Served):
-    @asynccontextmanager
-    async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[Link]:
-        async with self.served(orchestrator) as url:
-            link = HttpWorkLink(url, self.token)
-            yield lambda worker: link
-            await link.close()
-
-    def test_a_run_whose_order_was_lost_is_returned_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def lose(link: WorkLink) -> None:
-            assert isinstance(link, HttpWorkLink)
-            link._send = losing_one(link._send, "claim", aiohttp.ServerDisconnectedError())
-
-        self.after_a_lost_reply(monkeypatch, lose)
-
     def test_nothing_is_leased_to_a_disconnected_worker(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             claiming = asyncio.create_task(link("w").claim(Claim("w", 1), wait=20))
@@ -187,26 +169,34 @@ class TestHttp(Served):
         self._run(scenario)
 
 
+class TestHttp(Served):
+    @asynccontextmanager
+    async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[Link]:
+        async with self.served(orchestrator) as url:
+            link = HttpWorkLink(url, self.token)
+            yield lambda worker: link
+            await link.close()
+
+    def test_a_run_whose_order_was_lost_is_returned_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lose(link: WorkLink) -> None:
+            assert isinstance(link, HttpWorkLink)
+            link._send = losing_one(link._send, "claim", aiohttp.ServerDisconnectedError())
+
+        self.after_a_lost_reply(monkeypatch, lose)
+
+
 class OverNats(Served):
     url: str
 
     @pytest.fixture(autouse=True)
     def _bus(self) -> None:
         self.prefix = f"t {secrets.token_hex(4)}"
-        self.bus: NatsBus | None = None
-
-        def wrapped(queue: RunQueue) -> RunQueue:
-            self.bus = NatsBus(self.url, prefix=self.prefix)
-            return NotifyingRunQueue(queue, self.bus)
-
-        self.queue_of = wrapped
 
     @asynccontextmanager
     async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[Link]:
         async with AsyncExitStack() as closing:
             http = await closing.enter_async_context(self.served(orchestrator))
-            bus = self.bus
-            assert bus is not None
+            bus = self.bus = NatsBus(self.url, prefix=self.prefix)
             closing.push_async_callback(bus.close)
             NatsWorkerEndpoint(bus, lambda: self.parts, self.app.state.workers).start()
             bus.start()
@@ -240,36 +230,54 @@ class TestNats(OverNats):
 
         self.after_a_lost_reply(monkeypatch, lose)
 
-    def test_a_work_notification_wakes_one_worker_of_its_pool(self) -> None:
+    def test_a_pending_request_fails_when_its_server_stops(self) -> None:
         async def scenario() -> None:
-            server, one, other = (NatsBus(self.url, prefix=self.prefix) for _ in range(3))
-            for bus in (server, one, other):
+            held = asyncio.Event()
+
+            async def hold(verb: str, payload: bytes) -> bytes:
+                if verb == "claim":
+                    held.set()
+                    await asyncio.Event().wait()
+                return b"x"
+
+            server, worker = (NatsBus(self.url, prefix=self.prefix) for _ in range(2))
+            server.reply(hold)
+            for bus in (server, worker):
                 bus.start()
                 assert await bus.connected(10)
-            waiting = [asyncio.create_task(bus.wait_for_work("p.1 >", most=4, wait=2)) for bus in (one, other)]
-            elsewhere = asyncio.create_task(one.wait_for_work("q", most=4, wait=2))
-
-            async def both_wait() -> bool:
-                pull = one._pulls.get("p.1 >")
-                return pull is not None and (await pull.consumer_info()).num_waiting == 2
-
-            await until(both_wait)
-            server.notify_work("p.1 >", 1)
-            assert sorted(await asyncio.gather(*waiting)) == [0, 1]
-            assert await elsewhere == 0
-            for bus in (server, one, other):
-                await bus.close()
+            assert await worker.request("report", b"?", seconds=5) == b"x"
+            claiming = asyncio.create_task(worker.request("claim", b"?", seconds=60))
+            await asyncio.wait_for(held.wait(), 10)
+            await server.close()  # without a reply, like a process that was killed
+            with pytest.raises(StoreUnavailable, match="no reply to report"):
+                await worker.request("report", b"?", seconds=5)
+            with pytest.raises(StoreUnavailable, match="no reply to claim"):
+                await asyncio.wait_for(claiming, 10)
+            await worker.close()
 
         asyncio.run(scenario())
 
-    def test_a_work_notification_without_a_waiting_worker_is_stored(self) -> None:
+    def test_a_pending_request_fails_when_the_connection_is_lost(self) -> None:
         async def scenario() -> None:
-            bus = NatsBus(self.url, prefix=self.prefix)
-            bus.start()
-            assert await bus.connected(10)
-            bus.notify_work("p", 3)
-            assert await bus.wait_for_work("p", most=8, wait=2) >= 1
-            await bus.close()
+            held = asyncio.Event()
+
+            async def hold(verb: str, payload: bytes) -> bytes:
+                held.set()
+                await asyncio.Event().wait()
+                return b""
+
+            server, worker = (NatsBus(self.url, prefix=self.prefix) for _ in range(2))
+            server.reply(hold)
+            for bus in (server, worker):
+                bus.start()
+                assert await bus.connected(10)
+            claiming = asyncio.create_task(worker.request("claim", b"?", seconds=60))
+            await asyncio.wait_for(held.wait(), 10)
+            worker._client._transport.close()  # the connection, not the client, which connects again
+            with pytest.raises(StoreUnavailable, match="no reply to claim"):
+                await asyncio.wait_for(claiming, 10)
+            for bus in (server, worker):
+                await bus.close()
 
         asyncio.run(scenario())
 

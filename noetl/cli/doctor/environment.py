@@ -96,27 +96,22 @@ def _result_store(url: str) -> Finding:
 
 
 def nats(settings: Settings) -> Iterator[Finding]:
-    """Whether NATS responds and has JetStream; without it workers use HTTP, which is slower."""
+    """Whether NATS responds; without it workers use HTTP."""
     if settings.nats_url is None:
         return
     from noetl.connections.nats import connect
 
     async def connect_once() -> None:
         client = await connect({"url": settings.nats_url}, timeout=TIMEOUT)
-        try:
-            await client.jetstream().account_info()
-        finally:
-            await client.close()
+        await client.close()
 
     url = without_password(settings.nats_url)
     try:
         asyncio.run(connect_once())
-        yield Finding("nats", OK, f"{url} responds and has JetStream")
+        yield Finding("nats", OK, f"{url} responds")
     except Exception as problem:  # noqa: BLE001 - its client may raise anything
         reason = str(problem) or type(problem).__name__
-        detail = (
-            f"{url}: {reason}; workers use HTTP until it is back. Check NOETL_NATS_URL, and that NATS runs with -js"
-        )
+        detail = f"{url}: {reason}; workers use HTTP until it is back. Check NOETL_NATS_URL"
         yield Finding("nats", WARNING, detail)
 
 

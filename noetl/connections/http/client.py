@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import re
 import socket
@@ -32,6 +31,7 @@ from noetl import __version__
 from noetl.connections.http.raw_requests import RawRequestSender, RawResponse
 from noetl.core.model.tool import Timeout
 from noetl.errors import NoetlError
+from noetl.runtime.network_policy import canonical
 from noetl.runtime.resources import per_loop
 
 CONNECT_S = 10.0
@@ -84,28 +84,10 @@ class _AddressCheck:
     def verify(self, address: str) -> None:
         if self.allows is None:
             return
-        address = _canonical(address)
+        address = canonical(address)
         if not self.allows(address):
             self.denied.append(address)
             raise PermissionError(f"the address {address} is not allowed")
-
-
-# IPv6 prefixes with an IPv4 address in the last 32 bits: compatible, translated, NAT64.
-_EMBEDDING_IPV4 = tuple(
-    ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
-)
-
-
-@lru_cache(4096)
-def _canonical(address: str) -> str:
-    """The canonical form of an address; an IPv4 address that is embedded in an IPv6 address as IPv4."""
-    number = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(number, ipaddress.IPv4Address):
-        return str(number)
-    inner = number.ipv4_mapped or number.sixtofour or (number.teredo[1] if number.teredo else None)
-    if inner is None and int(number) > 1 and any(number in network for network in _EMBEDDING_IPV4):
-        inner = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
-    return str(inner or number)
 
 
 @lru_cache(256)

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from noetl.core.language.checks import check_document
-from noetl.core.language.diagnostics import Diagnostic, Findings
+from noetl.core.language.diagnostics import Diagnostic, Findings, bounded_hints
 from noetl.core.language.dialects import canonical, v10
 from noetl.core.language.dialects.v2025_11 import rejected_keys as v2025_11
 from noetl.core.language.dialects.v2025_11.detect import enables_legacy
@@ -41,7 +41,7 @@ def compile_playbook(
     legacy: bool = False,
 ) -> Compilation:
     """Read, check and lower a playbook; its problems are in the diagnostics."""
-    with gc_paused():
+    with gc_paused(), bounded_hints():
         return _compile(read_source(text), text_digest(text), file, specs, strict, legacy)
 
 

@@ -133,6 +133,7 @@ _WARNINGS = {
     "guard-without-template": "A guard that is plain text",
     "template-in-key": "A template in a key",
     "template-in-code": "A template in code",
+    "sql-quoted-template": "A template in a string literal of SQL",
     "bare-name": "A name without its scope",
     "unknown-name": "A name that is not defined",
     "never-set": "A value that is never set",

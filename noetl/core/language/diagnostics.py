@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from msgspec import Struct
@@ -173,10 +175,35 @@ def _find_ignores(text: str) -> list[_Ignore]:
 # --- did you mean -------------------------------------------------------------------------------
 
 
+MAX_COMPARED = 50_000  # names, for all hints of one text
+MAX_NAME = 64  # characters of a name that is compared
+_left_to_compare: ContextVar[list[int]] = ContextVar("noetl_left_to_compare")
+
+
+@contextmanager
+def bounded_hints() -> Iterator[None]:
+    """Bound the comparisons for hints: thousands of unknown names would be compared with thousands of others."""
+    token = _left_to_compare.set([MAX_COMPARED])
+    try:
+        yield
+    finally:
+        _left_to_compare.reset(token)
+
+
+def _may_compare(count: int) -> bool:
+    left = _left_to_compare.get(None)
+    if left is None:
+        return True
+    left[0] -= count
+    return left[0] >= 0
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The most similar known name, if it is similar enough."""
     lowered = name.lower()
     length = len(name)
+    if length > MAX_NAME:
+        return None
     allowed = 0 if length <= 2 else 1 if length <= 5 else 2 if length <= 8 else 3
     best: tuple[int, str] | None = None
     for candidate in sorted(set(known)):
@@ -195,14 +222,14 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A hint that names the most similar known name, or lists the known names if there are few."""
-    names = sorted(set(known))
-    hint = _did_you_mean(name, names)
+    names = set(known)
+    hint = _did_you_mean(name, names) if _may_compare(len(names)) else ""
     if hint:
         return hint
     if otherwise:
         return otherwise
     if 0 < len(names) <= 12:
-        return "valid here: " + ", ".join(names)
+        return "valid here: " + ", ".join(sorted(names))
     return ""
 
 

@@ -20,7 +20,22 @@ PLUGIN_KINDS: dict[str, str] = {
     "subscription": "waits for messages of a subscription",
     "agent": "calls an AI agent",
     "mcp": "calls a tool of an MCP server",
+    "mysql": "queries on MySQL and MariaDB",
+    "redis": "commands of Redis",
+    "kafka": "messages of Kafka",
+    "sftp": "files of an SFTP server",
+    "clickhouse": "queries on ClickHouse",
+    "bigquery": "queries on BigQuery",
 }
+# The packages of those that are maintained with noetl.
+PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in ("mysql", "redis", "kafka", "sftp", "clickhouse")}
+PLUGIN_PACKAGES |= {kind: f"noetl-adbc[{kind}]" for kind in ("snowflake", "bigquery")}
+
+
+def install_hint(kind: str) -> str:
+    """How to install the plug-in of a kind; empty if it is not maintained with noetl."""
+    return f"install the package {PLUGIN_PACKAGES[kind]}" if kind in PLUGIN_PACKAGES else ""
+
 
 FieldType = Literal["any", "string", "number", "integer", "boolean", "mapping", "list", "code"]
 
@@ -57,6 +72,7 @@ class Members(Struct, frozen=True, omit_defaults=True):
     fields: dict[str, Field] = field(default_factory=dict)
     requires: tuple[tuple[str, ...], ...] = ()
     required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    open: bool = False  # accepts undeclared members
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
@@ -160,6 +176,10 @@ class Host(Protocol):
 
     def allows_address(self, address: str) -> bool:
         """Whether the network policy allows tools to reach this IP address."""
+
+    def address_check(self, *places: Any) -> Callable[[str], bool] | None:
+        """The check for the addresses of a connection to these hosts, URLs or DSNs; None if none is needed: there is
+        no network policy, or all places come from stored credentials, which administrators set."""
 
 
 class ToolCall(Struct, frozen=True, gc=False):

@@ -31,7 +31,7 @@ class _PendingPoll(Struct, eq=False):
     orders: list[RunOrder] | None = None
     woken: bool = False  # since it last slept
     expired: bool = False
-    dismissed: bool = False  # its worker missed its heartbeats
+    dismissed: bool = False  # its worker stops, or missed its heartbeats
     offered: bool = False
     closed: bool = False
     _sleeping: asyncio.Future[None] | None = None
@@ -115,7 +115,7 @@ class Dispatcher:
         return []
 
     def dismiss(self, worker: str) -> None:
-        """Close the polls of a worker that missed its heartbeats; if it is alive, it claims again."""
+        """Close the polls of a worker that stops or missed its heartbeats; if it is alive, it claims again."""
         self._live.get(self.pool_of(worker), {}).pop(worker, None)
         for poll in [each for each in self._polls if each.claim.worker == worker]:
             self._polls.pop(poll, None)

@@ -77,6 +77,10 @@ class WorkerService:
         """Runs leased to this worker; waits up to `wait` seconds for one."""
         return await self._dispatcher.claim(claim, wait)
 
+    def withdraw_claims(self, worker: str) -> None:
+        """Close the open claims of a worker without orders."""
+        self._dispatcher.dismiss(worker)
+
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Extend all leases of a worker; the reply lists runs it has lost and runs it did not report."""
         self.leases.extend(worker, runs)

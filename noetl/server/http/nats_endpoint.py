@@ -20,14 +20,13 @@ from noetl.server.http import problems
 from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.routes.worker_protocol import WORKER_CALLS, WorkerCall, WorkerRegistry
-from noetl.transport.nats_bus import NatsBus
+from noetl.transport.nats_bus import REVOKED, WITHDRAWN, NatsBus
 from noetl.transport.signing import Question, ReplayFilter, proves, read_question, signed_answer
 
 log = logging.getLogger("noetl.api")
 
 MARGIN = 1024  # bytes of a message besides the reply
 MAX_LISTENERS = 10_000  # remembered worker names, including workers that have stopped
-REVOKED = "revoked"  # kind of the message that revokes a lease
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,7 +44,9 @@ class NatsWorkerEndpoint:
 
     def start(self) -> None:
         """Start handling requests."""
-        self._state().orchestrator.work.leases.push_revocations(self._notify_revoked)
+        work = self._state().orchestrator.work
+        work.leases.push_revocations(self._notify_revoked)
+        self._bus.subscribe(WITHDRAWN, lambda worker, _: work.withdraw_claims(worker))
         self._bus.reply(self._handle)
 
     def _notify_revoked(self, worker: str, run_id: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ class _Task:
         with tempfile.TemporaryDirectory(prefix="noetl-duckdb-") as folder:
             async with database.cursor(writes=writes, wait=wait) as cursor:
                 await self._set_search_path(cursor)
+                await self._apply_policy(cursor, statements)
                 await self._attach(cursor)
                 await self._create_secret(cursor, statements)
                 await self._register_tables(cursor, folder)
@@ -129,7 +130,21 @@ class _Task:
         folder = self.call.host.resolve_path(".")
         await _in_thread(cursor, cursor.execute, f"SET file_search_path = '{_escape(folder)}'")
 
-    async def _attach(self, cursor: Any) -> None:
+    async def _apply_policy(self, cursor: Any, statements: list[Statement]) -> None:
+        """Check the addresses of the statements by the network policy."""
+        allows = self.call.host.address_check()
+        if allows is None:
+            return
+        from noetl.connections.duckdb_gate import check_statements, settings
+
+        attached = [(statement, None) for _, _, statement in self._attached()]
+        named = await check_statements(
+            [*attached, *((statement.text, statement.params) for statement in statements)], allows
+        )
+        await _in_thread(cursor, cursor.execute, settings(named))
+
+    def _attached(self) -> Iterator[tuple[str, str, str]]:
+        """Names, files and statements of `attach`."""
         attach = self.call.input.get("attach") or {}
         if isinstance(attach, list):
             attach = {str(one.get("name") or one.get("alias")): one for one in attach if isinstance(one, Mapping)}
@@ -142,8 +157,11 @@ class _Task:
                 raise BadInput(f"attach.{name} requires the `file` of a database")
             if "://" not in file and "=" not in file and file != ":memory:":
                 file = self.call.host.resolve_path(file)
-            statement = attach_statement(name, file, options)
-            wait = self.call.timeout.connect or driver.WAIT_FOR_FILE
+            yield str(name), file, attach_statement(name, file, options)
+
+    async def _attach(self, cursor: Any) -> None:
+        wait = self.call.timeout.connect or driver.WAIT_FOR_FILE
+        for _, file, statement in self._attached():
             await driver.attach(cursor, statement, file, wait)
 
     async def _create_secret(self, cursor: Any, statements: list[Statement]) -> None:
@@ -152,6 +170,7 @@ class _Task:
         if not auth or not any("s3://" in statement.text for statement in statements):
             return
         fields = await fields_of(auth, self.call.host, prefixes=objects.PREFIXES)
+        await objects.check_endpoint(objects.parse_location("s3://x/y"), fields, self.call.host.address_check)
         config = objects.config_of(objects.parse_location("s3://x/y"), fields)
         endpoint = str(config.get("endpoint", ""))
         parts = {
@@ -198,6 +217,7 @@ class _Task:
         if place is None or place.scheme == "file":
             return call.host.resolve_path(source.removeprefix("file://")), format
         fields = await fields_of(call.input.get("auth"), call.host, prefixes=objects.PREFIXES)
+        await objects.check_endpoint(place, fields, call.host.address_check)
         store = objects.shared_store(place, fields, connect=call.timeout.connect, total=call.timeout.total)
         return await _save(objects.download(store, place.key), Path(f"{stem}.{format}")), format
 

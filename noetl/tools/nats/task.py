@@ -69,7 +69,9 @@ class _Task:
         fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=driver.PREFIXES)
         if self.fields.get("url"):
             fields["dsn"] = self.fields.get("url")
-        self.client = await driver.shared_client(fields, timeout=self.call.timeout.connect)
+        places = [fields[name] for name in ("dsn", "url", "servers", "host") if fields.get(name)]
+        allows = self.call.host.address_check(*places)
+        self.client = await driver.shared_client(fields, timeout=self.call.timeout.connect, allows=allows)
         outcome: Outcome = await getattr(self, f"_{action}")()
         return outcome
 

@@ -60,6 +60,7 @@ class _Task:
         fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
         place = self._place(action, fields)
         self.target = place.url
+        await objects.check_endpoint(place, fields, self.call.host.address_check)
         store = objects.shared_store(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
         if action in ("put", "get", "head", "exists") and not place.key:
             raise ValueError(f"`{action}` requires a key: {place.url} contains only a bucket")

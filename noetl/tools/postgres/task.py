@@ -15,7 +15,8 @@ from msgspec import convert, json
 from psycopg import pq
 
 from noetl.connections import postgres as driver
-from noetl.connections.auth import BadAuth, fields_of
+from noetl.connections.address_gate import AddressDenied
+from noetl.connections.auth import BadAuth
 from noetl.connections.connection_pool import PoolExhausted
 from noetl.connections.postgres import (
     BadAddress,
@@ -34,6 +35,7 @@ from noetl.data.arrow_tables import batch_of_rows
 from noetl.data.sql import ParameterError, bind, bind_sets, first_word, leaves_traces, steers_transaction, tokens
 from noetl.errors import SecretUnavailable
 from noetl.tools._common import sql_task as sql
+from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput, Limits, Result, Statement, flag
 from noetl.tools.postgres.spec import EXACTLY_ONCE_TABLE, NULLS
 
@@ -50,7 +52,7 @@ async def run(call: ToolCall) -> Outcome:
             return await task.run()
     except (BadInput, BadAddress, BadAuth, ParameterError) as wrong:
         return _failure("schema", str(wrong))
-    except SecretUnavailable as missing:
+    except (SecretUnavailable, AddressDenied) as missing:
         return _failure(missing.kind, str(missing))
     except TimeoutError:
         message = f"the statement was cancelled: it ran longer than {call.timeout.total:g} s (spec.timeout)"
@@ -73,7 +75,9 @@ class _Task:
         call = self.call
         statements = await sql.read_statements(call, "postgres")
         limits = sql.read_limits(call.spec)
-        pool = driver.pool(await self._conninfo(), size=_pool_size(call.spec.get("pool_size")))
+        more = {"connect_timeout": call.timeout.connect} if call.timeout.connect else {}
+        info = await postgres_conninfo(call.host, call.input, **more)
+        pool = driver.pool(info, size=_pool_size(call.spec.get("pool_size")))
         connection = await pool.acquire(wait=call.timeout.connect)
         handler = self._add_notice_handler(connection)
         try:
@@ -81,18 +85,6 @@ class _Task:
         finally:
             connection.remove_notice_handler(handler)
             await pool.release(connection, used=any(leaves_traces(statement.text) for statement in statements))
-
-    async def _conninfo(self) -> str:
-        fields = self.call.input
-        credential = await fields_of(fields.get("auth"), self.call.host, prefixes=driver.PREFIXES)
-        overrides = {
-            name: fields[name]
-            for name in ("dsn", "host", "port", "user", "password", "database", "sslmode")
-            if fields.get(name)
-        }
-        if self.call.timeout.connect:
-            overrides["connect_timeout"] = self.call.timeout.connect
-        return driver.conninfo({**credential, **overrides})
 
     async def _execute(
         self, connection: psycopg.AsyncConnection[Any], statements: list[Statement], limits: Limits

@@ -18,7 +18,7 @@ from noetl.tools.transfer.chunks import Chunk, chunked, reads_name
 from noetl.tools.transfer.malloc import release_memory
 from noetl.tools.transfer.sources import open_source
 from noetl.tools.transfer.targets import Target, open_target
-from noetl.tools.transfer.transfer_plan import DATABASES, Plan
+from noetl.tools.transfer.transfer_plan import Plan
 
 MAX_WARNINGS = 20  # in the summary of one target
 Explain = Callable[[Exception], "ErrorInfo | None"]
@@ -121,7 +121,7 @@ class Transfer:
                     has_data = self.chunks or state in static
                     await self._attempt(state, state.target.prepare() if has_data else state.target.write_empty())
             # Databases commit last: they can be rolled back until then.
-            for state in sorted(self.states, key=lambda state: state.target.plan.kind in DATABASES):
+            for state in sorted(self.states, key=lambda state: state.target.plan.commits):
                 if state.active:
                     await self._attempt(state, state.target.commit())
         except BaseException:

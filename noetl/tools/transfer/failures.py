@@ -5,9 +5,13 @@ from __future__ import annotations
 from noetl.core.model.outcome import ErrorInfo
 
 
-class ResponseError(Exception):
-    """An HTTP request of a source or target failed."""
+class ConnectorError(Exception):
+    """A failure of a source or target that is already described as an error."""
 
     def __init__(self, info: ErrorInfo) -> None:
         super().__init__(info.message)
         self.info = info
+
+
+class ResponseError(ConnectorError):
+    """An HTTP request of a source or target failed."""

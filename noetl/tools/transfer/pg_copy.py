@@ -14,9 +14,10 @@ from typing import Any
 from noetl.connections import postgres
 from noetl.core.model.tool import ToolCall
 from noetl.data.sql import quote_column, quote_name, split_name
+from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.mapping import ColumnMapping
-from noetl.tools.transfer.sources import PostgresSource, postgres_conninfo
+from noetl.tools.transfer.sources import PostgresSource
 from noetl.tools.transfer.sources.postgres_source import Query
 from noetl.tools.transfer.targets import postgres_table as pg_table
 from noetl.tools.transfer.transfer_plan import Plan, TargetPlan
@@ -66,7 +67,7 @@ async def copy_rows(call: ToolCall, plan: Plan, source: PostgresSource, columns:
     import asyncpg
 
     target = plan.targets[0]
-    target_options = _asyncpg_options(await postgres_conninfo(call, target.fields))
+    target_options = _asyncpg_options(await postgres_conninfo(call.host, target.fields))
     source_options = _asyncpg_options(source.info)
     if target_options is None or source_options is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from noetl.core.model.connector import SourceSpec, TargetSpec
 from noetl.core.model.tool import Field, Members
 from noetl.data.formats import FORMATS, OTHER_NAMES
 from noetl.tools._common.http_fields import REQUEST_FIELDS
@@ -108,3 +109,16 @@ _TARGETS = {
 }
 SOURCES = {name: _SOURCES[kind] for name, kind in KINDS.items()}
 TARGETS = {name: _TARGETS[kind] for name, kind in KINDS.items() if kind in _TARGETS}
+
+
+def plugin_source(spec: SourceSpec) -> Members:
+    """The members of a source that a plug-in adds."""
+    return replace(_source(spec.fields, *spec.requires), required_by=spec.required_by)
+
+
+def plugin_target(spec: TargetSpec) -> Members:
+    """The members of a target that a plug-in adds."""
+    also = ("insert",) if "append" in spec.modes else ()
+    fields = {"table": _TABLE["table"], **spec.fields} if spec.place == "table" else spec.fields
+    members = _target(fields, spec.modes, also, spec.place)
+    return members if "upsert" in spec.modes else replace(members, required_by={})

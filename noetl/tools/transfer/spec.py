@@ -6,6 +6,8 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.tools import connectors
+from noetl.tools.transfer import side_fields
 from noetl.tools.transfer.side_fields import CHUNK, IMPLIED_KINDS, SOURCES, TARGETS
 
 SPEC = ToolSpec(
@@ -51,6 +53,19 @@ SPEC = ToolSpec(
     '    - {kind: s3, auth: archive, path: "s3://archive/orders/{{ chunk.index }}.parquet", on_error: continue}\n'
     "  chunk: {size: 100000}\n",
 )  # fmt: skip
+
+
+def extended() -> ToolSpec:
+    """The spec with the sources and targets of plug-ins."""
+    sources, targets, broken = connectors.sources(), connectors.targets(), connectors.problems()
+    if not (sources or targets or broken):
+        return SPEC
+    both = {
+        "source": connectors.variants(SOURCES, sources, broken, side_fields.plugin_source),
+        "targets": connectors.variants(TARGETS, targets, broken, side_fields.plugin_target),
+    }
+    fields = {name: replace(SPEC.fields[name], variants=variants) for name, variants in both.items()}
+    return replace(SPEC, fields={**SPEC.fields, **fields})
 
 
 async def run(call: ToolCall) -> Outcome:

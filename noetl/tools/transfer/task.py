@@ -19,7 +19,7 @@ from noetl.data.sql import ParameterError
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.engine import Transfer, TransferFailed
-from noetl.tools.transfer.failures import ResponseError
+from noetl.tools.transfer.failures import ConnectorError
 from noetl.tools.transfer.transfer_plan import read_plan
 
 
@@ -46,7 +46,7 @@ def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of a source or target; None for an internal error."""
     if isinstance(failure, BadInput | BadAuth | ParameterError):
         return error_info("schema", str(failure))
-    if isinstance(failure, ResponseError):
+    if isinstance(failure, ConnectorError):
         return failure.info
     if isinstance(failure, PayloadUnavailable | StoreUnavailable | SecretUnavailable):
         return error_info(failure.kind, str(failure))

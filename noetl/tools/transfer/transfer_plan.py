@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from noetl.core.model.tool import ToolCall
+from noetl.core.model.connector import SourceSpec, TargetSpec
+from noetl.core.model.tool import Members, ToolCall, install_hint
 from noetl.core.templates.deferred import DeferredTemplate, Rendered
+from noetl.tools import connectors
 from noetl.tools._common.sql_task import BadInput, flag
+from noetl.tools.transfer import side_fields
 from noetl.tools.transfer.side_fields import IMPLIED_KINDS, KINDS, ON_ERROR, OTHER_ON_ERROR
 
 DATABASES = ("postgres", "duckdb", "sqlite")
@@ -34,6 +37,7 @@ class SourcePlan(NamedTuple):
 
     kind: str
     fields: dict[str, Any]
+    plugin: SourceSpec | None = None
 
 
 class StaticData(NamedTuple):
@@ -54,11 +58,17 @@ class TargetPlan(NamedTuple):
     warn_on_error: bool = False
     create_table: bool = True
     static: StaticData | None = None
+    plugin: TargetSpec | None = None
+
+    @property
+    def commits(self) -> bool:
+        """Whether the rows can be rolled back until the target commits."""
+        return self.kind in DATABASES if self.plugin is None else self.plugin.transactional
 
     @property
     def location(self) -> str:
         """The table, path or URL, as in the playbook."""
-        for name in ("table", "uri", "url"):
+        for name in ("table", "uri", "url") if self.plugin is None else (self.plugin.place,):
             if self.fields.get(name):
                 return str(self.fields[name])
         return ""
@@ -135,11 +145,14 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
         return SourcePlan("data", {"data": source})
     if not isinstance(source, Mapping):
         raise BadInput("no source: set `source` to {kind, ...}, or `data` to a list of rows")
-    _reject_typos(source, "the source")
     fields = {name: _plain_strings(each) for name, each in source.items()}
     if {"type", "locator"} <= set(fields):
         return SourcePlan("data", {"data": fields})
     kind = _written_kind(fields) or _infer_kind(fields)
+    plugin = connectors.sources().get(str(kind or "").lower())
+    if plugin is not None:
+        return SourcePlan(plugin.kind, _plugin_fields(fields, side_fields.plugin_source(plugin), "source"), plugin)
+    _reject_typos(source, "the source")
     return SourcePlan(_normalize(kind, "source", fields), fields)
 
 
@@ -147,17 +160,24 @@ def _target(number: int, target: Any) -> TargetPlan:
     what = f"target {number}"
     if not isinstance(target, Mapping):
         raise BadInput(f"{what} must be a mapping {{kind, table|path|url, mode, ...}}, not {type(target).__name__}")
-    _reject_typos(target, what)
     fields = {name: each if name == "mapping" else _plain_strings(each) for name, each in target.items()}
-    kind = _normalize(_written_kind(fields) or _infer_kind(fields), what, fields)
+    written = _written_kind(fields) or _infer_kind(fields)
+    plugin = connectors.targets().get(str(written or "").lower())
+    if plugin is not None:
+        fields = _plugin_fields(fields, side_fields.plugin_target(plugin), what)
+        kind = plugin.kind
+    else:
+        _reject_typos(target, what)
+        kind = _normalize(written, what, fields)
     if kind == "data":
         raise BadInput(f"{what}: {target.get('kind')!r} cannot be a target")
-    mode = str(fields.pop("mode", None) or ("replace" if kind == "object" else "append")).lower()
+    default_mode = plugin.modes[0] if plugin is not None else "replace" if kind == "object" else "append"
+    mode = str(fields.pop("mode", None) or default_mode).lower()
     if mode not in MODES:
         raise BadInput(f"{what}: mode {mode!r} is not one of {', '.join(MODES)}")
     key = fields.pop("key", None) or fields.pop("keys", None) or ()
     key = (key,) if isinstance(key, str) else tuple(str(name) for name in key)
-    _check_mode(what, kind, mode, key)
+    _check_mode(what, kind, mode, key, plugin)
     mapping = fields.pop("mapping", None)
     if mapping is not None and not isinstance(mapping, Mapping):
         raise BadInput(f"{what}: `mapping` must map target columns to source columns or to templates over `row`")
@@ -169,14 +189,29 @@ def _target(number: int, target: Any) -> TargetPlan:
     if static is not None and is_deferred(static.data):
         raise BadInput(f"{what}: `data` is written once and cannot read `chunk` or `row`")
     columns = dict(mapping) if mapping else None
-    plan = TargetPlan(number, kind, fields, mode, key, columns, on_error != "fail", create_table, static)
+    plan = TargetPlan(number, kind, fields, mode, key, columns, on_error != "fail", create_table, static, plugin)
     if not plan.location:
-        raise BadInput(f"{what}: {kind} requires `{_LOCATION_KEYS.get(kind, 'table')}`")
+        place = plugin.place if plugin is not None else _LOCATION_KEYS.get(kind, "table")
+        raise BadInput(f"{what}: {kind} requires `{place}`")
     return plan
 
 
-def _check_mode(what: str, kind: str, mode: str, key: tuple[str, ...]) -> None:
-    if mode == "upsert" and kind not in DATABASES:
+def _plugin_fields(fields: dict[str, Any], members: Members, what: str) -> dict[str, Any]:
+    """The fields of a side of a plug-in under their declared names; BadInput for one that is not declared."""
+    named = connectors.named_fields(members.fields, fields)
+    for key in named:
+        if key not in members.fields:
+            similar = get_close_matches(str(key), members.fields, 1, 0.7)
+            hint = f"did you mean `{similar[0]}`?" if similar else f"it has {', '.join(sorted(members.fields))}"
+            raise BadInput(f"{what} has no `{key}`: {hint}")
+    return named
+
+
+def _check_mode(what: str, kind: str, mode: str, key: tuple[str, ...], plugin: TargetSpec | None) -> None:
+    if plugin is not None:
+        if ("append" if mode == "insert" else mode) not in plugin.modes:
+            raise BadInput(f"{what}: {kind} has no mode {mode!r}; its modes are {', '.join(plugin.modes)}")
+    elif mode == "upsert" and kind not in DATABASES:
         raise BadInput(f"{what}: mode upsert is supported only by databases")
     if mode in ("append", "insert") and kind == "object":
         raise BadInput(
@@ -210,7 +245,13 @@ def _normalize(kind: Any, what: str, fields: dict[str, Any]) -> str:
     name = str(kind or "").lower()
     normalized = KINDS.get(name)
     if normalized is None:
-        choices = "postgres, duckdb, sqlite, http, object (s3, gcs, azure, file)"
+        broken = connectors.problems().get(name)
+        if broken is not None:
+            raise BadInput(f"{what}: {broken.message}")
+        if install_hint(name):
+            raise BadInput(f"{what}: kind {name!r} requires a plug-in that is not installed: {install_hint(name)}")
+        plugged = {**connectors.sources(), **connectors.targets()}
+        choices = ", ".join(["postgres, duckdb, sqlite, http, object (s3, gcs, azure, file)", *sorted(plugged)])
         raise BadInput(f"{what}: kind {kind!r} is not one of {choices}")
     if name in _PROVIDERS:
         fields.setdefault("provider", _PROVIDERS[name])

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noetl.core.language.syntax.grammar import KEYCHAIN_ALIASES, KEYCHAIN_KINDS, SCOPES, SHAPES, Key, Shape
-from noetl.core.model.tool import PLUGIN_KINDS, Field, ToolSpec
+from noetl.core.model.tool import PLUGIN_KINDS, Field, Members, ToolSpec
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 NAME = "^[A-Za-z_\\u0080-\\uffff][A-Za-z0-9_\\u0080-\\uffff-]*$"  # letters of any alphabet, roughly
@@ -183,7 +183,32 @@ def _parameter(field: Field) -> Schema:
         schema = {"anyOf": [{"enum": list(field.choices)}, {"type": "string"}]}
     if field.doc:
         schema["description"] = field.doc
+    if field.members is not None:
+        schema["properties"] = _members(field.members)
+    elif field.variants:
+        sides = _variants(field.variants)
+        schema |= {"allOf": sides, "items": {"allOf": sides}}
     return schema
+
+
+def _variants(variants: Mapping[str, Members]) -> list[Schema]:
+    """Completion of a mapping by its `kind`: kinds with the same members share one condition."""
+    kinds: dict[int, list[str]] = {}
+    for kind, members in variants.items():
+        kinds.setdefault(id(members), []).append(kind)
+    names: Schema = {"anyOf": [{"enum": sorted(variants)}, {"type": "string"}]}
+    by_kind: list[Schema] = [
+        {
+            "if": {"properties": {"kind": {"enum": sorted(same)}}, "required": ["kind"]},
+            "then": {"properties": _members(variants[same[0]])},
+        }
+        for same in kinds.values()
+    ]
+    return [{"properties": {"kind": names}}, *by_kind]
+
+
+def _members(members: Members) -> dict[str, Schema]:
+    return {name: _parameter(field) for name, field in members.fields.items() if name != "kind"}
 
 
 # --- keychain -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Reader, describe_node, is_template, shorten, with_article
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
-from noetl.core.model.tool import PLUGIN_KINDS, Field, Members, ToolSpec
+from noetl.core.model.tool import PLUGIN_KINDS, Field, Members, ToolSpec, install_hint
 
 
 class Given(NamedTuple):
@@ -153,7 +153,7 @@ def _check_variant(reader: Reader, node: Mapping, field: Field, what: str) -> No
     members = field.variants.get(kind)
     if members is None and kind in PLUGIN_KINDS:
         message = f'{what}: the kind "{kind}" needs a plug-in that is not installed; the task will fail at run time'
-        reader.add("plugin-kind", place, message, "known kinds: " + ", ".join(known))
+        reader.add("plugin-kind", place, message, install_hint(kind) or "known kinds: " + ", ".join(known))
     elif members is None and (kind and entry is not None):
         hint = did_you_mean(kind, known, "known kinds: " + ", ".join(known))
         reader.add("parameter-type", place, f'{what} cannot be of kind "{shorten(kind)}"', hint)
@@ -164,6 +164,8 @@ def _check_variant(reader: Reader, node: Mapping, field: Field, what: str) -> No
 
 
 def _check_members(reader: Reader, node: Mapping, members: Members, owner: str, where: Node) -> None:
+    if members.open:
+        return
     names = field_names(members)
     given: dict[str, Given] = {}
     for key, (key_node, value) in node.entries.items():

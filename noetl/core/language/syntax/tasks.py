@@ -19,7 +19,7 @@ from noetl.core.language.syntax.tree import (
     TaskSyntax,
     ValidationSyntax,
 )
-from noetl.core.model.tool import PLUGIN_KINDS
+from noetl.core.model.tool import PLUGIN_KINDS, install_hint
 
 CONSTRUCTS = ("choose", "while", "until")
 
@@ -127,7 +127,8 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     task.kind = written
     if written in PLUGIN_KINDS:
         message = f'the kind "{written}" needs a plug-in that is not installed; the task will fail at run time'
-        reader.add("plugin-kind", node, message, f'install a package with the entry point "{written}" in "noetl.tools"')
+        hint = install_hint(written) or f'install a package with the entry point "{written}" in "noetl.tools"'
+        reader.add("plugin-kind", node, message, hint)
         return
     if reader.report_rejected("kind", written, node):
         return

@@ -9,10 +9,12 @@ from typing import Any, Protocol
 
 from noetl.connections import duckdb, postgres, sqlite
 from noetl.connections.auth import fields_of
+from noetl.connections.duckdb_gate import check_statements, settings
 from noetl.core.model.tool import ToolCall
 from noetl.data.content import reference_in
 from noetl.data.sql import bind, quote_name, split
 from noetl.runtime.threads import in_thread
+from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.sources import postgres_source as pg_source
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, find_values
@@ -38,6 +40,10 @@ class Source(Protocol):
 async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
     """Open the source of a transfer."""
     kind, fields = source.kind, source.fields
+    if source.plugin is not None:
+        from noetl.tools.transfer.sources.plugin_source import PluginSource
+
+        return PluginSource(call, source.plugin, fields, plan.size)
     if kind == "postgres":
         return await PostgresSource.open(call, fields)
     if kind == "duckdb":
@@ -64,7 +70,7 @@ class PostgresSource:
     @classmethod
     async def open(cls, call: ToolCall, fields: dict[str, Any]) -> PostgresSource:
         """Connect and describe the query."""
-        info = await postgres_conninfo(call, fields)
+        info = await postgres_conninfo(call.host, fields)
         connection = await postgres.open_connection(info, timeout=call.timeout.connect)
         try:
             return cls(info, connection, await pg_source.read_query(connection, fields))
@@ -83,17 +89,6 @@ class PostgresSource:
     async def close(self) -> None:
         """Close the connection."""
         await self._connection.close()
-
-
-async def postgres_conninfo(call: ToolCall, fields: Mapping[str, Any]) -> str:
-    """The connection string of a PostgreSQL source or target."""
-    credential = await fields_of(fields.get("auth"), call.host, prefixes=postgres.PREFIXES)
-    overrides = {
-        name: fields[name]
-        for name in ("dsn", "host", "port", "user", "password", "database", "sslmode")
-        if fields.get(name)
-    }
-    return postgres.conninfo({**credential, **overrides})
 
 
 async def database_file(call: ToolCall, fields: Mapping[str, Any], what: str) -> str:
@@ -139,6 +134,10 @@ class DuckdbSource:
         async with database.cursor(writes=False, wait=self._call.timeout.connect or duckdb.WAIT_FOR_FILE) as cursor:
             folder = self._call.host.resolve_path(".").replace("'", "''")
             await in_thread(lambda: cursor.execute(f"SET file_search_path = '{folder}'"))
+            allows = self._call.host.address_check()
+            if allows is not None:
+                named = await check_statements([(self._bound.text, self._bound.values)], allows)
+                await in_thread(lambda: cursor.execute(settings(named)))
             columns, parts, _ = await in_thread(
                 lambda: duckdb.run_statement(cursor, self._bound), interrupt=cursor.interrupt
             )

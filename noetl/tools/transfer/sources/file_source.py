@@ -49,6 +49,7 @@ class ObjectSource:
                     yield batch
             return
         timeout = self._call.timeout
+        await objects.check_endpoint(place, credential, self._call.host.address_check)
         store = objects.shared_store(place, credential, connect=timeout.connect, total=timeout.total)
         payload = await objects.payload_of(store, place.key)
         format = formats.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)

@@ -10,7 +10,7 @@ from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
 from noetl.tools.transfer.mapping import ColumnMapping
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
-from noetl.tools.transfer.transfer_plan import DATABASES, TargetPlan, is_deferred
+from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
 
 class Target:
@@ -88,8 +88,12 @@ class Target:
 
 def open_target(call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> Target:
     """The target that a plan describes; it does not connect yet."""
-    if plan.kind in DATABASES and is_deferred(plan.fields):
+    if plan.commits and is_deferred(plan.fields):
         raise BadInput(f"{plan.label}: a table cannot depend on the chunk")
+    if plan.plugin is not None:
+        from noetl.tools.transfer.targets.plugin_target import PluginTarget
+
+        return PluginTarget(call, plan, peers)
     if plan.kind == "postgres":
         from noetl.tools.transfer.targets.postgres_target import PostgresTarget
 

@@ -122,8 +122,9 @@ class ObjectTarget(Target):
     async def _writer(self, place: objects.ObjectLocation, content_type: str) -> Any:
         if place.scheme == "file":
             return await asyncio.to_thread(_FileWriter, Path(place.bucket, place.key))
-        timeout = self.call.timeout
-        store = objects.shared_store(place, await self._get_credential(), connect=timeout.connect, total=timeout.total)
+        timeout, credential = self.call.timeout, await self._get_credential()
+        await objects.check_endpoint(place, credential, self.call.host.address_check)
+        store = objects.shared_store(place, credential, connect=timeout.connect, total=timeout.total)
         return _ObjectWriter(store, place.key, content_type)
 
 

@@ -18,8 +18,8 @@ from noetl.data import extended_dates as far_dates
 from noetl.data.arrow_tables import meaning_of, plain_column
 from noetl.data.sql import quote_name
 from noetl.data.values import jsonable
+from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.sources import postgres_conninfo
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets import postgres_table as pg_table
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
@@ -152,7 +152,7 @@ class PostgresTarget(Target):
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         if self._connection is None:
-            info = await postgres_conninfo(self.call, self.plan.fields)
+            info = await postgres_conninfo(self.call.host, self.plan.fields)
             self._connection = await postgres.open_connection(info, timeout=self.call.timeout.connect)
             await self._connection.set_autocommit(False)
         return self._connection

@@ -1,0 +1,55 @@
+"""Source and target `maildir`: the messages of a mail folder as rows."""
+
+from noetl.tool import Field, RowTarget, SourceSpec, TargetSpec, error_info
+
+FOLDER = {"path": Field("string", "The mail folder (Maildir format).", required=True, files=True)}
+HEADERS = ("from", "to", "subject", "date")
+
+
+async def read(call):
+    """Yield the messages in batches."""
+    import mailbox  # libraries are imported when a transfer runs
+
+    batch = []
+    folder = mailbox.Maildir(call.host.resolve_path(call.fields["path"]), create=False)
+    for key in sorted(folder.keys()):
+        message = folder[key]
+        batch.append({"id": key, **{name: message[name] for name in HEADERS}, "text": message.get_payload()})
+        if len(batch) == call.batch_rows:
+            yield batch
+            batch = []
+    yield batch
+
+
+class MaildirTarget(RowTarget):
+    """Adds one message per row; `abort` removes them again."""
+
+    async def begin(self, schema):
+        import mailbox
+
+        self.folder = mailbox.Maildir(self.call.host.resolve_path(self.call.fields["path"]), create=self.call.create)
+        self.added = []
+
+    async def write(self, table):
+        from email.message import EmailMessage
+
+        for row in table.to_pylist():
+            message = EmailMessage()
+            message.set_content(row.pop("text", None) or "")
+            for name, value in row.items():
+                message[name.capitalize()] = str(value)
+            self.added.append(self.folder.add(message))
+
+    async def abort(self):
+        for key in getattr(self, "added", ()):
+            self.folder.discard(key)
+
+
+def explain(failure):
+    """The error of a folder that cannot be used; other exceptions are defects."""
+    return error_info("not_found", f"{failure}: no such mail folder") if "NoSuchMailbox" in repr(failure) else None
+
+
+SOURCE = SourceSpec(kind="maildir", doc="Messages of a mail folder.", read=read, fields=FOLDER, explain=explain)
+TARGET = TargetSpec(kind="maildir", doc="Adds messages to a mail folder.", open=MaildirTarget, fields=FOLDER,
+                    place="path", modes=("append",), explain=explain)  # fmt: skip

@@ -1,0 +1,140 @@
+"""Sources and targets of a transfer, and triggers, that plug-ins add: their declarations and the calls they receive."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from noetl.core.model.outcome import ErrorInfo
+from noetl.core.model.tool import Field, Host, Timeout
+
+Explain = Callable[[Exception], "ErrorInfo | None"]
+
+
+class SourceCall(Struct, frozen=True):
+    """What a source reads: its fields in the playbook, and the services of the worker.
+
+    `fields` has every field under its declared name. `batch_rows` is a good size of a batch."""
+
+    kind: str
+    fields: dict[str, Any]
+    host: Host
+    timeout: Timeout = Timeout()
+    batch_rows: int = 10_000
+
+
+class SourceSpec(Struct, frozen=True, omit_defaults=True):
+    """A kind of source: `transfer` reads its rows with `read`.
+
+    `read` is an async generator function. A batch is a list of rows (mappings), a `pyarrow.RecordBatch` or a
+    `pyarrow.Table`. The generator is closed when the transfer ends, also when it fails or is cancelled, so `finally`
+    and `async with` release what it has opened. A source that knows its columns yields an empty Arrow batch if it has
+    no rows. `count` returns the number of rows if it is known in advance. `explain` maps exceptions of the driver to
+    errors; other exceptions are reported as defects of the plug-in."""
+
+    kind: str
+    doc: str
+    read: Callable[[SourceCall], AsyncIterator[Any]]
+    fields: dict[str, Field] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    requires: tuple[tuple[str, ...], ...] = ()  # as in `Members`
+    required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    count: Callable[[SourceCall], Awaitable[int | None]] | None = None
+    explain: Explain | None = None
+    example: str = ""
+
+
+class TargetCall(Struct, frozen=True):
+    """What a target writes to: its fields in the playbook, how, and the services of the worker.
+
+    `idempotency_key` is the same in every attempt of the task. `keeps_going` is `on_error: continue`: after a chunk
+    that failed, the next chunks are written, so every chunk has to be written or rejected as a whole."""
+
+    kind: str
+    fields: dict[str, Any]
+    host: Host
+    mode: str = "append"
+    key: tuple[str, ...] = ()
+    create: bool = True
+    keeps_going: bool = False
+    label: str = ""
+    idempotency_key: str = ""
+    timeout: Timeout = Timeout()
+
+
+class RowTarget:
+    """Base class of the object that writes the rows of one transfer.
+
+    `begin` is called with the schema of the first chunk, `write` for every chunk (also an empty one is possible),
+    `prepare` after the last chunk, then `commit`. `abort` is called instead of `commit`, and may follow any other call;
+    it rolls back as far as the system can and releases everything. Rows should be visible after `commit` only."""
+
+    def __init__(self, call: TargetCall) -> None:
+        self.call = call
+
+    async def begin(self, schema: Any) -> None:
+        """Connect, and create or empty the target for rows of this Arrow schema."""
+
+    async def write(self, table: Any) -> None:
+        """Write the rows of a `pyarrow.Table`."""
+        raise NotImplementedError
+
+    async def write_empty(self) -> None:
+        """The source has neither rows nor columns, and `begin` was not called: mode replace empties the target."""
+
+    async def prepare(self) -> None:
+        """Complete the writes, so that errors are found while all targets can still be rolled back."""
+
+    async def commit(self) -> None:
+        """Make the rows visible, and release what was opened."""
+
+    async def abort(self) -> None:
+        """Roll back as far as possible, and release what was opened."""
+
+
+class TargetSpec(Struct, frozen=True, omit_defaults=True):
+    """A kind of target: `open` returns the `RowTarget` of a transfer; it does not connect yet.
+
+    `place` is the field that names the table, topic or path; it is required. Modes other than these are reported. A
+    target that can roll back (`transactional`) is committed after those that cannot."""
+
+    kind: str
+    doc: str
+    open: Callable[[TargetCall], RowTarget]
+    fields: dict[str, Field] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ("append", "replace", "upsert")
+    place: str = "table"
+    transactional: bool = True
+    explain: Explain | None = None
+    example: str = ""
+
+
+class TriggerCall(Struct, frozen=True):
+    """What a trigger listens to, and what it does with it.
+
+    `deliver` records what was received under an id: the same id starts one execution, however often it arrives.
+    Acknowledge a message after `deliver` has returned. `connected` is called once the trigger receives, and
+    `has_room` returns whether more may be received now."""
+
+    kind: str
+    name: str
+    id: str  # stable while the trigger exists, for names of consumer groups
+    fields: dict[str, Any]
+    credential: Mapping[str, Any]
+    deliver: Callable[[str, Any, Mapping[str, Any]], Awaitable[None]]  # id, data, event
+    connected: Callable[[], Awaitable[None]]
+    has_room: Callable[[], Awaitable[bool]]
+
+
+class TriggerSpec(Struct, frozen=True, omit_defaults=True):
+    """A kind of trigger: `listen` receives until it is cancelled; an exception is shown as the trigger's problem, and
+    `listen` is called again after a pause."""
+
+    kind: str
+    doc: str
+    listen: Callable[[TriggerCall], Awaitable[None]]
+    fields: dict[str, Field] = field(default_factory=dict)
+    example: str = ""

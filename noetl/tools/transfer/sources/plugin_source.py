@@ -1,0 +1,68 @@
+"""A source that a plug-in adds: its batches as Arrow batches with one schema."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
+
+from noetl.core.model.connector import SourceCall, SourceSpec
+from noetl.core.model.outcome import ErrorInfo
+from noetl.core.model.tool import ToolCall
+from noetl.tools.transfer.failures import ConnectorError
+from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
+from noetl.tools.transfer.sources.file_source import normalize_batch
+
+
+class PluginSource:
+    """The rows of a source of a plug-in."""
+
+    def __init__(self, call: ToolCall, spec: SourceSpec, fields: dict[str, Any], chunk_rows: int) -> None:
+        self._spec = spec
+        self._types = fields.get("types")
+        rows = min(chunk_rows, BATCH_ROWS)
+        self._call = SourceCall(spec.kind, fields, call.host, call.timeout, rows)
+
+    async def batches(self) -> AsyncGenerator[Any, None]:
+        """The rows."""
+        import pyarrow as pa
+
+        builder = BatchBuilder(self._types, "the source")
+        stream = cast(AsyncGenerator[Any, None], self._spec.read(self._call))
+        async with aclosing(stream):
+            while True:
+                try:
+                    batch = await anext(stream, None)
+                except Exception as failure:
+                    raise self._explained(failure) from failure
+                if batch is None:
+                    return
+                if isinstance(batch, pa.Table):
+                    for part in batch.to_batches() or [pa.RecordBatch.from_pylist([], batch.schema)]:
+                        yield normalize_batch(part)
+                elif isinstance(batch, pa.RecordBatch):
+                    yield normalize_batch(batch)
+                elif isinstance(batch, list):
+                    if batch:
+                        yield builder.batch(batch)
+                else:
+                    raise TypeError(
+                        f"source {self._spec.kind}: a batch is a list of rows, a pyarrow.RecordBatch or a "
+                        f"pyarrow.Table, not {type(batch).__name__}"
+                    )
+
+    async def count(self) -> int | None:
+        """The number of rows, if the source knows it."""
+        if self._spec.count is None:
+            return None
+        try:
+            return await self._spec.count(self._call)
+        except Exception as failure:
+            raise self._explained(failure) from failure
+
+    async def close(self) -> None:
+        """No resources to release: the generator has released its own."""
+
+    def _explained(self, failure: Exception) -> Exception:
+        info: ErrorInfo | None = None if self._spec.explain is None else self._spec.explain(failure)
+        return failure if info is None else ConnectorError(info)

@@ -1,0 +1,87 @@
+"""A target that a plug-in adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.model.connector import RowTarget, TargetCall
+from noetl.core.model.tool import ToolCall
+from noetl.tools.transfer.chunks import Chunk, reads_name
+from noetl.tools.transfer.targets import Target
+from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
+
+
+class PluginTarget(Target):
+    """Passes the rows on to the `RowTarget` of a plug-in.
+
+    A target whose fields read `chunk` is opened, written and committed once for each chunk."""
+
+    def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
+        super().__init__(call, plan, peers)
+        self._target = None if is_deferred(plan.fields) else self._open(plan.fields)
+        self._schema: Any = None
+
+    async def begin(self, schema: Any) -> None:
+        """Prepare the target for rows of this schema."""
+        self._schema = schema
+        if self._target is not None:
+            await self._target.begin(schema)
+
+    async def write(self, table: Any, chunk: Chunk) -> None:
+        """Write the rows of one chunk."""
+        if self._target is not None:
+            await self._target.write(table)
+            return
+        values = chunk.template_values(data=reads_name(self.plan.fields, "chunk.data"))
+        target = self._open(self.templates.render(self.plan.fields, chunk=values))
+        try:
+            await target.begin(self._schema)
+            await target.write(table)
+            await target.prepare()
+            await target.commit()
+        except BaseException:
+            await target.abort()
+            raise
+
+    async def write_empty(self) -> None:
+        """Empty the target in mode replace."""
+        if self._target is not None:
+            await self._target.write_empty()
+
+    async def prepare(self) -> None:
+        """Complete the writes."""
+        if self._target is not None:
+            await self._target.prepare()
+
+    async def commit(self) -> None:
+        """Commit the rows."""
+        if self._target is not None:
+            await self._target.commit()
+
+    async def abort(self) -> None:
+        """Roll back as far as possible."""
+        if self._target is not None:
+            await self._target.abort()
+
+    def explain(self, failure: Exception) -> Any:
+        """The error that the plug-in gives for an exception of its driver."""
+        plugin = self.plan.plugin
+        return None if plugin is None or plugin.explain is None else plugin.explain(failure)
+
+    def _open(self, fields: dict[str, Any]) -> RowTarget:
+        plan = self.plan
+        assert plan.plugin is not None
+        return plan.plugin.open(
+            TargetCall(
+                kind=plan.kind,
+                fields=fields,
+                host=self.call.host,
+                mode="append" if plan.mode == "insert" else plan.mode,
+                key=plan.key,
+                create=plan.create_table,
+                keeps_going=plan.warn_on_error,
+                label=plan.label,
+                idempotency_key=self.call.idempotency_key,
+                timeout=self.call.timeout,
+            )
+        )

@@ -1,0 +1,220 @@
+"""Class "address gate": no kind connects to an address that the network policy denies."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from noetl.connections.nats import _checked
+from noetl.runtime.network_policy import AddressPolicy
+from noetl.testing import run_tool
+from noetl.testing.tools import ToolHost
+from noetl.worker.cache import Secrets, inline_entries
+from noetl.worker.host import HostServices, TaskHost
+
+POLICY = AddressPolicy(private=False)
+
+
+class PolicyHost(ToolHost):
+    """A host with the network policy of a server's workers."""
+
+    def allows_address(self, address: str) -> bool:
+        return POLICY.allows(address)
+
+    def address_check(self, *places):
+        return self.allows_address
+
+
+class Listener:
+    """A loopback server that counts connections and closes them."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[Listener]:
+    listener = Listener()
+    yield listener
+    listener.socket.close()
+
+
+# PORT is the port of the listener. Spellings of one address: names, decimal and embedded forms.
+HOSTS = ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0.0.0.0", "[::ffff:127.0.0.1]", "[::1]"]
+POSTGRES = [{"auth": f"postgresql://u:p@{host}:PORT/d"} for host in HOSTS]
+POSTGRES += [
+    {"auth": {"host": "127.0.0.1", "port": "PORT", "user": "u", "database": "d"}},
+    {"auth": {"host": "example.invalid", "hostaddr": "127.0.0.1", "port": "PORT", "user": "u", "database": "d"}},
+    {"auth": "host=127.0.0.1,localhost port=PORT,PORT user=u dbname=d"},
+    {"auth": "postgresql://u:p@/d?host=127.0.0.1&port=PORT"},
+    {"auth": "postgresql://u:p@/d?host=/tmp&port=PORT"},
+    {"auth": "postgresql://u:p@/d?host=@abstract"},
+    {"auth": "service=other"},
+    {"auth": {"dsn": "postgresql://u:p@192.0.2.1/d", "host": "127.0.0.1", "port": "PORT"}},
+    {"auth": "host=169.254.169.254 port=80 user=u dbname=d"},
+    {"auth": "host=10.0.0.1 port=80 user=u dbname=d"},
+    {"host": "127.0.0.1", "port": "PORT", "user": "u", "database": "d"},
+]
+NATS = [{"url": f"nats://{host}:PORT"} for host in HOSTS]
+NATS += [{"url": text} for text in ("127.0.0.1:PORT", "nats://u:p@127.0.0.1:PORT", "tls://127.0.0.1:PORT")]
+NATS += [{"url": text} for text in ("ws://127.0.0.1:PORT", "wss://localhost:PORT", "nats://a@b@127.0.0.1:PORT")]
+NATS += [{"auth": {"host": "127.0.0.1", "port": "PORT"}}, {"auth": {"servers": ["nats://127.0.0.1:PORT"]}}]
+S3 = [{"uri": "s3://b/k", "auth": {"endpoint": f"http://{host}:PORT"}} for host in HOSTS]
+S3 += [
+    {"uri": "s3://b/k", "auth": {"endpoint_url": "http://127.0.0.1:PORT", "access_key": "a", "secret_key": "b"}},
+    {"uri": "s3://b/k", "auth": {"endpoint": "127.0.0.1:PORT", "access_key": "a", "secret_key": "b"}},
+    {"uri": "s3://b/k", "auth": {"endpoint": "https://user@127.0.0.1:PORT", "access_key": "a", "secret_key": "b"}},
+    {"uri": "s3://b/k", "auth": {"region": "x@127.0.0.1:PORT/", "access_key": "a", "secret_key": "b"}},
+    {"uri": "s3://127.0.0.1:PORT#/k", "auth": {"access_key": "a", "secret_key": "b"}},
+    {"uri": "az://c/k", "auth": {"account": "a", "account_key": "YQ==", "endpoint": "http://127.0.0.1:PORT"}},
+    {"uri": "az://c/k", "auth": {"account": "127.0.0.1:PORT/", "account_key": "YQ=="}},
+    {"uri": "az://c/k", "auth": {"account": "a", "account_key": "YQ==", "use_emulator": "true"}},
+    {
+        "uri": "gs://b/k",
+        "auth": {"service_account_key": {"gcs_base_url": "http://127.0.0.1:PORT", "private_key": "x"}, "region": "r"},
+    },
+    {
+        "uri": "gs://b/k",
+        "auth": {"service_account_key": {"token_uri": "http://127.0.0.1:PORT", "private_key": "x"}, "region": "r"},
+    },
+]
+DUCKDB = [
+    "INSTALL httpfs", "LOAD httpfs", "FORCE INSTALL httpfs", "INSTALL httpfs FROM 'http://127.0.0.1:PORT'",
+    "INSTALL x FROM community", "LOAD 'http://127.0.0.1:PORT/x.duckdb_extension'", "install /* a */ httpfs",
+    "SET custom_extension_repository = 'http://127.0.0.1:PORT'", "SET s3_endpoint = '127.0.0.1:PORT'",
+    "SET GLOBAL autoload_known_extensions = true", "PRAGMA http_proxy = '127.0.0.1:PORT'", "UPDATE EXTENSIONS",
+    "SELECT * FROM read_csv('http://127.0.0.1:PORT/x.csv')", "SELECT * FROM 'http://127.0.0.1:PORT/x.parquet'",
+    'SELECT * FROM "http://127.0.0.1:PORT/x.csv"', "SELECT * FROM read_csv($$http://127.0.0.1:PORT/x$$)",
+    "SELECT * FROM read_text('https://localhost:PORT/')", "COPY (SELECT 1) TO 'http://127.0.0.1:PORT/x.csv'",
+    "SELECT * FROM read_parquet('s3://b/k?s3_endpoint=127.0.0.1:PORT')", "ATTACH 'http://127.0.0.1:PORT/x.db' AS x",
+    "ATTACH 'host=127.0.0.1 port=PORT' AS x (TYPE postgres)", "ATTACH '' AS x (TYPE postgres)",
+    "ATTACH 'postgres:dbname=x' AS x", "ATTACH 'mysql:host=127.0.0.1' AS x", "ATTACH 'ducklake:postgres:host=127.0.0.1' AS x",
+    "SELECT * FROM postgres_scan('host=127.0.0.1 port=PORT', 'a', 'b')",
+    "SELECT * FROM postgres_query('hostaddr = 127.0.0.1 port=PORT', 'SELECT 1')",
+    "CREATE SECRET s (TYPE s3, KEY_ID 'a', SECRET 'b', ENDPOINT '127.0.0.1:PORT')",
+    "CREATE OR REPLACE PERSISTENT SECRET s (TYPE postgres, HOST '127.0.0.1', PORT PORT)",
+    "SELECT * FROM read_csv('abfss://c@127.0.0.1:PORT/x.csv')", "SELECT * FROM read_csv('http://[::ffff:127.0.0.1]:PORT/')",
+]  # fmt: skip
+
+
+def refused(kind: str, fields: dict, listener: Listener) -> str:
+    """The message of an outcome, after which the listener must have no connection."""
+    text = repr(fields).replace("PORT", str(listener.port))
+    outcome = run_tool(kind, eval(text), host=PolicyHost(), spec={"timeout": 20})
+    assert outcome.status == "error"
+    assert listener.connections == 0
+    return str(outcome.error.message)
+
+
+@pytest.mark.parametrize("fields", POSTGRES, ids=repr)
+def test_postgres(fields, listener):
+    assert "network policy" in refused("postgres", {"query": "SELECT 1", **fields}, listener)
+
+
+@pytest.mark.parametrize("fields", NATS, ids=repr)
+def test_nats(fields, listener):
+    assert "network policy" in refused("nats", {"action": "publish", "subject": "a", "data": "x", **fields}, listener)
+
+
+@pytest.mark.parametrize("fields", S3, ids=repr)
+@pytest.mark.parametrize("kind", ["object", "resolve", "transfer"])
+def test_object_stores(fields, kind, listener):
+    uri, auth = fields["uri"], fields["auth"]
+    if kind == "object":
+        given = {"action": "get", "path": uri, "auth": auth}
+    elif kind == "resolve":
+        given = {"uri": uri, "auth": auth}
+    else:
+        given = {
+            "source": {"kind": "object", "uri": uri, "format": "csv", "auth": auth},
+            "target": {"kind": "object", "uri": "file:///tmp/unused.csv"},
+        }
+    message = refused(kind, given, listener)
+    assert "network policy" in message or "may have" in message or "not the name of a bucket" in message
+
+
+@pytest.mark.parametrize("statement", DUCKDB)
+def test_duckdb(statement, listener):
+    assert "network policy" in refused("duckdb", {"query": statement}, listener)
+
+
+def test_parameters_and_attached_databases_of_duckdb(listener):
+    url = f"http://127.0.0.1:{listener.port}/x.csv"
+    for fields in (
+        {"query": "SELECT * FROM read_csv(?)", "params": [url]},
+        {"query": "SELECT * FROM read_csv($u)", "params": {"u": url}},
+        {"query": "SELECT 1", "attach": {"x": url}},
+        {"query": "SELECT 1", "attach": {"x": {"file": f"host=127.0.0.1 port={listener.port}", "type": "postgres"}}},
+    ):
+        assert "network policy" in refused("duckdb", fields, listener)
+    computed = {"query": f"SELECT * FROM read_csv('http:' || '//127.0.0.1:{listener.port}/x.csv')"}
+    assert "httpfs" in refused("duckdb", computed, listener)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 1 AS a",
+        "SET threads = 1",
+        "LOAD json",
+        "PRAGMA database_list",
+        "SELECT 'a = b' AS a",
+        "ATTACH ':memory:' AS x",
+    ],
+)
+def test_local_statements_of_duckdb_are_executed(statement):
+    assert run_tool("duckdb", {"query": statement}, host=PolicyHost()).status == "ok"
+
+
+def test_mail_and_http(listener):
+    mail = {"to": "a@b.example", "subject": "x", "text": "y"}
+    server = {"host": "localhost", "port": listener.port, "from": "a@b.example", "tls": "none"}
+    assert "network policy" in refused("mail", {**mail, "auth": server}, listener)
+    assert "network policy" in refused("http", {"url": f"http://localhost:{listener.port}/"}, listener)
+
+
+def test_a_client_connects_to_the_checked_address_only():
+    """The name is not resolved a second time, and servers that a server names are not used."""
+    servers, options = asyncio.run(_checked(["nats://u:p@1.1.1.1:4222", "tls://[2606:4700::1111]"], POLICY.allows))
+    assert servers == ["nats://u:p@1.1.1.1:4222", "tls://[2606:4700::1111]:4222"]
+    assert options["allow_reconnect"] is False
+
+
+def test_addresses_of_stored_credentials_are_the_choice_of_administrators():
+    from noetl.core.model.playbook import KeychainEntry
+
+    class Link:
+        async def secrets(self, execution_id, names):
+            return {name: {"host": f"{name}.internal", "user": "u"} for name in names}
+
+    class Clock:
+        def monotonic(self):
+            return 0.0
+
+    secrets = Secrets(Link(), "e", Clock())
+    secrets.inline = inline_entries([KeychainEntry("inline", "static", {}), KeychainEntry("named", "credential", {})])
+    asyncio.run(secrets.get(["stored", "named", "inline"]))
+    host = TaskHost(("e", "s", "t", "r"), "", secrets, HostServices(None, POLICY), lambda counts: None)
+    assert host.address_check("stored.internal") is None
+    assert host.address_check("named.internal") is None
+    assert host.address_check("inline.internal") is not None
+    assert host.address_check("stored.internal", "127.0.0.1") is not None
+    assert host.address_check() is not None
+    unrestricted = TaskHost(("e", "s", "t", "r"), "", secrets, HostServices(None), lambda counts: None)
+    assert unrestricted.address_check("127.0.0.1") is None
