@@ -1,7 +1,7 @@
 """Hooks of mkdocs: navigation, links to files outside docs/, state diagrams, and words after the language of a fence.
 
-The navigation follows the index pages. An index lists its section once: its headings or lead lines are groups, its links
-are the pages. A page that no index links is missing in the navigation, which is a warning and fails the build.
+The navigation follows the index pages. An index lists its section once: its headings or lead lines are groups, its
+links are the pages. A page that no index links is missing in the navigation, which is a warning and fails the build.
 """
 
 from __future__ import annotations
