@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-plugins coverage check fmt ui screenshots bench bench-peers docs docs-test docs-publish simulate mutate chaos load fuzz sbom cluster lock clean
+.PHONY: help run test test-fast test-plugins coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -90,6 +90,7 @@ docs: $(DEV_ENV) ## write the generated pages, and build the site into build/sit
 	@$(PY) tests/core/engine/state_machines.py
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
 
+.PHONY: docs-test docs-publish
 docs-test: $(DEV_ENV) ## type every command of README, tutorial, how-to and comparison pages with the built wheel; run the cookbook
 	@$(PY) -m pytest -m "transcript or not transcript" tests/pages
 
@@ -108,6 +109,9 @@ fuzz: $(DEV_ENV) ## fuzz every parser, and send thousands of odd requests made f
 
 chaos: $(DEV_ENV) ## kill, stop and starve a real cluster; writes docs/reliability.md
 	@$(PY) -m chaos chaos
+
+nodes: $(DEV_ENV) ## partition a cluster whose nodes are in network namespaces of their own (needs root); writes docs/reliability.md
+	@$(PY) -m chaos nodes
 
 load: $(DEV_ENV) ## overload a real server; writes docs/reliability.md
 	@$(PY) -m chaos load

@@ -21,7 +21,12 @@ from chaos import experiments
 from chaos.findings import Finding, describe_environment, merge_findings, render_page
 
 DOCS = Path(__file__).parents[1] / "docs"
-TIME_LIMITS = {"kills": 1200.0, "sagas": 1200.0, "burst": 600.0}  # seconds, generous enough for a busy machine
+TIME_LIMITS = {
+    "kills": 1200.0,
+    "sagas": 1200.0,
+    "nodes": 1200.0,
+    "burst": 600.0,
+}  # seconds, generous enough for a busy machine
 DEFAULT_TIME_LIMIT = 420.0
 
 

@@ -142,7 +142,7 @@ class Cluster:
         left = list(ids)
         while left and time.monotonic() < deadline:
             with suppress(StoreUnavailable):
-                open_ones = set(asyncio.run(_unfinished(self.dsn)))
+                open_ones = set(unfinished(self.dsn))
                 left = [each for each in left if each in open_ones]
             if left:
                 time.sleep(0.2)
@@ -176,12 +176,17 @@ def running_cluster(**options: Any) -> Iterator[Cluster]:
             local_cluster.delete_data(cluster.home)
 
 
-async def _unfinished(dsn: str) -> list[str]:
-    events, _ = open_stores(dsn)
-    try:
-        return await events.unfinished()
-    finally:
-        await events.close()
+def unfinished(dsn: str) -> list[str]:
+    """The executions of a store that have not ended."""
+
+    async def read() -> list[str]:
+        events, _ = open_stores(dsn)
+        try:
+            return await events.unfinished()
+        finally:
+            await events.close()
+
+    return asyncio.run(read())
 
 
 def _ports(count: int) -> int:

@@ -33,6 +33,7 @@ CHAOS: dict[str, Experiment] = {
     "flush": _lazy("flush"),
     "disk": _lazy("disk"),
     "network": _lazy("network"),
+    "nodes": _lazy("nodes"),
     "poison": _lazy("poison"),
     "access": _lazy("access"),
     "waiting": _lazy("waiting"),

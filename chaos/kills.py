@@ -89,9 +89,9 @@ class KillReport(Struct):
         return sum(self.kills.values())
 
 
-def create_effects_table(cluster: Cluster) -> None:
+def create_effects_table(dsn: str) -> None:
     """Create the table of side effects."""
-    with psycopg.connect(cluster.dsn) as connection:
+    with psycopg.connect(dsn) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS chaos_effects(number int NOT NULL, item int NOT NULL)")
 
 
@@ -158,7 +158,7 @@ def kill_while_running(
     done.report.violations += [*violations, *duplicates]
     done.report.violations += [f"execution {each} did not end within {within:g} s" for each in left]
     if work is None:
-        done.report.violations += _effects(cluster, executions, {numbers[each] for each in failed})
+        done.report.violations += check_effects(cluster.dsn, executions, {numbers[each] for each in failed})
     else:
         done.report.violations += work.check(cluster, numbers)
     return done
@@ -191,18 +191,18 @@ def _kind(name: str) -> str:
     return name.partition("-")[0]
 
 
-def read_rows(cluster: Cluster, query: LiteralString) -> list[tuple[Any, ...]]:
+def read_rows(dsn: str, query: LiteralString) -> list[tuple[Any, ...]]:
     """The rows of a query, which is repeated while Postgres restarts."""
     for _ in range(50):
-        with suppress(psycopg.OperationalError), psycopg.connect(cluster.dsn) as connection:
+        with suppress(psycopg.OperationalError), psycopg.connect(dsn) as connection:
             return connection.execute(query).fetchall()
         time.sleep(0.2)
     raise RuntimeError("Postgres is not available")
 
 
-def _effects(cluster: Cluster, executions: int, failed: set[int]) -> list[str]:
+def check_effects(dsn: str, executions: int, failed: set[int]) -> list[str]:
     """Effects that are duplicated or missing; failed requests may have missing effects."""
-    rows = read_rows(cluster, "SELECT number, item, count(*)::int FROM chaos_effects GROUP BY number, item")
+    rows = read_rows(dsn, "SELECT number, item, count(*)::int FROM chaos_effects GROUP BY number, item")
     counted = {(number, item): count for number, item, count in rows}
     violations = []
     for number in range(executions):
@@ -218,7 +218,7 @@ def experiment(*, quick: bool) -> Finding:
     executions, kills = (40, 12) if quick else (200, 500)
     # Leases are longer than a restart of a server and Postgres, so that live workers are not considered lost.
     with running_cluster(workers=WORKERS, NOETL_SERVER_LEASE_SECONDS="8", NOETL_SLOTS="16") as cluster:
-        create_effects_table(cluster)
+        create_effects_table(cluster.dsn)
         done = kill_while_running(cluster, executions=executions, kills=kills, within=300)
     report = done.report
     return Finding(
@@ -247,7 +247,7 @@ def rolling(*, quick: bool) -> Finding:
     """A rolling restart: servers and workers get SIGTERM one after the other and are started again."""
     executions, stops = (30, 6) if quick else (120, 24)
     with running_cluster(NOETL_SERVER_LEASE_SECONDS="10", NOETL_SLOTS="16") as cluster:
-        create_effects_table(cluster)
+        create_effects_table(cluster.dsn)
         done = kill_while_running(
             cluster, executions=executions, kills=stops, pause=1.5, within=300, only=("server", "worker"),
             signum=signal.SIGTERM,

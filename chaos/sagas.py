@@ -113,7 +113,7 @@ def kill_sagas(cluster: Cluster, *, executions: int, kills: int, within: float =
     create_table(cluster)
 
     def check(cluster: Cluster, numbers: dict[str, int]) -> list[str]:
-        rows = read_rows(cluster, "SELECT number, what, action FROM chaos_sagas ORDER BY id")
+        rows = read_rows(cluster.dsn, "SELECT number, what, action FROM chaos_sagas ORDER BY id")
         poisoned = asyncio.run(_poisoned(cluster.dsn, numbers))
         return check_bookings(rows, executions, frozenset(poisoned))
 

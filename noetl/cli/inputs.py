@@ -99,9 +99,11 @@ def _yaml(text: bytes, name: str) -> Any:
 
 
 def _assignment(text: str) -> tuple[tuple[str, ...], Any]:
-    """`a.b=VALUE`: the path below workload, and the value parsed as YAML."""
+    """`a.b=VALUE`: the path below workload, and the value parsed as YAML; `workload.a.b=VALUE` is the same."""
     name, equals, value = text.partition("=")
     path = tuple(part.strip() for part in name.split("."))
+    if len(path) > 1 and path[0] == "workload":
+        path = path[1:]
     if not equals or not all(path):
         raise click.BadParameter(f"{text!r} is not of the form a.b=VALUE", param_hint="--set")
     return path, _value(value)

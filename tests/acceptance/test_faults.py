@@ -261,6 +261,12 @@ OF_POSTGRES = [
     Fault("a name inside SQL", put(COMMAND, "SELECT 1;\nSELECT {{ nowhere.x }}\n"), "unknown-name", COMMAND, 2),
     Fault("a filter inside SQL", put(COMMAND, "SELECT 1\n\nWHERE {{ 1 | sqroot }}\n"), "unknown-filter", COMMAND, 3),
 ]
+URL: Path = (*TASK, "url")
+OF_HTTP = [
+    at("a URL without a scheme", URL, "example.org/orders", "parameter-type"),
+    at("a misspelled scheme", URL, "htps://example.org/orders", "parameter-type"),
+    at("a file", URL, "file:///etc/hosts", "parameter-type"),
+]
 TARGET: Path = (*TASK, "targets", 0)
 SOURCE: Path = (*TASK, "source")
 OF_TRANSFER = [
@@ -295,6 +301,20 @@ OF_PLAYBOOK = [
     at("no version", ("executor", "version"), "the newest", "executor-version"),
     at("an unknown profile", ("executor", "profile"), "distribute", "wrong-value"),
     at("an unknown executor spec key", ("executor", "spec", "timeuot"), 5, "unknown-spec-key"),
+    at(
+        "a misspelled key of placement",
+        ("executor", "spec", "placement"),
+        {"label": {"gpu": "x"}},
+        "unknown-spec-key",
+        ("label",),
+    ),
+    at(
+        "a misspelled key of results",
+        ("executor", "spec", "policy", "results"),
+        {"reference_frist": True},
+        "unknown-spec-key",
+        ("reference_frist",),
+    ),
     at("an unknown executor policy key", ("executor", "spec", "policy", "limit"), {}, "unknown-spec-key"),
     at("do of the executor", ("executor", "spec", "policy", "do"), "retry", "control-outside-task"),
     at("a limit of zero", ("executor", "spec", "policy", "limits", "max_iterations"), 0, "wrong-value"),
@@ -359,7 +379,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any], Fault | None]]:
         # The timeout of a wait is a parameter, not a spec key.
         general = [fault for fault in ANY_TASK if kind != "wait" or "timeout" not in fault.path]
         faults = [*of_kind(kind), *general]
-        faults += {"python": OF_PYTHON, "postgres": OF_POSTGRES, "transfer": OF_TRANSFER}.get(kind, [])
+        faults += {"python": OF_PYTHON, "postgres": OF_POSTGRES, "http": OF_HTTP, "transfer": OF_TRANSFER}.get(kind, [])
         for fault in (None, *faults):
             yield f"{kind}: {fault.name if fault else 'no fault'}", playbook(task), fault
     for fault in OF_PLAYBOOK:

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.e2e.api import serving
+
 LOOP = """\
 workload: {numbers: [1, 2, 3]}
 workflow:
@@ -223,6 +225,38 @@ def test_a_killed_run_is_resumed_where_it_stopped(noetl, playbook, start, folder
     assert answer.json["status"] == "success"
     assert (folder / "done.txt").read_text() == "once\n"
     assert noetl("resume", "last").code == 2
+
+
+@pytest.mark.parametrize("limit", [65536, 64])  # the results are inline, or stored
+def test_a_whole_http_result_means_the_same_after_a_resume(noetl, playbook, start, folder, limit):
+    file = playbook(
+        f"executor: {{spec: {{policy: {{limits: {{max_payload_bytes: {limit}}}}}}}}}\n"
+        """workload: {api: ""}
+workflow:
+  - step: users
+    tool: {kind: http, url: "{{ workload.api }}/users"}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool:
+      - {name: item, kind: http, url: "{{ workload.api }}/items"}
+      - {name: hold, kind: shell, cmd: "touch waiting; while [ ! -e go ]; do sleep 0.05; done"}
+      - {name: a, kind: transfer, data: "{{ users }}", targets: [{kind: sqlite, file: rows.db, table: users}]}
+      - {name: b, kind: transfer, data: "{{ item }}", targets: [{kind: sqlite, file: rows.db, table: items}]}
+      - {name: read, kind: sqlite, file: rows.db, command: "SELECT (SELECT group_concat(id) FROM users) AS users, (SELECT group_concat(id) FROM items) AS items"}
+      - {name: show, kind: python, input: {rows: "{{ read.rows }}", whole: "{{ users }}"}, code: "result = {**rows[0], 'keys': sorted(whole)}"}
+""",
+        "rows",
+    )
+    with serving() as api:
+        process = start("run", file, "--set", f"api={api}")
+        wait_for(lambda: (folder / "waiting").exists())
+        process.kill()
+        process.wait()
+        (folder / "go").touch()
+        answer = noetl("resume", "last", "--json")
+    assert answer.code == 0, answer.err
+    keys = ["body", "data", "headers", "status_code", "url"]
+    assert answer.json["output"]["data"] == {"users": "1,2,3", "items": "1,2", "keys": keys}
 
 
 def wait_for(what, seconds: float = 20.0) -> None:

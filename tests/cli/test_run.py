@@ -120,6 +120,7 @@ def test_payload_and_set_are_merged_into_the_workload(noetl, playbook, folder):
     assert run("--payload", "@in.json") == {"hello": "file", "deep": {"a": 1, "b": 5}}
     assert run("--payload", "@in.yaml") == {"hello": "yaml", "deep": {"a": 1, "b": 2}}
     assert run("--set", "deep.a=7", "--set", "who=on") == {"hello": "on", "deep": {"a": 7, "b": 2}}
+    assert run("--set", "workload.deep.a=7")["deep"] == {"a": 7, "b": 2}  # as other runtimes write it
     assert run("--payload", "@in.json", "--set", "deep.b=[x, 1]")["deep"] == {"a": 1, "b": ["x", 1]}
 
 

@@ -270,6 +270,26 @@ class EventStoreSuite:
 
         self._run(tmp_path, scenario)
 
+    def test_an_execution_is_not_deleted_while_another_one_refers_to_its_results(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            def ended(execution_id: str, at: float, **more: Any) -> Append:
+                return make_append(execution_id, 0, *BODIES[:2], status="success", ended_at=at, **more)
+
+            await store.append(ended("1001", 1_700_000_100.0))
+            await store.append(ended("1002", 1_700_000_200.0, rerun_of="1001", reuses="1001"))
+            await store.append(make_append("1003", 0, BODIES[0], forked_from="1002", reuses="1002"))
+            await store.append(ended("1004", 1_700_000_300.0, rerun_of="1001"))
+            assert await store.expired(1_700_000_500.0) == ["1004"]
+            await store.append(
+                make_append("1003", 1, BODIES[1], status="success", ended_at=1_700_000_400.0, reuses="1002")
+            )
+            assert await store.expired(1_700_000_500.0) == ["1003", "1004"]
+            for rest in (["1001", "1002"], ["1001"]):
+                await store.drop(await store.expired(1_700_000_500.0))
+                assert await store.expired(1_700_000_500.0) == rest[-1:]
+
+        self._run(tmp_path, scenario)
+
     def test_expired_executions_can_be_deleted(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:
             def ended(execution_id: str, at: float, **more: Any) -> Append:

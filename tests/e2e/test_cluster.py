@@ -21,7 +21,7 @@ from tests.server.http.serving import Cluster as Solo
 @pytest.mark.timeout(420)
 def test_killing_every_component_once_loses_and_duplicates_nothing():
     with running_cluster(NOETL_SERVER_LEASE_SECONDS="3", NOETL_SLOTS="8") as cluster:
-        create_effects_table(cluster)
+        create_effects_table(cluster.dsn)
         done = kill_while_running(cluster, executions=20, kills=8, within=240)
         assert done.report.violations == []
         assert dict(done.kills) == {"worker": 4, "server": 2, "nats": 1, "postgres": 1}

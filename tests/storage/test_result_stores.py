@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from devcluster import services
+from noetl.core.model.reference import Reference
 from noetl.errors import PayloadUnavailable, RequestRefused, StoreUnavailable
 from noetl.storage.results import ResultStores, open_results, open_store
 from tests.conformance.result_store import OpenStore, ResultStoreSuite, chunked, read
@@ -115,6 +117,36 @@ def test_a_bucket_of_the_same_account_is_used(s3: dict[str, Any], bucket: str) -
 
     with services.fresh_bucket(s3) as other:
         asyncio.run(scenario(other))
+
+
+def test_retention_finds_buckets_that_only_playbooks_have_named(s3: dict[str, Any], bucket: str) -> None:
+    def opened() -> ResultStores:
+        return ResultStores([open_store(f"s3://{bucket}/results", fields=s3)])
+
+    async def store_in(name: str) -> Reference:
+        worker = opened()
+        store = worker.of({"kind": "s3", "bucket": name})
+        assert store is not None
+        reference = await store.put("17/a/1", chunked(b"hello"), content_type="text/plain")
+        await store.put("18/a/1", chunked(b"brief"), content_type="text/plain", ttl="1s")
+        await worker.close()
+        return reference
+
+    async def retain(reference: Reference) -> None:
+        server = opened()
+        deleted: Any = server.of({"kind": "s3", "bucket": "t-deleted-since"})
+        with pytest.raises(StoreUnavailable):
+            await deleted.put("17/a/1", chunked(b"hello"), content_type="text/plain")
+        await server.close()
+        server = opened()
+        assert await server.collect(time.time() + 60) == 1
+        assert await server.forget(["17"]) == 1
+        with pytest.raises(PayloadUnavailable):
+            await read(server, reference)
+        await server.close()
+
+    with services.fresh_bucket(s3) as other:
+        asyncio.run(retain(asyncio.run(store_in(other))))
 
 
 def test_a_bucket_selects_a_store_of_the_configuration_or_a_bucket_of_nats(

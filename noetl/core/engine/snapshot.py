@@ -105,6 +105,7 @@ class _Loop(Struct, array_like=True):
     parts: dict[str, Any]
     out_of_order_parts: dict[int, dict[str, Any]]
     failed_items: dict[int, Any] = {}
+    answers: dict[int, bytes] = {}
 
 
 class _StepRun(Struct, array_like=True):

@@ -104,10 +104,10 @@ class Loop:
     """One collection in progress: that of a step, or that of an inner loop."""
 
     __slots__ = (
-        "_announced", "ahead", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth", "failed",
-        "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order", "out_of_order_parts",
-        "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped", "succeeded", "tail",
-        "target", "window", "writes",
+        "_announced", "ahead", "answers", "begun", "checksums", "chunks", "claimed", "collection", "count", "depth",
+        "failed", "failed_items", "failures", "finished", "items", "keyed", "order", "out_of_order",
+        "out_of_order_parts", "parts", "path", "seq", "skipped", "spilled", "statuses", "step_run", "stopped",
+        "succeeded", "tail", "target", "window", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -146,6 +146,7 @@ class Loop:
         self.chunks: list[bytes] = []
         self.tail = bytearray()
         self.out_of_order: dict[int, bytes] = {}  # outputs that finished out of order
+        self.answers: dict[int, bytes] = {}  # fields of the answers of http iterations, as JSON
         self.failures: list[tuple[int, ErrorInfo]] = []
         self.failed_items: dict[int, Any] = {}  # of `failures`, where the collection is stored
         self.writes: dict[str, tuple[Any, IterationPath]] = {}  # ctx path -> value and first writer

@@ -46,6 +46,14 @@ ERROR_KINDS: dict[str, bool] = {
 }
 
 
+# The helper of an http loop's output: the fields of each answer, by index.
+ANSWERS = "http_items"
+ANSWER_FIELDS = ("status", "headers", "url")
+# A whole http result and a whole loop result, as templates pass them on as data.
+_WHOLE_HTTP = frozenset(["data", "body", "status_code", "headers", "url"])
+_WHOLE_LOOP = frozenset(["results", "stats"])
+
+
 class ErrorInfo(Struct, frozen=True, omit_defaults=True, gc=False):
     """An error: a kind of the closed list and a message.
 
@@ -69,6 +77,18 @@ class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):
     helpers: dict[str, dict[str, Any]] = field(default_factory=dict)
     # Parts of `data` that server-side templates read, stored beside a `ref` (dotted path -> value).
     extracts: dict[str, Any] = field(default_factory=dict)
+
+
+def elements_of(value: Any) -> Any:
+    """What a whole result stands for where elements are read (`loop.in`, rows): the body of an http result, the
+    elements of a loop's results; any other value stands for itself."""
+    if isinstance(value, dict):
+        keys = value.keys()
+        if keys == _WHOLE_HTTP:
+            return value["data"]
+        if keys == _WHOLE_LOOP and isinstance(value["results"], list):
+            return [elements_of(each) for each in value["results"]]
+    return value
 
 
 def listed_failure(index: int, item: Any, problem: ErrorInfo) -> dict[str, Any]:

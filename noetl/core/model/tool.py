@@ -56,6 +56,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     default: Any = None
     or_input: bool = False  # under `input`, a value of another type is a value for the code
     least: float | None = None  # the smallest number
+    schemes: tuple[str, ...] = ()  # of a URL
     members: Members | None = None  # what a mapping (or each mapping of a list) may contain
     variants: dict[str, Members] = field(default_factory=dict)  # the same, by the mapping's `kind`
     implied_kinds: dict[str, str] = field(default_factory=dict)  # key -> the kind that it implies ("": none)

@@ -134,6 +134,8 @@ def _field(builder: Builder, node: nodes.Getattr | nodes.Getitem) -> Closure:
 
 def _constant_field(builder: Builder, node: nodes.Getattr | nodes.Getitem, key: Any) -> Closure:
     path = dotted(node)
+    if key == "results":  # of a loop: a list of views
+        builder.makes_data = builder.needs_budget = True
     if isinstance(node.node, nodes.Name) and isinstance(key, str) and node.node.name not in _GLOBALS:
         return _field_of_name(node.node.name, key, path)
     owner = builder.build(node.node)

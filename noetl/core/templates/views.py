@@ -2,7 +2,8 @@
 
 `output.x` is read from the envelope, then from the payload's keys; `fetch.x` (a result by name) from the payload's
 keys, then from the envelope, so `fetch.x` and `fetch.data.x` agree. As a whole both are the payload, with two
-exceptions: an http result is `{data, body, status_code, headers, url}` and a loop `{results, stats}`.
+exceptions: an http result is `{data, body, status_code, headers, url}` and a loop `{results, stats}`, in which every
+element of `results` is a result again.
 
 A stored payload is read by `resolve` when a template first needs it. Where no `resolve` is given (the server),
 the extracted parts (`Outcome.extracts`) are available and everything else raises `NeedsPayload`.
@@ -19,10 +20,10 @@ from typing import Any, cast
 
 import msgspec
 
-from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.outcome import ANSWERS, ErrorInfo, Outcome
 from noetl.core.model.reference import STORED, Reference, is_stored
 from noetl.core.templates.budget import MAX_DEPTH, EvaluationBudget, limit_exceeded
-from noetl.core.templates.lookup import Missing, Undefined, View, lookup, unwrap
+from noetl.core.templates.lookup import Missing, Undefined, View, is_reference, lookup, unwrap
 from noetl.errors import TemplateError
 
 __all__ = [
@@ -314,7 +315,7 @@ class _Envelope(View):
                 return helpers["http"].get(_HTTP_HABITS[key])
         if "loop" in helpers:
             if key == "results":
-                return self.data()
+                return self.loop_results()
             if key == "stats":
                 return helpers["loop"]
         return self.data() if key == "context" else _ABSENT
@@ -341,6 +342,23 @@ class _Envelope(View):
         http = self.outcome.helpers["http"]
         return {name: http.get(field) for name, field in _HTTP_HABITS.items()}
 
+    def loop_results(self) -> Any:
+        """`.results` of a loop: the results of its iterations, each like a result by name."""
+        payload = self.payload()
+        if not isinstance(payload, list):
+            return payload
+        return _loop_results(payload, self._answers(self.outcome.helpers), self)
+
+    def _answers(self, helpers: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields of the answers of an http loop, by index."""
+        found = helpers.get(ANSWERS) or {}
+        if not is_stored(found):
+            return cast(Mapping[str, Any], found)
+        reference = msgspec.convert(found[STORED], Reference)
+        if self.resolve is None:
+            raise NeedsPayload(reference)
+        return cast(Mapping[str, Any], self.resolve(reference))
+
     def value(self) -> Any:
         """The result as a whole."""
         helpers = self.outcome.helpers
@@ -348,7 +366,7 @@ class _Envelope(View):
             body = self.payload()
             return {"data": body, "body": body, **self.http_fields()}
         if "loop" in helpers:
-            return {"results": self.payload(), "stats": helpers["loop"]}
+            return {"results": plain(self.loop_results()), "stats": helpers["loop"]}
         return self.payload()
 
 
@@ -411,6 +429,35 @@ class ResultView(_Envelope):
         if isinstance(payload, Mapping) and "data" in payload:
             return _DataOf(payload["data"], ChainMap(cast(Any, payload), beside) if beside else payload)
         return _DataOf(payload, beside) if beside else payload
+
+
+class _LoopResults(list[Any]):
+    """The results of a loop's iterations. It is a type of its own because it contains views: `plain` converts it."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return _LoopResults(found) if isinstance(key, slice) else found
+
+    def __add__(self, other: Any) -> Any:
+        return _LoopResults([*self, *other])
+
+
+def _loop_results(payload: list[Any], answers: Mapping[str, Any], owner: _Envelope) -> list[Any]:
+    """The elements of a loop's output as results; scalars are their own results."""
+    return _LoopResults(_loop_result(each, answers.get(str(index)), owner) for index, each in enumerate(payload))
+
+
+def _loop_result(data: Any, answer: Mapping[str, Any] | None, owner: _Envelope) -> Any:
+    if answer is not None and ANSWERS in answer and isinstance(data, list):
+        return _loop_results(data, owner._answers(answer), owner)
+    if answer is None and not isinstance(data, Mapping):
+        return data
+    outcome = Outcome("ok", data=data, helpers={} if answer is None else {"http": dict(answer)})
+    if is_reference(data):
+        outcome = msgspec.structs.replace(outcome, data=None, ref=msgspec.convert(data, Reference))
+    return ResultView(outcome, name=f"{owner.name}.results[]", resolve=owner.resolve, locate=owner.locate)
 
 
 class _Http(View):

@@ -57,7 +57,10 @@ def _requested(row: Row, body: ev.ExecutionRequested, recorded: ev.Recorded) -> 
         "parent": body.parent.execution_id if body.parent else None,
     }
     if body.rerun is not None:
-        row["forked_from" if body.rerun.mode == "fork" else "rerun_of"] = body.rerun.execution_id
+        source = body.rerun
+        row["forked_from" if source.mode == "fork" else "rerun_of"] = source.execution_id
+        if source.results or source.task_results or source.loops or source.ctx or source.args or source.tokens:
+            row["reuses"] = source.execution_id
 
 
 def _set_status(status: str) -> Callable[[Row, ev.Event, ev.Recorded], None]:

@@ -142,7 +142,9 @@ class MemoryEventStore:
                 self._news.discard(each.execution_id)
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
+        """Finished executions that can be deleted, oldest first: they ended before that time, have no parent, and
+        no other execution refers to their results."""
+        reused = {summary.reuses for summary in self._summaries.values()}
         return [
             summary.execution_id
             for summary in self._summaries.values()
@@ -150,6 +152,7 @@ class MemoryEventStore:
             and summary.ended_at is not None
             and summary.ended_at < before
             and summary.parent not in self._summaries
+            and summary.execution_id not in reused
         ][:most]
 
     async def drop(self, executions: Sequence[str]) -> None:

@@ -101,6 +101,11 @@ SCHEMA = (
     ALTER TABLE noetl_executions ADD COLUMN IF NOT EXISTS news bool NOT NULL DEFAULT false;
     CREATE INDEX IF NOT EXISTS noetl_executions_news ON noetl_executions(id) WHERE news
     """,
+    # An execution whose results another one refers to is not deleted before that one.
+    """
+    ALTER TABLE noetl_executions ADD COLUMN IF NOT EXISTS reuses int8;
+    CREATE INDEX IF NOT EXISTS noetl_executions_reuses ON noetl_executions(reuses) WHERE reuses IS NOT NULL
+    """,
 )
 
 CHANNEL = "noetl_log"

@@ -106,13 +106,15 @@ class SqlEventStore(EventStore):
         return [summary for summary in found if key in (summary.held or ())]
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Finished executions that can be deleted, oldest first: they ended before that time and have no parent."""
+        """Finished executions that can be deleted, oldest first: they ended before that time, have no parent, and
+        no other execution refers to their results."""
         found: list[str] = []
         last = -1
         while len(found) < most:
             rows = await self.sql.fetch(
                 f"{self._select} AS e WHERE id < $1 AND id > $2 AND ended AND "
                 f"NOT EXISTS (SELECT 1 FROM {self._executions} AS caller WHERE caller.id = e.parent) "
+                f"AND NOT EXISTS (SELECT 1 FROM {self._executions} AS rerun WHERE rerun.reuses = e.id) "
                 "ORDER BY id LIMIT $3",
                 number_at(before),
                 last,

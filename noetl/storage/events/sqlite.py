@@ -77,6 +77,11 @@ SCHEMA = (
     ALTER TABLE executions ADD COLUMN news INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX executions_news ON executions(id) WHERE news = 1
     """,
+    # An execution whose results another one refers to is not deleted before that one.
+    """
+    ALTER TABLE executions ADD COLUMN reuses INTEGER;
+    CREATE INDEX executions_reuses ON executions(reuses) WHERE reuses IS NOT NULL
+    """,
 )
 
 DROP_BATCH = 100  # executions per transaction, so that appends do not wait long
@@ -154,8 +159,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     def begin(db: sqlite3.Connection) -> None:
         try:
             db.execute(
-                "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, "
+                "reuses) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     number,
                     last,
@@ -169,6 +174,7 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
                     summary.due,
                     summary.inbox,
                     append.news,
+                    int(summary.reuses) if summary.reuses else None,
                 ),
             )
         except sqlite3.IntegrityError:

@@ -31,6 +31,7 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     inbox: int = 0  # waits that a signal answers
     rerun_of: str | None = None  # the execution that it repeats, as a whole or in part
     forked_from: str | None = None  # the execution of whose log it continues
+    reuses: str | None = None  # the execution whose results it refers to
 
 
 class SlotReservation(Struct, frozen=True, gc=False):
@@ -114,8 +115,8 @@ class EventStore(Protocol):
         """The number of slots of each key that all unfinished executions use."""
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
-        """Finished executions that can be deleted, oldest first: they ended before that time, and their parent does not
-        exist any more."""
+        """Finished executions that can be deleted, oldest first: they ended before that time, their parent does not
+        exist any more, and no execution refers to their results (`reuses`)."""
 
     async def drop(self, executions: Sequence[str]) -> None:
         """Delete these executions, their keys and snapshots; their logs are deleted now or by `tidy`."""

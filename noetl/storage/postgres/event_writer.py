@@ -43,11 +43,13 @@ _APPEND = """
     WITH given AS (
       SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::text[], $5::bool[], $6::text[], $7::int8[],
         $8::text[], $9::bytea[], $10::int8[], $11::int8[], $12::bytea[], $13::int8[], $14::float8[], $15::int4[],
-        $16::bool[])
-      AS w(id, expected, seq, status, ended, path, parent, key, data, crc, count, log, log_crc, due, inbox, news)
+        $16::bool[], $17::int8[])
+      AS w(id, expected, seq, status, ended, path, parent, key, data, crc, count, log, log_crc, due, inbox, news,
+        reuses)
     ), begun AS (
-      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news)
-      SELECT id, seq, status, ended, path, parent, key, data, crc, due, inbox, news FROM given WHERE expected = 0
+      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, reuses)
+      SELECT id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, reuses FROM given
+      WHERE expected = 0
       ON CONFLICT DO NOTHING RETURNING id
     ), grown AS (
       UPDATE noetl_executions e
@@ -255,4 +257,5 @@ def _columns(batch: Sequence[PendingAppend]) -> tuple[list[Any], ...]:
         [row.summary.due for row in rows],
         [row.summary.inbox for row in rows],
         [pending.append.news for pending in batch],
+        [int(row.summary.reuses) if row.summary.reuses else None for row in rows],
     )

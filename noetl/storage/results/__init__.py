@@ -143,9 +143,11 @@ class ResultStores:
 
     async def _all(self) -> list[Any]:
         """All stores, with the buckets that playbooks have made."""
-        for store in [each for each in self.stores if each.type == "nats"]:
+        for store in [each for each in self.stores if each.type in ("nats", "object_store")]:
+            scheme = store.address.get("scheme")
             for bucket in await store.made_buckets():
-                if all(each.type != "nats" or each.bucket != bucket for each in self.stores):
+                ours = (each for each in self.stores if each.type == store.type and each.bucket == bucket)
+                if all(each.address.get("scheme") != scheme for each in ours):
                     self._in_bucket(store, bucket)
         return list(self.stores)
 

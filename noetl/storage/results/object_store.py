@@ -1,7 +1,8 @@
 """Results as objects of S3 (and compatible stores), Google Cloud Storage or Azure: the store of a cluster.
 
 Invariant: an object exists completely or not at all. Payloads with a ttl are below `ttl/<hour of expiry>/`, so
-`collect` lists only those. The URL may have options: `endpoint`, `region`, keys
+`collect` lists only those. A bucket that only playbooks name is recorded as `buckets/<name>` in the configured
+bucket before its first payload, so that retention finds it. The URL may have options: `endpoint`, `region`, keys
 (`s3://results/noetl?endpoint=http://127.0.0.1:9000&region=us-east-1`); prefer the fields of a credential.
 """
 
@@ -21,6 +22,7 @@ from noetl.storage.results.payload_store import SETTING, Packing, PayloadStore, 
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
 PREFIX = "noetl-results"  # in buckets that are not configured
+BUCKETS = "buckets"  # below it, an empty object for each bucket that a playbook has named
 
 
 class ObjectResults(PayloadStore):
@@ -31,6 +33,7 @@ class ObjectResults(PayloadStore):
     def __init__(self, url: str, *, fields: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._options = options
+        self._recorded_in: ObjectResults | None = None  # where this bucket has to be recorded
         self._fields = fields
         self._url = parts = urlsplit(url)
         self.place = objects.parse_location(parts._replace(query="").geturl().rstrip("/") + "/")
@@ -52,10 +55,26 @@ class ObjectResults(PayloadStore):
         url = self._url._replace(netloc=bucket + "".join(account), path="/" + (self.prefix or PREFIX)).geturl()
         other = ObjectResults(url, fields=self._fields, **self._options)
         other.configured = False
+        other._recorded_in = self
         return other
+
+    async def made_buckets(self) -> list[str]:
+        """The buckets of this account that playbooks have named."""
+        if not self.configured:
+            return []
+        return [key.rpartition("/")[2] async for keys in self._listed(BUCKETS) for key in keys]
+
+    async def _record_bucket(self, bucket: str) -> None:
+        import obstore
+
+        with self._store_errors(bucket):
+            await obstore.put_async(self._store, self._path(f"{BUCKETS}/{bucket}"), b"")
 
     async def _store_blocks(self, key: str, packing: Packing, now: float, expires: float | None) -> dict[str, Any]:
         path = self._path(by_hour(key, expires))
+        if self._recorded_in is not None:
+            await self._recorded_in._record_bucket(self.bucket)
+            self._recorded_in = None
         with self._store_errors(key):
             await objects.upload(self._store, path, packing.blocks(), content_type=packing.content_type)
         return {"url": f"{self.place.scheme}://{self.place.bucket}", "key": path}
@@ -85,32 +104,37 @@ class ObjectResults(PayloadStore):
 
     async def collect(self, now: float) -> int:
         """Delete expired payloads; return their number."""
-        import obstore
-
-        expired: list[str] = []
-        with self._store_errors("ttl"):
-            async for page in obstore.list(self._store, prefix=self._path("ttl")):
-                for entry in page:
-                    expires = entry["path"].rpartition(".")[2]
-                    if expires.isdigit() and int(expires) <= now:
-                        expired.append(entry["path"])
+        expired = []
+        async for keys in self._listed("ttl"):
+            for key in keys:
+                expires = key.rpartition(".")[2]
+                if expires.isdigit() and int(expires) <= now:
+                    expired.append(key)
         for start in range(0, len(expired), 1000):
             await self._delete(expired[start : start + 1000])
         return len(expired)
 
     async def forget(self, executions: Sequence[str]) -> int:
         """Delete the payloads of these executions that have no ttl; return their number."""
-        import obstore
-
         deleted = 0
         for execution_id in executions:
-            with self._store_errors(execution_id):
-                async for page in obstore.list(self._store, prefix=self._path(execution_id)):
-                    keys = [entry["path"] for entry in page]
-                    if keys:
-                        await self._delete(keys)
-                        deleted += len(keys)
+            async for keys in self._listed(execution_id):
+                await self._delete(keys)
+                deleted += len(keys)
         return deleted
+
+    async def _listed(self, folder: str) -> AsyncGenerator[list[str], None]:
+        """The keys below a folder, in pages; none if a playbook named the bucket and it has been deleted since."""
+        import obstore
+
+        with self._store_errors(folder):
+            try:
+                async for page in obstore.list(self._store, prefix=self._path(folder)):
+                    if page:
+                        yield [entry["path"] for entry in page]
+            except Exception as problem:
+                if self.configured or not _is_missing(problem):
+                    raise
 
     async def _delete(self, keys: list[str]) -> None:
         import obstore
@@ -142,3 +166,9 @@ class ObjectResults(PayloadStore):
             info = objects.to_error_info(problem, f"result store {self.place.scheme}://{self.place.bucket} ({key})")
             kind = info.kind if info.kind in ("auth", "storage.quota", "storage.access") else "connection"
             raise StoreUnavailable(info.message, kind=kind) from problem
+
+
+def _is_missing(problem: Exception) -> bool:
+    """Whether an error of the driver means that the bucket does not exist."""
+    codes = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+    return isinstance(problem, FileNotFoundError) or any(code in str(problem) for code in codes)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from noetl.core.model.tool import Field
 
 REQUEST_FIELDS = {
-    "url": Field("string", "The URL; http or https.", required=True, aliases=("endpoint", "uri")),
+    "url": Field(
+        "string", "The URL; http or https.", required=True, aliases=("endpoint", "uri"), schemes=("http", "https")
+    ),
     "method": Field("string", "The HTTP method. Default: GET, or POST if there is a body."),
     "params": Field("any", "Query parameters: a mapping (lists are repeated, nulls are omitted).", aliases=("query",)),
     "headers": Field("mapping", "Request headers."),

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from noetl.core.model.connector import SourceSpec, TargetSpec
+from noetl.core.model.outcome import elements_of
 from noetl.core.model.tool import Members, ToolCall, install_hint
 from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.tools import connectors
@@ -141,7 +142,7 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
     source, data = given.get("source"), given.get("data")
     if source is None and data is not None:
         return SourcePlan("data", {"data": data})
-    if isinstance(source, list):
+    if isinstance(source, list) or elements_of(source) is not source:
         return SourcePlan("data", {"data": source})
     if not isinstance(source, Mapping):
         raise BadInput("no source: set `source` to {kind, ...}, or `data` to a list of rows")

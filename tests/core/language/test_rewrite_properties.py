@@ -95,7 +95,7 @@ HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\n"
     [
         "      - a: &t {kind: noop}\n      - b: *t   # last line\n",
         "      - a: &t\n          kind: noop   # anchored\n      - b: *t\n",
-        "      - a: {kind: http, url: u, input: &i {n: 1}}\n      - b:\n          kind: noop\n          input: *i   # last\n",
+        "      - a: {kind: http, url: http://u, input: &i {n: 1}}\n      - b:\n          kind: noop\n          input: *i   # last\n",
         "      - a: &t {kind: noop}\n      - b:\n          <<: *t   # merged\n          input: {n: 1}\n",
         "      - &t\n        a: {kind: noop}\n",
         "      -\n        # above the label\n        a:   # beside it\n          # below it\n          kind: noop\n          # at its end\n",

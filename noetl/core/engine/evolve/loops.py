@@ -27,8 +27,10 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import iteration_id
 from noetl.core.model.merge import deep_merge, put_path
-from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.outcome import ANSWER_FIELDS, ANSWERS, ErrorInfo, Outcome
 from noetl.core.model.playbook import STEP_KEY
+
+MAX_ANSWERS = 10_000  # http answers of a loop whose fields are recorded beside its outputs
 
 _json = msgspec.json.Encoder().encode
 
@@ -94,6 +96,7 @@ def _iterations_kept(state: State, event: IterationsKept, at: float) -> None:
             if key in reducers and reduce.mismatch(reducers[key], value) is None
         }
         parts = _parts_of(state, step_run, None, contributions)
+        _record_answer(loop, index, each.output)
         _finish(state, loop, index, SKIPPED if each.skipped else OK, _data_of(each.output), parts, 0)
 
 
@@ -120,6 +123,7 @@ def _iteration_ended(state: State, event: IterationDone | IterationFailed, at: f
             loop.stopped = True
             loop.target = loop.issued
         data = _data_of(event.output)
+        _record_answer(loop, index, event.output)
         parts = _parts_of(state, step_run, inner, contributions)
         if step_run.step.compensation is not None and run is not None and not event.skipped:
             _record_completed(step_run, run, event)
@@ -177,6 +181,14 @@ def _list_failure(loop: Loop, index: int, error: ErrorInfo | None) -> None:
 def _data_of(output: Outcome) -> bytes:
     """The element that an iteration adds to the list of outputs: its data, or its reference."""
     return _json(output.ref if output.ref is not None and output.data is None else output.data)
+
+
+def _record_answer(loop: Loop, index: int, output: Outcome) -> None:
+    """Record the fields of an http answer beside its data, for `.results` of the loop."""
+    helpers = output.helpers
+    if ("http" in helpers or ANSWERS in helpers) and len(loop.answers) < MAX_ANSWERS:
+        answer = {name: helpers["http"].get(name) for name in ANSWER_FIELDS} if "http" in helpers else None
+        loop.answers[index] = _json({ANSWERS: helpers[ANSWERS]} if answer is None else answer)
 
 
 def _parts_of(
@@ -250,6 +262,7 @@ def _loop_done(state: State, event: LoopDone, at: float) -> None:
     loop.chunks = []
     loop.tail = bytearray()
     loop.out_of_order = {}
+    loop.answers = {}
     if not path:
         step_run.phase = "looped"
         step_run.event = boundary_event(state, event, step_run.id, event.output)

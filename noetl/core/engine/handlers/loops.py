@@ -40,8 +40,17 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
-from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, listed_failure, with_secondary
+from noetl.core.model.outcome import (
+    ANSWERS,
+    ErrorInfo,
+    Outcome,
+    elements_of,
+    error_info,
+    listed_failure,
+    with_secondary,
+)
 from noetl.core.model.playbook import STEP_KEY, most_failures
+from noetl.core.model.reference import stored_marker
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
 from noetl.core.templates.views import extract
 
@@ -63,7 +72,7 @@ def _loop_started(state: State, env: EvaluationContext, step_run: StepRun, path:
     level = state.net.compiled(step_run.step.name).loops[len(path)]
     where = level.loop.path or f"{step_run.step.path}/loop"
     names = at_loop(state, env, step_run, path) if path else at_input(state, env, step_run.args)
-    value = env.evaluate(level.collection, names, f"{where}/in")
+    value = elements_of(env.evaluate(level.collection, names, f"{where}/in"))
     if is_reference(value):
         raise env.fail("ref.unresolved", NO_ELEMENTS, f"{where}/in")
     keyed = isinstance(value, Mapping)
@@ -270,21 +279,34 @@ def _collected(state: State, env: EvaluationContext, loop: Loop, counts: dict[st
     step_run = loop.step_run
     encoded = loop.encoded()
     key = f"{iteration_id(step_run.id, loop.path)}#output"
+    helpers = {"loop": counts, **_answers(state, env, loop)}
     if loop.spilled:
         # Templates fetch the parts that they read; an output of this size is not decoded here.
         whole = env.store(key, b"", loop.finished, (*loop.spilled, encoded))
-        return Outcome("ok", ref=whole, helpers={"loop": counts})
+        return Outcome("ok", ref=whole, helpers=helpers)
     if len(encoded) <= state.playbook.executor.limits.max_payload_bytes:
-        return Outcome("ok", data=msgspec.json.decode(encoded), helpers={"loop": counts})
+        return Outcome("ok", data=msgspec.json.decode(encoded), helpers=helpers)
     reference = env.store(key, encoded, loop.finished)
-    outcome = Outcome("ok", ref=reference, helpers={"loop": counts})
+    outcome = Outcome("ok", ref=reference, helpers=helpers)
     wanted = tuple(path for path in step_run.step.exports if path.partition(".")[0] not in ("loop", "status", "error"))
     if wanted and not loop.path:
-        found = extract(Outcome("ok", data=msgspec.json.decode(encoded), helpers={"loop": counts}), wanted)
+        found = extract(Outcome("ok", data=msgspec.json.decode(encoded), helpers=helpers), wanted)
         limit = state.playbook.executor.limits.max_payload_bytes
         small = {path: value for path, value in found.items() if len(_json(value)) <= limit}
         outcome = msgspec.structs.replace(outcome, extracts=small)
     return outcome
+
+
+def _answers(state: State, env: EvaluationContext, loop: Loop) -> dict[str, dict[str, Any]]:
+    """The fields of the answers of an http loop, as a helper of its output; stored if they are large."""
+    if not loop.answers:
+        return {}
+    answers = (b'"%d":%b' % (index, answer) for index, answer in sorted(loop.answers.items()))
+    encoded = b"{" + b",".join(answers) + b"}"
+    if len(encoded) <= state.playbook.executor.limits.max_payload_bytes:
+        return {ANSWERS: msgspec.json.decode(encoded)}
+    key = f"{iteration_id(loop.step_run.id, loop.path)}#answers"
+    return {ANSWERS: stored_marker(env.store(key, encoded, len(loop.answers)))}
 
 
 def loop_done(state: State, event: LoopDone, env: EvaluationContext) -> list[Event]:

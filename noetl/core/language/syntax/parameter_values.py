@@ -116,6 +116,11 @@ def check_value(reader: Reader, key: str, value: Node, field: Field, owner: str)
     elif field.least is not None and isinstance(value, Scalar) and value.value < field.least:
         message = f"`{key}` of {owner} must be at least {field.least:g}, not {value.text}"
         reader.add("parameter-type", value, message, field.doc)
+    elif field.schemes and isinstance(value, Scalar) and not is_missing(value):
+        if value.text.partition("://")[0].lower() not in field.schemes:
+            hint = f"write the whole URL: `{field.schemes[-1]}://host/path`"
+            message = f'`{key}` of {owner} must be a URL of {" or ".join(field.schemes)}, not "{shorten(value.text)}"'
+            reader.add("parameter-type", value, message, hint)
     else:
         _check_inside(reader, key, value, field, owner)
 

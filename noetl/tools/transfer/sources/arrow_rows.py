@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from noetl.core.model.outcome import elements_of
 from noetl.data import arrow_tables as tables
 from noetl.data.duckdb_files import ROWS_KEYS
 from noetl.tools._common.sql_task import BadInput
@@ -48,21 +49,35 @@ def as_rows(values: list[Any]) -> list[dict[str, Any]]:
 
 
 def find_values(data: Any, path: str | None, what: str) -> list[Any]:
-    """The list of values in data: at a dotted path, the data itself, or under `rows` or `data`."""
-    value = data
-    for step in path.split(".") if path else ():
-        if isinstance(value, Mapping) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            raise BadInput(f"{what}: path {path!r} not found (no {step!r})")
+    """The list of values in data: at a dotted path, the data itself, or under `rows` or `data`.
+
+    A whole http result stands for its body, a whole loop result for its results."""
+    value = elements_of(data)
+    if path:
+        found, missing = _at_path(value, path)
+        if missing and value is not data:
+            found, missing = _at_path(data, path)
+        if missing:
+            raise BadInput(f"{what}: path {path!r} not found (no {missing!r})")
+        value = found
     if path is None and isinstance(value, Mapping):
         found = next((value[name] for name in ROWS_KEYS if isinstance(value.get(name), list)), None)
         value = [value] if found is None else found
     if not isinstance(value, list):
         raise BadInput(f"{what} is not a list of rows: set its path with `chunk: {{path: ...}}`")
     return value
+
+
+def _at_path(value: Any, path: str) -> tuple[Any, str]:
+    """The value at a dotted path, or None and the part of the path that does not exist."""
+    for step in path.split("."):
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None, step
+    return value, ""
 
 
 _TYPES = {

@@ -10,9 +10,9 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.model.tool import ToolSpec
 
-_STEP = ("when", "result", "bind", "type", "save", "sink")
+_STEP = ("when", "result", "bind", "type", "save", "sink", "data", "with")
 _LOOP = ("collection", "element", "mode", "until")
-_TASK = ("result", "sink", "save", "chunk", "bind")
+_TASK = ("result", "sink", "sinks", "save", "chunk", "bind", "collect", "pick")
 
 
 def enables_legacy(root: Node) -> bool:

@@ -268,8 +268,11 @@ def _sink_fields(sink: Node) -> dict[str, tuple[Scalar, Node]] | None:
     if not isinstance(sink, Mapping):
         return None
     entries = dict(sink.entries)
-    if "storage" in entries and "kind" not in entries:
-        entries = {"kind": entries.pop("storage"), **entries}
+    for word in ("storage", "tool"):  # `tool: postgres`, or `tool: {kind: postgres, ...}`
+        if word in entries and "kind" not in entries:
+            key_node, inner = entries.pop(word)
+            known = dict(inner.entries) if isinstance(inner, Mapping) else {"kind": (key_node, inner)}
+            entries = {**known, **entries}
     if "kind" in entries:
         entries = {"kind": entries.pop("kind"), **entries}
     elif len(entries) == 1:

@@ -38,10 +38,13 @@ from noetl.core.language.source.nodes import (
     sequence_node,
 )
 from noetl.core.language.source.yaml_source import Problem
+from noetl.core.language.syntax.tasks import is_labelled
 from noetl.core.model.tool import ToolSpec
 
 _BLOCK = {"pick", "collect", "sink"}
 _FIRST_GENERATION = ("type", "name", "data", "with", "save", "sink", "chunk")
+_FIELDS = ("code", "url", "method", "query", "command", "auth", "path")
+_OF_STEPS = {"step", "desc", "loop", "next", "when", "set", "spec", "input", "args", "result", "bind"}
 
 
 class Translation(NamedTuple):
@@ -120,6 +123,7 @@ class Translator:
 
     def _block(self, block: Mapping, name: str) -> Mapping:
         names = NameTranslator(self.variables)
+        block = _with_tool(block, self.tools.specs, named=True)
         if block.get("tool") is None and block.get("kind") is not None:
             bare = {key: each for key, each in block.entries.items() if key not in ("name", "desc")}
             rest = {key: each for key, each in block.entries.items() if key in ("name", "desc")}
@@ -131,7 +135,7 @@ class Translator:
 
     def _step(self, step: Mapping) -> Mapping:
         name = text_of(step.get("step")) or "step"
-        return self._body(_with_tool(step), name, NameTranslator(self.variables, name))
+        return self._body(_with_tool(step, self.tools.specs), name, NameTranslator(self.variables, name))
 
     def _body(self, step: Mapping, name: str, names: NameTranslator) -> Mapping:
         given = dict(step.entries)
@@ -287,10 +291,16 @@ def _variable_of(result: Node) -> str | None:
     return text_of(result) or (text_of(result.get("as")) if isinstance(result, Mapping) else None)
 
 
-def _with_tool(step: Mapping) -> Mapping:
-    """Move the keys of a tool that are written beside `step` (`type`, `name`, `data`, `save`) under `tool`."""
-    if "type" not in step.entries or "tool" in step.entries:
+def _with_tool(step: Mapping, specs: Table[str, ToolSpec], *, named: bool = False) -> Mapping:
+    """Move the keys of a tool that are written beside `step` (`type`, `name`, `data`, `save`) under `tool`.
+
+    The `name` of a block (`named`) is its own."""
+    if "tool" in step.entries:
+        return _with_sink_in_tool(_with_input(step))
+    if "type" not in step.entries:
         return step
+    spec = specs.get(text_of(step.get("type")) or "")
+    fields = {*_FIRST_GENERATION, *_FIELDS} | (set(spec.fields) if spec is not None else set())
     tool: Entries = {}
     rest: Entries = {}
     for key, (key_node, value) in step.entries.items():
@@ -298,13 +308,46 @@ def _with_tool(step: Mapping) -> Mapping:
             tool["kind"] = (scalar_node("kind", key_node), value)
         elif key in ("data", "with"):
             tool["args"] = (scalar_node("args", key_node), value)
-        elif key in _FIRST_GENERATION or key in ("code", "url", "method", "query", "command", "auth", "path"):
+        elif key in fields - _OF_STEPS and not (named and key == "name"):
             tool[key] = (key_node, value)
         else:
             rest[key] = (key_node, value)
     at = step.entries["type"][0]
     rest["tool"] = (scalar_node("tool", at), mapping_node(tool, at))
     return with_entries(step, rest)
+
+
+def _with_input(step: Mapping) -> Mapping:
+    """A step or block whose inputs are written as `data` or `with`."""
+    words = [word for word in ("data", "with") if isinstance(step.get(word), Mapping)]
+    if not words:
+        return step
+    entries = {key: each for key, each in step.entries.items() if key not in (*words, "input")}
+    given: Entries = {}
+    for word in (*words, "input"):
+        inputs = step.get(word)
+        if isinstance(inputs, Mapping):
+            given.update(inputs.entries)
+    at = step.entries[words[0]][0]
+    entries["input"] = (scalar_node("input", at), mapping_node(given, step.entries[words[0]][1]))
+    return with_entries(step, entries)
+
+
+def _with_sink_in_tool(step: Mapping) -> Mapping:
+    """Move `sink`, `save` and `chunk` of a step or block to its tool, or to the last task of several."""
+    moved: Entries = {key: step.entries[key] for key in ("sink", "save", "chunk") if key in step.entries}
+    key, tool = step.entries["tool"]
+    *others, last = tool.items if isinstance(tool, Sequence) and tool.items else [tool]
+    label = next(iter(last.entries)) if isinstance(last, Mapping) and is_labelled(last) else None
+    task = last.get(label) if label is not None and isinstance(last, Mapping) else last
+    if not moved or not isinstance(task, Mapping) or any(word in task.entries for word in moved):
+        return step
+    task = with_entries(task, {**task.entries, **moved})
+    if label is not None and isinstance(last, Mapping):
+        task = with_entries(last, {label: (last.entries[label][0], task)})
+    rest = {word: each for word, each in step.entries.items() if word not in moved}
+    whole = sequence_node([*others, task], tool) if isinstance(tool, Sequence) else task
+    return with_entries(step, {**rest, "tool": (key, whole)})
 
 
 def _in_order(step: Mapping, entries: Entries) -> Entries:

@@ -78,9 +78,9 @@ class ToolTranslator:
         kind_node = task.get("kind")
         kind = text_of(kind_node) or ""
         spec = self.specs.get(kind)
-        given = _without_spec_wrapper(task, spec)
+        given = _with_result_block(_without_spec_wrapper(task, spec), spec)
         result = self._take_result(given, spec)
-        sink = given.pop("sink", None) or given.pop("save", None)
+        sink = given.pop("sink", None) or given.pop("sinks", None) or given.pop("save", None)
         chunk = given.pop("chunk", None) if kind != "transfer" else given.get("chunk")
         block = result[1] if result is not None and isinstance(result[1], Mapping) else None
         if block is not None and block.get("sink") is not None:
@@ -199,6 +199,27 @@ def _names_result(result: Node) -> bool:
     if isinstance(result, Mapping):
         return not result.entries or any(key in result.entries for key in ("as", "pick", "collect", "sink"))
     return isinstance(result, Scalar) and (result.value is None or bool(_NAME.match(text_of(result) or "")))
+
+
+def _with_result_block(given: Entries, spec: ToolSpec | None) -> Entries:
+    """The tool's keys, with `pick`, `as` and `collect` moved into its `result`, and `bind` into its `input`."""
+    own = spec.fields if spec is not None else {}
+    words = [word for word in ("pick", "collect") if word in given and word not in own]
+    bound = given.get("bind")
+    if bound is not None and "bind" not in own and isinstance(bound[1], Mapping):
+        del given["bind"]
+        known = given.get("input") or given.get("args")
+        more = known[1].entries if known is not None and isinstance(known[1], Mapping) else {}
+        given.pop("args", None)
+        given["input"] = (scalar_node("input", bound[0]), with_entries(bound[1], {**bound[1].entries, **more}))
+    result = given.get("result")
+    if not words or (result is not None and not isinstance(result[1], Mapping)):
+        return given
+    block: Entries = {word: given.pop(word) for word in (*words, "as") if word in given and word not in own}
+    at = next(iter(block.values()))[0]
+    held = result[1].entries if result is not None and isinstance(result[1], Mapping) else {}
+    given["result"] = (scalar_node("result", at), mapping_node({**block, **held}, at))
+    return given
 
 
 def _without_spec_wrapper(task: Mapping, spec: ToolSpec | None) -> Entries:
