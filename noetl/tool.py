@@ -15,14 +15,19 @@ is imported by every command that needs to know its parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, TypeVar
 
 from noetl.connections.auth import BadAuth
 from noetl.connections.auth import fields_of as auth_fields
 from noetl.core.model.connector import (
+    ConnectorError,
+    Explain,
     RowTarget,
     SourceCall,
     SourceSpec,
+    SqlResult,
+    SqlSession,
     TargetCall,
     TargetSpec,
     TriggerCall,
@@ -37,6 +42,7 @@ from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, Stor
 __all__ = [
     "ERROR_KINDS",
     "BadAuth",
+    "ConnectorError",
     "ErrorInfo",
     "Field",
     "FieldType",
@@ -51,6 +57,8 @@ __all__ = [
     "SecretUnavailable",
     "SourceCall",
     "SourceSpec",
+    "SqlResult",
+    "SqlSession",
     "StoreUnavailable",
     "TargetCall",
     "TargetSpec",
@@ -61,11 +69,13 @@ __all__ = [
     "TriggerCall",
     "TriggerSpec",
     "auth_fields",
+    "bind_sql",
     "error",
     "error_info",
     "jsonable",
     "ok",
     "per_loop",
+    "run_sql",
 ]
 
 T = TypeVar("T")
@@ -79,3 +89,28 @@ def per_loop(key: Hashable, make: Callable[[], T]) -> T:
     from noetl.runtime.resources import per_loop as stored  # imports asyncio
 
     return stored(key, make)
+
+
+def bind_sql(statement: str, params: Any, dialect: Literal["mysql", "ansi"] = "ansi") -> tuple[str, list[Any]]:
+    """The statement with the driver's placeholders (`?`; `%s` for `mysql`), and their values in order.
+
+    Parameters are written `%(name)s`, `:name`, `%s`, `?` or `$1`; ValueError if they do not fit to `params`."""
+    from noetl.data.sql import bind
+
+    bound = bind(statement, params, dialect)
+    return bound.text, bound.values
+
+
+async def run_sql(
+    call: ToolCall,
+    connect: Callable[[ToolCall], AbstractAsyncContextManager[SqlSession]],
+    explain: Explain,
+    dialect: Literal["mysql", "ansi"] = "ansi",
+) -> Outcome:
+    """Run a SQL kind: the statements of `command` (or `script`) with `params` on the session of `connect`.
+
+    Parameters, transactions, several statements and large results work as in kind `postgres`. Placeholders are `?`
+    (dialect `ansi`) or `%s` (dialect `mysql`). `explain` maps exceptions of the driver to errors."""
+    from noetl.tools._common.sql_kind import run_sql as run  # imports asyncio
+
+    return await run(call, connect, explain, dialect)

@@ -16,13 +16,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-Dialect = Literal["postgres", "duckdb", "sqlite"]
+# `mysql` has its own strings and comments, and placeholders `%s`; `ansi` is standard SQL with placeholders `?`.
+Dialect = Literal["postgres", "duckdb", "sqlite", "mysql", "ansi"]
 
-_TOKEN = re.compile(
-    r"""
-      (?P<comment>--[^\n]*)
+_PATTERN = r"""
+      (?P<comment>COMMENT)
     | (?P<block>/\*)
-    | (?P<string>(?<!\w)[eE]'[^'\\]*(?:(?:\\.|'')[^'\\]*)*'|'[^']*(?:''[^']*)*'|"[^"]*(?:""[^"]*)*")
+    | (?P<string>STRING)
     | (?P<dollar>(?<![\w$])\$(?:[A-Za-z_]\w*)?\$)
     | (?P<named>%\((?P<percent>[^)]+)\)s)
     | (?P<positional>%s)
@@ -33,10 +33,24 @@ _TOKEN = re.compile(
     | (?P<question>\?)
     | (?P<semicolon>;)
     | (?P<word>[A-Za-z_][\w$]*)
-    | (?P<other>[^'"$%:;?\w/-]+|.)
-    """,
-    re.VERBOSE | re.DOTALL,
+    | (?P<other>[^'"`#$%:;?\w/-]+|.)
+    """
+
+
+def _token_pattern(comment: str, string: str) -> re.Pattern[str]:
+    return re.compile(_PATTERN.replace("COMMENT", comment).replace("STRING", string), re.VERBOSE | re.DOTALL)
+
+
+_TOKEN = _token_pattern(
+    r"--[^\n]*",
+    r"""(?<!\w)[eE]'[^'\\]*(?:(?:\\.|'')[^'\\]*)*'|'[^']*(?:''[^']*)*'|"[^"]*(?:""[^"]*)*\"""",
 )
+_MYSQL_TOKEN = _token_pattern(
+    r"--(?=\s|$)[^\n]*|\#[^\n]*",
+    r"""'[^'\\]*(?:(?:\\.|'')[^'\\]*)*'|"[^"\\]*(?:(?:\\.|"")[^"\\]*)*"|`[^`]*(?:``[^`]*)*`""",
+)
+_MARK = "\ue000"  # stands for a placeholder while percent signs are doubled; a character for private use
+_ONE_PLACEHOLDER = {"mysql": "%s", "ansi": "?"}  # dialects without numbered placeholders
 _EDGE = re.compile(r"/\*|\*/")
 _JSON_CAST = re.compile(r"\s*(?:::|\bAS\b)\s*jsonb?\b", re.IGNORECASE)
 _TRANSACTION_WORDS = {"begin", "start", "commit", "end", "rollback", "abort"}
@@ -71,15 +85,16 @@ class ParameterError(ValueError):
 def tokens(text: str, dialect: Dialect = "postgres") -> Iterator[Token]:
     """Split the text into tokens, which together are the text."""
     position = 0
+    pattern = _MYSQL_TOKEN if dialect == "mysql" else _TOKEN
     while position < len(text):
-        match = _TOKEN.match(text, position)
+        match = pattern.match(text, position)
         assert match is not None  # `other` takes any character
         kind, end = str(match.lastgroup), match.end()
         name = ""
         if kind == "block":
             end = _end_of_comment(text, position, nested=dialect == "postgres")
             kind = "comment"
-        elif kind == "dollar" and dialect != "sqlite":
+        elif kind == "dollar" and dialect in ("postgres", "duckdb"):
             closing = text.find(match[0], end)
             end = len(text) if closing < 0 else closing + len(match[0])
             kind = "string"
@@ -130,18 +145,23 @@ def bind(statement: str, params: Any, dialect: Dialect = "postgres", *, used: in
     """The statement with the database's own placeholders, and the values for them.
 
     `params` is a mapping, or a list for positional ones, of which `used` were taken by statements
-    before this one."""
+    before this one. A driver that formats `%s` itself (mysql) receives other percent signs doubled."""
     pieces: list[str] = []
     values: list[Any] = []
     numbers: dict[str, int] = {}  # parameter -> its number from 1
     json: set[int] = set()
     found = list(tokens(statement, dialect))
     percent = any(token.kind in ("named", "positional") for token in found)
+    placeholder = _ONE_PLACEHOLDER.get(dialect)
     for token in found:
         key = _parameter(token, params, used + len(values))
         if key is None:
             undoubled = percent and params and token.kind != "comment"
             pieces.append(token.text.replace("%%", "%") if undoubled else token.text)
+            continue
+        if placeholder is not None:
+            values.append(params[key])
+            pieces.append(_MARK)
             continue
         if str(key) not in numbers:
             values.append(params[key])
@@ -150,7 +170,11 @@ def bind(statement: str, params: Any, dialect: Dialect = "postgres", *, used: in
         if _JSON_CAST.match(statement, token.end):
             json.add(number - 1)
         pieces.append(f"?{number}" if dialect == "sqlite" else f"${number}")
-    return Bound("".join(pieces), values, frozenset(json))
+    text = "".join(pieces)
+    if placeholder is not None:
+        doubled = text.replace("%", "%%") if placeholder == "%s" and values else text
+        text = doubled.replace(_MARK, placeholder)
+    return Bound(text, values, frozenset(json))
 
 
 def bind_sets(statement: str, sets: Sequence[Any], dialect: Dialect = "postgres") -> tuple[str, list[Bound]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from noetl.data import sql
 from noetl.testing.tools import ToolHost, run_tool
 
 
@@ -47,3 +48,31 @@ def test_a_list_of_numbers_is_an_array_in_postgres(database: str) -> None:
     outcome = run_tool("postgres", {"auth": database, "command": command, "params": {"n": [1.5, 2, None]}})
     assert outcome.error is None, outcome.error
     assert outcome.data["rows"] == [{"n": [1.5, 2, None], "f": [1.5, 2.0, None]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "params", "bound", "values"),
+    [
+        ("SELECT :a, :a", {"a": 1}, "SELECT %s, %s", [1, 1]),
+        ("SELECT '5%', `%d`, %(a)s", {"a": 1}, "SELECT '5%%', `%%d`, %s", [1]),
+        (r"SELECT 'it\'s :a', ?", [1], r"SELECT 'it\'s :a', %s", [1]),
+        ("SELECT ? # :a; ?\n, ?", [1, 2], "SELECT %s # :a; ?\n, %s", [1, 2]),
+        ("SELECT 1--:a", {"a": 1}, "SELECT 1--%s", [1]),  # without a blank it is no comment in MySQL
+        ("SELECT '5%'", None, "SELECT '5%'", []),
+    ],
+)
+def test_parameters_of_mysql(text, params, bound, values):
+    found = sql.bind(text, params, "mysql")
+    assert (found.text, found.values) == (bound, values)
+
+
+def test_statements_of_mysql_end_at_semicolons_outside_of_names_and_strings():
+    assert sql.split("SELECT 1; SELECT '\\';' # a;\n; SELECT `;`", "mysql") == [
+        "SELECT 1",
+        "SELECT '\\';' # a;",
+        "SELECT `;`",
+    ]
+
+
+def test_placeholders_of_other_drivers_are_question_marks():
+    assert sql.bind("SELECT %(a)s, :a, '5%'", {"a": 1}, "ansi")[:2] == ("SELECT ?, ?, '5%'", [1, 1])

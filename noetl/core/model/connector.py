@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -11,6 +11,10 @@ from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import Field, Host, Timeout
 
 Explain = Callable[[Exception], "ErrorInfo | None"]
+
+
+class ConnectorError(ValueError):
+    """A source or target cannot be used as the playbook says; the message is shown to the user (kind `schema`)."""
 
 
 class SourceCall(Struct, frozen=True):
@@ -28,11 +32,12 @@ class SourceCall(Struct, frozen=True):
 class SourceSpec(Struct, frozen=True, omit_defaults=True):
     """A kind of source: `transfer` reads its rows with `read`.
 
-    `read` is an async generator function. A batch is a list of rows (mappings), a `pyarrow.RecordBatch` or a
-    `pyarrow.Table`. The generator is closed when the transfer ends, also when it fails or is cancelled, so `finally`
-    and `async with` release what it has opened. A source that knows its columns yields an empty Arrow batch if it has
-    no rows. `count` returns the number of rows if it is known in advance. `explain` maps exceptions of the driver to
-    errors; other exceptions are reported as defects of the plug-in."""
+    `read` is an async generator function, or a function that returns the generator of a module that it imports (do not
+    wrap one generator in another: only the outer one would be closed). A batch is a list of rows (mappings), a
+    `pyarrow.RecordBatch` or a `pyarrow.Table`. The generator is closed when the transfer ends, also when it fails or is
+    cancelled, so `finally` and `async with` release what it has opened. A source that knows its columns yields an empty
+    Arrow batch if it has no rows. `count` returns the number of rows if it is known in advance. `explain` maps
+    exceptions of the driver to errors; other exceptions are reported as defects of the plug-in."""
 
     kind: str
     doc: str
@@ -110,6 +115,30 @@ class TargetSpec(Struct, frozen=True, omit_defaults=True):
     transactional: bool = True
     explain: Explain | None = None
     example: str = ""
+
+
+class SqlResult(Struct, frozen=True):
+    """The result of a statement: Arrow batches of a query, or the number of rows that were changed."""
+
+    columns: tuple[str, ...] = ()
+    batches: AsyncIterator[Any] | None = None
+    row_count: int = 0
+
+
+class SqlSession(Protocol):
+    """One connection of a SQL kind of a plug-in; without `begin`, every statement commits."""
+
+    async def execute(self, statement: str, values: list[Any]) -> SqlResult:
+        """Execute one statement; `values` are those of its placeholders."""
+
+    async def begin(self) -> None:
+        """Begin a transaction."""
+
+    async def commit(self) -> None:
+        """Commit the transaction."""
+
+    async def rollback(self) -> None:
+        """Roll back the transaction."""
 
 
 class TriggerCall(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from noetl.core.model.outcome import ErrorInfo
 
 
-class ConnectorError(Exception):
+class ExplainedError(Exception):
     """A failure of a source or target that is already described as an error."""
 
     def __init__(self, info: ErrorInfo) -> None:
@@ -13,5 +13,5 @@ class ConnectorError(Exception):
         self.info = info
 
 
-class ResponseError(ConnectorError):
+class ResponseError(ExplainedError):
     """An HTTP request of a source or target failed."""

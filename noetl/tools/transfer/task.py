@@ -13,13 +13,14 @@ from noetl.connections import duckdb as duck
 from noetl.connections import objects
 from noetl.connections import sqlite as lite
 from noetl.connections.auth import BadAuth
+from noetl.core.model.connector import ConnectorError
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info, ok
 from noetl.core.model.tool import ToolCall
 from noetl.data.sql import ParameterError
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.engine import Transfer, TransferFailed
-from noetl.tools.transfer.failures import ConnectorError
+from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.transfer_plan import read_plan
 
 
@@ -44,9 +45,9 @@ async def run(call: ToolCall) -> Outcome:
 
 def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of a source or target; None for an internal error."""
-    if isinstance(failure, BadInput | BadAuth | ParameterError):
+    if isinstance(failure, BadInput | BadAuth | ParameterError | ConnectorError):
         return error_info("schema", str(failure))
-    if isinstance(failure, ConnectorError):
+    if isinstance(failure, ExplainedError):
         return failure.info
     if isinstance(failure, PayloadUnavailable | StoreUnavailable | SecretUnavailable):
         return error_info(failure.kind, str(failure))

@@ -9,7 +9,7 @@ from typing import Any, cast
 from noetl.core.model.connector import SourceCall, SourceSpec
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
-from noetl.tools.transfer.failures import ConnectorError
+from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
 from noetl.tools.transfer.sources.file_source import normalize_batch
 
@@ -65,4 +65,4 @@ class PluginSource:
 
     def _explained(self, failure: Exception) -> Exception:
         info: ErrorInfo | None = None if self._spec.explain is None else self._spec.explain(failure)
-        return failure if info is None else ConnectorError(info)
+        return failure if info is None else ExplainedError(info)

@@ -1,0 +1,153 @@
+"""Types: columns of a result as Arrow, and Arrow columns as columns of a table."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from asyncmy.constants import FIELD_TYPE as T
+from asyncmy.constants import FLAG
+
+from noetl.tool import ConnectorError
+
+BINARY_CHARSET = 63
+MAX_PRECISION = 38  # of decimal128
+_TEXT = (T.VAR_STRING, T.STRING, T.VARCHAR, T.BLOB, T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB)
+_JSON = {"noetl": "json"}
+
+
+class BatchBuilder:
+    """Builds Arrow batches from the rows of a cursor."""
+
+    def __init__(self, cursor: Any) -> None:
+        self.schema = pa.schema([_field(column) for column in cursor._result.fields])
+        self._convert = [
+            _converter(column, field.type) for column, field in zip(cursor._result.fields, self.schema, strict=True)
+        ]
+
+    def batch(self, rows: list[Any]) -> Any:
+        """The rows as a batch."""
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self.schema)
+        arrays = []
+        for values, field, convert in zip(columns, self.schema, self._convert, strict=True):
+            given = values if convert is None else [None if value is None else convert(value) for value in values]
+            arrays.append(pa.array(given, field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _field(column: Any) -> Any:
+    code, unsigned = column.type_code, bool(column.flags & FLAG.UNSIGNED)
+    if code in (T.TINY, T.SHORT, T.INT24, T.LONG, T.YEAR):
+        return pa.field(column.name, pa.int64())
+    if code == T.LONGLONG:
+        return pa.field(column.name, pa.uint64() if unsigned else pa.int64())
+    if code in (T.DECIMAL, T.NEWDECIMAL):
+        # The length contains the sign and the decimal point.
+        precision = column.length - (0 if unsigned else 1) - (1 if column.scale else 0)
+        if precision > MAX_PRECISION:
+            return pa.field(column.name, pa.decimal256(min(precision, 76), column.scale))
+        return pa.field(column.name, pa.decimal128(max(precision, column.scale, 1), column.scale))
+    if code in (T.FLOAT, T.DOUBLE):
+        return pa.field(column.name, pa.float64())
+    if code in (T.DATE, T.NEWDATE):
+        return pa.field(column.name, pa.date32())
+    if code == T.DATETIME:
+        return pa.field(column.name, pa.timestamp("us"))
+    if code == T.TIMESTAMP:
+        return pa.field(column.name, pa.timestamp("us", tz="UTC"))
+    if code == T.TIME:
+        return pa.field(column.name, pa.time64("us"))
+    if code == T.JSON:
+        return pa.field(column.name, pa.string(), metadata=_JSON)
+    if code in (T.BIT, T.GEOMETRY) or (code in _TEXT and column.charsetnr == BINARY_CHARSET):
+        return pa.field(column.name, pa.binary())
+    return pa.field(column.name, pa.string())
+
+
+def _converter(column: Any, type: Any) -> Any:
+    if pa.types.is_time(type):
+        return _time_of_day
+    if pa.types.is_binary(type):
+        return _bytes
+    if pa.types.is_date(type) or pa.types.is_timestamp(type):
+        return lambda value: _moment(column.name, value)
+    return None if not pa.types.is_string(type) else _text
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else value.decode() if isinstance(value, bytes) else json.dumps(value)
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _moment(column: str, value: Any) -> Any:
+    if isinstance(value, str):  # the driver returns what is no date, such as 0000-00-00, as text
+        raise ConnectorError(f"column {column!r} has the value {value!r}, which is not a date; use NULLIF in the query")
+    return value
+
+
+def _time_of_day(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        if not timedelta(0) <= value < timedelta(days=1):
+            raise ConnectorError(f"the TIME value {value} is not a time of day; use TIME_TO_SEC in the query")
+        return value // timedelta(microseconds=1)
+    return value
+
+
+# ── targets ─────────────────────────────────────────────────────────────────────────────
+
+KEY_TEXT = "VARCHAR(255)"
+
+
+def column_type(field: Any, *, key: bool = False) -> str:
+    """The type of a column for an Arrow field; a key column must be one that can be indexed."""
+    type, meaning = field.type, (field.metadata or {}).get(b"noetl")
+    if pa.types.is_boolean(type):
+        return "BOOLEAN"
+    if pa.types.is_integer(type):
+        return "BIGINT UNSIGNED" if pa.types.is_uint64(type) else "BIGINT"
+    if pa.types.is_floating(type):
+        return "DOUBLE"
+    if pa.types.is_decimal(type):
+        if type.precision > 65 or type.scale > 30:
+            return "LONGTEXT"
+        return f"DECIMAL({type.precision}, {max(type.scale, 0)})"
+    if pa.types.is_date(type):
+        return "DATE"
+    if pa.types.is_timestamp(type):
+        return "DATETIME(6)"
+    if pa.types.is_time(type) or pa.types.is_duration(type):
+        return "TIME(6)"
+    if pa.types.is_binary(type) or pa.types.is_large_binary(type) or pa.types.is_fixed_size_binary(type):
+        return "VARBINARY(255)" if key else "LONGBLOB"
+    if meaning == b"json" or pa.types.is_nested(type):
+        return "JSON"
+    return KEY_TEXT if key else "LONGTEXT"
+
+
+def values_of(table: Any) -> list[tuple[Any, ...]]:
+    """The rows of a table as values that the driver can send."""
+    columns = [_sendable(table.column(index), field) for index, field in enumerate(table.schema)]
+    return list(zip(*columns, strict=True)) if columns else []
+
+
+def _sendable(column: Any, field: Any) -> list[Any]:
+    if pa.types.is_nested(field.type):
+        return [None if value is None else json.dumps(value, default=_plain) for value in column.to_pylist()]
+    if pa.types.is_timestamp(field.type):
+        column = column.cast(pa.timestamp("us", tz=field.type.tz), safe=False).cast(pa.timestamp("us"))
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

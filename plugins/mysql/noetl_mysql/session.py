@@ -1,0 +1,69 @@
+"""Runs the statements of kind `mysql`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from asyncmy.cursors import SSCursor
+
+from noetl.tool import Outcome, SqlResult, ToolCall, run_sql
+from noetl_mysql.arrow_types import BatchBuilder
+from noetl_mysql.connection import connected, explain
+
+BATCH_ROWS = 5000
+
+
+async def run(call: ToolCall) -> Outcome:
+    """Run the statements and return their results."""
+    return await run_sql(call, _session, explain, "mysql")
+
+
+@asynccontextmanager
+async def _session(call: ToolCall) -> AsyncIterator[MysqlSession]:
+    async with connected(call.input, call.host, call.timeout) as connection:
+        yield MysqlSession(connection)
+
+
+class MysqlSession:
+    """One connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def execute(self, statement: str, values: list[Any]) -> SqlResult:
+        """Execute a statement; rows of a query are read as they are used."""
+        cursor = self._connection.cursor(cursor=SSCursor)
+        await cursor.execute(statement, values or None)
+        if cursor.description is None:
+            count = max(cursor.rowcount, 0)
+            await cursor.close()
+            return SqlResult(row_count=count)
+        columns = tuple(column[0] for column in cursor.description)
+        return SqlResult(columns=columns, batches=batches(cursor, BATCH_ROWS))
+
+    async def begin(self) -> None:
+        """Begin a transaction."""
+        await self._connection.begin()
+
+    async def commit(self) -> None:
+        """Commit it."""
+        await self._connection.commit()
+
+    async def rollback(self) -> None:
+        """Roll it back, unless the connection was lost."""
+        if self._connection.connected:
+            await self._connection.rollback()
+
+
+async def batches(cursor: Any, size: int) -> AsyncGenerator[Any, None]:
+    """The rows of an executed, unbuffered cursor as Arrow batches; one empty batch if there are none."""
+    builder = BatchBuilder(cursor)
+    count = 0
+    while rows := await cursor.fetchmany(size):
+        count += len(rows)
+        yield builder.batch(rows)
+    if not count:
+        yield builder.batch([])
+    await cursor.close()

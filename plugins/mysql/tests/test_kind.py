@@ -1,0 +1,136 @@
+"""Kind `mysql` against a real server."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from noetl.testing import run_tool
+
+
+@pytest.fixture
+def run(host):
+    def run(command, params=None, **others):
+        given = {"auth": "shop", "command": command, "params": params}
+        return run_tool("mysql", given, host=host, **others)
+
+    return run
+
+
+def test_a_query_returns_rows_and_columns(run):
+    outcome = run("SELECT 1 AS a, 'ü\\'🎉' AS b, NULL AS c, 1.10 AS d")
+    assert outcome.error is None
+    assert outcome.data["columns"] == ["a", "b", "c", "d"]
+    (row,) = outcome.data["rows"]
+    assert (float(row.pop("d")), row) == (1.1, {"a": 1, "b": "ü'🎉", "c": None})
+
+
+@pytest.mark.parametrize(
+    ("text", "params"),
+    [
+        ("SELECT %(v)s AS v", {"v": "a'; DROP TABLE t; -- %"}),
+        ("SELECT :v AS v", {"v": "a'; DROP TABLE t; -- %"}),
+        ("SELECT %s AS v", ["a'; DROP TABLE t; -- %"]),
+        ("SELECT ? AS v", ["a'; DROP TABLE t; -- %"]),
+    ],
+)
+def test_parameters_are_quoted(run, text, params):
+    assert run(text, params).data["rows"] == [{"v": "a'; DROP TABLE t; -- %"}]
+
+
+def test_a_percent_sign_is_a_character(run):
+    assert run("SELECT '5%' AS a, `%d` AS b, :x AS c FROM (SELECT 1 AS `%d`) AS s", {"x": 2}).data["rows"] == [
+        {"a": "5%", "b": 1, "c": 2}
+    ]
+
+
+def test_statements_are_one_transaction(run, server):
+    table = server.create_table([])
+    failed = run(f"INSERT INTO {table} (id) VALUES (1); INSERT INTO {table} (nothing) VALUES (2)")
+    assert failed.error.kind == "db.syntax"
+    assert server.sql(f"SELECT * FROM {table}") == []
+    done = run(f"INSERT INTO {table} (id) VALUES (1), (2); SELECT count(*) AS n FROM {table}")
+    assert done.data["command_0"]["row_count"] == 2
+    assert done.data["rows"] == [{"n": 2}]
+
+
+def test_a_large_result_is_stored(run, host):
+    outcome = run("SELECT seq AS n FROM seq_1_to_20000", spec={"inline_rows": 100})
+    assert (outcome.ref.meta.rows, outcome.extracts["row_count"]) == (20000, 20000)
+    assert len(host.results) == 1
+
+
+def test_types_as_json(run):
+    row = run(
+        "SELECT CAST('2024-02-29' AS DATE) AS d, CAST('2024-02-29 12:30:00.25' AS DATETIME(6)) AS m, "
+        "CAST('23:59:59' AS TIME) AS t, x'00ff' AS b, 18446744073709551615 AS u, CAST(1.5 AS DOUBLE) AS f"
+    ).data["rows"][0]
+    assert (row["d"], row["f"], row["u"]) == ("2024-02-29", 1.5, 18446744073709551615)
+    assert row["m"].startswith("2024-02-29T12:30:00.25")
+    assert row["t"].startswith("23:59:59")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"command": "SELEC 1"}, "db.syntax", "SQL syntax"),
+        ({"command": "SELECT * FROM no_such_table"}, "not_found", "no_such_table"),
+        ({"command": "SELECT %(a)s"}, "schema", "there are no `params`"),
+        ({"command": "-- nothing"}, "schema", "no statement"),
+        ({"command": "SELECT 1", "auth": "nothing"}, "auth", "nothing"),
+        ({"command": "SELECT 1", "auth": "postgres://x"}, "schema", "mysql://"),
+        ({"command": "SELECT 1", "auth": {"host": "127.0.0.1", "port": 1}}, "db.connection", "127.0.0.1"),
+        ({"command": "SELECT 1", "user": "noetl", "password": "wrong"}, "auth", "Access denied"),
+    ],
+)
+def test_an_error_says_what_is_wrong(host, given, kind, said):
+    outcome = run_tool("mysql", {"auth": "shop", **given}, host=host)
+    assert (outcome.error.kind, said in outcome.error.message) == (kind, True), outcome.error
+
+
+def test_a_constraint_is_an_error_of_its_kind(run, server):
+    table = server.create_table([], "id INT PRIMARY KEY")
+    outcome = run(f"INSERT INTO {table} VALUES (1); INSERT INTO {table} VALUES (1)")
+    assert (outcome.error.kind, outcome.error.details) == ("db.constraint", {"code": 1062})
+
+
+def test_a_value_that_does_not_fit_is_an_error_and_not_cut(run, server):
+    table = server.create_table([], "v VARCHAR(3)")
+    assert run(f"INSERT INTO {table} VALUES ('abcd')").error.kind == "db.constraint"
+
+
+def test_a_statement_that_runs_too_long_is_killed_on_the_server(run, server):
+    started = time.monotonic()
+    outcome = run("SELECT SLEEP(60)", timeout=0.5)
+    assert outcome.error.kind == "db.timeout"
+    assert time.monotonic() - started < 20
+    running = "SELECT count(*) AS n FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP(60)%'"
+    assert server.sql(running) == [{"n": 0}]
+
+
+def test_a_deadlock_is_retryable(run, server):
+    table = server.create_table([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}], "id INT PRIMARY KEY, name TEXT")
+    outcomes = []
+
+    def update(first: int, second: int) -> None:
+        change = f"UPDATE {table} SET name = 'x' WHERE id ="
+        outcomes.append(
+            run_tool("mysql", {"auth": server.auth, "command": f"{change} {first}; SELECT SLEEP(1); {change} {second}"})
+        )
+
+    threads = [threading.Thread(target=update, args=ids) for ids in ((1, 2), (2, 1))]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    failed = [outcome.error for outcome in outcomes if outcome.error]
+    assert [(info.kind, info.retryable) for info in failed] == [("db.deadlock", True)]
+
+
+def test_a_url_is_a_connection(server):
+    from urllib.parse import quote
+
+    auth = server.auth
+    url = f"mysql://{auth['user']}:{quote(auth['password'])}@127.0.0.1:{auth['port']}/noetl"
+    outcome = run_tool("mariadb", {"auth": url, "command": "SELECT DATABASE() AS d"})
+    assert outcome.data["rows"] == [{"d": "noetl"}]

@@ -1,0 +1,207 @@
+"""MySQL as source and target: the conformance suites, types, and what is special about MySQL."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from noetl.testing import SourceConformance, TargetConformance, run_tool
+
+
+def transfer(source, target, host=None, **others):
+    return run_tool("transfer", {"source": source, "targets": [target], **others}, host=host)
+
+
+class TestSource(SourceConformance):
+    @pytest.fixture
+    def place(self, server):
+        return lambda rows: {"kind": "mysql", "auth": server.auth, "table": server.create_table(rows)}
+
+    @pytest.fixture
+    def connections(self, server):
+        query = "SELECT count(*) AS n FROM information_schema.processlist WHERE db = 'noetl'"
+        return lambda: server.sql(query)[0]["n"]
+
+
+class TestTarget(TargetConformance):
+    @pytest.fixture
+    def place(self, server):
+        return lambda: {"kind": "mysql", "auth": server.auth, "table": server.new_name()}
+
+    @pytest.fixture
+    def read(self, server):
+        return lambda fields: server.sql(f"SELECT * FROM {fields['table']}")
+
+
+class TestTargetWithoutUniqueKey(TestTarget):
+    """A table without an index on the key is merged through a temporary table."""
+
+    modes = ("upsert",)
+
+    @pytest.fixture
+    def place(self, server):
+        def place():
+            table = server.create_table([], "id BIGINT, name LONGTEXT, price DOUBLE, note TEXT, title TEXT")
+            return {"kind": "mysql", "auth": server.auth, "table": table, "mode": "upsert", "key": "id"}
+
+        return place
+
+    @pytest.fixture
+    def read(self, server):
+        def read(fields):
+            rows = server.sql(f"SELECT * FROM {fields['table']}")
+            used = [
+                name for name in ("id", "name", "price", "note", "title") if any(row[name] is not None for row in rows)
+            ]
+            keep = {"price", "note"} if "price" in used else set()
+            return [{name: row[name] for name in row if name in {*used, *keep}} for row in rows]
+
+        return read
+
+    def test_a_mode_that_is_not_supported_is_reported(self):
+        pytest.skip("the same kind as above")
+
+
+EVERY_TYPE = (
+    "id BIGINT PRIMARY KEY, ti TINYINT, si SMALLINT UNSIGNED, mi MEDIUMINT, i INT, ub BIGINT UNSIGNED, "
+    "dc DECIMAL(20, 4), big DECIMAL(60, 10), f FLOAT, d DOUBLE, c CHAR(3), v VARCHAR(20), t TEXT, b VARBINARY(4), "
+    "bl BLOB, da DATE, dt DATETIME(6), ts TIMESTAMP(3) NULL, tm TIME(6), y YEAR, e ENUM('a','b'), s SET('x','y'), "
+    "j JSON, bo BOOLEAN"
+)
+
+
+def test_every_type_arrives_as_itself(server, tmp_path):
+    table = server.create_table([], EVERY_TYPE)
+    server.sql(
+        f"INSERT INTO {table} VALUES (1, -1, 65535, -8388608, 2147483647, 18446744073709551615, 1234567890123456.7891, "
+        "12345678901234567890123456789012345678901234567890.0123456789, 1.5, 0.1, 'abc', 'ü', 'text', x'00ff', x'de', "
+        "'2024-02-29', '2024-02-29 23:59:59.123456', '2024-02-29 12:00:00.500', '23:59:59.999999', 2024, 'b', 'x,y', "
+        "'{\"a\": [1, null]}', TRUE)"
+    )
+    server.sql(f"INSERT INTO {table} (id) VALUES (2)")
+    file = tmp_path / "types.parquet"
+    outcome = transfer({"kind": "mysql", "auth": server.auth, "table": table}, {"kind": "file", "path": str(file)})
+    assert outcome.error is None
+    first, second = pq.read_table(file).to_pylist()
+    assert {name for name, value in second.items() if value is not None} == {"id"}
+    moment = datetime.datetime(2024, 2, 29, 23, 59, 59, 123456)
+    expected = {
+        "ti": -1, "si": 65535, "mi": -8388608, "i": 2147483647, "ub": 18446744073709551615,
+        "dc": Decimal("1234567890123456.7891"), "f": 1.5, "d": 0.1, "c": "abc", "v": "ü", "t": "text", "b": b"\x00\xff",
+        "bl": b"\xde", "da": datetime.date(2024, 2, 29), "dt": moment, "tm": datetime.time(23, 59, 59, 999999),
+        "ts": datetime.datetime(2024, 2, 29, 12, 0, 0, 500000, tzinfo=datetime.UTC), "y": 2024, "e": "b", "s": "x,y", "bo": 1,
+    }  # fmt: skip
+    assert {name: first[name] for name in expected} == expected
+    assert Decimal(first["big"]) == Decimal("12345678901234567890123456789012345678901234567890.0123456789")
+
+
+def test_a_copy_equals_its_original(server):
+    """MySQL to MySQL, created by the transfer."""
+    table = server.create_table([], EVERY_TYPE)
+    server.sql(f"INSERT INTO {table} (id, dc, dt, ts, tm, b, v, ub) VALUES (1, 0.0001, '1000-01-01', '1970-01-02', "
+               "'00:00:00.000001', x'00', '', 18446744073709551615), (2, NULL, NULL, NULL, NULL, NULL, NULL, NULL)")  # fmt: skip
+    copy, columns = server.new_name(), "id, dc, dt, ts, tm, b, v, ub"
+    target = {"kind": "mysql", "auth": server.auth, "table": copy}
+    source = {"kind": "mysql", "auth": server.auth, "query": f"SELECT {columns} FROM {table}"}
+    assert transfer(source, target).error is None
+    text = "SELECT id, dc, CAST(dt AS CHAR) AS dt, CAST(ts AS DATETIME(6)) AS ts, tm, hex(b) AS b, v, ub FROM {} ORDER BY id"
+    assert server.sql(text.format(copy)) == server.sql(text.format(table))
+
+
+def test_arrow_types_are_kept_in_a_created_table(server, tmp_path):
+    table = pa.table(
+        {
+            "k": pa.array(["a", "b"]),
+            "l": pa.array([[1, None], None]),
+            "s": pa.array([{"x": datetime.date(2024, 1, 1)}, None]),
+            "z": pa.array([datetime.datetime(2024, 1, 1, 12), None], pa.timestamp("ns", "Europe/Berlin")),
+            "n": pa.array([None, None], pa.null()),
+            "ok": pa.array([True, None]),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    target = {"kind": "mysql", "auth": server.auth, "table": server.new_name(), "mode": "upsert", "key": "k"}
+    outcome = transfer({"kind": "file", "path": str(tmp_path / "a.parquet")}, target)
+    assert outcome.error is None
+    rows = server.sql(f"SELECT k, l, s, CAST(z AS CHAR) AS z, n, ok FROM {target['table']} ORDER BY k")
+    assert rows[0] == {
+        "k": "a",
+        "l": "[1, null]",
+        "s": '{"x": "2024-01-01"}',
+        "z": "2024-01-01 12:00:00.000000",
+        "n": None,
+        "ok": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [({"create": False}, "the table does not exist"), ({"mode": "upsert", "key": "none"}, "'none' is not a column")],
+)
+def test_an_error_says_what_is_wrong(server, target, said):
+    outcome = transfer([{"id": 1}], {"kind": "mysql", "auth": server.auth, "table": server.new_name(), **target})
+    assert outcome.error.kind == "schema"
+    assert said in outcome.error.message
+
+
+def test_a_column_that_the_table_lacks_is_named(server):
+    table = server.create_table([], "id INT")
+    outcome = transfer([{"id": 1, "extra": 2}], {"kind": "mysql", "auth": server.auth, "table": table})
+    assert "has no column 'extra'; columns: id" in outcome.error.message
+
+
+def test_a_table_that_a_failed_transfer_created_is_dropped(server):
+    table = server.new_name()
+    rows = [{"id": 1}, {"id": 1}]
+    bad = {"kind": "mysql", "auth": {**server.auth, "port": 1}, "table": "t"}
+    outcome = run_tool(
+        "transfer", {"data": rows, "targets": [{"kind": "mysql", "auth": server.auth, "table": table}, bad]}
+    )
+    assert outcome.error.kind == "db.connection"
+    query = "SELECT count(*) AS n FROM information_schema.tables WHERE table_name = %s"
+    assert server.sql(query, [table]) == [{"n": 0}]
+
+
+def test_a_rejected_chunk_does_not_affect_the_others(server):
+    table = server.create_table([], "id INT PRIMARY KEY, v VARCHAR(2)")
+    rows = [
+        {"id": 1, "v": "a"},
+        {"id": 2, "v": "b"},
+        {"id": 3, "v": "too long"},
+        {"id": 4, "v": "d"},
+        {"id": 5, "v": "e"},
+    ]
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "on_error": "continue"}
+    outcome = transfer(rows, target, chunk={"size": 2})
+    assert outcome.error is None
+    assert outcome.data["targets"][0]["failed_chunks"] == 1
+    assert [row["id"] for row in server.sql(f"SELECT id FROM {table} ORDER BY id")] == [1, 2, 5]
+
+
+def test_a_user_without_rights_gets_an_auth_error(server):
+    auth = {**server.auth, "user": "reader", "password": "reader"}
+    outcome = transfer([{"id": 1}], {"kind": "mysql", "auth": auth, "table": server.new_name()})
+    assert outcome.error.kind == "auth"
+
+
+def test_names_with_quotes_and_dots(server):
+    assert (
+        transfer([{"a b`c%": 1}], {"kind": "mysql", "auth": server.auth, "table": "noetl.`odd .name%s`"}).error is None
+    )
+    assert server.sql("SELECT * FROM `odd .name%s`") == [{"a b`c%": 1}]
+
+
+def test_a_transfer_with_parameters_and_chunks_in_templates(server, tmp_path):
+    table = server.create_table([{"id": n, "name": f"n{n}"} for n in range(10)])
+    source = {
+        "kind": "mysql",
+        "auth": server.auth,
+        "query": f"SELECT id FROM {table} WHERE id >= :low ORDER BY id",
+        "params": {"low": 4},
+    }
+    outcome = transfer(source, {"kind": "file", "path": str(tmp_path / "x.csv")})
+    assert outcome.data["rows"] == 6
