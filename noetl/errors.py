@@ -10,6 +10,7 @@
     │   └── Conflict           the object exists already, or its state does not allow the request
     ├── VersionConflict        another writer appended first; reload and decide again
     ├── LimitReached           another execution took the last slot; decide again with the rest
+    ├── StateConflict          another execution changed the state that an append commits; decide again
     ├── TemplateError          a template could not be evaluated (kind: template)
     ├── PayloadUnavailable     a stored payload is missing, corrupt or too large to load
     ├── CorruptLog             the log cannot be folded: a gap, a checksum, an unknown event
@@ -98,6 +99,10 @@ class LimitReached(NoetlError):
     def __init__(self, key: str) -> None:
         super().__init__(f"the limit of {key} is reached")
         self.key = key
+
+
+class StateConflict(NoetlError):
+    """The stored state of a playbook is not the one that a commit replaces."""
 
 
 class TemplateError(NoetlError):

@@ -53,6 +53,7 @@ COMMANDS: dict[str, str] = {
     "trigger": "admin.trigger:trigger",
     "notify": "admin.notify:notify",
     "limit": "admin.limit:limit",
+    "state": "admin.state:state",
     "credential": "admin.credential:credential",
     "token": "admin.token:token",
     "server": "processes.lifecycle:server",

@@ -18,9 +18,16 @@ def read_payload(payload: str | None, sets: Sequence[str]) -> dict[str, Any]:
     """The payload: the document of `--payload`, overridden by each `--set`."""
     document = _document(payload) if payload is not None else {}
     for text in sets:
-        path, value = _assignment(text)
+        path, value = _assignment(text, "--set")
+        if len(path) > 1 and path[0] == "workload":  # paths are below workload: `workload.a` is the same as `a`
+            path = path[1:]
         document = put_path(document, path, value)
     return document
+
+
+def read_assignments(texts: Sequence[str], hint: str) -> dict[str, Any]:
+    """Assignments of the form a.b=VALUE, by dotted path."""
+    return {".".join(path): value for path, value in (_assignment(text, hint) for text in texts)}
 
 
 def read_labels(labels: Sequence[str]) -> dict[str, str]:
@@ -98,14 +105,12 @@ def _yaml(text: bytes, name: str) -> Any:
     return data_of(source.root)
 
 
-def _assignment(text: str) -> tuple[tuple[str, ...], Any]:
-    """`a.b=VALUE`: the path below workload, and the value parsed as YAML; `workload.a.b=VALUE` is the same."""
+def _assignment(text: str, hint: str) -> tuple[tuple[str, ...], Any]:
+    """`a.b=VALUE`: the path, and the value parsed as YAML."""
     name, equals, value = text.partition("=")
     path = tuple(part.strip() for part in name.split("."))
-    if len(path) > 1 and path[0] == "workload":
-        path = path[1:]
     if not equals or not all(path):
-        raise click.BadParameter(f"{text!r} is not of the form a.b=VALUE", param_hint="--set")
+        raise click.BadParameter(f"{text!r} is not of the form a.b=VALUE", param_hint=hint)
     return path, _value(value)
 
 

@@ -477,6 +477,25 @@ class Operations:
         """Remove a limit."""
         yield Request("DELETE", _limit(subject, name))
 
+    # ── state ───────────────────────────────────────────────────────────────────────────
+
+    def states(self) -> Pages[Document]:
+        """The playbooks that have state, by path."""
+        return Pages("/api/state", _document)
+
+    def state_of(self, path: str) -> Operation[Document]:
+        """The state that executions of a playbook share."""
+        return _document((yield Request("GET", f"/api/state/{quote(path)}")))
+
+    def set_state(self, path: str, values: Document, versions: Document | None = None) -> Operation[Document]:
+        """Set values by key or dotted path; with `versions`, only if the keys have these versions."""
+        body = {"values": values, "versions": versions}
+        return _document((yield Request("PATCH", f"/api/state/{quote(path)}", body)))
+
+    def reset_state(self, path: str, keys: Sequence[str] = ()) -> Operation[None]:
+        """Remove these keys of the state of a playbook, or all of them."""
+        yield Request("DELETE", f"/api/state/{quote(path)}", query={"key": tuple(keys)})
+
     # ── schemas ─────────────────────────────────────────────────────────────────────────
 
     def register_schema(self, name: str, schema: Document, compatible: str = "backward") -> Operation[Document]:

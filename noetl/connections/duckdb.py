@@ -147,13 +147,21 @@ def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[lis
     if relation is None:
         return [], iter(()), None
     columns = list(relation.columns)
+    kinds = [str(kind) for kind in relation.types]
+    casts = [_cast(number, kind) for number, kind in enumerate(kinds, 1)]
+    if any(casts):
+        selected = [
+            f"{cast or f'#{number}'} AS {quote_column(name)}"
+            for number, (cast, name) in enumerate(zip(casts, unique_names(columns), strict=True), 1)
+        ]
+        relation = relation.project(", ".join(selected))
     reader = (getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader)(batch)
     if columns in (["Count"], ["Success"]) and not _returns(bound.text):
         changed = [value for part in reader for value in part.column(0).to_pylist()]
         return [], iter(()), int(changed[0]) if columns == ["Count"] and changed else 0
     if not columns:
         return [], iter(()), None
-    schema = _with_meanings(reader.schema, [str(kind) for kind in relation.types])
+    schema = _with_meanings(reader.schema, kinds)
     return columns, (_as(part, schema) for part in _never_none(reader, schema)), None
 
 
@@ -169,12 +177,32 @@ def _never_none(reader: Any, schema: Any) -> Iterator[Any]:
         yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
+# Types that Arrow does not have, or for which DuckDB's Arrow columns lose a part of the value.
+_AS_TEXT = ("HUGEINT", "UHUGEINT", "BIGNUM", "TIME WITH TIME ZONE", "BIT")
+_METADATA = {
+    "JSON": {"noetl": "json"}, "UUID": {"noetl": "uuid"}, "UUID[]": {"postgres": "uuid[]"},
+    "HUGEINT": {"noetl": "number"}, "UHUGEINT": {"noetl": "number"}, "BIGNUM": {"noetl": "number"},
+    "TIME WITH TIME ZONE": {"postgres": "timetz"},
+}  # fmt: skip
+_NESTED_PART = re.compile(r"\b(?:U?HUGEINT|BIGNUM|TIME WITH TIME ZONE|BIT|JSON|UNION)\b")
+
+
+def _cast(number: int, kind: str) -> str | None:
+    """The expression that gives a column as text or JSON, if its Arrow form would lose something."""
+    if kind in _AS_TEXT:
+        return f"#{number}::VARCHAR"
+    is_nested = kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION"))
+    return f"to_json(#{number})" if is_nested and _NESTED_PART.search(kind) else None
+
+
 def _with_meanings(schema: Any, kinds: list[str]) -> Any:
-    """The schema with unique names, in which columns of JSON are marked as such."""
+    """The schema with unique names, in which columns of JSON, UUIDs and large numbers are marked as such."""
     import pyarrow as pa
 
     fields = [
-        field.with_name(name).with_metadata({"noetl": "json"} if kind == "JSON" else field.metadata)
+        field.with_name(name).with_metadata(
+            {"noetl": "json"} if _cast(1, kind) and kind not in _AS_TEXT else _METADATA.get(kind, field.metadata)
+        )
         for field, name, kind in zip(schema, unique_names(schema.names), kinds, strict=True)
     ]
     return pa.schema(fields)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from noetl.connections.auth import renamed
 from noetl.connections.connection_pool import Pool, PoolExhausted
 from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.data.intervals import interval_text, parse_interval
 from noetl.data.sql import Bound
 from noetl.data.values import unique_names
 from noetl.runtime.resources import per_loop
@@ -204,27 +205,12 @@ def _interval_loader() -> Any:
     return IsoInterval
 
 
-_CALENDAR = re.compile(r"([+-]?\d+) (year|mon|day)s?")
-_CLOCK = re.compile(r"([+-]?)(\d+):(\d\d):(\d\d(?:\.\d+)?)$")
-
-
 def iso_interval(text: str) -> str:
-    """An interval as Postgres writes it, as an ISO 8601 duration; each part has its own sign."""
-    parts = {unit: int(count) for count, unit in _CALENDAR.findall(text)}
-    date = "".join(
-        f"{parts[unit]}{letter}" for unit, letter in (("year", "Y"), ("mon", "M"), ("day", "D")) if parts.get(unit)
-    )
-    clock = _CLOCK.search(text)
-    if not parts and clock is None:
-        return text  # written in another style, or infinite
-    time = ""
-    if clock is not None:
-        sign = "-" if clock[1] == "-" else ""
-        whole, _, fraction = clock[4].partition(".")
-        seconds = str(int(whole)) + (f".{fraction.rstrip('0')}" if fraction.strip("0") else "")
-        times = ((str(int(clock[2])), "H"), (str(int(clock[3])), "M"), (seconds, "S"))
-        time = "".join(f"{sign}{count}{letter}" for count, letter in times if count != "0")
-    return f"P{date}{'T' + time if time else ''}" if date or time else "PT0S"
+    """An interval as Postgres writes it, as an ISO 8601 duration; `infinity` stays as it is."""
+    try:
+        return interval_text(*parse_interval(text))
+    except ValueError:
+        return text
 
 
 def _columns(result: Any) -> tuple[Column, ...]:
@@ -447,4 +433,6 @@ def arrow_type(column: Column) -> Any:
         return ColumnType(pa.string(), "number")
     if column.oid in (114, 3802) or _is_array(column.oid):
         return ColumnType(pa.string(), "json")
+    if column.oid == 2950:
+        return ColumnType(pa.string(), "uuid")
     return ColumnType(pa.string())

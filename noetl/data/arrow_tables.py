@@ -2,7 +2,7 @@
 
 A row is a mapping of plain JSON data. Where Arrow has no type for a value, the column is text and
 its field's metadata says what the text means: `noetl: json` for structures, `noetl: number` for
-decimals of any size. So a table gives the same rows whether it went through a file or not.
+decimals of any size, `noetl: uuid`. So a table gives the same rows whether it went through a file or not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from noetl.data import extended_dates as far_dates
-from noetl.data.values import duration, jsonable
+from noetl.data.intervals import interval_text
+from noetl.data.values import jsonable
 
 _encode = msgspec.json.Encoder().encode
 _TEXTS = {str, type(None)}
@@ -85,7 +86,8 @@ def inferred_schema(rows: Sequence[Mapping[str, Any]], known: Sequence[str] = ()
             fits = min(values) >= -(2**63) and max(values) < 2**63
             types.append(ColumnType(pa.int64()) if fits else ColumnType(pa.string(), "number"))
         elif kinds <= {int, float} and kinds:
-            types.append(ColumnType(pa.float64()))
+            exact = all(type(row.get(name)) is not int or abs(row[name]) <= 2**53 for row in rows)
+            types.append(ColumnType(pa.float64()) if exact else ColumnType(pa.string(), "number"))
         elif kinds <= {bytes, bytearray, memoryview} and kinds:
             types.append(ColumnType(pa.binary()))
         elif kinds <= {str}:
@@ -109,11 +111,14 @@ def rows_of(batch: Any) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
+_EXTENSIONS = {"arrow.json": "json", "arrow.uuid": "uuid"}
+
+
 def meaning_of(field: Any) -> str | None:
     """What the text of a column means."""
     metadata = field.metadata or {}
     meaning = metadata.get(b"noetl")
-    return meaning.decode() if meaning else None
+    return meaning.decode() if meaning else _EXTENSIONS.get(getattr(field.type, "extension_name", ""))
 
 
 def plain_column(column: Any, field: Any) -> list[Any]:
@@ -144,21 +149,77 @@ def plain_column(column: Any, field: Any) -> list[Any]:
     ):
         return values
     if pa.types.is_interval(kind):
-        return [None if value is None else _calendar(*value) for value in values]
+        return [None if value is None else interval_text(*value) for value in values]
+    if pa.types.is_time(kind):
+        return _times(column, values)
     return [jsonable(value) for value in values]
 
 
-def _calendar(months: int, days: int, nanoseconds: int) -> str:
-    """An interval of months, days and time as an ISO 8601 duration."""
-    from datetime import timedelta
+def _times(column: Any, values: list[Any]) -> list[Any]:
+    """Times as text; the end of the day is 24:00:00, which Python does not have."""
+    import pyarrow as pa
 
-    rest = duration(timedelta(days=days, microseconds=nanoseconds // 1000))
-    if not months:
-        return rest
-    return f"P{months}M" + ("" if rest == "PT0S" else rest.removeprefix("P"))
+    numbers = column.cast(pa.int64() if pa.types.is_time64(column.type) else pa.int32()).to_pylist()
+    end = far_dates.ticks_per_day(column.type.unit)
+    return ["24:00:00" if number == end else jsonable(value) for value, number in zip(values, numbers, strict=True)]
 
 
 def text_of(value: Any) -> str:
     """A value as text: texts unchanged, everything else as JSON."""
     plain = jsonable(value)
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+
+
+# ── decimals of any size ────────────────────────────────────────────────────────────────
+
+MAX_DIGITS = 38
+DEFAULT_SCALE = 9
+
+
+class Digits(NamedTuple):
+    """The largest number of digits before and after the point; not `finite` if a value is NaN or an infinity."""
+
+    whole: int = 0
+    scale: int = 0
+    finite: bool = True
+
+    def wider(self, other: Digits) -> Digits:
+        """What holds the values of both."""
+        return Digits(max(self.whole, other.whole), max(self.scale, other.scale), self.finite and other.finite)
+
+    def decimal_type(self) -> Any:
+        """The decimal type for these numbers; None if there is none.
+
+        It has at least nine decimals if there is room, so that later values usually fit too."""
+        import pyarrow as pa
+
+        if not self.finite or self.whole + self.scale > MAX_DIGITS:
+            return None
+        return pa.decimal128(MAX_DIGITS, max(self.scale, min(DEFAULT_SCALE, MAX_DIGITS - self.whole)))
+
+
+def digits_of(column: Any) -> Digits:
+    """The digits of a column of numbers as text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if len(column) == column.null_count:
+        return Digits()
+    if pc.any(pc.match_substring_regex(column, "[^0-9.-]")).as_py():  # NaN, an infinity, or an exponent
+        return _digits_of_values(column.to_pylist())
+    point, length = pc.find_substring(column, "."), pc.binary_length(column)
+    has_point, one = pc.greater_equal(point, 0), pa.scalar(1, pa.int32())
+    decimals = pc.if_else(has_point, pc.subtract(pc.subtract(length, point), one), pa.scalar(0, pa.int32()))
+    whole = pc.subtract(pc.if_else(has_point, point, length), pc.starts_with(column, "-").cast(pa.int32()))
+    return Digits(pc.max(whole).as_py(), pc.max(decimals).as_py())
+
+
+def _digits_of_values(values: Sequence[str | None]) -> Digits:
+    from decimal import Decimal
+
+    found = Digits()
+    for number in (Decimal(value) for value in values if value is not None):
+        if not number.is_finite():
+            return Digits(finite=False)
+        found = found.wider(Digits(number.adjusted() + 1, max(0, -int(number.as_tuple().exponent))))
+    return found

@@ -27,12 +27,57 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def csv_call(path: str, types: Mapping[str, str] | None = None) -> str:
+def csv_query(cursor: Any, path: str, types: Mapping[str, str] | None = None) -> tuple[str, set[str]]:
+    """The query that reads CSV, and its columns of numbers that are read as text because a double is not exact.
+
+    A quoted empty value is an empty text, an unquoted one is null; in a file that writes missing numbers with quotes,
+    both are null. Called in a thread: it reads the columns of numbers once, unless their types are declared."""
+    given = dict(types or {})
+    kinds = _described(cursor, csv_call(path, given, quoted_nulls=False))
+    quoted = _described(cursor, csv_call(path, given, quoted_nulls=True))
+    quoted_nulls = any(kinds[name] == "VARCHAR" != kind for name, kind in quoted.items() if name not in given)
+    kinds = quoted if quoted_nulls else kinds
+    suspects = {name: kind for name, kind in kinds.items() if kind in ("BIGINT", "DOUBLE") and name not in given}
+    texts: set[str] = set()
+    numbers: set[str] = set()
+    if suspects:
+        every = csv_call(path, dict.fromkeys(kinds, "VARCHAR"), quoted_nulls=quoted_nulls)
+        tests = [
+            f"bool_or({test.format(c=quote_column(name))})"
+            for name, kind in suspects.items()
+            for test in (_LEADING_ZERO, _INEXACT if kind == "DOUBLE" else _NO_BIGINT)
+        ]
+        found = iter(cursor.execute(f"SELECT {', '.join(tests)} FROM {every}").fetchall()[0])
+        for name in suspects:
+            has_zeros, is_inexact = next(found), next(found)
+            if has_zeros:
+                texts.add(name)
+            elif is_inexact:
+                numbers.add(name)
+        given |= dict.fromkeys(texts | numbers, "VARCHAR")
+    return f"SELECT * FROM {csv_call(path, given, quoted_nulls=quoted_nulls)}", numbers
+
+
+# A text that is not its number (007); a number that is no 64-bit integer; a number with more digits than a double has
+# (the shortest text of a double has up to 17).
+_LEADING_ZERO = "regexp_matches({c}, '^[+-]?0[0-9]')"
+_NO_BIGINT = "TRY_CAST({c} AS DOUBLE) IS NOT NULL AND (contains({c}, '.') OR TRY_CAST({c} AS BIGINT) IS NULL)"
+_INEXACT = (
+    "length(regexp_replace({c}, '[eE].*|[^0-9]', '', 'g')) > 15 AND (abs(TRY_CAST({c} AS DOUBLE)) >= 1e15 OR "
+    "TRY_CAST({c} AS DECIMAL(38, 20)) IS DISTINCT FROM TRY_CAST(TRY_CAST({c} AS DOUBLE)::VARCHAR AS DECIMAL(38, 20)))"
+)
+
+
+def _described(cursor: Any, call: str) -> dict[str, str]:
+    return {name: kind for name, kind, *_ in cursor.execute(f"DESCRIBE FROM {call}").fetchall()}
+
+
+def csv_call(path: str, types: Mapping[str, str] | None = None, *, quoted_nulls: bool = True) -> str:
     """The table function that reads CSV; `*` in the path matches several files."""
     options = f"header=true, skip=0, delim={literal(_delimiter(path))}, quote='\"', escape='\"', comment=''"
     if types:
         options += f", types={{{', '.join(f'{literal(name)}: {literal(kind)}' for name, kind in types.items())}}}"
-    return f"read_csv({literal(path)}, {options}, null_padding=false)"
+    return f"read_csv({literal(path)}, {options}, null_padding=false, allow_quoted_nulls={str(quoted_nulls).lower()})"
 
 
 def _delimiter(path: str) -> str:
@@ -59,9 +104,12 @@ def misfit(path: str) -> str | None:
     return None
 
 
-def json_query(cursor: Any, path: str, format: str, steps: list[str], types: Mapping[str, str] | None = None) -> str:
+def json_query(
+    cursor: Any, path: str, format: str, steps: list[str], types: Mapping[str, str] | None = None
+) -> tuple[str, set[str]]:
     """The query that gives the rows of JSON: the objects of a list (at `steps` inside the document) or of lines.
 
+    The second value has its columns of numbers that are read as text, because an integer is too large for a double.
     Called in a thread: it looks through the file for the columns."""
     place, shape = literal(path), f"format='{_SHAPES[format]}', {_OBJECT}"
     source = f"read_json_auto({place}, {shape}, sample_size=-1)"
@@ -74,16 +122,28 @@ def json_query(cursor: Any, path: str, format: str, steps: list[str], types: Map
         if inside and len(cursor.execute(f"SELECT 1 FROM {source} LIMIT 2").fetchall()) == 1:
             return json_query(cursor, path, format, [inside], types)
     if [name for name, *_ in described] == ["json"]:
-        return f"SELECT * {rows}" if not steps else rows  # no objects
-    known = {name: _kind(kind) for name, kind, *_ in described} | dict(types or {})
+        return (f"SELECT * {rows}" if not steps else rows), set()  # no objects
+    large = _large_numbers(cursor, rows, [name for name, kind, *_ in described if kind == "DOUBLE"], types or {})
+    kinds = {name: "VARCHAR" if name in large else _kind(kind) for name, kind, *_ in described}
+    known = kinds | dict(types or {})
     if not steps:
         columns = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in known.items())
-        return f"SELECT * FROM read_json({place}, {shape}, columns={{{columns}}})"
+        return f"SELECT * FROM read_json({place}, {shape}, columns={{{columns}}})", large
     kind = f"STRUCT({', '.join(f'{quote_column(name)} {kind}' for name, kind in known.items())})[]"
     for step in reversed(steps[1:]):
         kind = f"STRUCT({quote_column(step)} {kind})"
     whole = f"read_json({place}, {shape}, columns={{{literal(steps[0])}: {literal(kind)}}})"
-    return f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {whole})"
+    return f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {whole})", large
+
+
+def _large_numbers(cursor: Any, rows: str, names: list[str], types: Mapping[str, str]) -> set[str]:
+    """The columns of doubles that have integers of more than 64 bits."""
+    names = [name for name in names if name not in types]
+    if not names:
+        return set()
+    columns = ", ".join(f"max(abs({quote_column(name)}))" for name in names)
+    found = cursor.execute(f"SELECT {columns} FROM ({rows})").fetchall()[0]
+    return {name for name, largest in zip(names, found, strict=True) if largest is not None and largest >= 2.0**63}
 
 
 def _is_object(path: str) -> bool:

@@ -28,6 +28,11 @@ def is_calendar(kind: Any) -> bool:
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
+def ticks_per_day(unit: str) -> int:
+    """How many units of an Arrow time a day has."""
+    return 86_400 * _PER_SECOND[unit]
+
+
 def spelled(column: Any) -> list[Any]:
     """The values of a column of dates or timestamps: Python's types, or text where they cannot represent them."""
     return [_spelled(scalar) for chunk in getattr(column, "chunks", [column]) for scalar in chunk]
@@ -101,6 +106,33 @@ def numbered(values: Sequence[Any], kind: Any) -> Sequence[Any]:
 
     days = pa.types.is_date32(kind)
     return [_number(value, days=days) if isinstance(value, str) else value for value in values]
+
+
+def parse_date(text: str) -> Any:
+    """A date, or its number if Python has no form for it; ValueError if the text is none."""
+    from datetime import date
+
+    found = _number(text, days=True)
+    return date.fromisoformat(text) if isinstance(found, str) else found
+
+
+def parse_timestamp(text: str, *, zone: bool) -> Any:
+    """A timestamp (in microseconds, or Python's type); a missing `zone` is UTC, one that is not wanted is an error."""
+    from datetime import UTC, datetime
+
+    written = _WRITTEN.fullmatch(text)
+    if written is not None and written["zone"] and not zone:
+        raise ValueError(text)
+    if len((written["fraction"] or "").rstrip("0") if written else "") > 6:
+        raise ValueError(text)  # more digits than a timestamp has
+    found = _number(text, days=False) if written is None or written["hour"] else text
+    if not isinstance(found, str):
+        return found
+    moment = datetime.fromisoformat(text)
+    fraction = re.search(r"\.(\d+)", text)
+    if (moment.tzinfo is not None and not zone) or (fraction and len(fraction[1].rstrip("0")) > 6):
+        raise ValueError(text)
+    return moment.replace(tzinfo=UTC) if zone and moment.tzinfo is None else moment
 
 
 def _number(text: str, *, days: bool) -> int | str:

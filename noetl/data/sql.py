@@ -13,7 +13,7 @@ Parameters may be written `%(name)s`, `:name`, `%s`, `$1`, and for the embedded 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 # `mysql` has its own strings and comments, and placeholders `%s`; `ansi` is standard SQL with placeholders `?`.
@@ -243,6 +243,11 @@ def quote_name(name: str) -> str:
 def quote_column(name: str) -> str:
     """A column's name, quoted; a dot is just a character of it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def column_list(names: Iterable[str]) -> str:
+    """The names of columns, quoted, for a statement."""
+    return ", ".join(quote_column(name) for name in names)
 
 
 def split_name(name: str) -> list[str]:

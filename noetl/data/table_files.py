@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, rows_of
+from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, meaning_of, plain_column, rows_of
 from noetl.data.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
 from noetl.data.values import jsonable, unique_names
 
@@ -148,35 +149,51 @@ class _JsonEncoder:
 
 
 class _CsvEncoder:
+    """CSV as PostgreSQL writes it: null is empty, an empty text is `""`."""
+
     def __init__(self, names: Sequence[str], *, header: bool = True, delimiter: str = ",") -> None:
         self.content_type = CSV
         self._names = list(names)
         self._header = header
         self._delimiter = delimiter
+        self._special = re.compile(f'[{re.escape(delimiter)}"\\r\\n]')
 
     def write(self, batch: Any) -> bytes:
-        return self.write_rows(rows_of(batch))
+        columns = [csv_column(batch.column(number), field) for number, field in enumerate(batch.schema)]
+        return self._lines(zip(*columns, strict=True))
 
     def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
-        text = io.StringIO()
-        writer = csv.writer(text, delimiter=self._delimiter, lineterminator="\n")
-        if self._header:
-            writer.writerow(self._names)
-            self._header = False
-        for row in rows:
-            writer.writerow([_cell(row.get(name)) for name in self._names])
-        return text.getvalue().encode()
+        return self._lines([row.get(name) for name in self._names] for row in rows)
 
     def close(self) -> bytes:
-        return self.write_rows(())  # the header, if there were no rows
+        return self._lines(())  # the header, if there were no rows
+
+    def _lines(self, rows: Iterable[Iterable[Any]]) -> bytes:
+        lines = [self._delimiter.join([self._cell(value) for value in row]) for row in rows]
+        if self._header:
+            lines.insert(0, self._delimiter.join([self._cell(name) for name in self._names]))
+            self._header = False
+        return ("\n".join(lines) + "\n").encode() if lines else b""
+
+    def _cell(self, value: Any) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int | float):
+            return str(value)
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        if not text or self._special.search(text):
+            return '"' + text.replace('"', '""') + '"'
+        return text
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | dict):
-        return msgspec.json.encode(value).decode()
-    return value
+def csv_column(column: Any, field: Any) -> list[Any]:
+    """The values of a column as CSV has them: plain data, and JSON documents as JSON."""
+    if meaning_of(field) == "json" and b"noetl_mixed" not in (field.metadata or {}):
+        texts: list[Any] = getattr(column, "storage", column).to_pylist()
+        return texts
+    return plain_column(column, field)
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]], format: str, **options: Any) -> bytes:

@@ -30,10 +30,12 @@ from noetl.server.orchestrator.execution_actor import ActorDependencies, Executi
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_ids import ExecutionIds
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
+from noetl.server.orchestrator.playbook_states import PlaybookStates
 from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.read_models.step_table import StepTables
+from noetl.storage.factory import open_state
 from noetl.storage.ports.cluster import WorkerHeartbeats
 from noetl.storage.ports.events import EventStore
 from noetl.storage.ports.playbooks import PlaybookStore
@@ -123,7 +125,8 @@ def build_orchestrator(
         term=options.lease_seconds,
     )
     ids = ExecutionIds(clock, options.process_number)
-    starter = ExecutionStarter(stores.events, catalog, executions, ids, keychain)
+    states = PlaybookStates(open_state(stores.events), clock)
+    starter = ExecutionStarter(stores.events, catalog, executions, ids, keychain, states)
 
     def fire_timer(execution_id: str) -> None:
         background.run_until_done(f"timer of {execution_id}", lambda: executions.send(execution_id, FireTimer()))
@@ -158,6 +161,7 @@ def build_orchestrator(
         step_tables=StepTables(stores.events),
         limits=_limits(stores, limiter, clock, cluster),
         schemas=schemas,
+        states=states,
     )
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from noetl.storage.ports.events import EventStore
     from noetl.storage.ports.playbooks import PlaybookStore
     from noetl.storage.ports.queue import RunQueue
+    from noetl.storage.ports.state import StateStore
     from noetl.storage.ports.task_logs import TaskLogStore
     from noetl.storage.ports.triggers import TriggerStore
     from noetl.storage.sqlite.process_locks import ProcessLocks
@@ -85,6 +86,19 @@ def open_deliveries(events: EventStore) -> DeliveryStore:
     from noetl.storage.triggers.delivery_memory import MemoryDeliveryStore
 
     return MemoryDeliveryStore()
+
+
+def open_state(events: EventStore) -> StateStore:
+    """Open the state of playbooks, which is stored with the event log."""
+    database = getattr(events, "sql", None)
+    if database is None:
+        from noetl.storage.events.memory import MemoryEventStore
+
+        assert isinstance(events, MemoryEventStore)
+        return events.state
+    from noetl.storage.state.sql import PostgresStateStore, SqliteStateStore
+
+    return SqliteStateStore(database) if database.dialect == "sqlite" else PostgresStateStore(database)
 
 
 class ServerStores(NamedTuple):

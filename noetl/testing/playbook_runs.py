@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from noetl.core.model.events import Recorded, StepScheduled
 from noetl.embedded import is_text, open_local, read_playbook
+from noetl.server.orchestrator.catalog import Source
 from noetl.server.read_models.summaries import RunResult
 from noetl.settings import load
 from noetl.testing.playbook_tests.cases import Case
@@ -25,6 +26,7 @@ class MockedRun(Struct, frozen=True):
     calls: list[Called]
     order: list[str]
     unused_mocks: list[str]
+    state: dict[str, Any]  # the stored state after it
 
     @property
     def status(self) -> str:
@@ -47,21 +49,23 @@ async def run_mocked(
     *,
     mocks: Mapping[str, Any] | None = None,
     secrets: Mapping[str, Any] | None = None,
+    state: Mapping[str, Any] | None = None,
     real: Sequence[str] = (),
     timeout: float | None = None,
-    strict: bool = False,
-    legacy: bool = False,
+    **modes: Any,
 ) -> MockedRun:
-    """Run a playbook (a file or its text) with mocks, as a test of `noetl test` does."""
+    """Run a playbook (a file or its text) with mocks, as a test of `noetl test` does.
+
+    `state` is the stored state before it; `modes` are `strict` and `legacy`."""
     case = Case(
         name="",
         payload=dict(payload or {}),
         mocks=dict(mocks or {}),
         secrets=dict(secrets or {}),
+        state=dict(state or {}),
         real=list(real),
         timeout=60.0 if timeout is None else timeout,
-        strict=strict,
-        legacy=legacy,
+        **modes,
     )
     return await run_text(*_source(playbook), case)
 
@@ -90,6 +94,10 @@ async def run_text(text: str, file: str, case: Case) -> MockedRun:
         clock=SkippingClock(),
     )
     async with engine:
+        states = engine.orchestrator.states
+        if case.state:
+            source = Source(f"{text}\n", file)
+            await states.set((await engine.orchestrator.catalog.compile(source, legacy=case.legacy)).path, case.state)
         result = await engine.run(
             f"{text}\n",  # a line break makes it a text and not a path
             case.payload,
@@ -99,4 +107,5 @@ async def run_text(text: str, file: str, case: Case) -> MockedRun:
             timeout=case.timeout,
             on_event=follow,
         )
-    return MockedRun(result, tools.calls, order, tools.unused())
+        state, _ = await states.read(result.path)
+    return MockedRun(result, tools.calls, order, tools.unused(), state)

@@ -39,6 +39,7 @@ def used(noetl, folder):
     assert noetl("run", "work.yaml").code == 0
     assert noetl("run", "large.yaml").code == 0
     assert noetl("register", "work.yaml").code == 0
+    assert noetl("state", "set", "tests/work", "cursor=7").code == 0
     assert noetl("schedule", "add", "tests/work", "--cron", "@daily", "--name", "daily").code == 0
     assert noetl("credential", "set", "shop", "--data", '{"password": "swordfish"}').code == 0
     return noetl
@@ -64,6 +65,7 @@ def test_a_backup_restores_everything(used, folder, monkeypatch, tmp_path):
     assert used("events", "last", "--json").out == log
     assert len(used("status", "last", "--json").json["output"]["data"]) == 200_000
     assert "daily" in used("schedule", "list").out
+    assert [each["value"] for each in used("state", "show", "tests/work", "--json").json["entries"]] == [7]
     assert used("run", "tests/work", "--json").json["output"]["data"] == sum(n * n for n in range(40))
     (tmp_path / "other" / "master.key").write_bytes((old_home / "master.key").read_bytes())
     assert used("credential", "list", "--json").json == [{"name": "shop", "type": "generic"}]
@@ -144,6 +146,7 @@ def test_postgres_is_copied_in_one_snapshot_while_running(noetl, folder, databas
 
         assert run("execute", "large.yaml").returncode == 0
         assert run("register", "work.yaml").returncode == 0
+        assert run("state", "set", "tests/work", "cursor=7").returncode == 0
         started = [run("execute", "tests/work", "--no-wait").stdout.strip() for _ in range(5)]
         made = run("backup", "pg.backup", NOETL_SERVER_URL="")
         assert made.returncode == 0, made.stderr
@@ -172,6 +175,8 @@ def test_postgres_is_copied_in_one_snapshot_while_running(noetl, folder, databas
                 assert again.finished(one["execution_id"])["status"] == "success"
             _, state = again.ask("GET", "/api/catalog/tests/work")
             assert state["version"] == 1
+            _, state = again.ask("GET", "/api/state/tests/work")
+            assert [each["value"] for each in state["entries"]] == [7]
         finally:
             again.stop()
 

@@ -50,7 +50,7 @@ def test_values_are_converted_to_json_types() -> None:
     assert outcome.data["rows"] == [
         {
             "d": 2.5, "h": 5, "t": "2024-01-02T03:04:05", "z": "2024-01-02T01:04:05+00:00", "day": "2024-01-02",
-            "l": [1, None], "s": {"a": 1, "b": "2024-01-02"}, "i": "P14M3D", "b": "AP8=",
+            "l": [1, None], "s": {"a": 1, "b": "2024-01-02"}, "i": "P1Y2M3D", "b": "AP8=",
             "j": {"a": [1]}, "m": {"k": 1}, "e": "a", "n": None, "nan": "NaN",
             "u": "0f8fad5b-d9cb-469f-a165-70867728950e", "tm": "10:00:00", "dup": 1, "dup_2": 2,
         }

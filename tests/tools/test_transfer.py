@@ -355,7 +355,7 @@ def test_a_target_that_cannot_be_reached_may_warn(host: ToolHost, tmp_path: Path
         ({"kind": "duckdb", "query": "select * from nowhere"}, "db.syntax"),
         ({"kind": "sqlite", "file": "none.db", "table": "nowhere"}, "db.syntax"),
         ({"kind": "file", "path": "none.parquet"}, "not_found"),
-        ({"kind": "file", "path": "broken.parquet"}, "schema"),
+        ({"kind": "file", "path": "broken.parquet"}, "parse"),
         ({"kind": "s3", "auth": "store", "path": "s3://no-such-bucket/x.csv"}, "not_found"),
         ({"kind": "http", "url": "http://127.0.0.1:1/"}, "connection"),
         ({"kind": "postgres", "auth": "DB"}, "schema"),

@@ -157,6 +157,18 @@ class Backend(Protocol):
     async def remove_limit(self, subject: str, name: str) -> None:
         """Remove a limit."""
 
+    async def states(self) -> list[Document]:
+        """The playbooks that have state."""
+
+    async def state_of(self, path: str) -> Document:
+        """The state that executions of a playbook share."""
+
+    async def set_state(self, path: str, values: Document) -> Document:
+        """Set values of the state of a playbook by key or dotted path."""
+
+    async def reset_state(self, path: str, keys: Sequence[str] = ()) -> None:
+        """Remove these keys of the state of a playbook, or all of them."""
+
     async def register_schema(self, name: str, schema: Document, compatible: str = "backward") -> Document:
         """Register a version of a JSON Schema."""
 

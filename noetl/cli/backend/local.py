@@ -268,6 +268,27 @@ class LocalBackend:
     async def remove_limit(self, subject: str, name: str) -> None:
         await self._limits.remove(subject, name)
 
+    async def states(self) -> list[Document]:
+        from noetl.server.orchestrator.playbook_states import path_document
+
+        found: list[Document] = []
+        while page := await self._orchestrator.states.paths(found[-1]["path"] if found else "", PAGE_SIZE):
+            found += map(path_document, page)
+        return found
+
+    async def state_of(self, path: str) -> Document:
+        from noetl.server.orchestrator.playbook_states import state_document
+
+        return state_document(path, await self._orchestrator.states.entries(path))
+
+    async def set_state(self, path: str, values: Document) -> Document:
+        from noetl.server.orchestrator.playbook_states import state_document
+
+        return state_document(path, await self._orchestrator.states.set(path, values))
+
+    async def reset_state(self, path: str, keys: Sequence[str] = ()) -> None:
+        await self._orchestrator.states.reset(path, keys)
+
     async def register_schema(self, name: str, schema: Document, compatible: str = "backward") -> Document:
         from noetl.server.orchestrator.schema_registry import document as schema_document
 

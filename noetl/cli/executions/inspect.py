@@ -263,6 +263,7 @@ def _print_event(recorded: Recorded, document: dict[str, Any]) -> None:
 def event_details(body: Event) -> str:
     """The most important fields of an event as text."""
     from noetl.core.model import events as ev
+    from noetl.core.model.playbook import target_name
 
     match body:
         case ev.ExecutionRequested():
@@ -275,7 +276,9 @@ def event_details(body: Event) -> str:
             taken = [arc.target for arc in body.arcs if arc.token]
             return _error(body.error) or ("-> " + ", ".join(taken) if taken else "no arc")
         case ev.CtxPatched():
-            return ", ".join(body.patch)
+            return ", ".join(target_name(key).removeprefix("ctx.") for key in body.patch)
+        case ev.StateCommitted():
+            return ", ".join(f"state.{key}" for key in body.values)
         case ev.TaskDone():
             action = {"retry": f"retry in {body.delay:g} s", "jump": f"jump to {body.to}"}.get(body.do, body.do)
             return "; ".join(filter(None, (_error(body.outcome.error), "" if body.do == "continue" else action)))

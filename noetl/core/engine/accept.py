@@ -62,7 +62,7 @@ from noetl.core.model.events import (
     WaitStarted,
 )
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, error_info
-from noetl.core.model.playbook import WORKBOOK
+from noetl.core.model.playbook import STATE_KEY, WORKBOOK, target_name
 from noetl.core.model.work import Report, ReportAck
 
 _ENDED = "the execution has ended"
@@ -98,8 +98,9 @@ def accept(state: State, command: Command, env: EvaluationContext, record: Recor
 def _start(state: State, command: StartExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.request is not None:
         return Reply(False, "the execution has already been requested")
+    values = {key: env.for_log(value) for key, value in command.state.items()}  # may request data: before all events
     record([command.request], None)
-    record([evaluate_request(state, command, env)], state.seq)
+    record([evaluate_request(state, command, env, values)], state.seq)
     return _ACCEPTED
 
 
@@ -133,6 +134,8 @@ def _signal(state: State, command: SendSignal, env: EvaluationContext, record: R
         return deliver(state, command, env.at, record)
     if command.roles is not None and OPERATOR not in command.roles:
         return Reply(False, f"a signal that changes ctx requires the role {OPERATOR}", problem="role")
+    if any(key.startswith(STATE_KEY) for key in command.payload):
+        return Reply(False, "a signal cannot change state", problem="data")
     try:
         patch = ctx_patch(env, state.ctx, command.payload)
     except Failure as failure:
@@ -391,7 +394,7 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
         if key in compiled.reduce:
             why = reduce.mismatch(compiled.reduce[key], value)
             if why is not None:
-                return error_info("schema", f"{reduce.target_of(key)}: {why}")
+                return error_info("schema", f"{target_name(key)}: {why}")
     if compiled.parallel_from is None or compiled.parallel_to is None:
         return None
     known = run.step_run.loops[run.path[: compiled.parallel_from]].writes
@@ -406,9 +409,9 @@ def _conflict(state: State, run: Run, writes: dict[str, Any]) -> ErrorInfo | Non
                 index = ".".join(map(str, writer))
                 return error_info(
                     "ctx.conflict",
-                    f"{reduce.target_of(key)} was written with another value by iteration {index} of this parallel "
+                    f"{target_name(key)} was written with another value by iteration {index} of this parallel "
                     "loop; write iter.* instead, or declare a reducer (loop.spec.policy.reduce)",
-                    details={"key": reduce.target_of(key), "iteration": index},
+                    details={"key": target_name(key), "iteration": index},
                 )
     return None
 

@@ -110,12 +110,14 @@ def advance(
     nondeterminism: NondeterminismSource | None = None,
     answers: Mapping[str, Any] | None = None,
     capacity: Capacity | None = None,
+    conflict: str | None = None,
 ) -> Decision:
     """Judge the commands and decide everything that follows from them; `state` is changed in place.
 
     `at` is the time of all new events. When the decision has `requests`, see `Decision`. `capacity` is the free
-    capacity of the limited keys that this playbook uses; None: no limit applies."""
-    env = EvaluationContext(state.playbook, at, nondeterminism, dict(answers) if answers else {}, capacity)
+    capacity of the limited keys that this playbook uses; None: no limit applies. `conflict` says why an earlier
+    decision was not stored: another execution has changed the `state` that it commits."""
+    env = EvaluationContext(state.playbook, at, nondeterminism, dict(answers) if answers else {}, capacity, conflict)
     ending = state.ending is not None
     timer = next_due(state) if state.due else None
     needs_settling = not commands or ((state.unexamined > 0 or ending) and not is_settled(state))

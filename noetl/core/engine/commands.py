@@ -28,6 +28,8 @@ class StartExecution(Command, frozen=True):
     request: ExecutionRequested
     keychain: tuple[str, ...] = ()
     error: ErrorInfo | None = None
+    state: dict[str, Any] = field(default_factory=dict)  # the stored values that the playbook's executions share
+    state_versions: dict[str, str] = field(default_factory=dict)
 
 
 class ClaimRun(Command, frozen=True):

@@ -24,6 +24,7 @@ from noetl.core.engine.handlers.loops import (
 )
 from noetl.core.engine.handlers.routing import route
 from noetl.core.engine.handlers.start import start_workflow
+from noetl.core.engine.handlers.state_commit import commit
 from noetl.core.engine.handlers.synthesis import synthesize
 from noetl.core.engine.lease_rules import worker_lost
 from noetl.core.engine.state import State, StepRun
@@ -38,6 +39,7 @@ from noetl.core.model.events import (
     LoopStarted,
     NextEvaluated,
     RequestEvaluated,
+    StateCommitted,
     StepDone,
     StepFailed,
     StepScheduled,
@@ -104,6 +106,15 @@ def _step_ended(state: State, event: StepDone | StepFailed, env: EvaluationConte
 
 def _synthesize_or_route(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     """Synthesize, then route, once the step has ended and its `set` is applied."""
+    if state.uncommitted and not step_run.failed and state.playbook.executor.state_commit == "step":
+        committed = commit(state, env)
+        if type(committed) is not StateCommitted:
+            return [committed]
+        return [committed, *_emitted_and_routed(state, env, step_run)]
+    return _emitted_and_routed(state, env, step_run)
+
+
+def _emitted_and_routed(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
     if step_run.step.emits:
         return [*custom_events(state, env, step_run), *_routed(state, env, step_run)]
     return _routed(state, env, step_run)

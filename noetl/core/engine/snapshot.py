@@ -218,6 +218,8 @@ class _State(Struct, array_like=True):
     compensations_left: int | None = None
     compensating: list[_Compensating] = []
     compensated: CompensationCounts = CompensationCounts()
+    versions: dict[str, str] = {}
+    uncommitted: list[str] = []
 
 
 class _Version(Struct, array_like=True):
@@ -272,6 +274,8 @@ def encode_state(state: State) -> bytes:
             waits=list(state.waits.values()),
             signals=state.signals,
             signal_ids=list(state.signal_ids),
+            versions=state.versions,
+            uncommitted=list(state.uncommitted),
             completed=state.completed,
             compensations_left=state.compensations_left,
             compensating=[_Compensating(run_id, each.step, each.run) for run_id, each in state.compensating.items()],
@@ -358,6 +362,7 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
         restored_child.child = child.child
     state.waits = {wait.key: wait for wait in stored.waits}
     state.signal_ids = dict.fromkeys(stored.signal_ids)
+    state.uncommitted = dict.fromkeys(stored.uncommitted)
     return state
 
 
@@ -379,6 +384,7 @@ _PLAIN = tuple(
         "compensating",
         "waits",
         "signal_ids",
+        "uncommitted",
     )
 )
 

@@ -324,8 +324,8 @@ class State:
         "compensations_left", "completed", "ctx", "due", "ending", "entry", "error",
         "execution_id", "finished", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
         "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "signal_ids", "signals",
-        "started", "started_at", "step_runs", "steps", "synthesized", "tokens", "unexamined", "waiting", "waits",
-        "workload",
+        "started", "started_at", "step_runs", "steps", "synthesized", "tokens", "uncommitted", "unexamined",
+        "versions", "waiting", "waits", "workload",
     )  # fmt: skip
 
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
@@ -375,6 +375,8 @@ class State:
         self.compensations_left: int | None = None  # runs of the last of them that are still to be undone; None: all
         self.compensating: dict[str, Compensating] = {}  # step run of the compensation -> what it undoes
         self.compensated = CompensationCounts()
+        self.versions: dict[str, str] = {}  # of the stored values of `state`, by key
+        self.uncommitted: dict[str, None] = {}  # keys of `state` that were written and are not committed yet
 
     @property
     def accepts_claims(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -22,6 +23,8 @@ from noetl.core.model.playbook import Playbook, Step
 from noetl.core.model.tool import ToolSpec
 
 _MANY_NEW_OBJECTS = 5_000  # from here on, one collection of new objects takes more than a millisecond
+
+_NAMES_STATE = re.compile(r"\b(?:state|incremental|only_new)\b")  # of a playbook that may read or write `state`
 
 
 class Compilation(NamedTuple):
@@ -78,7 +81,9 @@ def _compile(
             )
     playbook = None
     if document is not None and not findings.failed:
-        playbook = Lowering(specs).playbook(document, file=file, digest=digest)
+        playbook = Lowering(specs).playbook(
+            document, file=file, digest=digest, uses_state=_NAMES_STATE.search(source.text) is not None
+        )
     return Compilation(playbook, findings.result(), document)
 
 

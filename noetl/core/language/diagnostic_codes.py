@@ -63,7 +63,7 @@ _ERRORS = {
     "loop-collection": "A loop iterates over a value that is not a collection",
     "until-in-parallel": "`until` on a parallel loop",
     "unknown-reducer": "Unknown reducer",
-    "reduce-target": "A reducer for something that is not in `ctx` or `step`",
+    "reduce-target": "A reducer for something that is not in `ctx`, `step` or `state`",
     "arc-conflict": "Arcs taken together assign different values to a key",
     "unknown-kind": "Unknown tool kind",
     "missing-parameter": "A required parameter of a tool is missing",

@@ -41,6 +41,7 @@ from noetl.core.model.playbook import (
     DEFAULT_MAX_DELAY,
     DEFAULT_MAX_IDLE_TASK_RUNS,
     DEFAULT_MAX_TASK_RUNS,
+    STATE_KEY,
     STEP_KEY,
     Admission,
     AdmitRule,
@@ -69,7 +70,7 @@ from noetl.core.model.tool import ToolSpec
 # Keys of a spec that apply to the node itself and are not defaults for its tasks.
 _ONLY_LARGE = 1 << 40  # bytes; the limit of the executor applies
 _NOT_DEFAULTS = {
-    "executor": frozenset({"policy", "placement", "entry_step", "return_step", "extensions"}),
+    "executor": frozenset({"policy", "placement", "entry_step", "return_step", "extensions", "state"}),
     "step": frozenset({"policy", "pool", "validation", "placement"}),
     "loop": frozenset({"policy", "mode", "max_in_flight", "until"}),
     "task": frozenset({"policy", "effect", "retry", "validation", "placement"}),
@@ -97,7 +98,7 @@ class Lowering:
 
     # --- the document ---
 
-    def playbook(self, document: DocumentSyntax, *, file: str, digest: str) -> Playbook:
+    def playbook(self, document: DocumentSyntax, *, file: str, digest: str, uses_state: bool) -> Playbook:
         """The whole playbook."""
         outer = self.executor_layers(document.executor)
         if document.executor is not None and document.executor.spec is not None:
@@ -134,6 +135,7 @@ class Lowering:
             file=file,
             digest=digest,
             metadata=data_of(document.metadata) if document.metadata else {},
+            uses_state=uses_state,
         )
 
     def synthesized(self, document: DocumentSyntax, playbook: Playbook) -> tuple[Step, ...]:
@@ -154,6 +156,7 @@ class Lowering:
             limits=Limits(**executor.limits),
             reference_first=_reference_first(executor.spec),
             extensions=executor.extensions,
+            state_commit=cast(Any, executor.state_commit),
         )
 
     def executor_layers(self, executor: ExecutorSyntax | None) -> tuple[_Layer, ...]:
@@ -417,8 +420,8 @@ class Lowering:
         """The assignments of a `set` block, in order."""
         return tuple(
             Assignment(
-                scope=cast(Any, entry.scope),
-                keys=entry.keys,
+                scope=cast(Any, "ctx" if entry.scope == "state" else entry.scope),
+                keys=(STATE_KEY + entry.keys[0], *entry.keys[1:]) if entry.scope == "state" else entry.keys,
                 value=self.value(entry.value, entry.path),
                 path=self.record_place(entry.path, entry.key),
             )
@@ -545,9 +548,12 @@ def _merge_spec(outer: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reduced_key(target: str) -> str:
-    """The key of a reducer: a path below ctx, or `step:` and a path below step."""
+    """The key of a reducer: a path below ctx, or the prefix of another scope and a path below it."""
     scope, _, path = target.partition(".")
-    return f"{STEP_KEY}{path}" if scope == "step" else target.removeprefix("ctx.")
+    return f"{_PREFIXES[scope]}{path}" if scope in _PREFIXES else target.removeprefix("ctx.")
+
+
+_PREFIXES = {"step": STEP_KEY, "state": STATE_KEY}
 
 
 def _max_task_runs(layers: tuple[_Layer, ...], tasks: tuple[Task, ...]) -> int:

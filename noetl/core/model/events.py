@@ -97,6 +97,7 @@ class RerunSource(Struct, frozen=True, omit_defaults=True):
     tokens: tuple[KeptToken, ...] = ()  # instead of one token at the entry step
     task_results: dict[str, dict[str, Outcome]] = field(default_factory=dict)  # of composite steps
     loops: dict[str, tuple[KeptLoop, ...]] = field(default_factory=dict)  # by step
+    state_versions: dict[str, str | None] = field(default_factory=dict)  # of the values of `state` that `ctx` replaces
 
 
 class ExecutionRequested(Event, frozen=True, omit_defaults=True):
@@ -126,6 +127,8 @@ class RequestEvaluated(Event, frozen=True, omit_defaults=True):
     workload: dict[str, Any] = field(default_factory=dict)
     keychain: tuple[str, ...] = ()  # names, never values
     error: ErrorInfo | None = None
+    state: dict[str, Any] = field(default_factory=dict)  # the values of `state` at the request
+    state_versions: dict[str, str] = field(default_factory=dict)  # of the stored ones, by key
 
 
 class WorkflowStarted(Event, frozen=True, omit_defaults=True):
@@ -194,6 +197,17 @@ class CtxPatched(Event, frozen=True, omit_defaults=True):
     cause: Literal["task", "step", "arc", "signal", "reduce"] = "task"
     step: str | None = None
     run_id: str | None = None
+
+
+class StateCommitted(Event, frozen=True, omit_defaults=True):
+    """Writes to `state` were committed: the stored values of these keys were still those that the execution read."""
+
+    NAME = "state.committed"
+    ENTITY = "playbook"
+    STATUS = "success"
+    values: dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+    replaced: dict[str, str] = field(default_factory=dict)  # the versions of these values before, if they had one
 
 
 class WorkflowSynthesized(Event, frozen=True, omit_defaults=True):
@@ -704,8 +718,8 @@ BODIES: dict[tuple[str, int], type[Event]] = {
     (body.NAME, body.VERSION): body
     for body in (
         ExecutionRequested, RequestEvaluated, WorkflowStarted, ExecutionPaused, ExecutionResumed,
-        SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, WorkflowSynthesized, WorkflowFinished,
-        PlaybookProcessed, TokenParked, TokenMerged, StepScheduled, StepStarted, StepDone, StepFailed,
+        SignalReceived, SignalRefused, ExecutionCancelled, CtxPatched, StateCommitted, WorkflowSynthesized,
+        WorkflowFinished, PlaybookProcessed, TokenParked, TokenMerged, StepScheduled, StepStarted, StepDone, StepFailed,
         StepSkipped, CustomEvent, NextEvaluated,
         LoopStarted, IterationsKept, IterationStarted, IterationDone, IterationFailed,
         CompensationStarted, CompensationDone, CompensationFailed,

@@ -37,6 +37,7 @@ ERROR_KINDS: dict[str, bool] = {
     "ref.unresolved": False,
     "ref.corrupt": False,
     "ctx.conflict": False,
+    "state.conflict": False,
     "pipeline.runaway": False,
     "worker.lost": True,
     "ambiguous": False,

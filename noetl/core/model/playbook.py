@@ -41,7 +41,27 @@ ALL = "*"
 COMPENSATION = ".compensation"  # ends the name of a step that undoes another one
 WORKBOOK = "workbook"  # the kind of a call of a block: it starts no tool of its own
 WAIT = "wait"  # the kind of a task that waits for a signal or for time: the server ends it
-STEP_KEY = "step:"  # before a path below `step`, where paths below `ctx` have no prefix
+# Where paths below `ctx` have no prefix, paths below other scopes have one:
+STEP_KEY = "step:"
+STATE_KEY = "state:"  # a value of `state` is stored among those of `ctx`, under a key that no template can read
+
+
+def target_name(key: str) -> str:
+    """A path of shared values (`cursor`, `state:cursor`, `step:cursor`) as the author writes it."""
+    for prefix in (STATE_KEY, STEP_KEY):
+        if key.startswith(prefix):
+            return f"{prefix[:-1]}.{key.removeprefix(prefix)}"
+    return f"ctx.{key}"
+
+
+def ctx_part(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `ctx`, without those of `state`."""
+    return {key: value for key, value in values.items() if not key.startswith(STATE_KEY)}
+
+
+def state_part(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `state` among those of `ctx`."""
+    return {key.removeprefix(STATE_KEY): value for key, value in values.items() if key.startswith(STATE_KEY)}
 
 
 class Location(Struct, frozen=True, array_like=True):
@@ -293,6 +313,7 @@ class Limits(Struct, frozen=True, omit_defaults=True):
     max_in_flight: int = 10_000
     max_step_runs: int | None = None
     max_call_depth: int = MAX_CALL_DEPTH
+    max_state_bytes: int = 256 * 1024
 
 
 class Executor(Struct, frozen=True, omit_defaults=True):
@@ -304,6 +325,7 @@ class Executor(Struct, frozen=True, omit_defaults=True):
     limits: Limits = Limits()
     extensions: tuple[str, ...] = ()
     reference_first: bool = False  # every result is stored, also small ones
+    state_commit: Literal["execution", "step"] = "execution"  # with what the writes to `state` are committed
 
 
 class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
@@ -326,6 +348,7 @@ class Playbook(Struct, frozen=True, omit_defaults=True, dict=True):
     shown: str = ""  # the file as messages show it; default: `file`
     digest: str = ""
     metadata: dict[str, Value] = field(default_factory=dict)
+    uses_state: bool = False  # its text names `state`: the values are read when an execution is requested
 
     def step(self, name: str) -> Step:
         """The step with that name, or the step that undoes it (`NAME.compensation`)."""

@@ -23,6 +23,7 @@ from noetl.core.model.playbook import (
     Scope,
     Step,
     Task,
+    target_name,
 )
 from noetl.core.model.tool import ToolSpec, named_input
 from noetl.core.templates.binding import compile_bound
@@ -49,6 +50,12 @@ class CompiledAssignment(Struct, frozen=True):
     path: str
     literal: Any  # the uncompiled value, for the `_ref` rules
     reads_secret: bool
+
+    @property
+    def target(self) -> str:
+        """The target as the author writes it."""
+        dotted = ".".join(self.keys)
+        return target_name(dotted) if self.scope == "ctx" else f"{self.scope}.{dotted}"
 
 
 class CompiledDirective(Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.playbook import Playbook
+from noetl.core.model.playbook import STATE_KEY, Playbook, ctx_part, state_part
 from noetl.core.model.position import Item
 from noetl.core.model.reference import Reference
 from noetl.core.model.work import RunContext
@@ -257,7 +257,7 @@ def one_iteration(name: str, value: Any, index: int, count: int, parent: dict[st
 def names_of(shared: SharedScope, level: Level, ctx: Mapping[str, Any], keychain: Keychain) -> dict[str, Any]:
     """The names of one level of a run, with every bare name that its templates read."""
     names = dict(shared.base)
-    names["ctx"] = ctx
+    names["ctx"] = ctx_part(ctx) if shared.playbook.uses_state else ctx
     names["keychain"] = keychain
     names["args"] = names["input"] = level.input
     names["step"] = level.step
@@ -277,6 +277,8 @@ def names_of(shared: SharedScope, level: Level, ctx: Mapping[str, Any], keychain
     for name in program.bare:
         if name not in names:
             fall_back(shared, level, names, ctx, name)
+    if shared.playbook.uses_state and "state" not in names:  # code may read it too
+        fall_back(shared, level, names, ctx, "state")
     return names
 
 
@@ -290,6 +292,8 @@ def fall_back(shared: SharedScope, level: Level, names: dict[str, Any], ctx: Map
         names[name] = shared.context.workload[name]
     elif name in level.program.index or name in shared.playbook.steps_by_name:
         names[name] = _not_run(name)
+    elif name == "state":
+        names[name] = state_part(ctx)
     else:
         names.pop(name, None)
     level.fallbacks.add(name)
@@ -297,8 +301,10 @@ def fall_back(shared: SharedScope, level: Level, names: dict[str, Any], ctx: Map
 
 def show_ctx(shared: SharedScope, level: Level, ctx: Mapping[str, Any], keys: Sequence[str]) -> None:
     """Update `ctx` and the bare names of its keys after a write."""
-    level.names["ctx"] = ctx
+    level.names["ctx"] = ctx_part(ctx) if shared.playbook.uses_state else ctx
     for key in keys:
+        if key.startswith(STATE_KEY):
+            key = "state"
         if key in level.fallbacks:
             fall_back(shared, level, level.names, ctx, key)
 

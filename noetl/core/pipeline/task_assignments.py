@@ -49,7 +49,7 @@ def assign(
         except TemplateError as problem:
             if unset is None:
                 raise
-            unset[f"{assignment.scope}.{'.'.join(assignment.keys)}"] = problem
+            unset[assignment.target] = problem
             continue
         _write(frame, level, assignment, value)
         add_write(patch.setdefault(assignment.scope, {}), assignment.keys, value)
@@ -69,7 +69,7 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
     except MISSING_DATA:
         raise
     except TemplateError as problem:
-        problem.message = f"set {assignment.scope}.{'.'.join(assignment.keys)}: {problem.message}"
+        problem.message = f"set {assignment.target}: {problem.message}"
         raise located(playbook, problem, assignment.path) from None
     return value
 

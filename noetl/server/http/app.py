@@ -31,6 +31,7 @@ from noetl.server.http.routes import (
     results,
     schemas,
     session,
+    states,
     task_logs,
     worker_protocol,
 )
@@ -59,8 +60,8 @@ def create_app(
     )
     for module in (
         executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
-        schedules, webhooks, triggers, notifications, limits, results, schemas, session, health, operations, openapi,
-        web_page,
+        schedules, webhooks, triggers, notifications, limits, results, schemas, states, session, health, operations,
+        openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

@@ -27,12 +27,21 @@ from noetl.core.engine.state import State, begin
 from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.waits import NO_WAITS
-from noetl.errors import CorruptLog, LimitReached, NoetlError, NotFound, StoreUnavailable, VersionConflict
+from noetl.errors import (
+    CorruptLog,
+    LimitReached,
+    NoetlError,
+    NotFound,
+    StateConflict,
+    StoreUnavailable,
+    VersionConflict,
+)
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.orchestrator.catalog import Catalog
+from noetl.server.orchestrator.playbook_states import commit_of
 from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.read_models.summaries import Progress, project
@@ -144,6 +153,7 @@ class ExecutionActor:
     async def begin(self, playbook: Playbook, command: StartExecution, key: str | None) -> Decision:
         """The first decision of a new execution; VersionConflict when the id is in use."""
         full: set[str] = set()
+        conflict: str | None = None
         caller = command.request.parent.execution_id if command.request.parent is not None else None
         row = ExecutionSummary(self.id, playbook.path, "pending", started_at=0.0, key=key, parent=caller)
         while True:
@@ -151,9 +161,11 @@ class ExecutionActor:
             self.summary = row
             self._progress = Progress()
             try:
-                return await self._decide([command], full)
+                return await self._decide([command], full, conflict)
             except LimitReached as reached:
                 full.add(reached.key)
+            except StateConflict as problem:
+                conflict = str(problem)
 
     def reset(self) -> None:
         """Drop the cached state."""
@@ -205,19 +217,24 @@ class ExecutionActor:
 
     async def _decide_until_written(self, commands: list[Command]) -> Decision:
         full: set[str] = set()
+        conflict: str | None = None
         for _ in range(MAX_CONFLICTS):
             await self.load()
             try:
-                return await self._decide(commands, full)
+                return await self._decide(commands, full, conflict)
             except VersionConflict:
                 metrics.CONFLICTS.add()
                 self.reset()  # another process appended first: fold its events and decide again
                 self.overtaken = True
             except LimitReached as reached:
                 full.add(reached.key)  # another execution took the last slot: decide again without it
+            except StateConflict as problem:
+                conflict = str(problem)  # another execution changed the state: decide again that this one fails
         raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} appends in a row conflicted with other writers")
 
-    async def _decide(self, commands: list[Command], full: Set[str] = frozenset()) -> Decision:
+    async def _decide(
+        self, commands: list[Command], full: Set[str] = frozenset(), conflict: str | None = None
+    ) -> Decision:
         """Decide, append, and report to the host; on failure the state is dropped and all offers are declined."""
         state, summary = self.state, self.summary
         assert state is not None
@@ -228,7 +245,7 @@ class ExecutionActor:
             all_commands = [*commands, *(offer.command for offer in offers)] if offers else commands
             before = state.seq
             self.waited = self.waits
-            decision = await self._advance(state, all_commands, capacity)
+            decision = await self._advance(state, all_commands, capacity, conflict)
             if decision.events:
                 self.summary = await self._append(state, before, summary, decision, capacity)
                 if self._progress is not None:
@@ -251,7 +268,9 @@ class ExecutionActor:
         self._host.events_written(self, decision)
         return decision
 
-    async def _advance(self, state: State, commands: list[Command], capacity: Capacity | None) -> Decision:
+    async def _advance(
+        self, state: State, commands: list[Command], capacity: Capacity | None, conflict: str | None
+    ) -> Decision:
         """The engine's decision, with its data requests resolved."""
         dependencies = self._dependencies
         watch = dependencies.watch
@@ -263,6 +282,7 @@ class ExecutionActor:
                 at=dependencies.clock.now(),
                 nondeterminism=dependencies.nondeterminism,
                 capacity=capacity,
+                conflict=conflict,
             )
         metrics.DECISION.observe(time.perf_counter() - began)
         while decision.requests:
@@ -298,6 +318,7 @@ class ExecutionActor:
                 reservations,
                 news=self._dependencies.news.is_news(status_before, summary.status),
                 rewaits=waits_before != (waits.due, waits.inbox),
+                state=commit_of(state.playbook.path, decision.events) if state.playbook.uses_state else None,
             )
         )
         if capacity is not None:

@@ -19,6 +19,7 @@ from noetl.observability import metrics
 from noetl.server.orchestrator.catalog import Catalog, Source
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_ids import ExecutionIds
+from noetl.server.orchestrator.playbook_states import PlaybookStates
 from noetl.server.orchestrator.submissions import Submission, is_same_request, source_of, start_command
 from noetl.storage.ports.events import EventStore, ExecutionSummary
 from noetl.storage.ports.secrets import Keychain
@@ -32,6 +33,7 @@ class ExecutionStarter(Struct, eq=False):
     _executions: ExecutionCache
     _ids: ExecutionIds
     _keychain: Keychain | None
+    _states: PlaybookStates
 
     async def submit(self, submission: Submission) -> str:
         """Start an execution and return its id after the first append is durable.
@@ -43,15 +45,16 @@ class ExecutionStarter(Struct, eq=False):
                 return await self._same_request(known, submission)
         source = await source_of(submission, self._catalog)
         playbook = await self._compile(source, submission)
-        command = await start_command(submission, source, playbook, self._keychain)
+        stored = await self._states.read(playbook.path) if playbook.uses_state else None
+        command = await start_command(submission, source, playbook, self._keychain, *(stored or ({}, {})))
         if self._catalog.is_stored(playbook):
             return await self._start(playbook, command, submission)
         # Both wait for the same flush; neither is acknowledged before it.
-        stored = asyncio.ensure_future(self._catalog.store(playbook, source))
+        writing = asyncio.ensure_future(self._catalog.store(playbook, source))
         try:
             return await self._start(playbook, command, submission)
         finally:
-            await stored
+            await writing
 
     async def _compile(self, source: Source, submission: Submission) -> Playbook:
         modes = {"strict": submission.strict, "legacy": submission.legacy}

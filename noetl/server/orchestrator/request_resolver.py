@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, Synthesized, ValidateSynthesis
-from noetl.core.model.playbook import Playbook, Step
+from noetl.core.model.playbook import STATE_KEY, Playbook, Step
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolSpec
 from noetl.errors import PayloadUnavailable
@@ -136,9 +136,19 @@ def validate_synthesis(request: ValidateSynthesis, playbook: Playbook, specs: Ma
         for task in step.tasks
         if request.kinds and task.kind not in request.kinds
     ]
+    if not playbook.uses_state and any(_writes_state(step) for step in steps):
+        problems.append("the steps write state, and the playbook has none; write `executor.spec.state` in the playbook")
     names = [step.name for step in steps]
     if entry is not None and entry not in names:
         problems.append(f"entry {entry!r} is not one of the new steps")
     if problems:
         return Synthesized(problems=tuple(problems))
     return Synthesized(steps=steps, entry=entry or (names[0] if names else None))
+
+
+def _writes_state(step: Step) -> bool:
+    arcs = step.router.arcs
+    rules = [rule.then for task in step.tasks for rule in task.rules or ()]
+    sets = [step.assignments, *(task.assignments for task in step.tasks)]
+    sets += [*(arc.assignments for arc in arcs), *(rule.assignments for rule in rules)]
+    return any(each.keys[0].startswith(STATE_KEY) for found in sets for each in found)

@@ -32,7 +32,7 @@ from noetl.core.model.events import (
     WorkflowFinished,
 )
 from noetl.core.model.ids import IterationPath
-from noetl.core.model.playbook import Playbook
+from noetl.core.model.playbook import STATE_KEY, Playbook, ctx_part
 from noetl.errors import Conflict, NotFound
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
 
@@ -183,13 +183,15 @@ def _is_settled(state: State) -> bool:
 
 def _source(state: State, mode: Mode, at: int | None, **more: Any) -> RerunSource:
     records = state.steps.items()
+    written = {STATE_KEY + key: state.ctx[STATE_KEY + key] for key in state.uncommitted}
     return RerunSource(
         execution_id=state.execution_id,
         mode=mode,
         at=at,
         results={name: record.outcome for name, record in records if record.outcome is not None},
         task_results={name: record.results for name, record in records if record.results},
-        ctx=dict(state.ctx),
+        ctx={**ctx_part(state.ctx), **written},  # of `state`, what is not committed; the rest is read again
+        state_versions={key: state.versions.get(key) for key in state.uncommitted},
         **more,
     )
 

@@ -36,6 +36,7 @@ from noetl.server.orchestrator.effect_handler import EffectHandler, EndNotifier
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state, load_states
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
+from noetl.server.orchestrator.playbook_states import PlaybookStates
 from noetl.server.orchestrator.rerun import RerunPlan, failed_source, fork_source, step_source
 from noetl.server.orchestrator.rerun import plan as plan_of
 from noetl.server.orchestrator.schema_registry import SchemaRegistry
@@ -68,6 +69,7 @@ class Orchestrator:
     timers: Timers
     background: BackgroundTasks
     step_tables: StepTables
+    states: PlaybookStates
     limits: Limits | None = None
     schemas: SchemaRegistry | None = None
 

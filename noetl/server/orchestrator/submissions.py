@@ -97,9 +97,14 @@ def _origin(rerun: RerunSource | None) -> tuple[str, str | None, str, int | None
 
 
 async def start_command(
-    submission: Submission, source: Source, playbook: Playbook, keychain: Keychain | None
+    submission: Submission,
+    source: Source,
+    playbook: Playbook,
+    keychain: Keychain | None,
+    state: dict[str, Any],
+    versions: dict[str, str],
 ) -> StartExecution:
-    """The first command of an execution; it carries the error if a secret is missing."""
+    """The first command of an execution; it carries the error if a secret is missing, and the stored `state`."""
     for name in (submission.entry_step, submission.return_step):
         if name is not None and name not in playbook.steps_by_name:
             raise NotFound(f"playbook {playbook.path!r} has no step {name!r}")
@@ -118,22 +123,25 @@ async def start_command(
         compensates=submission.compensates,
     )
     names = tuple(entry.name for entry in playbook.keychain)
-    return StartExecution(request, names, await _missing_secrets(keychain, playbook, submission.payload, names))
+    missing = await _missing_secrets(keychain, playbook, submission.payload, names, state) if names else None
+    return StartExecution(request, names, missing, state, versions)
 
 
 async def _missing_secrets(
-    keychain: Keychain | None, playbook: Playbook, payload: Mapping[str, Any], names: Sequence[str]
+    keychain: Keychain | None,
+    playbook: Playbook,
+    payload: Mapping[str, Any],
+    names: Sequence[str],
+    state: Mapping[str, Any],
 ) -> ErrorInfo | None:
     """Resolve all secrets once before the workflow starts; a missing one fails the request by name."""
-    if not names:
-        return None
     if keychain is None:
         return error_info("auth", f"this installation has no keychain, and the playbook uses {', '.join(names)}")
     # The id of the execution and the instant are not known yet; workers resolve the entries with the recorded workload.
     clock = RealClock()
     context = EvaluationContext(playbook, clock.now(), SystemNondeterminism(clock), {})
     try:
-        workload = merged_workload(context, payload, "0")
+        workload = merged_workload(context, payload, "0", state)
         await keychain.resolve(playbook.keychain, names, workload=workload, file=playbook.file)
     except Failure as failure:
         return failure.error

@@ -12,6 +12,7 @@ from typing import Any
 
 from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo
+from noetl.core.model.playbook import target_name
 
 STATES = ("in_progress", "success", "error", "skipped")
 _MAX_MESSAGE = 300  # characters of an error message; the event has all of it
@@ -104,6 +105,10 @@ def _next_evaluated(body: ev.NextEvaluated) -> dict[str, Any]:
     return {"boundary": body.boundary, "arcs": arcs, **_error(body.error)}
 
 
+def _ctx_patched(body: ev.CtxPatched) -> dict[str, Any]:
+    return {"keys": [target_name(key).removeprefix("ctx.") for key in body.patch], "by": body.cause}
+
+
 def _loop_done(body: ev.LoopDone) -> dict[str, Any]:
     return {"total": body.total, "succeeded": body.succeeded, "failed": body.failed, "skipped": body.skipped}
 
@@ -119,7 +124,8 @@ _MORE: dict[type[ev.Event], Callable[[Any], dict[str, Any] | None]] = {
     ev.ExecutionPaused: lambda body: {"reason": body.reason},
     ev.ExecutionResumed: lambda body: {"reason": body.reason},
     ev.ExecutionCancelled: lambda body: {"reason": body.reason},
-    ev.CtxPatched: lambda body: {"keys": list(body.patch), "by": body.cause},
+    ev.CtxPatched: _ctx_patched,
+    ev.StateCommitted: lambda body: {"keys": list(body.values)},
     ev.WorkflowSynthesized: lambda body: {"made": [each.name for each in body.steps], **_error(body.error)},
     ev.WorkflowFinished: lambda body: {"outcome": body.outcome, **_error(body.error)},
     ev.PlaybookProcessed: lambda body: {"outcome": body.outcome},

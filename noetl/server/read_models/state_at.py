@@ -6,6 +6,7 @@ from typing import Any
 
 from noetl.core.engine.state import Loop, Run, State, StepRecord, StepRun
 from noetl.core.model.events import instant
+from noetl.core.model.playbook import ctx_part, state_part
 from noetl.core.model.secret_names import mask_secret_names
 from noetl.server.read_models.summaries import output_document
 
@@ -19,7 +20,8 @@ def state_document(state: State) -> dict[str, Any]:
         "at": instant(state.at),
         "status": state.status,
         "workload": mask_secret_names(state.workload),
-        "ctx": mask_secret_names(state.ctx),
+        "ctx": mask_secret_names(ctx_part(state.ctx)),
+        "state": mask_secret_names(state_part(state.ctx)),
         "steps": {name: _step(state, record) for name, record in state.steps.items()},
         "waiting": [
             {"step": step, "token": token.id, "from": token.origin, "reason": token.reason}

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.core.model.playbook import COMPENSATION
+from noetl.core.model.playbook import COMPENSATION, ctx_part
 from noetl.core.model.waits import NO_WAITS, WaitCounts
 from noetl.core.templates.views import error_fields
 from noetl.storage.ports.events import ExecutionSummary
@@ -158,7 +158,7 @@ class Progress:
         elif isinstance(body, _COMPENSATION_EVENTS):
             self._apply_compensation(body, at)
         elif isinstance(body, ev.CtxPatched):
-            self.ctx.update(body.patch)
+            self.ctx.update(ctx_part(body.patch))
         elif isinstance(body, ev.WorkflowFinished):
             self.output = body.output
             self.error = body.error

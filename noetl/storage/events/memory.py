@@ -14,6 +14,7 @@ from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
 from noetl.storage.events.event_rows import FINAL
 from noetl.storage.events.slot_counts import check_capacity
 from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
+from noetl.storage.state.memory import MemoryStateStore
 
 
 class MemoryEventStore:
@@ -27,6 +28,7 @@ class MemoryEventStore:
         self._tails: dict[str, dict[asyncio.Event, None]] = {}
         self._news: set[str] = set()
         self._closed = False
+        self.state = MemoryStateStore()
 
     async def append(self, append: Append) -> None:
         """Append events at the expected seq."""
@@ -34,6 +36,8 @@ class MemoryEventStore:
         execution_id, summary = append.execution_id, append.summary
         if append.takes:
             check_capacity(append, await self.held([take.key for take in append.takes]))
+        if append.state is not None:
+            self.state.check(append.state)
         log = self._logs.get(execution_id)
         found = len(log) if log is not None else None
         if append.expected_seq == 0:
@@ -47,6 +51,8 @@ class MemoryEventStore:
         elif log is None or found != append.expected_seq:
             raise VersionConflict(execution_id, append.expected_seq, found)
         log.extend(append.events)
+        if append.state is not None:
+            self.state.write(append.state)
         self._summaries[execution_id] = msgspec.structs.replace(summary, seq=len(log))
         if append.news:
             self._news.add(execution_id)

@@ -22,6 +22,7 @@ from noetl.storage.events.event_rows import (
 )
 from noetl.storage.events.slot_counts import held_in_postgres
 from noetl.storage.events.sql import SqlEventStore
+from noetl.storage.events.state_commits import POSTGRES
 from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.postgres.event_writer import EventWriter
@@ -106,6 +107,7 @@ SCHEMA = (
     ALTER TABLE noetl_executions ADD COLUMN IF NOT EXISTS reuses int8;
     CREATE INDEX IF NOT EXISTS noetl_executions_reuses ON noetl_executions(reuses) WHERE reuses IS NOT NULL
     """,
+    POSTGRES,
 )
 
 CHANNEL = "noetl_log"

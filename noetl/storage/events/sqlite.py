@@ -27,6 +27,7 @@ from noetl.storage.events.event_rows import (
 )
 from noetl.storage.events.slot_counts import check_capacity, counted, json_key_pattern
 from noetl.storage.events.sql import SqlEventStore
+from noetl.storage.events.state_commits import SQLITE, check_in_sqlite, write_in_sqlite
 from noetl.storage.ports.events import Append, ExecutionSummary
 from noetl.storage.sqlite.database_file import SqliteFile
 
@@ -82,6 +83,7 @@ SCHEMA = (
     ALTER TABLE executions ADD COLUMN reuses INTEGER;
     CREATE INDEX executions_reuses ON executions(reuses) WHERE reuses IS NOT NULL
     """,
+    SQLITE,
 )
 
 DROP_BATCH = 100  # executions per transaction, so that appends do not wait long
@@ -203,6 +205,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     def job(db: sqlite3.Connection) -> None:
         if append.takes:
             check_capacity(append, _held(db, [take.key for take in append.takes]))
+        if append.state is not None:
+            check_in_sqlite(db, append.state)
         if append.expected_seq == 0:
             begin(db)
         else:
@@ -212,6 +216,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
                 "INSERT INTO log(execution, first, count, data, crc) VALUES (?, ?, ?, ?, ?)",
                 (number, row.first, len(append.events), row.data, row.crc),
             )
+        if append.state is not None:
+            write_in_sqlite(db, append.state)
 
     return job
 

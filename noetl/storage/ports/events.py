@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from noetl.core.model.events import Recorded
+from noetl.storage.ports.state import StateCommit
 
 
 class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -53,6 +54,7 @@ class Append(Struct, frozen=True, gc=False):
     takes: tuple[SlotReservation, ...] = ()  # slots that it acquires, checked in its transaction
     rewaits: bool = False  # `due` or `inbox` differ from the replaced row
     news: bool = False  # the new status is listed by `EventStore.news` until it is read
+    state: StateCommit | None = None  # values of `state` that it commits, checked in its transaction
 
 
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
@@ -74,7 +76,8 @@ class EventStore(Protocol):
 
     async def append(self, append: Append) -> None:
         """Append events at `expected_seq`; VersionConflict if the log has another length,
-        Conflict if the `key` of a new execution exists, LimitReached if it needs more slots than are free."""
+        Conflict if the `key` of a new execution exists, LimitReached if it needs more slots than are free,
+        StateConflict if the state that it commits has changed."""
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order."""

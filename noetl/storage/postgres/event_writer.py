@@ -18,10 +18,11 @@ from typing import Any
 import asyncpg
 from msgspec import Struct
 
-from noetl.errors import Conflict, LimitReached, StoreUnavailable, VersionConflict
+from noetl.errors import Conflict, LimitReached, StateConflict, StoreUnavailable, VersionConflict
 from noetl.observability import metrics
 from noetl.storage.events.event_rows import Encoded
 from noetl.storage.events.slot_counts import check_capacity, locked_in_postgres
+from noetl.storage.events.state_commits import check_versions, lock_in_postgres, write_in_postgres
 from noetl.storage.ports.events import Append
 from noetl.storage.postgres.database import FAILURES, PostgresDatabase, unavailable
 
@@ -183,29 +184,44 @@ class EventWriter:
 
     async def _commit(
         self, connection: Any, batch: list[PendingAppend]
-    ) -> tuple[set[int], dict[PendingAppend, LimitReached]]:
-        """The executions with committed appends, and the appends that exceed a limit.
+    ) -> tuple[set[int], dict[PendingAppend, LimitReached | StateConflict]]:
+        """The executions with committed appends, and the appends that exceed a limit or commit to a changed state.
 
-        Appends that need slots of a limit lock and count these slots first."""
+        Appends that need slots of a limit lock and count these slots first; those that commit state lock it."""
         takers = [pending.append for pending in batch if pending.append.takes]
-        if not takers:
+        commits = [pending.append.state for pending in batch if pending.append.state is not None]
+        if not takers and not commits:
             return {row[0] for row in await connection.fetch(_APPEND, *_columns(batch))}, {}
-        full: dict[PendingAppend, LimitReached] = {}
+        full: dict[PendingAppend, LimitReached | StateConflict] = {}
         async with connection.transaction():
-            held = await locked_in_postgres(connection, takers)
+            held = await locked_in_postgres(connection, takers) if takers else {}
+            versions = await lock_in_postgres(connection, [commit.path for commit in commits]) if commits else {}
             for pending in batch:
+                state = pending.append.state
                 try:
                     check_capacity(pending.append, held)
-                except LimitReached as problem:
+                    if state is not None:
+                        check_versions(state, versions[state.path])
+                except (LimitReached, StateConflict) as problem:
                     full[pending] = problem
                     continue
                 for take in pending.append.takes:
                     held[take.key] += take.count
+                if state is not None:
+                    versions[state.path].update((change.key, change.version) for change in state.changes)
             fitting = [pending for pending in batch if pending not in full]
-            return {row[0] for row in await connection.fetch(_APPEND, *_columns(fitting))}, full
+            won = {row[0] for row in await connection.fetch(_APPEND, *_columns(fitting))}
+            written = [each.append.state for each in fitting if each.append.state and each.row.number in won]
+            await write_in_postgres(connection, written)
+            return won, full
 
     async def _refused(
-        self, connection: Any, lost: Sequence[PendingAppend], full: Mapping[PendingAppend, LimitReached], *, sent: bool
+        self,
+        connection: Any,
+        lost: Sequence[PendingAppend],
+        full: Mapping[PendingAppend, LimitReached | StateConflict],
+        *,
+        sent: bool,
     ) -> dict[PendingAppend, Exception]:
         """The errors of these appends, except those that an earlier attempt has committed."""
         rows = [pending.row for pending in lost]

@@ -43,6 +43,8 @@ async def run_case(file: str, playbook: Path, case: Case) -> CaseResult:
     try:
         ran = await run_text(read_playbook(playbook), str(playbook), case)
         problems = [*_differences(case.expect, ran.result, ran.order, ran.calls)]
+        if case.expect.state is not UNSET:
+            problems += differences("state", case.expect.state, ran.state)
         problems += [f"mocks.{name} was never used" for name in ran.unused_mocks]
     except InvalidPlaybook as wrong:
         problems, invalid = [str(wrong)], True

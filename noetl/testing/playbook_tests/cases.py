@@ -25,6 +25,7 @@ class Expect(Struct, frozen=True, forbid_unknown_fields=True):
     status: str = "success"
     output: Any = UNSET  # equal to the data of the output
     ctx: dict[str, Any] = field(default_factory=dict)  # ctx must contain these values
+    state: dict[str, Any] | UnsetType = UNSET  # equal to the stored state after the execution
     error: dict[str, Any] | str | None = None  # kind, message (a part of it), ...; or a part of the message
     steps: dict[str, Any] = field(default_factory=dict)  # step -> status, or {status, runs, attempts}
     order: list[str] | UnsetType = UNSET  # the steps that were scheduled, in order
@@ -37,6 +38,7 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     payload: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)  # the stored state before the execution
     mocks: dict[str, Any] = field(default_factory=dict)  # step.task, task, step or kind:KIND -> outcome or data
     recorded: dict[str, Any] = field(default_factory=dict)  # run of a task -> its recorded outcome
     secrets: dict[str, Any] = field(default_factory=dict)  # values of keychain entries

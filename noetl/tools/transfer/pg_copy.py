@@ -35,6 +35,7 @@ def can_copy(plan: Plan, source: Any, columns: ColumnMapping) -> bool:
     return (
         isinstance(source, PostgresSource)
         and source.query.columns is not None
+        and not source.types
         and len(plan.targets) == 1
         and target.kind == "postgres"
         and not target.warn_on_error

@@ -40,7 +40,11 @@ _SIDE = {
 }
 _SOURCE = {
     **_SIDE,
-    "types": Field("mapping", "Column -> type, where the rows do not determine it."),
+    "types": Field(
+        "mapping",
+        "Column -> type, where the rows do not determine it: `text boolean smallint bigint double numeric "
+        "decimal(p, s) date time timestamp timestamptz interval uuid json bytes`, and arrays such as `bigint[]`.",
+    ),
     "chunk": Field("any", "`{size, path}`, as beside `source`.", members=CHUNK),
 }
 _QUERY = {

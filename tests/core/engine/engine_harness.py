@@ -164,11 +164,13 @@ class Harness:
 
     # ── the shell ───────────────────────────────────────────────────────────────────────
 
-    def send(self, *commands: Command, at: float | None = None) -> Decision:
+    def send(self, *commands: Command, at: float | None = None, conflict: str | None = None) -> Decision:
         """Advance with these commands, answer the data requests, append, perform the effects."""
         self.at = at if at is not None else self.at + 1.0
         with watched(self) if self.watch else contextlib.nullcontext():
-            decision = advance(self.state, commands, at=self.at, nondeterminism=FixedNondeterminism())
+            decision = advance(
+                self.state, commands, at=self.at, nondeterminism=FixedNondeterminism(), conflict=conflict
+            )
             while decision.requests:
                 decision = decision.resume({request.key: self._answer(request) for request in decision.requests})
         first = len(self.log) + 1
@@ -238,14 +240,20 @@ class Harness:
 
     # ── the worker ──────────────────────────────────────────────────────────────────────
 
-    def start(self, payload: dict[str, Any] | None = None, **request: Any) -> Harness:
-        """Start the execution."""
-        self.send(StartExecution(ExecutionRequested("digest", self.playbook.path, payload=payload or {}, **request)))
+    def start(
+        self, payload: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None, **request: Any
+    ) -> Harness:
+        """Start the execution; the stored `state` has these values, each with version `v1`."""
+        requested = ExecutionRequested("digest", self.playbook.path, payload=payload or {}, **request)
+        stored = state or {}
+        self.send(StartExecution(requested, state=stored, state_versions=dict.fromkeys(stored, "v1")))
         return self
 
-    def run(self, payload: dict[str, Any] | None = None, **request: Any) -> Harness:
+    def run(
+        self, payload: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None, **request: Any
+    ) -> Harness:
         """Start the execution and complete all runs."""
-        self.start(payload, **request)
+        self.start(payload, state=state, **request)
         return self.work()
 
     def work(self) -> Harness:

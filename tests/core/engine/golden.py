@@ -24,7 +24,7 @@ from noetl.core.model.playbook import Playbook
 LOGS = Path(__file__).parent / "logs"
 MODULES = (
     "steps", "admission", "loops", "leases", "control", "synthesis", "views", "waits", "reruns", "compensation",
-    "arc_keys", "custom_events",
+    "arc_keys", "custom_events", "state",
 )  # fmt: skip
 RANDOM_EXECUTIONS = 60
 
@@ -71,6 +71,11 @@ def summary_of(state: State) -> dict[str, Any]:
             "children": {child.key: [child.run_id, child.child] for child in state.children.values()},
             "due": state.due,
         }
+        | (
+            {"versions": state.versions, "uncommitted": list(state.uncommitted)}
+            if state.versions or state.uncommitted
+            else {}
+        )
         | (
             {"waits": {wait.key: [wait.run_id, wait.at, wait.due] for wait in state.waits.values()}}
             if state.waits

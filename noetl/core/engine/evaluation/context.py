@@ -54,6 +54,7 @@ class EvaluationContext(Struct, eq=False, gc=False):
     nondeterminism: NondeterminismSource | None
     answers: dict[str, Any]
     capacity: Capacity | None = None  # free capacity of the limited keys; None: no limit applies
+    conflict: str | None = None  # why the stored `state` cannot be changed: a commit of it was refused
     meter: Meter = msgspec.field(default_factory=Meter)  # what the templates of the current command may cost
 
     def evaluate(self, compiled: Compiled, names: Mapping[str, Any], path: str) -> Any:

@@ -16,6 +16,7 @@ from noetl.core.model.compensation import CompletedRun
 from noetl.core.model.events import Event, LoopDone, StepDone, StepFailed, WorkflowStarted, instant
 from noetl.core.model.ids import IterationPath, event_id
 from noetl.core.model.outcome import Outcome
+from noetl.core.model.playbook import ctx_part, state_part
 from noetl.core.model.position import Item
 from noetl.core.templates.status_helpers import STATUS_FUNCTIONS, status_functions
 from noetl.core.templates.views import Missing, OutputView, ResultView, View, with_stored
@@ -78,7 +79,7 @@ class ServerNames(Mapping[str, Any]):
             value = values[name] = create(self)
             return value
         if name == "ctx":
-            return self.ctx
+            return ctx_part(self.ctx) if self.state.playbook.uses_state else self.ctx
         if name == "steps":
             return StepsView(self.state, self.env, self.own)
         read = _SHARED.get(name)
@@ -93,6 +94,8 @@ class ServerNames(Mapping[str, Any]):
             return self.ctx[name]
         if name in state.workload:
             return state.workload[name]
+        if name == "state":
+            return state_part(self.ctx)
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
@@ -110,9 +113,10 @@ class ServerNames(Mapping[str, Any]):
 
     def _layers(self) -> tuple[Mapping[str, Any], ...]:
         state = self.state
-        return self._values, self._factories, {"ctx": None}, _SHARED, state.net.steps, self.ctx, state.workload
+        return self._values, self._factories, _SCOPES, _SHARED, state.net.steps, self.ctx, state.workload
 
 
+_SCOPES = {"ctx": None, "state": None}
 Factories = Mapping[str, Callable[[ServerNames], Any]]
 
 

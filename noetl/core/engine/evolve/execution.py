@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from noetl.core.engine.evolve.steps import add_token, boundary_event, record_of, remove_step_run
 from noetl.core.engine.evolve.table import applies
 from noetl.core.engine.state import Ending, State
@@ -16,12 +19,14 @@ from noetl.core.model.events import (
     ExecutionResumed,
     PlaybookProcessed,
     RequestEvaluated,
+    StateCommitted,
     TaskProgress,
     WorkflowFinished,
     WorkflowStarted,
     WorkflowSynthesized,
 )
 from noetl.core.model.outcome import ErrorInfo
+from noetl.core.model.playbook import STATE_KEY
 
 MAX_KEYS = 1_000  # idempotency keys that are remembered
 
@@ -35,6 +40,9 @@ def _requested(state: State, event: ExecutionRequested, at: float) -> None:
 @applies(RequestEvaluated)
 def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
     state.workload = event.workload
+    if event.state or event.state_versions:
+        state.ctx = {STATE_KEY + key: value for key, value in event.state.items()}
+        state.versions = dict(event.state_versions)
     if event.error is not None:
         state.ending = Ending("failed", event.error)
         return
@@ -43,7 +51,8 @@ def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
         return
     rerun = state.request.rerun if state.request else None
     if rerun is not None:
-        state.ctx = rerun.ctx
+        state.ctx = {**state.ctx, **rerun.ctx}
+        _note_state_writes(state, rerun.ctx)
         for name, outcome in rerun.results.items():
             record = record_of(state, name)
             record.outcome = outcome
@@ -122,6 +131,20 @@ def _cancelled(state: State, event: ExecutionCancelled, at: float) -> None:
 @applies(CtxPatched)
 def _patched(state: State, event: CtxPatched, at: float) -> None:
     state.ctx = {**state.ctx, **event.patch}
+    _note_state_writes(state, event.patch)
+
+
+def _note_state_writes(state: State, patch: Mapping[str, Any]) -> None:
+    if state.playbook.uses_state:
+        for key in patch:
+            if key.startswith(STATE_KEY):
+                state.uncommitted[key.removeprefix(STATE_KEY)] = None
+
+
+@applies(StateCommitted)
+def _committed(state: State, event: StateCommitted, at: float) -> None:
+    state.versions = {**state.versions, **dict.fromkeys(event.values, event.version)}
+    state.uncommitted = {}
 
 
 @applies(WorkflowSynthesized)

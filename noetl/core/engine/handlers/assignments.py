@@ -17,6 +17,7 @@ from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import ServerNames
 from noetl.core.model.merge import add_write, deep_merge, put_path
 from noetl.core.model.outcome import ErrorInfo
+from noetl.core.model.playbook import target_name
 from noetl.core.model.reference import is_stored
 from noetl.core.templates.reference_rules import broken_rule
 from noetl.core.templates.views import StoredView
@@ -49,7 +50,7 @@ def evaluate_sets(
         except Failure as failure:
             if unset is None:
                 raise
-            unset[f"ctx.{'.'.join(target)}"] = failure.error
+            unset[target_name(".".join(target))] = failure.error
             continue
         names.ctx = put_path(names.ctx, target, value)
         add_write(writes, target, value)
@@ -67,7 +68,7 @@ def evaluate_set(env: EvaluationContext, assignment: CompiledAssignment, names: 
         if size > MAX_CTX_VALUE:
             raise env.fail(
                 "limit",
-                f"the value of ctx.{'.'.join(assignment.target)} has {size:,} bytes, the limit is "
+                f"the value of {target_name('.'.join(assignment.target))} has {size:,} bytes, the limit is "
                 f"{MAX_CTX_VALUE:,}; assign a large payload by reference (`..._ref: {{{{ output.ref }}}}`)",
                 path,
             )

@@ -11,9 +11,18 @@ from msgspec import to_builtins
 
 from noetl.core.engine.evaluation.context import EvaluationContext
 from noetl.core.engine.handlers.compensation import counts_of, start_next
+from noetl.core.engine.handlers.state_commit import commit
 from noetl.core.engine.state import Ending, State
 from noetl.core.model.compensation import CompensationCounts
-from noetl.core.model.events import Event, FinalStatus, PlaybookProcessed, StepFailed, StepSkipped, WorkflowFinished
+from noetl.core.model.events import (
+    Event,
+    FinalStatus,
+    PlaybookProcessed,
+    StateCommitted,
+    StepFailed,
+    StepSkipped,
+    WorkflowFinished,
+)
 from noetl.core.model.outcome import Outcome, error_info, ok
 
 
@@ -26,7 +35,11 @@ def conclude(state: State, env: EvaluationContext) -> list[Event]:
     if not state.started or state.paused or state.runs or state.children or state.unexamined:
         return []
     step, output = _output(state)
-    return [*_skip_waiting(state), *_finish("success", WorkflowFinished("success", output, None, step))]
+    ended = [*_skip_waiting(state), *_finish("success", WorkflowFinished("success", output, None, step))]
+    if not state.uncommitted:
+        return ended
+    committed = commit(state, env)
+    return [committed, *ended] if type(committed) is StateCommitted else [committed]
 
 
 def _shut_down(state: State, env: EvaluationContext, ending: Ending) -> list[Event]:

@@ -49,7 +49,7 @@ from noetl.core.model.outcome import (
     listed_failure,
     with_secondary,
 )
-from noetl.core.model.playbook import STEP_KEY, most_failures
+from noetl.core.model.playbook import STEP_KEY, most_failures, target_name
 from noetl.core.model.reference import stored_marker
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
 from noetl.core.templates.views import extract
@@ -341,7 +341,7 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
             if why:
                 raise env.fail(
                     "schema",
-                    f"ctx.{dotted} cannot be the initial value of `{reducer}`: {why}",
+                    f"{target_name(dotted)} cannot be the initial value of `{reducer}`: {why}",
                     loop.step_run.step.path,
                 )
             value = reduce.join(reducer, first, value)
@@ -351,8 +351,8 @@ def _reduced(state: State, env: EvaluationContext, loop: Loop) -> dict[str, Any]
         if size > MAX_CTX_VALUE:
             raise env.fail(
                 "limit",
-                f"the reduced value of ctx.{dotted} has {size:,} bytes, the limit is {MAX_CTX_VALUE:,}; read the "
-                "output of the loop instead",
+                f"the reduced value of {target_name(dotted)} has {size:,} bytes, the limit is {MAX_CTX_VALUE:,}; "
+                "read the output of the loop instead",
                 loop.step_run.step.path,
             )
         patch[target[0]] = put_path(ctx, target, value)[target[0]]
@@ -407,7 +407,7 @@ def fail_step(state: State, env: EvaluationContext, step_run: StepRun, outcome: 
         try:
             writes = ctx_patch(env, state.ctx, writes)
         except Failure as failure:
-            unset.update({f"ctx.{target}": failure.error for target in writes})
+            unset.update({target_name(target): failure.error for target in writes})
             writes = {}
         if unset and outcome.error is not None:
             # The original error is reported; targets that `set` could not evaluate are a detail of it.

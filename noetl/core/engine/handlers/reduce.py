@@ -29,11 +29,6 @@ def shared_writes(event: TaskDone) -> dict[str, Any]:
     return {**writes, **{f"{STEP_KEY}{path}": value for path, value in own.items()}}
 
 
-def target_of(key: str) -> str:
-    """A key of `shared_writes` as the author writes it."""
-    return f"step.{key.removeprefix(STEP_KEY)}" if key.startswith(STEP_KEY) else f"ctx.{key}"
-
-
 def mismatch(reducer: Reducer, value: Any) -> str | None:
     """Why a reducer does not accept this value; None if it does."""
     if reducer == "sum" and (isinstance(value, bool) or not isinstance(value, int | float)):

@@ -24,6 +24,7 @@ from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_set, eval
 from noetl.core.engine.state import State, StepRun
 from noetl.core.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
 from noetl.core.model.merge import put_path
+from noetl.core.model.playbook import target_name
 from noetl.core.templates.views import plain, with_stored
 
 MAX_PRIORITY = 1_000_000.0
@@ -131,7 +132,7 @@ def _sets(
                     raise env.fail(
                         "ctx.conflict",
                         f'the arcs to "{writers[written].target}" and "{arc.target}" are both taken and set '
-                        f"ctx.{dotted} to different values",
+                        f"{target_name(dotted)} to different values",
                         arc.path,
                     )
             writes[dotted] = value

@@ -12,6 +12,7 @@ from typing import Any
 
 from noetl.core.engine.commands import StartExecution
 from noetl.core.engine.evaluation.context import EvaluationContext, Failure
+from noetl.core.engine.handlers.state_commit import changed_since
 from noetl.core.engine.state import State
 from noetl.core.model.events import Event, RequestEvaluated, WorkflowStarted
 from noetl.core.model.outcome import ErrorInfo, error_info
@@ -20,9 +21,11 @@ from noetl.core.templates.template import Compiled, compile_value
 Path = tuple[str, ...]
 
 
-def evaluate_request(state: State, command: StartExecution, env: EvaluationContext) -> RequestEvaluated:
-    """Evaluate the request: the workload of the execution, or why it cannot run."""
-    error = command.error or _refusal(state)
+def evaluate_request(
+    state: State, command: StartExecution, env: EvaluationContext, values: dict[str, Any]
+) -> RequestEvaluated:
+    """Evaluate the request: the workload of the execution, or why it cannot run; `values` of `state` as logged."""
+    error = command.error or _refusal(state) or changed_since(command)
     source = command.request.compensates
     if source is not None:
         return RequestEvaluated(workload=source.workload, keychain=command.keychain, error=error)
@@ -30,10 +33,10 @@ def evaluate_request(state: State, command: StartExecution, env: EvaluationConte
     if error is None:
         try:
             payload = state.request.payload if state.request else {}
-            workload = merged_workload(env, payload, state.execution_id)
+            workload = merged_workload(env, payload, state.execution_id, command.state)
         except Failure as failure:
             error = failure.error
-    return RequestEvaluated(workload=workload, keychain=command.keychain, error=error)
+    return RequestEvaluated(workload, command.keychain, error, values, command.state_versions)
 
 
 def start_workflow(state: State, event: RequestEvaluated, env: EvaluationContext) -> list[Event]:
@@ -72,13 +75,16 @@ def _refusal(state: State) -> ErrorInfo | None:
 # ── the workload ────────────────────────────────────────────────────────────────────────
 
 
-def merged_workload(env: EvaluationContext, payload: Mapping[str, Any], execution_id: str) -> dict[str, Any]:
+def merged_workload(
+    env: EvaluationContext, payload: Mapping[str, Any], execution_id: str, state: Mapping[str, Any]
+) -> dict[str, Any]:
     """The defaults with the payload merged over them, and the templates among the defaults evaluated."""
     templates: dict[Path, Compiled] = {}
     tree = _overlay(env.playbook.workload, payload, (), templates)
     if templates:
         identity = {"uuid": execution_id, "execution_id": execution_id}
-        request = {"input": payload, "payload": payload}  # a workload key of that name takes precedence
+        # A workload key of that name takes precedence.
+        request = {"input": payload, "payload": payload, "state": state}
         names = {**request, **tree, "workload": tree, "job": identity, "execution_id": execution_id}
         _Resolution(env, tree, templates, names).run()
     return tree

@@ -43,6 +43,8 @@ class AnalysisContext:
         self._sets = {id(body): _all_sets(body) for body in document.bodies()}
         sets = [assigned for found in self._sets.values() for assigned in found]
         self.ctx_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "ctx")
+        # A task that remembers something between executions (`incremental`) writes `state.<step>`.
+        self.state_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "state") | {*self.steps}
         self.args_keys = frozenset(assigned.keys[0] for assigned in sets if assigned.scope == "args")
         self.workload_keys = frozenset(document.workload.entries) if document.workload else frozenset()
         self.keychain = frozenset(entry.name for entry in document.keychain)

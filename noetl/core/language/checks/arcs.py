@@ -21,7 +21,7 @@ def _check_conflicts(context: AnalysisContext, router: RouterSyntax) -> None:
         if arc.when is not None:
             continue
         for assigned in arc.sets:
-            if assigned.scope != "ctx":
+            if assigned.scope not in ("ctx", "state"):
                 continue
             first = seen.setdefault((assigned.scope, assigned.keys), assigned)
             values = (data_of(first.value), data_of(assigned.value))

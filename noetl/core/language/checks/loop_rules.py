@@ -30,9 +30,12 @@ def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
         context.reader.add("unused-field", loop.max_in_flight, message, "write `mode: parallel`, or remove it")
     for text, (key, value) in loop.reduce.entries.items() if loop.reduce else ():
         scope, _, rest = text.partition(".")
-        if scope not in ("ctx", "step") or not rest:
-            hint = f"write `ctx.{text}`" if scope != "iter" else "only `ctx` and `step` are shared by iterations"
-            context.reader.add("reduce-target", key, f"a reducer applies to `ctx.*` or `step.*`, not to `{text}`", hint)
+        if scope not in ("ctx", "step", "state") or not rest:
+            hint = (
+                f"write `ctx.{text}`" if scope != "iter" else "only `ctx`, `step` and `state` are shared by iterations"
+            )
+            message = f"a reducer applies to `ctx.*`, `step.*` or `state.*`, not to `{text}`"
+            context.reader.add("reduce-target", key, message, hint)
         if not isinstance(value, Scalar) or value.text not in REDUCERS:
             word = value.text if isinstance(value, Scalar) else ""
             hint = did_you_mean(word, REDUCERS, "reducers: " + ", ".join(REDUCERS))
@@ -44,7 +47,7 @@ def _check_parallel(context: AnalysisContext, body: BodySyntax, loop: LoopSyntax
     reduced = {
         tuple(key.split(".")) for level in loop.levels() if level.reduce is not None for key in level.reduce.entries
     }
-    shared = ("ctx", "step") if isinstance(body, StepSyntax) else ("ctx",)
+    shared = ("ctx", "step", "state") if isinstance(body, StepSyntax) else ("ctx", "state")
     for assigned in (assigned for task in body.tasks() for assigned in task.all_sets()):
         if assigned.scope not in shared or _is_reduced(assigned, reduced):
             continue
@@ -61,7 +64,7 @@ def _check_called(context: AnalysisContext, task: TaskSyntax, reduced: set[tuple
     """Report writes of a block that parallel iterations call."""
     for block in context.blocks_called_by(task):
         for assigned in context.sets_of(block):
-            if assigned.scope != "ctx" or _is_reduced(assigned, reduced):
+            if assigned.scope not in ("ctx", "state") or _is_reduced(assigned, reduced):
                 continue
             if _may_differ(assigned.value):
                 message = f'parallel iterations call "{block.name}", which writes `{assigned.target}`'

@@ -37,6 +37,8 @@ def _check_read(context: AnalysisContext, site: TemplateSite, read: Read, bare: 
     name = read.path[0]
     if name == "keychain":
         _check_keychain(context, site, read)
+    elif name == "state" and (_names_result(context, site, name) or qualified_name(context, site, name)):
+        _check_bare(context, site, read, bare)  # the playbook has given this name to something else
     elif name in site.visibility.scopes or (name in LOCALS and site.visibility.locals):
         if name in _FIELDS:  # the fields of other scopes are known only at run time
             _FIELDS[name](context, site, read)
@@ -94,6 +96,11 @@ def _check_workload(context: AnalysisContext, site: TemplateSite, read: Read) ->
 def _check_ctx(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
     if len(read.path) > 1 and not context.has_dynamic_steps:
         _check_key(context, site, read, read.path[1], context.ctx_keys, "ctx")
+
+
+def _check_state(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
+    if len(read.path) > 1 and not context.has_dynamic_steps:
+        _check_key(context, site, read, read.path[1], context.state_keys, "state")
 
 
 def _check_step(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
@@ -179,6 +186,7 @@ def _check_output(context: AnalysisContext, site: TemplateSite, read: Read) -> N
 _FIELDS = {
     "workload": _check_workload,
     "ctx": _check_ctx,
+    "state": _check_state,
     "step": _check_step,
     "input": _check_input,
     "args": _check_input,
@@ -228,7 +236,7 @@ def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read, bare: 
 def qualified_name(context: AnalysisContext, site: TemplateSite, name: str) -> str | None:
     """What a name without a scope means here, with its scope; None for a result by name and for unknown names."""
     visibility = site.visibility
-    if name in visibility.scopes or name in SCOPE_NAMES:
+    if (name in visibility.scopes and name != "state") or name in SCOPE_NAMES:
         return None
     known = context.body(site.body) if site.body is not None else None
     if known is not None and site.depth and name in known.iterators[: site.depth]:

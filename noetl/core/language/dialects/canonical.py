@@ -136,6 +136,9 @@ def _read_executor(reader: Reader, node: Node) -> ExecutorSyntax:
     if "extensions" in spec:
         texts = reader.texts(spec["extensions"][1], "`extensions`")
         executor.extensions = tuple(text.text for text in texts if reader.check_choice(text, "extensions", EXTENSIONS))
+    if "state" in spec:
+        state = reader.shape(spec["state"][1], "executor.state")
+        executor.state_commit = (text_of(state["commit"][1]) if "commit" in state else None) or "execution"
     if "policy" in spec:
         policy = reader.shape(spec["policy"][1], "executor.policy")
         if "limits" in policy:
@@ -537,7 +540,7 @@ def _read_arc(reader: Reader, node: Node, path: str, defaults: Fields) -> ArcSyn
     if "args" in fields:
         arc.sets += read_scoped(reader, fields["args"][1], "args", path, "args")
     if "set" in fields:
-        arc.sets += read_set(reader, fields["set"][1], f"{path}/set", scopes=("ctx",))
+        arc.sets += read_set(reader, fields["set"][1], f"{path}/set", scopes=("ctx", "state"))
     return arc
 
 

@@ -12,18 +12,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 EVERYWHERE = frozenset({"workload", "execution_id", "job"})
-STATE = frozenset({"ctx", "args", "input", "steps"})
+STATE = frozenset({"ctx", "args", "input", "steps", "state"})
 LOCALS = frozenset({"_prev", "_task", "_attempt", "_visit"})
 STATUS_HELPERS = frozenset({"done", "ok", "fail", "running", "loop_done", "all_done", "any_done"})
 
-# Names of scopes; steps, tasks and iterators cannot have them.
-SCOPE_NAMES = EVERYWHERE | STATE | LOCALS | {"keychain", "iter", "step", "output", "outcome", "event", "loop_index"}
+# Names of scopes; steps, tasks and iterators cannot have them. `state` is not one of them: playbooks that have used it
+# as the name of a step, an iterator or a value keep their meaning.
+SCOPE_NAMES = (
+    EVERYWHERE | STATE | LOCALS | {"keychain", "iter", "step", "output", "outcome", "event", "loop_index"}
+) - {"state"}
 
 
 # One-line descriptions of scopes, for editors.
 SCOPES = {
     "workload": "The playbook's input: its defaults with the request's payload merged over them.",
     "ctx": "Values of this execution; written by `set: {ctx.name: ...}`, read by every later step.",
+    "state": "Values that executions of this playbook share; `set: {state.name: ...}` is committed when one succeeds.",
     "step": "Values of one step run; written by `set: {step.name: ...}` inside it.",
     "iter": "The loop's current item (`iter.<iterator>`), `index`, `count`, `first`, `last`, `parent`.",
     "input": "The input of the step or task.",
@@ -81,7 +85,7 @@ BLOCK_INPUT = _visibility("a block's `input`", "iter", "loop_index")
 BLOCK_LOOP_IN = _visibility("a block's loop", "iter", "loop_index")
 BLOCK_SET = _visibility("a block's `set`", "iter", "loop_index", "step", "output", "outcome", "result", tasks=True)
 # `input` and `payload` are the payload of the request.
-WORKLOAD = Visibility("a workload default", EVERYWHERE | {"input", "payload"}, server=True, results=False)
+WORKLOAD = Visibility("a workload default", EVERYWHERE | {"input", "payload", "state"}, server=True, results=False)
 KEYCHAIN = Visibility("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
 
 VISIBILITIES = (

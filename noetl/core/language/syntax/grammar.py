@@ -85,7 +85,8 @@ class Shape(Struct, frozen=True):
     lenient: bool = False
 
 
-SCOPES = ("ctx", "step", "iter")
+SCOPES = ("ctx", "step", "iter", "state")
+STATE_COMMITS = ("execution", "step")
 READ_ONLY_SCOPES = ("workload", "input", "output", "keychain", "event", "args", "steps", "execution_id")
 DIRECTIVES = ("continue", "skip", "retry", "jump", "break", "fail")
 BACKOFFS = ("none", "linear", "exponential")
@@ -170,8 +171,22 @@ _shape(
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
         "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
         "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
+        "state": Key("shape", "The state that executions of this playbook share.", shape="executor.state"),
     },
     open=True,
+)
+_shape(
+    "executor.state",
+    "State",
+    "How writes to `state.*` are committed.",
+    {
+        "commit": Key(
+            "text",
+            "With the execution, if it succeeds (the default), or with every step that succeeds.",
+            choices=STATE_COMMITS,
+        ),
+    },
+    noun="state block",
 )
 _shape(
     "executor.policy",
@@ -203,6 +218,7 @@ _shape(
             templated=False,
         ),
         "max_call_depth": Key("count", "Deepest nesting of playbook and workbook calls.", least=1, templated=False),
+        "max_state_bytes": Key("count", "Most bytes of `state`, as JSON. Default: 262144.", least=1, templated=False),
     },
     noun="limits block",
 )

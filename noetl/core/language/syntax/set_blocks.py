@@ -7,6 +7,7 @@ from noetl.core.language.source.node_reader import Reader, describe_node
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
 from noetl.core.language.syntax.grammar import READ_ONLY_SCOPES, SCOPES
 from noetl.core.language.syntax.tree import SetSyntax
+from noetl.core.model.playbook import STATE_KEY, STEP_KEY
 
 _CONTEXTS = frozenset({"context", "vars", "variables", "global", "globals", "workflow"})
 
@@ -64,7 +65,7 @@ def _assign(
     scopes: tuple[str, ...],
 ) -> None:
     keys = tuple(rest.split("."))
-    if not all(keys):
+    if not all(keys) or keys[0].startswith((STATE_KEY, STEP_KEY)):
         reader.add("set-target", key, f'"{key.text}" is not a valid target of `set`', f"write `{scope}.<name>`")
         return
     if scope not in scopes:

@@ -20,7 +20,7 @@ from noetl.core.model.tool import ToolSpec
 class SetSyntax(Struct, eq=False):
     """One assignment: `ctx.page: ...`, or v10's `set_ctx: {page: ...}`."""
 
-    scope: str  # ctx, step, iter or args
+    scope: str  # ctx, step, iter, state or args
     keys: tuple[str, ...]
     key: Scalar
     value: Node
@@ -331,6 +331,7 @@ class ExecutorSyntax(Struct, eq=False):
     return_step: Scalar | None = None
     extensions: tuple[str, ...] = ()
     limits: dict[str, int] = field(default_factory=dict)
+    state_commit: str = "execution"
     defaults: Mapping | None = None
 
 

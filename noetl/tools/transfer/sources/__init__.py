@@ -11,14 +11,15 @@ from noetl.connections import duckdb, postgres, sqlite
 from noetl.connections.auth import fields_of
 from noetl.connections.duckdb_gate import check_statements, settings
 from noetl.core.model.tool import ToolCall
+from noetl.data.column_types import DeclaredType
 from noetl.data.content import reference_in
 from noetl.data.sql import bind, quote_name, split
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.sources import postgres_source as pg_source
-from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, find_values
-from noetl.tools.transfer.sources.file_source import ObjectSource, ReferenceSource, normalize_batch
+from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, declared_types, find_values
+from noetl.tools.transfer.sources.file_source import ObjectSource, ReferenceSource, normalize_batch, with_types
 from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
 
 BATCH_ROWS = 10_000
@@ -62,9 +63,10 @@ async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
 class PostgresSource:
     """A query or table of PostgreSQL."""
 
-    def __init__(self, info: str, connection: Any, query: pg_source.Query) -> None:
+    def __init__(self, info: str, connection: Any, query: pg_source.Query, types: dict[str, DeclaredType]) -> None:
         self.info = info
         self.query = query
+        self.types = types
         self._connection = connection
 
     @classmethod
@@ -73,14 +75,18 @@ class PostgresSource:
         info = await postgres_conninfo(call.host, fields)
         connection = await postgres.open_connection(info, timeout=call.timeout.connect)
         try:
-            return cls(info, connection, await pg_source.read_query(connection, fields))
+            types = declared_types(fields.get("types"))
+            return cls(info, connection, await pg_source.read_query(connection, fields), types)
         except BaseException:
             await connection.close()
             raise
 
-    def batches(self) -> AsyncGenerator[Any, None]:
+    async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
-        return pg_source.batches(self.info, self.query)
+        stream = pg_source.batches(self.info, self.query)
+        async with aclosing(stream):
+            async for batch in stream:
+                yield with_types(batch, self.types)
 
     async def count(self) -> int | None:
         """The number of rows, from `SELECT count(*)`."""
@@ -125,6 +131,7 @@ class DuckdbSource:
         self._call = call
         self._fields = fields
         self._bound = _statement(fields, "duckdb")
+        self._types = declared_types(fields.get("types"))
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
@@ -146,7 +153,7 @@ class DuckdbSource:
             stream = duckdb.batches(cursor, parts)
             async with aclosing(stream):
                 async for batch in stream:
-                    yield normalize_batch(batch)
+                    yield with_types(normalize_batch(batch), self._types)
 
     async def count(self) -> int | None:
         """Not known in advance."""
@@ -174,7 +181,7 @@ class SqliteSource:
                 lambda: connection.execute(self._bound.text, values), interrupt=connection.interrupt
             )
             names = sqlite.columns_of(cursor)
-            builder = BatchBuilder(self._fields.get("types"), "the source", names)
+            builder = BatchBuilder(self._fields.get("types"), "the source", names, json_text=True)
             while rows := await in_thread(lambda: cursor.fetchmany(BATCH_ROWS), interrupt=connection.interrupt):
                 yield builder.batch([dict(zip(names, row, strict=True)) for row in rows])
             if builder.schema is None:

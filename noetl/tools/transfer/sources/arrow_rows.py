@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from noetl.core.model.excerpt import excerpt
 from noetl.core.model.outcome import elements_of
 from noetl.data import arrow_tables as tables
+from noetl.data.column_types import CHOICES, DeclaredType, WrongValue, declared_type
 from noetl.data.duckdb_files import ROWS_KEYS
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.mapping import conform_rows
@@ -68,6 +72,21 @@ def find_values(data: Any, path: str | None, what: str) -> list[Any]:
     return value
 
 
+def declared_types(types: Any) -> dict[str, DeclaredType]:
+    """The types in `types` of a source; BadInput if one does not exist."""
+    if types is None:
+        return {}
+    if not isinstance(types, Mapping):
+        raise BadInput("`types` of the source must be a mapping: column -> type")
+    declared = {}
+    for name, written in types.items():
+        found = declared_type(str(written))
+        if found is None:
+            raise BadInput(f"types.{name}: {written!r} is not one of {CHOICES}")
+        declared[str(name)] = found
+    return declared
+
+
 def _at_path(value: Any, path: str) -> tuple[Any, str]:
     """The value at a dotted path, or None and the part of the path that does not exist."""
     for step in path.split("."):
@@ -80,33 +99,20 @@ def _at_path(value: Any, path: str) -> tuple[Any, str]:
     return value, ""
 
 
-_TYPES = {
-    "text": "string", "string": "string", "varchar": "string", "integer": "int64", "int": "int64", "bigint": "int64",
-    "number": "float64", "double": "float64", "float": "float64", "real": "float64",
-    "boolean": "bool_", "bool": "bool_", "date": "date32",
-}  # fmt: skip
-
-
-JSON_TYPES, NUMERIC_TYPES = ("json", "jsonb"), ("numeric", "decimal")
-
-
-def arrow_type_name(column: str, type_name: str) -> str:
-    """The Arrow type of a name in `types`; a number of arbitrary precision is a string."""
-    if type_name in NUMERIC_TYPES:
-        return "string"
-    if type_name not in _TYPES:
-        choices = ", ".join(sorted({*_TYPES, "json", "numeric"}))
-        raise BadInput(f"types.{column}: {type_name!r} is not one of {choices}")
-    return _TYPES[type_name]
-
-
 class BatchBuilder:
     """Builds batches with one schema: inferred from the first rows, or declared with `types`."""
 
     def __init__(
-        self, types: Any, label: str, columns: Any = (), *, sample: list[dict[str, Any]] | None = None
+        self,
+        types: Any,
+        label: str,
+        columns: Any = (),
+        *,
+        sample: list[dict[str, Any]] | None = None,
+        json_text: bool = False,
     ) -> None:
-        self._types = dict(types) if isinstance(types, Mapping) else {}
+        self._types = declared_types(types)
+        self._json_text = json_text  # declared JSON is text, as in a database without that type
         self._label = label
         self._columns = list(columns)
         self._sample = sample
@@ -123,20 +129,50 @@ class BatchBuilder:
                 f"{self._label}: a row has the column {', '.join(sorted(map(str, extra)))}, which is not in the first "
                 "rows; declare all columns with `types` in the source ({column: type})"
             )
-        return conform_rows(rows, self.schema, self._label)
+        if not self._types:
+            return conform_rows(rows, self.schema, self._label)
+        return self._declared_batch(rows)
+
+    def _declared_batch(self, rows: list[dict[str, Any]]) -> Any:
+        import pyarrow as pa
+
+        others = pa.schema([field for field in self.schema if field.name not in self._types])
+        inferred = conform_rows(rows, others, self._label)
+        arrays = [
+            self._declared_column(rows, name) if name in self._types else inferred.column(name)
+            for name in self.schema.names
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _declared_column(self, rows: list[dict[str, Any]], name: str) -> Any:
+        values, declared = [row.get(name) for row in rows], self._types[name]
+        if self._json_text and declared.name == "json":
+            values = [json_value(value, name, self._label) for value in values]
+        return declared_column(values, declared, name, self._label)
 
     def _infer_schema(self, rows: list[dict[str, Any]]) -> Any:
         import pyarrow as pa
 
-        schema = tables.inferred_schema(rows, [*self._columns, *self._types])
-        fields = []
-        for field in schema:
-            declared = str(self._types.get(field.name, "")).lower()
-            if declared in JSON_TYPES:
-                field = pa.field(field.name, pa.string(), metadata={"noetl": "json"})
-            elif declared in NUMERIC_TYPES:
-                field = pa.field(field.name, pa.string(), metadata={"noetl": "number"})
-            elif declared:
-                field = pa.field(field.name, getattr(pa, arrow_type_name(field.name, declared))())
-            fields.append(field)
-        return pa.schema(fields)
+        names = dict.fromkeys([*self._columns, *(name for row in rows for name in row), *self._types])
+        schema = tables.inferred_schema(rows, list(names))
+        return pa.schema(
+            [self._types[field.name].field(field.name) if field.name in self._types else field for field in schema]
+        )
+
+
+def declared_column(values: Sequence[Any], declared: DeclaredType, name: str, label: str) -> Any:
+    """Plain values of a column as its declared type."""
+    try:
+        return declared.column(values)
+    except WrongValue as wrong:
+        raise BadInput(f"{label}: the column {name!r}: {wrong} (declared in `types`)") from None
+
+
+def json_value(value: Any, name: str, label: str) -> Any:
+    """The value of JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        raise BadInput(f"{label}: the column {name!r}: {excerpt(value)} is not JSON (declared in `types`)") from None

@@ -7,6 +7,7 @@ from a local copy if they are remote: memory use does not depend on their size.
 from __future__ import annotations
 
 import asyncio
+import glob
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -22,11 +23,14 @@ from noetl.data import arrow_tables as tables
 from noetl.data import duckdb_files as duck_files
 from noetl.data import formats, table_files
 from noetl.data import payload_reader as reading
+from noetl.data.column_types import DeclaredType
 from noetl.data.content import file_blocks, save
 from noetl.data.sql import bind
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, JSON_TYPES, NUMERIC_TYPES, arrow_type_name
+from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
+
+INTERVAL = DeclaredType("interval")
 
 
 class ObjectSource:
@@ -54,10 +58,11 @@ class ObjectSource:
         payload = await objects.payload_of(store, place.key)
         format = formats.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
         if format in ("parquet", "arrow"):
+            types = declared_types(self._fields.get("types"))
             ranged = ranged_batches(payload, format)
             async with aclosing(ranged):
                 async for batch in ranged:
-                    yield batch
+                    yield with_types(batch, types)
             return
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, f"object.{format}"))
@@ -95,11 +100,12 @@ def resolve_address(
 
 
 async def file_batches(path: str, format: str, rows_path: str | None, types: Any = None) -> AsyncGenerator[Any, None]:
-    """The rows of local files; DuckDB reads them and infers their types."""
-    if format == "arrow":
-        stream = ranged_batches(LocalPayload(path), "arrow")
-    elif format in ("parquet", "csv", "json", "jsonl"):
-        stream = _duckdb_batches(path, format, rows_path, types)
+    """The rows of local files, in the order of their names."""
+    declared = declared_types(types)
+    if format in ("parquet", "arrow"):
+        stream = _table_batches(path, format, declared)
+    elif format in ("csv", "json", "jsonl"):
+        stream = _duckdb_batches(path, format, rows_path, declared)
     else:
         raise BadInput(f"{path} has the format {format}: use Parquet, Arrow, CSV, JSON or JSON lines, or set `format`")
     async with aclosing(stream):
@@ -107,43 +113,50 @@ async def file_batches(path: str, format: str, rows_path: str | None, types: Any
             yield batch
 
 
-_TYPES = {
-    "string": "VARCHAR", "int64": "BIGINT", "float64": "DOUBLE", "bool_": "BOOLEAN", "date32": "DATE",
-}  # fmt: skip
+async def _table_batches(path: str, format: str, types: dict[str, DeclaredType]) -> AsyncGenerator[Any, None]:
+    """The rows of Parquet or Arrow files; the first one has the columns of all."""
+    paths = sorted(glob.glob(path, recursive=True)) if any(mark in path for mark in "*?[") else [path]
+    if not paths:
+        raise FileNotFoundError(2, "file not found", path)
+    schema: Any = None
+    for each in paths:
+        stream = ranged_batches(LocalPayload(each), format)
+        async with aclosing(stream):
+            async for batch in stream:
+                batch = with_types(batch, types)
+                schema = batch.schema if schema is None else schema
+                if batch.schema.names != schema.names:
+                    raise BadInput(
+                        f"{each} has the columns {', '.join(batch.schema.names)}, {paths[0]} has "
+                        f"{', '.join(schema.names)}; read them with a duckdb source: "
+                        "SELECT * FROM read_parquet('...', union_by_name = true)"
+                    )
+                yield batch
 
 
-def _duckdb_types(types: Any) -> dict[str, str]:
-    """The declared `types` as DuckDB types; a number of arbitrary precision is VARCHAR."""
-    if types is not None and not isinstance(types, Mapping):
-        raise BadInput("`types` of the source must be a mapping: column -> type")
-    return {
-        str(name): "JSON" if type_name in JSON_TYPES else _TYPES.get(arrow_type_name(str(name), type_name), "VARCHAR")
-        for name, type_name in ((name, str(kind).lower()) for name, kind in (types or {}).items())
-    }
-
-
-async def _duckdb_batches(path: str, format: str, rows_path: str | None, types: Any) -> AsyncGenerator[Any, None]:
-    declared = _duckdb_types(types)
-    numbers = {str(name) for name, kind in (types or {}).items() if str(kind).lower() in NUMERIC_TYPES}
+async def _duckdb_batches(
+    path: str, format: str, rows_path: str | None, types: dict[str, DeclaredType]
+) -> AsyncGenerator[Any, None]:
+    """The rows of CSV or JSON; DuckDB reads them and infers the types that are not declared."""
+    declared = {name: kind.duckdb for name, kind in types.items()}
     database = duckdb.database(duckdb.MEMORY)
     async with database.cursor(writes=False) as cursor:
 
         def run() -> Any:
-            if format == "parquet":
-                query = f"SELECT * FROM read_parquet({duck_files.literal(path)})"
-            elif format == "csv":
-                query = f"SELECT * FROM {duck_files.csv_call(path, declared)}"
+            if format == "csv":
+                query, numbers = duck_files.csv_query(cursor, path, declared)
             else:
                 steps = rows_path.split(".") if rows_path else []
-                query = duck_files.json_query(cursor, path, format, steps, declared)
-            return duckdb.run_statement(cursor, bind(query, None, "duckdb"))
+                query, numbers = duck_files.json_query(cursor, path, format, steps, declared)
+            return duckdb.run_statement(cursor, bind(query, None, "duckdb"))[1], numbers
 
         try:
-            _, parts, _ = await in_thread(run, interrupt=cursor.interrupt)
+            parts, numbers = await in_thread(run, interrupt=cursor.interrupt)
             stream = duckdb.batches(cursor, parts)
             async with aclosing(stream):
                 async for batch in stream:
-                    yield _annotate(normalize_batch(batch), numbers, mixed=format in ("json", "jsonl"))
+                    batch = _annotate(normalize_batch(batch), numbers, mixed=format in ("json", "jsonl"))
+                    yield with_types(batch, types)
         except BinderException as failure:
             if not rows_path:
                 raise
@@ -167,6 +180,31 @@ def _annotate(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
             field = field.with_metadata({"noetl": "json", "noetl_mixed": "true"})
         fields.append(field)
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+
+
+def with_types(batch: Any, types: dict[str, DeclaredType]) -> Any:
+    """The batch with its declared types."""
+    import pyarrow as pa
+
+    if not types:
+        return batch
+    arrays, fields = [], []
+    for array, field in zip(batch.columns, batch.schema, strict=True):
+        declared = types.get(field.name)
+        if declared is not None:
+            wanted = declared.field(field.name)
+            if array.type != wanted.type or tables.meaning_of(field) != tables.meaning_of(wanted):
+                # What was read as text, or as a JSON list, is not decoded twice.
+                values = array.to_pylist() if pa.types.is_string(array.type) else tables.plain_column(array, field)
+                is_json = declared.name == "json" and tables.meaning_of(field) != "json"
+                array = declared_column(values, declared, field.name, "the source") if not is_json else array
+            field = wanted
+        arrays.append(array)
+        fields.append(field)
+    missing = [name for name in types if name not in batch.schema.names]
+    if missing:
+        raise BadInput(f"types.{missing[0]}: the source has no such column; columns: {', '.join(batch.schema.names)}")
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 async def ranged_batches(payload: reading.Payload, format: str) -> AsyncGenerator[Any, None]:
@@ -244,20 +282,30 @@ class ReferenceSource:
 
 
 def normalize_batch(batch: Any) -> Any:
-    """The batch in types that every target supports: dictionaries decoded, intervals as text."""
+    """The batch in types that every target supports: dictionaries decoded, others as text with a meaning."""
     import pyarrow as pa
 
     schema = batch.schema
     arrays, fields = [], []
     changed = False
     for array, field in zip(batch.columns, schema, strict=True):
-        kind = field.type
+        kind, metadata = field.type, field.metadata
         if pa.types.is_dictionary(kind):
             array, changed = array.cast(kind.value_type), True
-        elif pa.types.is_interval(kind):
-            array, changed = pa.array(tables.plain_column(array, field), pa.string()), True
+        elif pa.types.is_decimal256(kind):
+            array, metadata, changed = array.cast(pa.string()), {"noetl": "number"}, True
+        elif tables.meaning_of(field) == "interval":  # text in Parquet, which has no type for it
+            array, changed = declared_column(array.to_pylist(), INTERVAL, field.name, "the source"), True
+            metadata = None
         elif isinstance(array, pa.ExtensionArray):
-            array, changed = array.storage, True
+            meaning, changed = tables.meaning_of(field), True
+            values = array.to_pylist() if meaning == "uuid" else ()
+            array = (
+                pa.array([value and str(value) for value in values], pa.string())
+                if meaning == "uuid"
+                else array.storage
+            )
+            metadata = {**(metadata or {}), b"noetl": meaning} if meaning else metadata
         arrays.append(array)
-        fields.append(pa.field(field.name, array.type, metadata=field.metadata))
+        fields.append(pa.field(field.name, array.type, metadata=metadata))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)) if changed else batch

@@ -1,7 +1,7 @@
 """Reads PostgreSQL rows as Arrow batches: with ADBC if it is installed and supports the query, otherwise with psycopg.
 
-Types that Arrow does not have are cast by the database: numeric with a precision to decimal, without one to double
-precision, JSON to text with metadata, all others to text.
+Types that Arrow does not have are cast by the database to text, with metadata that says what the text means: numeric
+without a precision is a number of any size, and the others keep the name of their type.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 
 BATCH_BYTES = 4 << 20
-# bool, bytea, int8, int2, int4, text, json, float4, float8, bpchar, varchar, date, time, timestamp(tz), jsonb,
-# and arrays of scalar types: the driver returns these without a cast.
-_NATIVE = frozenset({16, 17, 20, 21, 23, 25, 114, 700, 701, 1042, 1043, 1082, 1083, 1114, 1184, 3802})
+# bool, bytea, int8, int2, int4, text, json, float4, float8, bpchar, varchar, date, time, timestamp(tz), interval,
+# jsonb, and arrays of scalar types: the driver returns these without a cast.
+_NATIVE = frozenset({16, 17, 20, 21, 23, 25, 114, 700, 701, 1042, 1043, 1082, 1083, 1114, 1184, 1186, 3802})
 _NATIVE_ARRAYS = {
     1000: "bool", 1005: "int2", 1007: "int4", 1016: "int8",
     1009: "text", 1015: "varchar", 1021: "float4", 1022: "float8",
+    1182: "date", 1183: "time", 1115: "timestamp", 1185: "timestamptz",
 }  # fmt: skip
+_TEXT_ARRAYS = frozenset({2951, 1231, 1014, 1041, 651})  # uuid, numeric, bpchar, inet, cidr: lists of text
 _DECIMAL = 1700
 # Names of other types, so that a table created for them in PostgreSQL has the same types.
 _TYPE_NAMES = {
-    1700: "numeric", 2950: "uuid", 1186: "interval", 869: "inet", 650: "cidr", 829: "macaddr", 142: "xml", 26: "bigint",
+    1700: "numeric", 2950: "uuid", 869: "inet", 650: "cidr", 829: "macaddr", 142: "xml", 26: "bigint",
     1266: "timetz", 3904: "int4range", 3926: "int8range", 3906: "numrange", 3908: "tsrange", 3910: "tstzrange",
-    3912: "daterange", 3614: "tsvector", 2951: "uuid[]", 1231: "numeric[]", 1182: "date[]", 1185: "timestamptz[]",
-    1115: "timestamp[]", 3807: "jsonb[]",
+    3912: "daterange", 3614: "tsvector", 2951: "uuid[]", 1231: "numeric[]", 1041: "inet[]", 651: "cidr[]",
+    3807: "jsonb[]", 199: "json[]", 1187: "interval[]", 1001: "bytea[]", 790: "money",
 }  # fmt: skip
-_JSON = frozenset({114, 3802})
+_MEANINGS = {114: "json", 3802: "json", 3807: "json", 199: "json", 2950: "uuid"}
 
 
 class Query(NamedTuple):
@@ -114,13 +116,15 @@ def add_casts(query: Query) -> str:
 def _cast(column: Column, inner: str, name: str) -> str:
     if column.oid in _NATIVE:
         return ""
-    if column.oid in _NATIVE_ARRAYS:
+    if column.oid in _NATIVE_ARRAYS or column.oid in _TEXT_ARRAYS:
         # The driver would flatten a multidimensional array; the invalid cast of this message raises it as an error.
         message = f"the column {name} has multidimensional arrays; select to_jsonb(...) of it ("
         text = "'" + message.replace("'", "''") + f"' || array_dims({inner}) || ')'"
-        return f"CASE WHEN array_ndims({inner}) > 1 THEN ({text})::{_NATIVE_ARRAYS[column.oid]}[] ELSE {inner} END"
-    if column.oid == _DECIMAL:
-        return f"{inner}::text" if _precision(column) else f"{inner}::double precision"
+        element = _NATIVE_ARRAYS.get(column.oid, "text")
+        value = inner if column.oid in _NATIVE_ARRAYS else f"{inner}::text[]"
+        return f"CASE WHEN array_ndims({inner}) > 1 THEN ({text})::{element}[] ELSE {value} END"
+    if column.oid in (3807, 199):
+        return f"to_jsonb({inner})::text"
     return f"{inner}::bigint" if column.oid == 26 else f"{inner}::text"
 
 
@@ -194,9 +198,13 @@ def _schema(given: Any, columns: Sequence[Column]) -> Any:
         precision = _precision(column) if column.oid == _DECIMAL else None
         if precision:
             kind = pa.decimal128(*precision)
-        metadata = {"noetl": "json"} if column.oid in _JSON else {}
-        if column.oid in _TYPE_NAMES and not precision:
+        metadata = {"noetl": _MEANINGS[column.oid]} if column.oid in _MEANINGS else {}
+        if column.oid == _DECIMAL and not precision:
+            metadata["noetl"] = "number"
+        elif column.oid in _TYPE_NAMES and not precision:
             metadata["postgres"] = _TYPE_NAMES[column.oid]
+        if pa.types.is_list(kind):
+            kind = pa.list_(pa.field("item", kind.value_type))
         fields.append(pa.field(field.name, kind, metadata=metadata or None))
     return pa.schema(fields)
 
@@ -212,7 +220,10 @@ def _cast_batch(batch: Any, schema: Any) -> Any:
             try:
                 array = array.cast(field.type)
             except pa.ArrowInvalid as wrong:
-                raise BadInput(f"a value of the column {field.name!r} does not fit {field.type}: {wrong}") from None
+                raise BadInput(
+                    f"a value of the column {field.name!r} does not fit {field.type}: {wrong}; select "
+                    f"{quote_column(field.name)}::text or {quote_column(field.name)}::numeric of it"
+                ) from None
         arrays.append(far_dates.with_infinity(array))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -228,34 +239,15 @@ async def _psycopg_batches(info: str, query: Query) -> AsyncGenerator[Any, None]
             async for part in parts:
                 if not part.columns:
                     continue
-                schema = _plain_schema(part.columns)
+                schema = postgres.arrow_schema(part.columns)
                 if part.rows or not has_columns:
-                    rows = [_floats(row, part.columns) for row in part.rows]
+                    rows = part.rows
                     yield tables.batch_of_rows(rows, schema) if rows else pa.RecordBatch.from_pylist([], schema=schema)
                 has_columns = True
         if not has_columns:
             raise BadInput("the source's statement returns no rows")
     finally:
         await connection.close()
-
-
-def _plain_schema(columns: Sequence[Column]) -> Any:
-    import pyarrow as pa
-
-    types = [
-        tables.ColumnType(pa.float64())
-        if column.oid == _DECIMAL and not _precision(column)
-        else postgres.arrow_type(column)
-        for column in columns
-    ]
-    return tables.schema_of(postgres.column_names(columns), types)
-
-
-def _floats(row: tuple[Any, ...], columns: Sequence[Column]) -> list[Any]:
-    return [
-        float(value) if value is not None and column.oid == _DECIMAL and not _precision(column) else value
-        for value, column in zip(row, columns, strict=True)
-    ]
 
 
 async def count(connection: Any, query: Query) -> int | None:

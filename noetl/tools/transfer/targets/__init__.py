@@ -36,7 +36,7 @@ class Target:
 
     async def write_chunk(self, chunk: Chunk) -> None:
         """Write a chunk; if it fails, none of its rows is written."""
-        table = self.columns.apply(chunk)
+        table = self.adapt(self.columns.apply(chunk))
         if self.plan.mode == "upsert":
             self.plan.check_key(table.schema.names)
             if any(table.column(name).null_count for name in self.plan.key):
@@ -61,6 +61,10 @@ class Target:
             return
         batch = BatchBuilder(None, self.plan.label, sample=rows).batch(rows)
         await self.write_chunk(Chunk(0, pa.Table.from_batches([batch]), last=True, total=1))
+
+    def adapt(self, table: Any) -> Any:
+        """The rows in the types that this target can store."""
+        return table
 
     async def begin(self, schema: Any) -> None:
         """Prepare the target for rows of this schema."""
@@ -99,11 +103,11 @@ def open_target(call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> Targ
 
         return PostgresTarget(call, plan, peers)
     if plan.kind == "duckdb":
-        from noetl.tools.transfer.targets.embedded_target import DuckdbTarget
+        from noetl.tools.transfer.targets.duckdb_target import DuckdbTarget
 
         return DuckdbTarget(call, plan, peers)
     if plan.kind == "sqlite":
-        from noetl.tools.transfer.targets.embedded_target import SqliteTarget
+        from noetl.tools.transfer.targets.sqlite_target import SqliteTarget
 
         return SqliteTarget(call, plan, peers)
     if plan.kind == "http":

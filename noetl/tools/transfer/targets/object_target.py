@@ -13,13 +13,15 @@ from typing import Any
 
 from noetl.connections import objects
 from noetl.connections.auth import fields_of
+from noetl.core.model.tool import ToolCall
 from noetl.data import formats, table_files
 from noetl.data.content import blocks_of, encoded, natural_format, unfinished
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.sources.file_source import resolve_address
 from noetl.tools.transfer.targets import Target
-from noetl.tools.transfer.transfer_plan import is_deferred
+from noetl.tools.transfer.targets.file_columns import FileColumns
+from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
 
 class ObjectTarget(Target):
@@ -28,6 +30,10 @@ class ObjectTarget(Target):
     _out: Any = None
     _encoder: Any = None
     _credential: Any = None
+
+    def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
+        super().__init__(call, plan, peers)
+        self._columns = FileColumns(plan.label)
 
     @property
     def can_continue(self) -> bool:
@@ -39,7 +45,8 @@ class ObjectTarget(Target):
         if is_deferred(self.plan.fields):
             return
         place, format = await self._resolve(self.plan.fields)
-        self._encoder = table_files.encoder(format, schema, **_options(format, place.key))
+        self._format, self._schema = format, schema
+        self._options = _options(format, place.key)
         self._out = await self._writer(place, formats.CONTENT_TYPES[format])
 
     async def write(self, table: Any, chunk: Chunk) -> None:
@@ -53,7 +60,7 @@ class ObjectTarget(Target):
             self.plan.fields, chunk=chunk.template_values(data=reads_name(self.plan.fields, "chunk.data"))
         )
         place, format = await self._resolve(fields)
-        data = await asyncio.to_thread(_encode_table, table, format, _options(format, place.key))
+        data = await asyncio.to_thread(self._encode_table, table, format, _options(format, place.key))
         await self._put(place, formats.CONTENT_TYPES[format], data)
 
     async def write_static(self, data: Any) -> None:
@@ -72,7 +79,7 @@ class ObjectTarget(Target):
     async def commit(self) -> None:
         """Finish the file."""
         if self._out is not None:
-            await self._out.write(await asyncio.to_thread(self._encoder.close))
+            await self._out.write(await asyncio.to_thread(self._finish))
             out, self._out = self._out, None
             await out.commit()
 
@@ -87,7 +94,22 @@ class ObjectTarget(Target):
         return objects.to_error_info(failure, self.plan.label) if isinstance(failure, objects.errors()) else None
 
     def _encode(self, table: Any) -> bytes:
+        table = self._columns.stored(table, self._format, fixed=self._encoder is not None)
+        if self._encoder is None:
+            self._encoder = table_files.encoder(self._format, table.schema, **self._options)
         return b"".join([self._encoder.write(batch) for batch in table.to_batches()])
+
+    def _finish(self) -> bytes:
+        """The rest of the file; the whole file if there were no rows."""
+        if self._encoder is None:
+            self._encode(self._schema.empty_table())
+        rest: bytes = self._encoder.close()
+        return rest
+
+    def _encode_table(self, table: Any, format: str, options: dict[str, Any]) -> bytes:
+        table = self._columns.stored(table, format)
+        encoder = table_files.encoder(format, table.schema, **options)
+        return b"".join([encoder.write(batch) for batch in table.to_batches()]) + encoder.close()
 
     async def _get_credential(self) -> Any:
         if self._credential is None:
@@ -130,11 +152,6 @@ class ObjectTarget(Target):
 
 def _options(format: str, key: str) -> dict[str, Any]:
     return {"delimiter": "\t"} if format == "csv" and key.lower().endswith(".tsv") else {}
-
-
-def _encode_table(table: Any, format: str, options: dict[str, Any]) -> bytes:
-    encoder = table_files.encoder(format, table.schema, **options)
-    return b"".join([encoder.write(batch) for batch in table.to_batches()]) + encoder.close()
 
 
 class _FileWriter:

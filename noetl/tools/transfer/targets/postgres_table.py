@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from noetl.data.arrow_tables import meaning_of
-from noetl.data.sql import quote_column, quote_name, split_name
+from noetl.data.sql import column_list, quote_column, quote_name, split_name
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 
 COLUMNS_QUERY = """
@@ -62,7 +62,7 @@ def create_table(table: str, types: Mapping[str, str], key: Sequence[str]) -> li
     """Create the table and its schema."""
     columns = [f"{quote_column(name)} {type}" for name, type in types.items()]
     if key:
-        columns.append(f"PRIMARY KEY ({_column_list(key)})")
+        columns.append(f"PRIMARY KEY ({column_list(key)})")
     statements = [f"CREATE TABLE IF NOT EXISTS {quote_name(table)} ({', '.join(columns)})"]
     parts = split_name(table)
     if len(parts) > 1:
@@ -72,22 +72,22 @@ def create_table(table: str, types: Mapping[str, str], key: Sequence[str]) -> li
 
 def create_staging(table: str, columns: Sequence[str]) -> list[str]:
     """Create the temporary table for the rows to merge."""
-    column_list = _column_list(columns)
+    selected = column_list(columns)
     return [
-        f"CREATE TEMP TABLE {STAGING} ON COMMIT DROP AS SELECT {column_list} FROM {quote_name(table)} LIMIT 0",
+        f"CREATE TEMP TABLE {STAGING} ON COMMIT DROP AS SELECT {selected} FROM {quote_name(table)} LIMIT 0",
         f"ALTER TABLE {STAGING} ADD COLUMN {ORDER} bigserial",
     ]
 
 
 def merge(table: str, columns: Sequence[str], key: Sequence[str], *, has_unique: bool) -> list[str]:
     """Merge the staging table into the table, and empty it."""
-    keys, column_list = _column_list(key), _column_list(columns)
-    latest = f"SELECT DISTINCT ON ({keys}) {column_list} FROM {STAGING} ORDER BY {keys}, {ORDER} DESC"
+    keys, selected = column_list(key), column_list(columns)
+    latest = f"SELECT DISTINCT ON ({keys}) {selected} FROM {STAGING} ORDER BY {keys}, {ORDER} DESC"
     if has_unique:
         others = [name for name in columns if name not in key]
         update = ", ".join(f"{quote_column(name)} = EXCLUDED.{quote_column(name)}" for name in others)
         action = f"UPDATE SET {update}" if update else "NOTHING"
-        statements = [f"INSERT INTO {quote_name(table)} ({column_list}) {latest} ON CONFLICT ({keys}) DO {action}"]
+        statements = [f"INSERT INTO {quote_name(table)} ({selected}) {latest} ON CONFLICT ({keys}) DO {action}"]
     else:
         statements = update_and_insert(quote_name(table), columns, key, f"({latest})")
     return [*statements, f"TRUNCATE {STAGING}"]
@@ -100,11 +100,10 @@ def select_missing_key(key: Sequence[str]) -> str:
 
 def copy_in(table: str, columns: Sequence[str], format: str) -> str:
     """COPY into a table, whose name is already quoted."""
-    return f"COPY {table} ({_column_list(columns)}) FROM STDIN (FORMAT {format})"
+    return f"COPY {table} ({column_list(columns)}) FROM STDIN (FORMAT {format})"
 
 
-def _column_list(names: Sequence[str]) -> str:
-    return ", ".join(quote_column(name) for name in names)
+_MEANINGS = {"json": "jsonb", "number": "numeric", "uuid": "uuid", "interval": "interval"}
 
 
 def type_of(field: Any) -> str:
@@ -116,10 +115,8 @@ def type_of(field: Any) -> str:
     if named:
         name: str = named.decode()
         return name
-    if meaning == "json":
-        return "jsonb"
-    if meaning == "number":
-        return "numeric"
+    if meaning in _MEANINGS:
+        return _MEANINGS[meaning]
     kind = field.type
     simple = {
         pa.bool_(): "boolean", pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer",

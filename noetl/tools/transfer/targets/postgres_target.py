@@ -216,7 +216,7 @@ def encode_csv(table: Any, encodings: list[str]) -> bytes:
     for number, encoding in enumerate(encodings):
         column = table.column(number)
         if encoding == "plain":
-            arrays.append(_printable_dates(column) if far_dates.is_calendar(column.type) else column)
+            arrays.append(_printable(column, table.schema.field(number)))
             continue
         encode: Any = {"bytes": _hex, "json": _json, "array": _array, "array-of-json": _array_of_json, "text": str}[
             encoding
@@ -234,11 +234,17 @@ def encode_csv(table: Any, encodings: list[str]) -> bytes:
     return data
 
 
-def _printable_dates(column: Any) -> Any:
-    """A date column; as text if it contains dates that Python cannot represent."""
+def _printable(column: Any, field: Any) -> Any:
+    """The column; as text if it contains dates or times that Python cannot represent."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if pa.types.is_time(column.type):
+        last = pc.max(column.cast(pa.int64() if pa.types.is_time64(column.type) else pa.int32())).as_py()
+        end = far_dates.ticks_per_day(column.type.unit)
+        return column if last is None or last < end else pa.array(plain_column(column, field), pa.string())
+    if not far_dates.is_calendar(column.type):
+        return column
     ends = pc.min_max(column).values()
     try:
         for end in ends:

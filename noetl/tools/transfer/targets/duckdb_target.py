@@ -1,9 +1,8 @@
-"""DuckDB and SQLite targets: all chunks are written in one transaction."""
+"""DuckDB target: all chunks are written in one transaction."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -11,15 +10,17 @@ from typing import Any
 import duckdb
 
 from noetl.connections import duckdb as duck
-from noetl.connections import sqlite as lite
-from noetl.data.arrow_tables import meaning_of, plain_column
-from noetl.data.sql import quote_column, quote_name, split_name
+from noetl.core.model.tool import ToolCall
+from noetl.data.arrow_tables import meaning_of
+from noetl.data.sql import column_list, quote_column, split_name
 from noetl.runtime.threads import in_thread
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
-from noetl.tools.transfer.targets.mixed_columns import is_mixed, mixed_as_text
+from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
+from noetl.tools.transfer.targets.number_columns import NumberColumns
+from noetl.tools.transfer.transfer_plan import TargetPlan
 
 VIEW = "noetl_chunk"
 STAGING = "noetl_incoming"
@@ -28,10 +29,6 @@ UNIQUE_KEYS_QUERY = (
     "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
 )
 MEMORY_LIMIT = "64MB"  # of DuckDB while rows are written
-
-
-def _column_list(names: Any) -> str:
-    return ", ".join(quote_column(name) for name in names)
 
 
 def _qualified_name(parts: Any) -> str:
@@ -43,6 +40,15 @@ class DuckdbTarget(Target):
 
     _cursor: Any = None
     _limit: str | None = None
+    _created = False
+
+    def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
+        super().__init__(call, plan, peers)
+        self._numbers = NumberColumns()
+
+    def adapt(self, table: Any) -> Any:
+        """Numbers of any size as decimals that fit, or as text."""
+        return self._numbers.apply(table)
 
     async def begin(self, schema: Any) -> None:
         """Create or empty the table."""
@@ -158,8 +164,9 @@ class DuckdbTarget(Target):
                 for field, kind in zip(schema, kinds, strict=True)
             ]
             if plan.mode == "upsert":
-                columns.append(f"PRIMARY KEY ({_column_list(plan.key)})")
+                columns.append(f"PRIMARY KEY ({column_list(plan.key)})")
             cursor.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
+            self._created = True
         elif plan.mode == "replace":
             cursor.execute(f"DELETE FROM {self._table}")
         self._types = self._columns()
@@ -174,7 +181,9 @@ class DuckdbTarget(Target):
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
-        columns = _column_list(table.schema.names)
+        columns = column_list(table.schema.names)
+        for name, kind in self._numbers.take_widened().items() if self._created else ():
+            cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {quote_column(name)} TYPE {kind}")
         cursor.register(VIEW, _consuming_reader(mixed_as_text(table, self._is_structured)))
         try:
             if plan.mode == "upsert":
@@ -191,7 +200,7 @@ class DuckdbTarget(Target):
         return self._types.get(name) == "JSON"
 
     def _merge(self, columns: str, names: list[str]) -> None:
-        cursor, keys = self._cursor, _column_list(self.plan.key)
+        cursor, keys = self._cursor, column_list(self.plan.key)
         # The last row with a key wins, also within a chunk.
         cursor.execute(
             f"CREATE OR REPLACE TEMP TABLE {STAGING} AS SELECT {columns} FROM "
@@ -225,194 +234,12 @@ def _consuming_reader(table: Any) -> Any:
     return pa.RecordBatchReader.from_batches(table.schema, consume())
 
 
+_MEANINGS = {"json": "JSON", "uuid": "UUID"}
+_POSTGRES = {"uuid[]": "UUID[]", "timetz": "TIMETZ"}
+
+
 def _duckdb_type(field: Any, kind: Any) -> str:
-    meaning = meaning_of(field)
-    if meaning == "json":
-        return "JSON"
-    if meaning == "number":
-        return "DOUBLE"
-    return "VARCHAR" if str(kind) in ('"NULL"', "NULL") else str(kind)
-
-
-class _SharedTransaction:
-    """The transaction that all targets of a transfer in the same SQLite file share; they write one at a time."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
-        self.commits = False  # a target has called commit
-        self.connection: sqlite3.Connection | None = None
-
-    async def join(self, path: str, wait: float) -> None:
-        """Add a user; the first one begins the transaction."""
-        async with self.lock:
-            if self.connection is None:
-                self.connection = await asyncio.to_thread(lite.connect, path, wait)
-                await asyncio.to_thread(self.connection.execute, "BEGIN IMMEDIATE")
-            self.users += 1
-
-    async def run_in_thread(self, function: Any) -> Any:
-        """Call a function in a thread."""
-        async with self.lock:
-            assert self.connection is not None
-            return await in_thread(function, interrupt=self.connection.interrupt)
-
-    async def leave(self) -> None:
-        """Remove a user; the last one commits or rolls back the transaction."""
-        async with self.lock:
-            self.users -= 1
-            connection = self.connection
-            if self.users or connection is None:
-                return
-            self.connection = None
-            try:
-                await asyncio.to_thread(connection.commit if self.commits else connection.rollback)
-            finally:
-                await asyncio.to_thread(connection.close)
-
-
-class SqliteTarget(Target):
-    """A SQLite table."""
-
-    _transaction: _SharedTransaction | None = None
-
-    async def begin(self, schema: Any) -> None:
-        """Create or empty the table."""
-        await self._open()
-        await self._run_in_thread(lambda: self._prepare_table(schema))
-
-    async def write(self, table: Any, chunk: Chunk) -> None:
-        """Insert or merge a chunk."""
-        await self._run_in_thread(lambda: self._insert(table))
-
-    async def write_empty(self) -> None:
-        """Empty the table in mode replace."""
-        if self.plan.mode == "replace":
-            await self._open()
-            if await self._run_in_thread(self._columns):
-                await self._run_in_thread(lambda: self._connection.execute(f"DELETE FROM {self._table}"))
-
-    async def commit(self) -> None:
-        """Commit the transaction."""
-        if self._transaction is not None:
-            self._transaction.commits = True
-            await self._leave()
-
-    async def abort(self) -> None:
-        """Roll back the transaction."""
-        await self._leave()
-
-    def explain(self, failure: Exception) -> Any:
-        """The error of SQLite."""
-        return lite.to_error_info(failure) if isinstance(failure, sqlite3.Error) else None
-
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        assert self._transaction is not None and self._transaction.connection is not None
-        return self._transaction.connection
-
-    async def _open(self) -> None:
-        if self._transaction is None:
-            self._table = quote_name(str(self.plan.fields["table"]))
-            path = await database_file(self.call, self.plan.fields, self.plan.label)
-            transaction: _SharedTransaction = self.peers.setdefault(path, _SharedTransaction())
-            await transaction.join(path, self.call.timeout.connect or 30.0)
-            self._transaction = transaction
-
-    async def _leave(self) -> None:
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            await transaction.leave()
-
-    async def _run_in_thread(self, function: Any) -> Any:
-        assert self._transaction is not None
-        return await self._transaction.run_in_thread(function)
-
-    def _columns(self) -> list[Any]:
-        return self._connection.execute(f"PRAGMA table_info({self._table})").fetchall()
-
-    def _is_unique(self) -> bool:
-        """Whether the key is the primary key of the table, or has a unique index."""
-        key = sorted(self.plan.key)
-        if sorted(row[1] for row in self._columns() if row[5]) == key:
-            return True
-        execute = self._connection.execute
-        for index in execute(f"PRAGMA index_list({self._table})").fetchall():
-            if index[2] and not index[4]:
-                columns = [row[2] for row in execute(f"PRAGMA index_info({quote_column(index[1])})").fetchall()]
-                if None not in columns and sorted(columns) == key:
-                    return True
-        return False
-
-    def _prepare_table(self, schema: Any) -> None:
-        plan, connection = self.plan, self._connection
-        if not self._columns():
-            if not plan.create_table:
-                raise plan.missing_table_error()
-            columns = [f"{quote_column(field.name)} {_sqlite_type(field)}" for field in schema]
-            if plan.mode == "upsert":
-                columns.append(f"PRIMARY KEY ({_column_list(plan.key)})")
-            connection.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
-        elif plan.mode == "replace":
-            connection.execute(f"DELETE FROM {self._table}")
-        self._unique = plan.mode == "upsert" and self._is_unique()
-
-    def _insert(self, table: Any) -> None:
-        plan, connection = self.plan, self._connection
-        names: list[str] = table.schema.names
-        marks = ", ".join("?" * len(names))
-        rows = list(
-            zip(
-                *(_sqlite_values(table.column(number), field) for number, field in enumerate(table.schema)), strict=True
-            )
-        )
-        insert = f"INSERT INTO {self._table} ({_column_list(names)}) VALUES ({marks})"
-        connection.execute("SAVEPOINT noetl_chunk")
-        try:
-            if plan.mode == "upsert":
-                key_indexes = [names.index(key) for key in plan.key]
-                # The last row with a key wins, also within a chunk.
-                latest = list({tuple(row[index] for index in key_indexes): row for row in rows}.values())
-                self._merge(insert, names, latest)
-            else:
-                connection.executemany(insert, rows)
-        except BaseException:
-            connection.execute("ROLLBACK TO noetl_chunk")
-            raise
-        finally:
-            connection.execute("RELEASE noetl_chunk")
-
-    def _merge(self, insert: str, names: list[str], rows: list[tuple[Any, ...]]) -> None:
-        connection, key = self._connection, self.plan.key
-        others = [name for name in names if name not in key]
-        if self._unique:
-            update = ", ".join(f"{quote_column(name)} = excluded.{quote_column(name)}" for name in others)
-            action = f"UPDATE SET {update}" if others else "NOTHING"
-            connection.executemany(f"{insert} ON CONFLICT ({_column_list(key)}) DO {action}", rows)
-            return
-        columns = ", ".join(f"? AS {quote_column(name)}" for name in names)
-        for row in rows:
-            for statement in update_and_insert(self._table, names, key, f"(SELECT {columns})"):
-                connection.execute(statement, row)
-
-
-def _sqlite_type(field: Any) -> str:
-    import pyarrow as pa
-
-    kind = field.type
-    if is_mixed(field):
-        return ""  # no type: values are stored unchanged
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return "INTEGER"
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or meaning_of(field) == "number":
-        return "REAL"
-    return "BLOB" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "TEXT"
-
-
-def _sqlite_values(column: Any, field: Any) -> list[Any]:
-    import pyarrow as pa
-
-    if (meaning_of(field) == "json" and not is_mixed(field)) or pa.types.is_binary(field.type):
-        values: list[Any] = column.to_pylist()
-        return values
-    return [lite.adapted(value) for value in plain_column(column, field)]
+    meaning, origin = meaning_of(field), (field.metadata or {}).get(b"postgres", b"").decode()
+    if meaning in _MEANINGS:
+        return _MEANINGS[meaning]
+    return _POSTGRES.get(origin) or ("VARCHAR" if str(kind) in ('"NULL"', "NULL") else str(kind))

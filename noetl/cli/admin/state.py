@@ -1,0 +1,100 @@
+"""`noetl state`: the values that executions of a playbook share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from noetl.cli.output.terminal import json_options, terminal
+from noetl.cli.target import Target, with_target
+
+
+@click.group()
+def state() -> None:
+    """Show and change the state that executions of a playbook share (`state.*`)."""
+
+
+path_argument = click.argument("path", metavar="PATH")
+
+
+@state.command()
+@click.argument("path", metavar="[PATH]", required=False)
+@with_target
+@json_options
+def show(path: str | None, target: Target, as_json: bool) -> None:
+    """Show the state of a playbook; without PATH, list the playbooks that have state.
+
+    PATH is the playbook's `metadata.path`, or its name.
+
+    Example: noetl state show loads/orders
+    """
+    if path is None:
+        _list(target, as_json)
+        return
+    found = target.call(lambda backend: backend.state_of(path))
+    if as_json:
+        terminal.json(found)
+    elif found["entries"]:
+        rows = [
+            (each["key"], _short(each["value"]), each["updated_at"], each["execution_id"] or "user")
+            for each in found["entries"]
+        ]
+        terminal.table(("key", "value", "updated", "by"), rows)
+    else:
+        terminal.note(f"{path} has no state; executions write it by `set: {{state.<key>: ...}}`")
+
+
+def _short(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _list(target: Target, as_json: bool) -> None:
+    found = target.call(lambda backend: backend.states())
+    if as_json:
+        terminal.json(found)
+    elif found:
+        rows = [(each["path"], each["keys"], each["bytes"], each["updated_at"]) for each in found]
+        terminal.table(("path", "keys", "bytes", "updated"), rows)
+    else:
+        terminal.note("no playbook has state")
+
+
+@state.command("set")
+@path_argument
+@click.argument("values", metavar="KEY=VALUE...", nargs=-1, required=True)
+@with_target
+@json_options
+def set_(path: str, values: tuple[str, ...], target: Target, as_json: bool) -> None:
+    """Set keys of the state of a playbook.
+
+    VALUE is a YAML scalar, or a list or mapping in brackets; `a.b=1` sets `b` inside the value of `a`. An execution
+    that has read a changed key before fails with `state.conflict` when it commits it.
+
+    Example: noetl state set loads/orders cursor=2026-01-01
+    """
+    from noetl.cli.inputs import read_assignments
+
+    changes = read_assignments(values, "KEY=VALUE")
+    found = target.call(lambda backend: backend.set_state(path, changes))
+    if as_json:
+        terminal.json(found)
+    else:
+        terminal.note(f"{path}: set {', '.join(changes)}")
+
+
+@state.command()
+@path_argument
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@with_target
+def reset(path: str, keys: tuple[str, ...], target: Target) -> None:
+    """Remove the state of a playbook, or some of its keys.
+
+    The next execution starts without it, for example with the initial value of a cursor.
+
+    Example: noetl state reset loads/orders cursor
+    """
+    target.call(lambda backend: backend.reset_state(path, keys))
+    terminal.note(f"{path}: removed {', '.join(keys) if keys else 'all state'}")

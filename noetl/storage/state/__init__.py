@@ -1,0 +1,1 @@
+"""The state that executions of a playbook share, in each back end."""
