@@ -46,23 +46,22 @@ def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def needs(request: pytest.FixtureRequest, api) -> Iterator[Any]:
+def needs(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Starts what a page needs; returns the replacements of addresses."""
     servers = []
 
     def start(names: list[str]) -> dict[str, str]:
         found = {}
         for name in names:
-            if name in ("quickstart", "cookbook"):
-                found["http://127.0.0.1:8765"] = api(name)
-            elif name == "postgres":
+            if name == "postgres":
                 found["postgresql://noetl:password@db.example/noetl"] = request.getfixturevalue("database")
             elif name == "nats":
                 found["nats://nats:4222"] = request.getfixturevalue("nats_server")
             elif name == "smtp":
                 server = smtp_server()
                 servers.append(server)
-                found["SMTP_PORT"] = str(server.__enter__().port)
+                shown = '"host": "mail.example.com", "username": "noetl", "password": "..."'
+                found[shown] = f'"host": "127.0.0.1", "port": {server.__enter__().port}, "tls": "none"'
             else:
                 raise AssertionError(f"unknown need {name!r}")
         return found
@@ -94,9 +93,16 @@ def shell(commands: Path, wheel: Path, tmp_path: Path) -> Iterator[Any]:
             "CHECKOUT": str(ROOT),
         }
         server = f"http://127.0.0.1:{port}"
-        shell = Shell(
-            work, environ, {**replace, "https://noetl.example": server, "127.0.0.1:8642": f"127.0.0.1:{port}"}
-        )
+        own = {
+            "https://noetl.example": server,
+            "127.0.0.1:8642": f"127.0.0.1:{port}",
+            "8643": str(free_port()),  # of a second server
+            "8765": str(free_port()),  # of the APIs of the examples
+            " examples/": f" {ROOT}/examples/",
+            "/var/in": str(tmp_path / "in"),
+            "/srv/": f"{tmp_path}/",
+        }
+        shell = Shell(work, environ, {**replace, **own})
         opened.append(shell)
         return shell
 
@@ -116,7 +122,9 @@ def test_the_commands_of_a_page_work_as_shown(page: Path, needs, shell):
     open_shell = shell(needs(names[1].split() if names else []))
     wrong = []
     if prepared:
-        problem = open_shell.type(Item(0, command=f"set -e\n{prepared}\nset +e", shown=[]))
+        problem = open_shell.type(
+            Item(0, command=f"{(SETUP / 'functions.sh').read_text()}\nset -e\n{prepared}\nset +e")
+        )
         assert problem is None, f"{setup.name}: {problem}"
     for item in items(text):
         if item.file:
@@ -133,7 +141,7 @@ def test_pages_with_commands_are_found():
 
 
 def test_every_setup_belongs_to_a_page():
-    assert {file.stem for file in SETUP.glob("*.sh")} <= {page.stem for page in PAGES}
+    assert {file.stem for file in SETUP.glob("*.sh")} <= {"functions", *(page.stem for page in PAGES)}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ ends in a backslash continues), the lines below are output:
 * Ids, durations, times, ports and digests differ from run to run and are compared as such. An id of the page stands for the id
   that the commands gave at this place, or for the newest execution.
 
-A comment `<!-- transcript: skip REASON -->` before a fence leaves it out, `<!-- transcript: background -->` starts its commands and goes on
-when they have printed what is shown.
+Comments before a fence: `<!-- transcript: skip REASON -->` leaves it out, `background` starts its commands and goes on when they have
+printed what is shown. Comments of their own: `do COMMAND` prepares what the page takes for granted, `run COMMAND` does so in the
+background, `stop` ends what runs there. `$PRINTED` is the file with the output of the previous command.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FENCE = re.compile(
-    r"^(?:<!-- transcript: (?P<mark>[^>]*?) -->\n)?(?P<indent> *)```(?P<language>\w*)(?P<words>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
+    r"^<!-- transcript: (?P<order>(?:do|run|stop)\b.*?) ?-->$|"
+    r"^(?:<!-- transcript: (?P<mark>.*?) -->\n)?(?P<indent> *)```(?P<language>\w*)(?P<words>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
 TITLE = re.compile(r'title="([^"]+)"')
-ID = re.compile(r"\b\d{18}\b")
+ID = re.compile(r"\b(?:\d{18}|[0-9a-f]{18})\b")
 VARYING = (
     (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "TIME"),
-    (re.compile(r"\b\d{18}\b"), "ID"),
+    (re.compile(r"\b(\d{18}|[0-9a-f]{18})\b"), "ID"),
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s|min|h)\b"), "DURATION"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), "ADDRESS"),
     (re.compile(r"\bpid \d+|\bprocess \d+"), "PID"),
@@ -54,11 +56,18 @@ class Item:
     command: str = ""
     shown: list[str] = field(default_factory=list)
     background: bool = False
+    stop: bool = False
 
 
 def items(page: str) -> Iterator[Item]:
     """The files and commands of a page, in order."""
     for match in FENCE.finditer(page):
+        if match["order"]:
+            word, _, command = match["order"].partition(" ")
+            yield Item(
+                page[: match.start()].count("\n") + 1, command=command, stop=word == "stop", background=word == "run"
+            )
+            continue
         line = page[: match.start("text")].count("\n") + 1
         mark = (match["mark"] or "").split()
         indent = match["indent"]
@@ -172,14 +181,19 @@ class Shell:
         stem = self.folder / str(self.count)
         files = [stem.with_suffix(suffix) for suffix in (".out", ".err", ".code")]
         out, err, code = files
+        if item.stop:
+            self.stop_background()
+            return None
         command = self.concrete(item.command)
         assert self.process.stdin is not None
+        out.touch()
+        err.touch()
         if item.background:
             script = stem.with_suffix(".sh")
             script.write_text(command)
             typed = f"setsid bash {script} >{out} 2>{err} </dev/null & echo $! >{code}\n"
         else:
-            typed = f"{{ {command}\n}} >{out} 2>{err} </dev/null; echo $? >{code}\n"
+            typed = f"{{ {command}\n}} >{out} 2>{err} </dev/null; echo $? >{code}; PRINTED={out}\n"
         self.process.stdin.write(typed)
         self.process.stdin.flush()
         deadline = time.monotonic() + PATIENCE
@@ -191,7 +205,7 @@ class Shell:
         number = int(code.read_text())
         if item.background:
             self.background.append((item, number))
-            return self.follow(shown, out, err, deadline)
+            return self.follow(item, shown, out, err, deadline)
         self.learn(item.shown, out, err)
         shown = [self.translate(line) for line in item.shown]
         failed = any(re.search(r"(^|: )error: ", line) for line in shown)
@@ -200,12 +214,14 @@ class Shell:
             wrong = f"exit code {number}"
         return None if wrong is None else f"{wrong}\n{self.printed(out, err)}"
 
-    def follow(self, shown: list[str], out: Path, err: Path, deadline: float) -> str | None:
-        """Wait until a command in the background has printed what is shown, or anything."""
+    def follow(self, item: Item, shown: list[str], out: Path, err: Path, deadline: float) -> str | None:
+        """Wait until a command in the background has printed what is shown; noetl prints something when it is ready."""
         while True:
             printed = (out.read_text().splitlines(), err.read_text().splitlines())
             self.learn(shown, out, err)
-            if any(printed) and difference([self.translate(line) for line in shown], *printed) is None:
+            if (any(printed) or not item.command.startswith("noetl ")) and difference(
+                [self.translate(line) for line in shown], *printed
+            ) is None:
                 return None
             if time.monotonic() > deadline:
                 return f"{difference(shown, *printed)}\n{self.printed(out, err)}"
@@ -228,8 +244,8 @@ class Shell:
     def printed(self, out: Path, err: Path) -> str:
         return f"--- stdout\n{out.read_text()}--- stderr\n{err.read_text()}"
 
-    def close(self) -> None:
-        """End the shell and what it has started."""
+    def stop_background(self) -> None:
+        """End the commands in the background."""
         for _item, group in reversed(self.background):
             for number, wait in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
                 try:
@@ -239,6 +255,11 @@ class Shell:
                 deadline = time.monotonic() + wait
                 while time.monotonic() < deadline and Path(f"/proc/{group}").exists():
                     time.sleep(0.05)
+        self.background = []
+
+    def close(self) -> None:
+        """End the shell and what it has started."""
+        self.stop_background()
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(timeout=30)
