@@ -65,6 +65,11 @@ class Settings(Struct, frozen=True):
     log_rotate_files: int
     traces: str
     retention: float | None
+    deliveries_retention: float
+    deliveries_max_pending: int
+    deliveries_max_backlog: int
+    notifications_attempts: int
+    notifications_link_expiry: float
     nats_url: str | None
     nats_prefix: str
     sqlite_wal_preallocate: bool
@@ -198,6 +203,13 @@ def _seconds(value: Any) -> float:
 
 def _pause(value: Any) -> float:
     return 0.0 if value in (0, "0") and not isinstance(value, bool) else _seconds(value)
+
+
+def _some_duration(value: Any) -> float:
+    number = _duration(value)
+    if number is None:
+        raise ValueError("must be a duration such as 12h, 30d or 52w")
+    return number
 
 
 def _duration(value: Any) -> float | None:
@@ -338,6 +350,31 @@ TABLE: tuple[Setting, ...] = (
         _duration,
         None,
         "time after which a server deletes finished executions, such as `30d`; none: never",
+    ),
+    Setting(
+        "deliveries.retention",
+        _some_duration,
+        30 * 86_400.0,
+        "time for which ended deliveries of triggers and sent notifications are kept and repetitions are recognised",
+    ),
+    Setting(
+        "deliveries.max_pending",
+        _positive,
+        10_000,
+        "pending deliveries of a trigger above which its source is not read and a webhook responds 503",
+    ),
+    Setting(
+        "deliveries.max_backlog",
+        _positive,
+        1_000,
+        "runs that wait for workers above which no delivery is started",
+    ),
+    Setting("notifications.attempts", _positive, 11, "attempts to send a notification before it counts as failed"),
+    Setting(
+        "notifications.link_expiry",
+        _some_duration,
+        7 * 86_400.0,
+        "time for which a link in a notification answers a wait",
     ),
     Setting(
         "nats.url",

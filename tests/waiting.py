@@ -25,6 +25,15 @@ async def until(condition: Callable[[], Any], *, seconds: float = PATIENCE_SECON
         await asyncio.sleep(0.01)
 
 
+def wait_until(condition: Callable[[], Any], *, seconds: float = PATIENCE_SECONDS) -> Any:
+    """The same without an event loop."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"the condition did not become true within {seconds} s"
+        time.sleep(0.02)
+    return value
+
+
 def a_call_runs() -> bool:
     """Whether a blocking call of a tool runs in a thread."""
     return any(thread.name.startswith("noetl-call") for thread in threading.enumerate())

@@ -99,9 +99,10 @@ class WebhookOptions(TypedDict, total=False):
     version: int | None
     payload: Mapping[str, Any] | None
     window: float | None
-    preset: Literal["noetl", "github", "stripe", "slack", "hmac", "none"] | None
+    preset: Literal["noetl", "github", "stripe", "slack", "meta", "websub", "hmac", "none"] | None
     signature: Mapping[str, Any] | None
     allow_unsigned: bool | None
+    topic: str | None
     headers: Sequence[str] | None
     raw_body: bool | None
     respond: Literal["accepted", "result"] | None
@@ -114,6 +115,7 @@ class WebhookOptions(TypedDict, total=False):
 class BackfillOptions(TypedDict, total=False):
     """Options of `add_backfill`."""
 
+    timezone: str | None  # of days, weeks and months, and of times without an offset
     variable: str | None  # key of the workload that has the slot; default `slot`
     concurrency: int | None
     name: str | None

@@ -7,12 +7,15 @@ trace id from the execution (or from the `traceparent` of its request, which is 
 run. A worker thus knows the parent of its span without communication, and the server that writes the last event
 of an execution exports its span.
 
-`ACTIVE` is None unless the process traces; callers check it.
+`ACTIVE` is None unless the process exports spans. `executor.spec.tracing` says whether and which share of the
+executions of a playbook is traced. The decision depends on the trace id alone, so all processes make the same one.
+Trace ids are derived without OpenTelemetry: with `enabled: true` outcomes have them even if nothing is exported.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,8 +23,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.errors import RequestRefused
+from noetl.core.model.playbook import TracePolicy
+from noetl.core.templates.template import compile_value
+from noetl.errors import RequestRefused, TemplateError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -29,9 +37,71 @@ if TYPE_CHECKING:
 
 HEADER = "traceparent"
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-_SPAN: ContextVar[Any] = ContextVar("noetl_span", default=None)
+_LOW_BITS = (1 << 64) - 1  # of a trace id: they decide whether it is sampled, as in OpenTelemetry
 
 ACTIVE: Tracing | None = None
+
+_log = logging.getLogger("noetl.tracing")
+
+
+class Trace(Struct, frozen=True):
+    """The trace of an execution."""
+
+    id: int
+    parent: int | None  # the span of the request
+    sampled: bool
+
+    def traceparent(self, span_id: int) -> str:
+        """The W3C trace context of a span."""
+        return f"00-{self.id:032x}-{span_id:016x}-{int(self.sampled):02x}"
+
+    @property
+    def text(self) -> str:
+        """The trace id as outcomes and logs have it."""
+        return f"{self.id:032x}"
+
+
+class CurrentSpan(Struct, frozen=True):
+    """The span of the current run or task; `span` is None if it is not exported."""
+
+    trace: Trace
+    id: int
+    span: Any = None
+
+
+_SPAN: ContextVar[CurrentSpan | None] = ContextVar("noetl_span", default=None)
+
+
+def trace_of(policy: TracePolicy, execution_id: str, traceparent: str | None) -> Trace | None:
+    """The trace of an execution; None if it is not traced. A trace context of the request decides on sampling."""
+    if policy.enabled is False or (policy.enabled is None and ACTIVE is None):
+        return None
+    if traceparent:
+        found = _TRACEPARENT.fullmatch(traceparent)
+        assert found is not None, traceparent
+        return Trace(int(found[1], 16), int(found[2], 16), bool(int(found[3], 16) & 1))
+    trace_id = _hash("trace", execution_id, 16)
+    return Trace(trace_id, None, (trace_id & _LOW_BITS) < policy.sample * (1 << 64))
+
+
+def child_traceparent(policy: TracePolicy, execution_id: str, traceparent: str | None, task_run_id: str) -> str | None:
+    """The `traceparent` for a child execution of a task."""
+    trace = trace_of(policy, execution_id, traceparent)
+    return traceparent if trace is None else trace.traceparent(_span_id(task_run_id))
+
+
+def attributes_of(policy: TracePolicy, workload: Mapping[str, Any], execution_id: str) -> dict[str, Any]:
+    """The playbook's own attributes of spans; one that cannot be evaluated is left out."""
+    names = {"workload": workload, "execution_id": execution_id, "job": {"uuid": execution_id}}
+    found = {}
+    for name, value in policy.attributes.items():
+        try:
+            given = compile_value(value).evaluate(names)
+        except TemplateError as problem:
+            _log.warning("the span attribute %s is left out: %s", name, problem)
+            continue
+        found[name] = given if isinstance(given, str | bool | int | float) else str(given)
+    return found
 
 
 def is_traceparent(text: str) -> bool:
@@ -42,11 +112,39 @@ def is_traceparent(text: str) -> bool:
 
 def current_traceparent() -> str | None:
     """The `traceparent` header for an outgoing request; None if there is no current span."""
-    span = _SPAN.get()
-    if span is None:
-        return None
-    context = span.get_span_context()
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+    current = _SPAN.get()
+    return None if current is None else current.trace.traceparent(current.id)
+
+
+@contextmanager
+def run_span(
+    trace: Trace, execution_id: str, run_id: str, step: str, attributes: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """The span of a run of a step (of one iteration in a loop)."""
+    own = {**(attributes or {}), "noetl.execution_id": execution_id, "noetl.step": step, "noetl.run_id": run_id}
+    with _current(trace, f"step {step}", _span_id(run_id), _span_id(execution_id), own):
+        yield
+
+
+@contextmanager
+def task_span(
+    outer: CurrentSpan, task_run_id: str, label: str, kind: str, attempt: int, attributes: Mapping[str, Any]
+) -> Iterator[None]:
+    """The span of one tool call inside a run."""
+    own = {
+        **attributes,
+        "noetl.task": label,
+        "noetl.kind": kind,
+        "noetl.task_run_id": task_run_id,
+        "noetl.attempt": attempt,
+    }
+    with _current(outer.trace, f"task {label}", _span_id(task_run_id), outer.id, own):
+        yield
+
+
+def current() -> CurrentSpan | None:
+    """The span of the current run or task, None if it is not traced."""
+    return _SPAN.get()
 
 
 def start(kind: str, *, service: str, instance: str = "", stream: TextIO | None = None) -> None:
@@ -96,63 +194,30 @@ class Tracing:
 
     def execution(
         self,
+        trace: Trace,
         execution_id: str,
-        trace: str | None,
         *,
         path: str,
         status: str,
         started_at: float,
         ended_at: float,
-        error: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Export the span of an ended execution, from its request to its last event."""
-        span = self._start(
-            f"execution {path}",
-            trace_id=_trace_id(execution_id, trace),
-            span_id=_span_id(execution_id),
-            parent=_parse(trace)[1] if trace else None,
-            at=started_at,
-            attributes={"noetl.execution_id": execution_id, "noetl.path": path, "noetl.status": status},
+        own = {"noetl.execution_id": execution_id, "noetl.path": path, "noetl.status": status}
+        attributes = {**(attributes or {}), **own}
+        span = self.start_span(
+            f"execution {path}", trace.id, _span_id(execution_id), trace.parent, attributes, started_at
         )
         if status != "success":
-            _failed(span, error or status)
+            _failed(span, status)
         span.end(int(ended_at * 1e9))
-
-    @contextmanager
-    def run(self, execution_id: str, trace: str | None, run_id: str, step: str) -> Iterator[str]:
-        """The span of a run of a step (of one iteration in a loop); yields the trace id."""
-        trace_id = _trace_id(execution_id, trace)
-        attributes = {"noetl.execution_id": execution_id, "noetl.step": step, "noetl.run_id": run_id}
-        with _current(self._start(f"step {step}", trace_id, _span_id(run_id), _span_id(execution_id), attributes)):
-            yield f"{trace_id:032x}"
-
-    @contextmanager
-    def task(self, task_run_id: str, label: str, kind: str, attempt: int) -> Iterator[Span]:
-        """The span of one tool call inside a run."""
-        outer = _SPAN.get()
-        assert outer is not None
-        parent_context = outer.get_span_context()
-        attributes = {
-            "noetl.task": label,
-            "noetl.kind": kind,
-            "noetl.task_run_id": task_run_id,
-            "noetl.attempt": attempt,
-        }
-        span = self._start(
-            f"task {label}", parent_context.trace_id, _span_id(task_run_id), parent_context.span_id, attributes
-        )
-        with _current(span):
-            yield span
-
-    def task_traceparent(self, execution_id: str, trace: str | None, task_run_id: str) -> str:
-        """The `traceparent` for a child execution of this task."""
-        return f"00-{_trace_id(execution_id, trace):032x}-{_span_id(task_run_id):016x}-01"
 
     def close(self) -> None:
         """Export pending spans."""
         self._provider.shutdown()
 
-    def _start(
+    def start_span(
         self,
         name: str,
         trace_id: int,
@@ -161,6 +226,7 @@ class Tracing:
         attributes: Mapping[str, Any],
         at: float | None = None,
     ) -> Span:
+        """Start a span with these ids."""
         from opentelemetry.context import Context
         from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
@@ -174,28 +240,40 @@ class Tracing:
 
 
 @contextmanager
-def _current(span: Span) -> Iterator[None]:
+def _current(
+    trace: Trace, name: str, span_id: int, parent: int, attributes: Mapping[str, Any]
+) -> Iterator[CurrentSpan]:
     """Make a span the current one for the duration of the block, then end it."""
-    token = _SPAN.set(span)
+    span = None
+    if ACTIVE is not None and trace.sampled:
+        span = ACTIVE.start_span(name, trace.id, span_id, parent, attributes)
+    current = CurrentSpan(trace, span_id, span)
+    token = _SPAN.set(current)
     try:
-        yield
+        yield current
     finally:
         _SPAN.reset(token)
-        span.end()
+        if span is not None:
+            span.end()
 
 
-def record_outcome(span: Span, result: Outcome) -> None:
-    """Set status and error kind of a task's span, which is the current one."""
-    span.set_attribute("noetl.status", result.status)
-    record_failure(result.error)
+def record_outcome(result: Outcome) -> Outcome:
+    """Set status and error kind of a task's span, which is the current one; returns the outcome with its trace id."""
+    current = _SPAN.get()
+    if current is None or not current.trace.sampled:
+        return result
+    if current.span is not None:
+        current.span.set_attribute("noetl.status", result.status)
+        record_failure(result.error)
+    return replace(result, meta={**result.meta, "trace_id": current.trace.text})
 
 
 def record_failure(problem: ErrorInfo | None) -> None:
     """Mark the current span as failed, with the error kind only: the message may contain a secret."""
-    span = _SPAN.get()
-    if span is not None and problem is not None:
-        span.set_attribute("noetl.error.kind", problem.kind)
-        _failed(span, problem.kind)
+    current = _SPAN.get()
+    if current is not None and current.span is not None and problem is not None:
+        current.span.set_attribute("noetl.error.kind", problem.kind)
+        _failed(current.span, problem.kind)
 
 
 def _failed(span: Span, description: str) -> None:
@@ -208,7 +286,7 @@ def _derived_ids() -> Any:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Derived(IdGenerator):
-        """Returns the ids that `_start` set just before the span is started, in the same thread."""
+        """Returns the ids that `start_span` set just before the span is started, in the same thread."""
 
         next_ids = (0, 0)
 
@@ -219,16 +297,6 @@ def _derived_ids() -> Any:
             return self.next_ids[1]
 
     return Derived()
-
-
-def _parse(trace: str) -> tuple[int, int]:
-    found = _TRACEPARENT.fullmatch(trace)
-    assert found is not None, trace
-    return int(found[1], 16), int(found[2], 16)
-
-
-def _trace_id(execution_id: str, trace: str | None) -> int:
-    return _parse(trace)[0] if trace else _hash("trace", execution_id, 16)
 
 
 def _span_id(about: str) -> int:

@@ -19,12 +19,13 @@ from noetl.server.notifications.notifier import Notifier
 from noetl.server.notifications.rules import Rules
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.backfills import Backfills
-from noetl.server.scheduling.deliveries import Deliveries
+from noetl.server.scheduling.deliveries import Deliveries, DeliveryLimits
 from noetl.server.scheduling.kinds import KINDS
 from noetl.server.scheduling.resources import TriggerResources
 from noetl.server.scheduling.schedules import Schedules
 from noetl.server.scheduling.trigger_service import Triggers
 from noetl.server.scheduling.webhooks import Webhooks
+from noetl.settings import Settings
 from noetl.storage.cluster.postgres import PostgresCluster
 from noetl.storage.ports.deliveries import DeliveryStore
 from noetl.storage.ports.secrets import CredentialStore
@@ -49,8 +50,9 @@ def build_app_state(
     *,
     home: Path,
     allows_address: Callable[[str], bool],
+    settings: Settings | None = None,
 ) -> AppState:
-    """The services of a server, whose master key is in `home`."""
+    """The services of a server, whose master key is in `home`; without settings with their defaults."""
     clock = backends.clock
     triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
     links = AnswerLinks(partial(open_ring, home, os.environ))
@@ -66,6 +68,12 @@ def build_app_state(
         links,
     )
     deliveries = Deliveries(backends.deliveries, triggers, orchestrator, clock, notifier)
+    if settings is not None:
+        notifier.attempts = settings.notifications_attempts
+        notifier.link_seconds = settings.notifications_link_expiry
+        deliveries.limits = DeliveryLimits(
+            settings.deliveries_max_pending, settings.deliveries_max_backlog, settings.deliveries_retention
+        )
     schedules = Schedules(triggers, deliveries, clock)
     webhooks = Webhooks(triggers, deliveries, orchestrator, backends.credentials, clock)
     return AppState(

@@ -175,7 +175,12 @@ class Server:
             )
             allows = AddressPolicy(private=False, networks=self.settings.private_networks).allows
             self._state = build_app_state(
-                orchestrator, services, self.tokens, home=self.settings.home, allows_address=allows
+                orchestrator,
+                services,
+                self.tokens,
+                home=self.settings.home,
+                allows_address=allows,
+                settings=self.settings,
             )
             app.state.app_state = self._state
             app.state.operations = operations = Operations(self._state, app.state.workers)

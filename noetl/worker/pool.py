@@ -18,6 +18,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -108,7 +109,8 @@ class Pool:
         self._returning: set[asyncio.Task[None]] = set()
         self._slots: set[asyncio.Task[None]] = set()
         self._sending: set[asyncio.Task[None]] = set()  # slots that flush reports
-        self._waiting = 0  # runs that only wait, and do not occupy their slot
+        self._occupied = 0  # slots of the held runs
+        self._waiting = 0  # slots of runs that only wait, and do not occupy them
         self._loops: list[asyncio.Task[None]] = []
         self._slot_free = asyncio.Event()
         self._idle = asyncio.Event()
@@ -209,7 +211,7 @@ class Pool:
         while not self._free_slots():  # a report may have returned orders meanwhile
             self._slot_free.clear()
             await self._slot_free.wait()
-        claim = Claim(self.worker, self._free_slots(), self._pool, self.labels)
+        claim = Claim(self.worker, self._free_slots(), self._pool, self.labels, self.slots)
         self._accept(await self._link.claim(claim, wait=CLAIM_WAIT))
 
     async def _heartbeat_turn(self) -> None:
@@ -274,10 +276,14 @@ class Pool:
     def _free_slots(self) -> int:
         if self._suspects or self._isolated is not None:
             return 0
-        return max(0, self.slots - len(self._held) + self._waiting)
+        return max(0, self.slots - self._occupied + self._waiting)
+
+    def _cost(self, order: RunOrder) -> int:
+        """The slots that a run occupies, at most all."""
+        return min(order.cost, self.slots)
 
     def _free_slots_after(self, finished: int) -> int:
-        """How many orders an acknowledgement may carry: one for each run that it completes."""
+        """The slots that an acknowledgement may fill: those of the runs that it completes."""
         if self._draining or self._suspects or self._isolated is not None:
             return 0
         return min(finished, self._free_slots() + finished)
@@ -291,7 +297,10 @@ class Pool:
             key = order.run_id, order.epoch
             if key in self._returned_unseen:
                 continue
-            self._held[key] = held = HeldRun(order, RunReports(order.run_id, order.epoch, self._reporter))
+            if key not in self._held:
+                self._occupied += self._cost(order)
+            reports = RunReports(order.run_id, order.epoch, self._reporter, self._cost(order))
+            self._held[key] = held = HeldRun(order, reports)
             (self._suspects if order.alone else self._queue).append(held)
         if orders:
             self._idle.clear()
@@ -355,7 +364,10 @@ class Pool:
                 continue
             held.slot = slot
             try:
-                await self.runner.run(held.order, held.reports, self._set_waiting)
+                set_waiting = (
+                    partial(self._set_waiting, cost=held.reports.cost) if held.reports.cost > 1 else self._set_waiting
+                )
+                await self.runner.run(held.order, held.reports, set_waiting)
             except RunEnded:
                 self._stopped_runs.add([(held.order.run_id, held.order.epoch)])
                 self._release(held)
@@ -389,8 +401,8 @@ class Pool:
         if len(self._queue) > 1:
             self._start_slots()
 
-    def _set_waiting(self, waiting: bool) -> None:
-        self._waiting += 1 if waiting else -1
+    def _set_waiting(self, waiting: bool, cost: int = 1) -> None:
+        self._waiting += cost if waiting else -cost
         self._update_slot_free()
         self._start_slots()
 
@@ -406,7 +418,8 @@ class Pool:
             self._cancel(held)
 
     def _release(self, held: HeldRun) -> None:
-        self._held.pop((held.order.run_id, held.order.epoch), None)
+        if self._held.pop((held.order.run_id, held.order.epoch), None) is not None:
+            self._occupied -= self._cost(held.order)
         if held is self._isolated:
             self._isolated = None
         elif held in self._suspects:

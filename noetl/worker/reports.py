@@ -40,6 +40,7 @@ class RunReports(Struct, eq=False):
     run_id: str
     epoch: int
     _reporter: Reporter
+    cost: int = 1  # slots that the run occupies
     number: int = 0
     pending: list[Event] = field(default_factory=list)
     in_flight: bool = False
@@ -256,7 +257,7 @@ class Reporter(Struct, eq=False):
             reports.append(Report(run.run_id, run.epoch, run.number, tuple(run.pending)))
             run.pending.clear()
             run.in_flight = True
-            finished += run.ending
+            finished += run.cost if run.ending else 0
         acks, orders = await self._deliver(reports, finished)
         for run, ack in zip(runs, acks, strict=True):
             accepted = ack.accepted and ack.error is None

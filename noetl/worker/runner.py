@@ -73,6 +73,7 @@ class ActiveRun(Struct, eq=False):
     limit: int  # bytes of a value in an event
     offloaded: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     deadlines: dict[int, float] = field(default_factory=dict)  # depth of a workbook call -> its deadline
+    attributes: dict[str, Any] = field(default_factory=dict)  # the playbook's own attributes of spans
 
 
 class ProgressReporter(Struct, eq=False):
@@ -136,32 +137,37 @@ class Runner:
         context = order.context
         ids = {"execution_id": context.execution_id, "step": context.step, "run_id": order.run_id}
         masker = self.cache.secrets(context.execution_id).masker
-        if tracing.ACTIVE is None:
-            logs.set_log_context(masker, ids)
-            await self._execute(order, reports, set_waiting)
-            return
-        traced = tracing.ACTIVE.run(context.execution_id, context.trace, order.run_id, context.step)
-        with traced as trace_id:
-            logs.set_log_context(masker, ids | {"trace_id": trace_id})
-            await self._execute(order, reports, set_waiting)
-
-    async def _execute(self, order: RunOrder, reports: RunReports, set_waiting: Callable[[bool], None]) -> None:
-        active: ActiveRun | None = None
+        logs.set_log_context(masker, ids)
         try:
             active = await self._open(order, reports, set_waiting)
-            if order.timeout_s is None:
+            policy = active.frame.playbook.executor.tracing
+            trace = tracing.trace_of(policy, context.execution_id, context.trace)
+            if trace is None:
+                await self._execute(active)
+                return
+            logs.set_log_context(masker, ids | {"trace_id": trace.text})
+            active.attributes = tracing.attributes_of(policy, context.workload, context.execution_id)
+            with tracing.run_span(trace, context.execution_id, order.run_id, context.step, active.attributes):
+                await self._execute(active)
+        except NoetlError as problem:
+            reports.finish((failure_of(order, _error_of(problem)),))
+
+    async def _execute(self, active: ActiveRun) -> None:
+        seconds = active.order.timeout_s
+        try:
+            if seconds is None:
                 await self._drive(active)
                 return
             try:
-                async with asyncio.timeout(order.timeout_s) as limit:
+                async with asyncio.timeout(seconds) as limit:
                     await self._drive(active)
             except TimeoutError:
                 if not limit.expired():
                     raise
-                message = f"the step exceeded its timeout of {order.timeout_s:g} s (lifecycle.timeout_s, deadline_s)"
+                message = f"the step exceeded its timeout of {seconds:g} s (lifecycle.timeout_s, deadline_s)"
                 await self._end(active, error_info("timeout", message))
         except NoetlError as problem:
-            await self._fail(order, reports, active, problem)
+            await self._end(active, _error_of(problem))
 
     # ── opening ─────────────────────────────────────────────────────────────────────────
 
@@ -318,8 +324,7 @@ class Runner:
 
     async def _finish(self, active: ActiveRun, finished: Finished, pending: tuple[Event, ...]) -> None:
         output, results = finished.recorded, finished.results
-        if tracing.ACTIVE is not None:
-            tracing.record_failure(output.error)
+        tracing.record_failure(output.error)
         step = active.frame.root.program.owner
         assert isinstance(step, Step)
         if step.validation is not None and step.validation.output is not None and finished.status == "done":
@@ -361,15 +366,6 @@ class Runner:
             except MISSING_DATA as need:
                 await self._provide(active, need)
         await self._finish(active, finished, finished.events)
-
-    async def _fail(self, order: RunOrder, reports: RunReports, active: ActiveRun | None, problem: NoetlError) -> None:
-        """End the run with an error that the playbook did not cause."""
-        kind = getattr(problem, "kind", "unknown")
-        info = error_info(kind if kind in ERROR_KINDS else "unknown", str(problem))
-        if active is not None:
-            await self._end(active, info)
-            return
-        reports.finish((failure_of(order, info),))
 
     # ── one task ────────────────────────────────────────────────────────────────────────
 
@@ -423,14 +419,13 @@ class Runner:
                 code_line=code_line,
                 playbook=context.playbook,
             )
-            if tracing.ACTIVE is None:
+            span = tracing.current()
+            if span is None:
                 outcome = await self._call(active, run, call)
             else:
-                with tracing.ACTIVE.task(action.task_run_id, action.label, call.kind, action.attempt) as span:
-                    outcome = await self._call(active, run, call)
-                    tracing.record_outcome(span, outcome)
-                    trace_id = f"{span.get_span_context().trace_id:032x}"
-                    outcome = replace(outcome, meta={**outcome.meta, "trace_id": trace_id})
+                ids = (action.task_run_id, action.label, call.kind, action.attempt)
+                with tracing.task_span(span, *ids, active.attributes):
+                    outcome = tracing.record_outcome(await self._call(active, run, call))
         except BadSpec as problem:
             outcome = error("schema", f"{where}: {problem}")
         meta = {
@@ -555,6 +550,12 @@ class Runner:
         if self.payloads.must_offload(events, active.limit):
             events = await self.payloads.offload(events, self._name(active), active.limit, active.offloaded)
         return events
+
+
+def _error_of(problem: NoetlError) -> ErrorInfo:
+    """An error that the playbook did not cause."""
+    kind = getattr(problem, "kind", "unknown")
+    return error_info(kind if kind in ERROR_KINDS else "unknown", str(problem))
 
 
 def failure_of(order: RunOrder, problem: ErrorInfo) -> Event:

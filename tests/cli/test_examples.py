@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import http.server
+import json
 import os
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +28,9 @@ OUTPUTS = {
     "schemas.yaml": ["amount"],
     "arcs.yaml": "applied",
     "synthesis.yaml": "cleaned and published",
+    "placement.yaml": {"trained": 4, "best": 0.96},
+    "tracing.yaml": True,
+    "reference_first.yaml": {"rows": 3, "total": 60},
 }
 FAILING = {
     "saga.yaml": {"undone": ["cancelled room in Rome", "cancelled room in Paris", "cancelled flight of Ada"]},
@@ -46,6 +54,42 @@ def test_an_example_gives_its_output(noetl, name):
     assert "warning" not in answer.err
 
 
+def test_the_answer_of_a_service_decides_the_plan(noetl):
+    plan = [
+        {"step": "load", "tool": {"kind": "python", "code": "result = [3, 4]"}, "next": {"arcs": [{"step": "sum_up"}]}},
+        {
+            "step": "sum_up",
+            "tool": {"kind": "python", "input": {"all": "{{ load.data }}"}, "code": "result = sum(all)"},
+        },
+    ]
+    with serving(json.dumps(plan)) as url:
+        answer = noetl("run", EXAMPLES / "synthesis.yaml", "--json", "--set", f"url={url}")
+    assert answer.code == 0, answer.err
+    assert answer.json["output"]["data"] == 7
+    assert [each["step"] for each in answer.json["steps"]] == ["plan", "load", "sum_up"]
+
+
+@contextmanager
+def serving(text):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_):
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/plan"
+        server.shutdown()
+        thread.join()
+
+
 @pytest.mark.parametrize("name", FAILING)
 def test_an_example_of_a_failure_gives_its_ctx(noetl, name):
     answer = noetl("run", EXAMPLES / name, "--json")
@@ -56,7 +100,7 @@ def test_an_example_of_a_failure_gives_its_ctx(noetl, name):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    cluster = Cluster(tmp_path_factory.mktemp("home"))
+    cluster = Cluster(tmp_path_factory.mktemp("home"), NOETL_WORKER_LABELS="gpu=true,zone=eu")
     try:
         cluster.start_server()
         cluster.start_worker()
@@ -75,7 +119,12 @@ def test_an_example_gives_the_same_on_a_server(cluster, name):
         assert (document["status"], document["ctx"]) == ("failed", FAILING[name])
         assert document["compensation"]["failed"] == 0
     else:
-        assert document["output"]["data"] == OUTPUTS[name]
+        output = document["output"]
+        if output["ref"] is not None:  # `reference_first`
+            reference = base64.urlsafe_b64encode(json.dumps(output["ref"]).encode()).decode()
+            assert cluster.ask("GET", f"/api/results/{reference}") == (200, OUTPUTS[name])
+            return
+        assert output["data"] == OUTPUTS[name]
 
 
 def test_the_quickstart_pages_retries_and_stores_rows(noetl, folder):

@@ -258,3 +258,18 @@ class RunQueueSuite:
             assert await queue.labelled() == []
 
         asyncio.run(self.closing(scenario))
+
+    def test_runs_are_taken_while_their_costs_fit_into_the_free_slots(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([QueuedRun("1", f"1:a:1/{n}", cost=cost) for n, cost in enumerate((2, 2, 3, 1))])
+            taken = await queue.take(Claim("w", 5, capacity=8))
+            assert [(run.run_id, run.cost) for run in taken] == [("1:a:1/0", 2), ("1:a:1/1", 2)]
+            # The run of cost 1 does not pass the one that waits for three slots.
+            assert await queue.take(Claim("w", 2, capacity=8)) == []
+            assert queue.waits_for_slots("default")
+            # A worker with fewer slots than a run costs executes it alone.
+            assert [run.run_id for run in await queue.take(Claim("small", 2, capacity=2))] == ["1:a:1/2"]
+            assert [run.run_id for run in await queue.take(Claim("small", 1, capacity=2))] == ["1:a:1/3"]
+
+        asyncio.run(self.closing(scenario))

@@ -194,10 +194,10 @@ def test_wrong_requests_are_refused():
     async def work(bench: Bench) -> None:
         for range_, words in (
             (("x", "2026-01-02", "1d"), "'x' is not an instant"),
-            (("2026-01-01", "2026-01-02", "soon"), "'soon' is not a duration"),
+            (("2026-01-01", "2026-01-02", "soon"), "'soon' is not the length of a slot"),
             (("2026-01-01", "2026-01-02", "0s"), "greater than 0"),
             (("2026-01-02", "2026-01-01", "1d"), "the range is empty"),
-            (("2020-01-01", "2026-01-01", "1s"), "slots, the limit is 100,000"),
+            (("2020-01-01", "2026-01-01", "1s"), "more slots than the limit of 100,000"),
         ):
             with pytest.raises(RequestRefused, match=words):
                 await bench.backfills.add("backfill/export", *range_)

@@ -409,6 +409,66 @@ def test_executions_that_start_each_other_end_at_a_limit(here):
     asyncio.run(scenario())
 
 
+EMITS = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: shop, path: shop/order}
+workload: {ids: [1]}
+workflow:
+  - step: pay
+    spec:
+      policy:
+        emit:
+          events:
+            - {name: order_paid, payload: {id: "{{ workload.ids[0] }}", note: "{{ 'x' * 10 }}"}}
+            - {name: order_seen, payload: "{{ workload.ids[0] }}"}
+            - {name: stock_low, payload: {}, when: "{{ workload.ids | length > 1 }}"}
+    next: {arcs: [{step: hold}]}
+  - step: hold
+    tool: {kind: noop}
+"""
+
+
+def test_a_custom_event_starts_an_execution_once_also_after_a_restart(here):
+    async def scenario() -> None:
+        from noetl.server.orchestrator.submissions import Submission
+
+        async with here.server():
+            await here.orchestrator.catalog.register(Source(EMITS), 0.0)
+            await here.triggers.add("event", {"path": "work", "event": "order_*", "of": "shop/*"}, name="orders")
+            await here.triggers.add("event", {"path": "work", "event": "custom.stock_low"}, name="stock")
+            await here.triggers.add("event", {"path": "work", "event": "*", "of": "other/*"}, name="others")
+            await until(lambda: here.orchestrator.actors.news.custom)
+            emitted = await here.orchestrator.submit(Submission(path="shop/order", payload={"ids": [7]}))
+            found = await reached(here, 3)  # the step after the event still runs
+            assert sorted(found[1:], key=str) == [{"body": 7}, {"id": 7, "note": "xxxxxxxxxx"}]
+            deliveries = await here.deliveries.list(DeliveryFilter("event"))
+            event = json.loads(deliveries[-1].data)["event"]
+            assert (event["name"], event["step"], event["execution_id"]) == ("order_paid", "pay", emitted)
+            assert await here.events.news() == []
+        async with here.server():  # reads the log again, and starts nothing again
+            await until(lambda: here.orchestrator.actors.news.custom)
+            second = await here.orchestrator.submit(Submission(path="shop/order", payload={"ids": [8, 9]}))
+            found = await reached(here, 7)
+            assert second and sorted(found[4:], key=str) == [{"body": 8}, {"id": 8, "note": "xxxxxxxxxx"}, {}]
+
+    asyncio.run(scenario())
+
+
+def test_custom_events_are_not_read_without_a_trigger_for_them(here):
+    async def scenario() -> None:
+        from noetl.server.orchestrator.submissions import Submission
+
+        async with here.server():
+            await here.orchestrator.catalog.register(Source(EMITS), 0.0)
+            await here.orchestrator.submit(Submission(path="shop/order"))
+            assert await here.events.news() == []
+            with pytest.raises(RequestRefused, match="pattern of names"):
+                await here.triggers.add("event", {"path": "work", "event": ""})
+
+    asyncio.run(scenario())
+
+
 # ── rules that all kinds share ──────────────────────────────────────────────────────────
 
 
@@ -462,9 +522,9 @@ def test_nothing_is_started_while_the_engine_is_full_or_the_trigger_is_paused(he
     async def scenario() -> None:
         from noetl.server.scheduling import deliveries as module
 
-        monkeypatch.setattr(module, "MAX_BACKLOG", 2)
         monkeypatch.setattr(module, "BACKLOG_SECONDS", 60.0)
         async with here.server() as deliveries:
+            deliveries.limits.max_backlog = 2
             trigger = await here.triggers.add("execution", {"path": "work", "of": "x"})
             for number in range(5):
                 await deliveries.receive(trigger, str(number), {"n": number})
@@ -472,7 +532,7 @@ def test_nothing_is_started_while_the_engine_is_full_or_the_trigger_is_paused(he
             started = await reached(here, 2)  # each waits for a worker
             assert [each["n"] for each in started] == [0, 1]
             assert await deliveries.store.counts("execution", "work") == {"started": 2, "pending": 3}
-            monkeypatch.setattr(module, "MAX_BACKLOG", 1000)
+            deliveries.limits.max_backlog = 1000
             here.triggers.changed.set()
             await reached(here, 5)
             await here.triggers.pause("execution", "work")

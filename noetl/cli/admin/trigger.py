@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 name_argument = click.argument("name", metavar="[KIND/]NAME")
 # The option of `add` that chooses the kind of a trigger, with the field that it sets.
-KINDS = {"nats": "subject", "object": "url", "execution": "of"}
+KINDS = {"nats": "subject", "object": "url", "execution": "of", "event": "event"}
 
 
 @click.group()
 def trigger() -> None:
-    """Start playbooks by NATS messages, new objects or files, and ends of other executions.
+    """Start playbooks by NATS messages, new objects or files, custom events and ends of other executions.
 
     `list`, `show`, `pause`, `remove` and `deliveries` also work for schedules and webhooks.
     """
@@ -32,6 +32,8 @@ def trigger() -> None:
 @click.option("--nats", metavar="SUBJECT", help="Start by messages of a subject; --stream for JetStream.")
 @click.option("--object", metavar="URL", help="Start by new objects of s3://bucket/prefix, gs://, az:// or a folder.")
 @click.option("--after", "execution", metavar="PATTERN", help="Start after executions of paths such as reports/*.")
+@click.option("--event", metavar="PATTERN", help="Start by custom events (`emit.events`) of names such as order_*.")
+@click.option("--of", metavar="PATTERN", help="Custom events: only of executions of these paths; default: all.")
 @click.option("--name", metavar="NAME", help="Name of the trigger; default: the path.")
 @click.option("--stream", metavar="NAME", help="NATS: stream of JetStream, whose messages are delivered at least once.")
 @click.option("--consumer", metavar="NAME", help="NATS: an existing durable consumer; default: one of its own.")
@@ -71,7 +73,7 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Start a registered playbook by messages, objects or ends of executions.
+    """Start a registered playbook by messages, objects, custom events or ends of executions.
 
     Examples:
 
@@ -80,13 +82,14 @@ def add(
       noetl trigger add files/load --object s3://bucket/in/ --glob '*.csv' --credential s3
       noetl trigger add files/load --object /var/in --set 'file={{ event.url }}'
       noetl trigger add reports/publish --after 'reports/*' --status success
+      noetl trigger add mail/thanks --event order_paid --of 'shop/*' --set 'order={{ event.data.id }}'
     """
     from noetl.cli.inputs import read_labels, read_payload, split_version
     from noetl.server.scheduling.triggers import name_after
 
     chosen = [kind for kind in KINDS if options[kind] is not None]
     if len(chosen) != 1:
-        raise click.UsageError("give exactly one of --nats, --object and --after")
+        raise click.UsageError("give exactly one of --nats, --object, --after and --event")
     kind = chosen[0]
     source = options[kind]
     definition = {key: value for key, value in options.items() if key not in KINDS and value not in (None, ())}

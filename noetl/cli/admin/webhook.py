@@ -36,13 +36,14 @@ def webhook() -> None:
 )
 @click.option(
     "--preset",
-    type=click.Choice(["noetl", "github", "stripe", "slack", "hmac", "none"]),
+    type=click.Choice(["noetl", "github", "stripe", "slack", "meta", "websub", "hmac", "none"]),
     default="noetl",
     show_default=True,
     help="How the sender signs its requests.",
 )
 @click.option("--signature", metavar="JSON|@FILE", help="Format of preset hmac: header, algorithm, prefix, ...")
 @click.option("--allow-unsigned", is_flag=True, help="Accept every request (with --preset none).")
+@click.option("--topic", metavar="URL", help="The topic whose subscription it confirms (WebSub).")
 @click.option("--header", "headers", multiple=True, metavar="NAME", help="A header that the playbook may read.")
 @click.option("--raw-body", is_flag=True, help="Let the playbook read the body as it was sent.")
 @click.option(

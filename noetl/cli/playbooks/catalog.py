@@ -34,6 +34,7 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, target: Target,
     from noetl.cli.playbook_files import read_bounded
     from noetl.cli.projects.changes import register_packed
     from noetl.cli.projects.named_files import pack_file
+    from noetl.core.language.diagnostic_codes import INSTALLATION_CODES
 
     contents = {name: read_bounded(name, MAX_READ) for name in files}
 
@@ -43,9 +44,10 @@ def register(files: tuple[str, ...], strict: bool, legacy: bool, target: Target,
             for name, content in contents.items():
                 found = await backend.check(content, name, strict=strict, legacy=legacy)
                 errors = [one for one in found if one.severity == "error"]
-                if errors:
-                    terminal.diagnostics(errors, content)
-                    invalid = True
+                missing = [one for one in found if one.code in INSTALLATION_CODES]
+                if errors or missing:
+                    terminal.diagnostics(errors or missing, content)
+                invalid = invalid or bool(errors)
             if invalid:
                 return None
             return [

@@ -90,6 +90,7 @@ for _kind, _resource in (
     ("nats", "NatsTrigger"),
     ("object", "ObjectTrigger"),
     ("execution", "ExecutionTrigger"),
+    ("event", "CustomEventTrigger"),
 ):
     _register_trigger(_kind, _resource)
 

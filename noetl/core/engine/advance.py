@@ -75,6 +75,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import IterationPath, iteration_id, task_run_id
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.work import count_fitting
 from noetl.core.templates.budget import NondeterminismSource
 from noetl.errors import CorruptLog
 
@@ -214,6 +215,9 @@ class _Advance(Struct, eq=False, gc=False):
             if command.workers > 1 and not (taken and is_local(state, step_run_of(state, taken[0]))):
                 taken = taken[: -(-len(taken) // command.workers)]
             taken = taken[: command.slots]
+            if state.net.has_costs:
+                costs = (step_run_of(state, run_id).step.cost for run_id in taken)
+                taken = taken[: count_fitting(costs, command.slots, command.capacity)]
             for run_id in taken:
                 events, cause = claim(state, command.worker, run_id)
                 self._record(events, cause)

@@ -51,6 +51,7 @@ class ClaimAnyRun(Command, frozen=True):
     pool: str | None = None
     workers: int = 1
     labels: tuple[str, ...] = ()  # of the worker
+    capacity: int = 0  # all slots of the worker
 
 
 class ReportRun(Command, frozen=True):

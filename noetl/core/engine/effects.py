@@ -35,6 +35,7 @@ class EnqueueRun(Effect, frozen=True):
     limit: str | None = None  # the run waits because the limit of this key is reached
     priority: float = 0.0
     labels: tuple[str, ...] = ()  # that its worker must have
+    cost: int = 1  # slots that it occupies
 
 
 class CancelRun(Effect, frozen=True):

@@ -113,4 +113,6 @@ def enqueue_iteration(state: State, loop: Loop, index: int) -> EnqueueRun:
 def _enqueue(state: State, step_run: StepRun, run_id: str, path: tuple[int, ...]) -> EnqueueRun:
     step = step_run.step
     affinity = step_run.id if path and is_local(state, step_run) else None
-    return EnqueueRun(run_id, step.name, step_run.id, path, step.pool, affinity, None, step_run.priority, step.labels)
+    return EnqueueRun(
+        run_id, step.name, step_run.id, path, step.pool, affinity, None, step_run.priority, step.labels, step.cost
+    )

@@ -113,6 +113,8 @@ _WARNINGS = {
     "unreachable-task": "A task that no path leads to",
     "unknown-status": "A comparison with a value that does not exist",
     "unknown-store": "A result store that does not exist",
+    "no-worker": "A step that no live worker can run",
+    "unknown-schema": "A schema that is not registered",
     "closed-gate": "A gate that can never open",
     "unused-keychain": "A secret that is never read",
     "missing-timeout": "A timeout is missing",
@@ -157,3 +159,6 @@ CODES: dict[str, Code] = {
     **{name: Code(name, "error", title) for name, title in _ERRORS.items()},
     **{name: Code(name, "warning", title) for name, title in _WARNINGS.items()},
 }
+
+# Reported only where the installation is known: `noetl validate --server`, `noetl register`.
+INSTALLATION_CODES = frozenset({"unknown-store", "no-worker", "unknown-schema"})

@@ -17,7 +17,7 @@ from noetl.core.language.flow.result_reads import exports_of, reads_of
 from noetl.core.language.resource_limits import with_limits
 from noetl.core.language.source.node_reader import has_template
 from noetl.core.language.source.nodes import Mapping as MappingNode
-from noetl.core.language.source.nodes import Node, Scalar, Sequence, data_of
+from noetl.core.language.source.nodes import Node, Scalar, Sequence, data_of, node_from, scalar_node
 from noetl.core.language.syntax.constructs import expand
 from noetl.core.language.syntax.tree import (
     AdmitSyntax,
@@ -27,6 +27,7 @@ from noetl.core.language.syntax.tree import (
     ExecutorSyntax,
     LoopSyntax,
     OutputSyntax,
+    PlacementSyntax,
     RouterSyntax,
     RuleSyntax,
     SetSyntax,
@@ -63,6 +64,7 @@ from noetl.core.model.playbook import (
     Step,
     Synthesis,
     Task,
+    TracePolicy,
     Validation,
 )
 from noetl.core.model.tool import ToolSpec
@@ -70,10 +72,12 @@ from noetl.core.model.tool import ToolSpec
 # Keys of a spec that apply to the node itself and are not defaults for its tasks.
 _ONLY_LARGE = 1 << 40  # bytes; the limit of the executor applies
 _NOT_DEFAULTS = {
-    "executor": frozenset({"policy", "placement", "entry_step", "return_step", "extensions", "state"}),
-    "step": frozenset({"policy", "pool", "validation", "placement"}),
+    "executor": frozenset(
+        {"policy", "placement", "pool", "cost", "tracing", "entry_step", "return_step", "extensions", "state"}
+    ),
+    "step": frozenset({"policy", "pool", "cost", "validation", "placement"}),
     "loop": frozenset({"policy", "mode", "max_in_flight", "until"}),
-    "task": frozenset({"policy", "effect", "retry", "validation", "placement"}),
+    "task": frozenset({"policy", "effect", "retry", "validation", "placement", "pool", "cost"}),
 }
 
 
@@ -94,17 +98,15 @@ class Lowering:
         self.specs = specs
         self.places: dict[str, Location] = {}
         self.kinds = frozenset(specs)
-        self.placement: dict[str, str] = {}  # labels of the executor
+        self.placement = PlacementSyntax()  # of the executor
 
     # --- the document ---
 
     def playbook(self, document: DocumentSyntax, *, file: str, digest: str, uses_state: bool) -> Playbook:
         """The whole playbook."""
         outer = self.executor_layers(document.executor)
-        if document.executor is not None and document.executor.spec is not None:
-            spec = document.executor.spec
-            policy = spec.entries["policy"][1] if "policy" in spec.entries else None
-            self.placement = {**_placement(policy), **_placement(spec)}
+        if document.executor is not None:
+            self.placement = document.executor.placement
         steps = tuple(self.step(step, outer) for step in document.steps)
         blocks = {block.name: self.block(block, outer) for block in document.blocks}
         executor = document.executor
@@ -141,6 +143,7 @@ class Lowering:
     def synthesized(self, document: DocumentSyntax, playbook: Playbook) -> tuple[Step, ...]:
         """Steps created at run time, with the defaults of the running playbook."""
         outer = tuple(_Layer(layer, {}) for layer in _executor_data(playbook.executor.spec))
+        self.placement = _placement_of(playbook.executor)
         steps = tuple(self.step(step, outer) for step in document.steps)
         everything = (*playbook.steps, *steps)
         return _with_result_reads(steps, exports_of(everything), reads_of(everything, playbook.blocks))
@@ -154,7 +157,13 @@ class Lowering:
             version=executor.version,
             spec=self.mapping(executor.spec, "executor/spec"),
             limits=Limits(**executor.limits),
-            reference_first=_reference_first(executor.spec),
+            reference_first=executor.reference_first,
+            pool=executor.placement.pool.text if executor.placement.pool is not None else None,
+            labels=_labels([executor.placement]),
+            cost=executor.placement.cost.value if executor.placement.cost is not None else 1,
+            tracing=TracePolicy(
+                **{key: self.value(node, f"executor/spec/tracing/{key}") for key, node in executor.tracing.items()}
+            ),
             extensions=executor.extensions,
             state_commit=cast(Any, executor.state_commit),
         )
@@ -214,8 +223,7 @@ class Lowering:
             validation=self.validation(step.validation),
             output=self.output(step.output),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
-            pool=step.pool,
-            labels=self.labels(step),
+            **self.placed(step),
             path=self.record_place(step.path, step.node),
         )
 
@@ -231,18 +239,23 @@ class Lowering:
             tasks=tasks,
             max_task_runs=_max_task_runs(layers, tasks),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
-            pool=step.pool,
-            labels=self.labels(step),
+            **self.placed(step),
             path=self.record_place(body.path, body.node),
         )
         return Compensation(undo, self.value(body.when, f"{body.path}/when"), body.path)
 
-    def labels(self, step: StepSyntax) -> tuple[str, ...]:
-        """`key=value` labels that a worker must have: those of the executor, the step and its tasks."""
-        found = dict(self.placement)
-        for spec in (step.spec, *(task.spec for task in step.tasks())):
-            found |= _placement(spec)
-        return tuple(sorted(f"{name}={value}" for name, value in found.items()))
+    def placed(self, step: StepSyntax) -> dict[str, Any]:
+        """Pool, labels (`key=value`) and cost of a step, from executor, step and tasks; the innermost value counts."""
+        around = (self.placement, step.placement)
+        tasks = [task.placement for task in step.tasks()]
+        pools = [level.pool.text for level in (*around, *tasks) if level.pool is not None]
+        outer = next((level.cost.value for level in reversed(around) if level.cost is not None), 1)
+        costs = [outer if level.cost is None else level.cost.value for level in tasks]
+        return {
+            "pool": pools[-1] if pools else None,
+            "labels": _labels([*around, *tasks]),
+            "cost": max(costs, default=outer),
+        }
 
     def block(self, block: BlockSyntax, outer: tuple[_Layer, ...]) -> Block:
         """One block of the workbook."""
@@ -502,21 +515,18 @@ class Lowering:
         return value
 
 
-def _reference_first(spec: Node | None) -> bool:
-    """`executor.spec.policy.results.reference_first`."""
-    found = spec
-    for key in ("policy", "results", "reference_first"):
-        found = found.get(key) if isinstance(found, MappingNode) else None
-    return isinstance(found, Scalar) and found.value is True
+def _labels(levels: Iterable[PlacementSyntax]) -> tuple[str, ...]:
+    """The labels of some specs, outermost first; the innermost value of a label counts."""
+    found = {name: node.text for level in levels for name, node in level.labels.items()}
+    return tuple(sorted(f"{name}={value}" for name, value in found.items()))
 
 
-def _placement(spec: Node | None) -> dict[str, str]:
-    """The labels of a spec's `placement`."""
-    placement = spec.get("placement") if isinstance(spec, MappingNode) else None
-    labels = placement.get("labels") if isinstance(placement, MappingNode) else None
-    if not isinstance(labels, MappingNode):
-        return {}
-    return {key: node.text for key, (_, node) in labels.entries.items() if isinstance(node, Scalar)}
+def _placement_of(executor: Executor) -> PlacementSyntax:
+    """The placement of a compiled executor, for steps that join it."""
+    place = node_from(None)
+    labels = {name: scalar_node(value, place) for name, _, value in (label.partition("=") for label in executor.labels)}
+    pool = None if executor.pool is None else scalar_node(executor.pool, place)
+    return PlacementSyntax(pool, scalar_node(executor.cost, place), labels)
 
 
 _CALL_DONE = re.compile(r"""(['"])call\.done\1""")

@@ -269,6 +269,8 @@ class Step(Struct, frozen=True, omit_defaults=True):
     reads: tuple[str, ...] = ()
     pool: str | None = None
     labels: tuple[str, ...] = ()  # `key=value`, which a worker must have
+    cost: int = 1  # slots of its worker that a run occupies
+    synthesized_by: str = ""  # of the first of synthesized steps: the step that returned them
     path: str = ""
 
 
@@ -281,6 +283,12 @@ def step_of(steps: Mapping[str, Step], name: str) -> Step:
             raise KeyError(name)
         known = compensation.step
     return known
+
+
+def worker_command(step: Step) -> str:
+    """The command that starts a worker which can take the runs of a step."""
+    pool = f" --pool {step.pool}" if step.pool else ""
+    return f"noetl worker start{pool}{''.join(f' --label {label}' for label in step.labels)}"
 
 
 def most_failures(body: Step | Block, count: int) -> int | None:
@@ -316,6 +324,14 @@ class Limits(Struct, frozen=True, omit_defaults=True):
     max_state_bytes: int = 256 * 1024
 
 
+class TracePolicy(Struct, frozen=True, omit_defaults=True):
+    """`executor.spec.tracing`. `enabled` None: the installation decides; True: outcomes have a trace id in any case."""
+
+    enabled: bool | None = None
+    sample: float = 1.0  # share of the executions whose spans are exported
+    attributes: dict[str, Value] = field(default_factory=dict)  # of every span
+
+
 class Executor(Struct, frozen=True, omit_defaults=True):
     """The executor settings and defaults of a playbook."""
 
@@ -325,6 +341,10 @@ class Executor(Struct, frozen=True, omit_defaults=True):
     limits: Limits = Limits()
     extensions: tuple[str, ...] = ()
     reference_first: bool = False  # every result is stored, also small ones
+    tracing: TracePolicy = TracePolicy()
+    pool: str | None = None  # of steps that name none
+    labels: tuple[str, ...] = ()  # of every step
+    cost: int = 1  # of steps that state none
     state_commit: Literal["execution", "step"] = "execution"  # with what the writes to `state` are committed
 
 

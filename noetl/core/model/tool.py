@@ -26,9 +26,10 @@ PLUGIN_KINDS: dict[str, str] = {
     "sftp": "files of an SFTP server",
     "clickhouse": "queries on ClickHouse",
     "bigquery": "queries on BigQuery",
+    "quantum": "quantum circuits",
 }
 # The packages of those that are maintained with noetl.
-PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in ("mysql", "redis", "kafka", "sftp", "clickhouse")}
+PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in ("mysql", "redis", "kafka", "sftp", "clickhouse", "quantum")}
 PLUGIN_PACKAGES |= {kind: f"noetl-adbc[{kind}]" for kind in ("snowflake", "bigquery")}
 
 

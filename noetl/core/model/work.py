@@ -7,6 +7,7 @@ log); the worker executes the pipeline and reports events under that epoch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct, field
@@ -53,6 +54,7 @@ class RunOrder(Struct, frozen=True, omit_defaults=True, gc=False):
     resume: Outcome | None = None  # the outcome of the suspended task (a child's output)
     lost: int = 0  # workers lost on this run since its last accepted task: attempts used up
     timeout_s: float | None = None
+    cost: int = 1  # slots that the run occupies
     alone: bool = False  # two workers were lost on this run: the worker executes no other run beside it
 
 
@@ -92,6 +94,17 @@ class HeartbeatReply(Struct, frozen=True, omit_defaults=True, gc=False):
     proofs: list[str] = field(default_factory=list)  # of the `unknown` leases
 
 
+def count_fitting(costs: Iterable[int], slots: int, capacity: int) -> int:
+    """How many of the next runs fit into free slots. No run passes one that costs more, so none waits forever."""
+    count = 0
+    for cost in costs:
+        slots -= min(cost, capacity) if capacity else cost
+        if slots < 0:
+            break
+        count += 1
+    return count
+
+
 class Claim(Struct, frozen=True, omit_defaults=True, gc=False):
     """A worker's claim for runs."""
 
@@ -99,4 +112,5 @@ class Claim(Struct, frozen=True, omit_defaults=True, gc=False):
     slots: int
     pool: str = "default"
     labels: tuple[str, ...] = ()
+    capacity: int = 0  # all slots of the worker, free or not; a run that costs more occupies them all. 0: unlimited
     workers: int = 1  # live workers of the pool, which share what is ready; the server sets it

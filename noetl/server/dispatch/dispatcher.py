@@ -19,6 +19,7 @@ from noetl.server.orchestrator.execution_actor import SlotOffer
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 
 LeaseRuns = Callable[[Claim, Sequence[QueuedRun]], Awaitable[list[RunOrder]]]
+SLOTS_SECONDS = 0.5  # of a poll while a run waits that costs more than the free slots
 LIVE_SECONDS = 30.0  # without a claim or a heartbeat until a worker no longer counts
 
 ReturnOrders = Callable[[Claim, Sequence[RunOrder]], None]
@@ -70,13 +71,13 @@ class Dispatcher:
         self._return_orders = return_orders
         self._polls: dict[_PendingPoll, None] = {}
         self.pools: dict[str, str] = {}  # worker -> pool of its last claim
-        self._labels: dict[str, tuple[str, ...]] = {}  # worker -> its labels
+        self._last: dict[str, Claim] = {}  # worker -> its last claim
         self._live: dict[str, dict[str, float]] = {}  # pool -> worker -> when it was last seen
 
     async def claim(self, claim: Claim, wait: float) -> list[RunOrder]:
         """Runs for this worker; waits up to `wait` seconds for the first one."""
         self.pools[claim.worker] = claim.pool
-        self._labels[claim.worker] = claim.labels
+        self._last[claim.worker] = claim
         self.seen(claim.worker)
         if wait <= 0:
             return await self.claim_now(claim)
@@ -89,6 +90,8 @@ class Dispatcher:
                 orders = await self.claim_now(claim)
                 if orders or poll.expired:
                     return orders
+                if self._queue.waits_for_slots(claim.pool):
+                    asyncio.get_running_loop().call_later(SLOTS_SECONDS, poll.expire)  # the worker claims all its slots
                 self._polls[poll] = None
                 await poll.sleep()
                 if poll.orders is not None:
@@ -149,9 +152,10 @@ class Dispatcher:
             del live[worker]
         return max(1, len(live))
 
-    def labels_of(self, worker: str) -> tuple[str, ...]:
-        """The labels of a worker's last claim."""
-        return self._labels.get(worker, ())
+    def claim_of(self, worker: str, slots: int) -> Claim:
+        """A claim of a worker for these slots, with pool, labels and capacity of its last one."""
+        last = self._last.get(worker)
+        return Claim(worker, slots) if last is None else structs.replace(last, slots=slots)
 
     def placement_problem(self, pool: str, labels: Sequence[str]) -> str | None:
         """Why no live worker known to this server can take a run of a pool with these labels; None: one can."""
@@ -160,7 +164,7 @@ class Dispatcher:
         live = [worker for worker, seen in self._live.get(pool, {}).items() if seen >= oldest]
         if not live:
             return f"the pool {pool} has no live worker"
-        if any(set(labels) <= set(self.labels_of(worker)) for worker in live):
+        if any(set(labels) <= set(self.claim_of(worker, 0).labels) for worker in live):
             return None
         return f"no live worker of the pool {pool} has the labels {', '.join(labels)}"
 
@@ -186,7 +190,7 @@ class Dispatcher:
                     poll.woken = True
             poll.release()
 
-        command = ClaimAnyRun(claim.worker, claim.slots, pool_name(claim.pool), workers, claim.labels)
+        command = ClaimAnyRun(claim.worker, claim.slots, pool_name(claim.pool), workers, claim.labels, claim.capacity)
         return SlotOffer(command, accept, poll.release)
 
 

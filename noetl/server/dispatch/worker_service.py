@@ -122,10 +122,10 @@ class WorkerService:
     ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Store a worker's events; acknowledged when they are durable, with the next runs for `free` slots."""
         dispatcher = self._dispatcher
-        claim = dispatcher.shared(Claim(worker, free, dispatcher.pool_of(worker), dispatcher.labels_of(worker)))
+        claim = dispatcher.shared(dispatcher.claim_of(worker, free))
         taken = await self.queue.take(_queue_share(claim)) if free > 0 else []
         reported, ids = self._send_reports(worker, reports)
-        claimed_any = self._claim_any(claim, ids, free - len(taken))
+        claimed_any = self._claim_any(claim, ids, free - sum(run.cost for run in taken))
         claimed = list(zip(taken, self._claim_runs(claim, taken), strict=True))
         await self._wait_all(claim, [*reported, *claimed_any], claimed)
         orders = self._leased_orders(claimed)
@@ -265,7 +265,8 @@ class WorkerService:
             share = -(-slots // left)
             if share > 0:
                 slots -= share
-                command = ClaimAnyRun(claim.worker, share, pool_name(claim.pool), claim.workers, claim.labels)
+                pool = pool_name(claim.pool)
+                command = ClaimAnyRun(claim.worker, share, pool, claim.workers, claim.labels, claim.capacity)
                 replies.append(self.executions.send(execution_id, command))
         return replies
 

@@ -30,9 +30,7 @@ FINAL = frozenset({"success", "failed", "cancelled"})
 def _trace(caller: State, task_run_id: str) -> str | None:
     """The trace context of a child: its spans are children of the calling task's span."""
     known = caller.request.trace if caller.request else None
-    if tracing.ACTIVE is None:
-        return known
-    return tracing.ACTIVE.task_traceparent(caller.execution_id, known, task_run_id)
+    return tracing.child_traceparent(caller.playbook.executor.tracing, caller.execution_id, known, task_run_id)
 
 
 class Children(Struct, eq=False):

@@ -41,7 +41,8 @@ log = logging.getLogger("noetl.notifications")
 
 POLL_SECONDS = 1.0
 LEADER_ROLE, LEADER_SECONDS = "notifications", 10.0
-RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 3600.0, 3600.0, 3600.0)
+RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)  # the last one is repeated
+ATTEMPTS = 11  # to send a notification
 LINK_SECONDS = 7 * 86_400.0  # how long a link answers a wait
 MAX_GROUP = 1000  # occurrences in one message
 OCCURRENCE_OF = {"failed": "failed", "waiting": "waiting", "success": "recovered"}  # by status
@@ -62,6 +63,8 @@ class Notifier:
         leadership: LeaderLease | None = None,
         links: AnswerLinks | None = None,
     ) -> None:
+        self.attempts = ATTEMPTS
+        self.link_seconds = LINK_SECONDS
         self.rules = rules
         self._outbox = outbox
         self._triggers = triggers
@@ -184,7 +187,7 @@ class Notifier:
         found: dict[str, list[dict[str, str]]] = {}
         if self._links is None or not rule.answer_url:
             return found
-        expires_at = self._clock.now() + LINK_SECONDS
+        expires_at = self._clock.now() + self.link_seconds
         for incident in incidents:
             if incident.on != "waiting":
                 continue
@@ -203,13 +206,13 @@ class Notifier:
     async def _retry(self, rule: Rule, rows: Sequence[Delivery], problem: str) -> None:
         for row in rows:
             attempts = msgspec.json.decode(row.data, type=_Row).attempts + 1
-            if attempts > len(RETRY_SECONDS):
+            if attempts >= self.attempts:
                 metrics.NOTIFICATIONS.add(1, "failed")
                 log.error("notification rule %s gives up after %d attempts: %s", rule.name, attempts, problem)
                 await self._outbox.save(_with(row, status="failed", due=None, error=problem, attempts=attempts))
                 continue
             log.warning("notification rule %s, attempt %d: %s", rule.name, attempts, problem)
-            due = self._clock.now() + RETRY_SECONDS[attempts - 1]
+            due = self._clock.now() + RETRY_SECONDS[min(attempts, len(RETRY_SECONDS)) - 1]
             await self._outbox.save(_with(row, due=due, error=problem, attempts=attempts))
 
     # ── what happened ───────────────────────────────────────────────────────────────────

@@ -136,7 +136,7 @@ class EffectHandler:
                 queued.append(
                     QueuedRun(
                         execution_id, effect.run_id, pool, effect.affinity, now, effect.limit, None, weight,
-                        effect.priority, effect.labels,
+                        effect.priority, effect.labels, effect.cost,
                     )
                 )  # fmt: skip
             elif isinstance(effect, SetTimer):

@@ -25,6 +25,7 @@ from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.state import State, begin
 from noetl.core.engine.views.open_waits import wait_counts
+from noetl.core.model.events import CustomEvent, Recorded
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.waits import NO_WAITS
 from noetl.errors import (
@@ -54,13 +55,16 @@ SNAPSHOT_BYTES_PER_EVENT = 100  # bytes of snapshots that are written per event,
 
 
 class StatusWatch(Struct):
-    """Whether new statuses of executions are listed as news, for triggers and notifications."""
+    """Whether new statuses and custom events of executions are listed as news, for triggers and notifications."""
 
     enabled: bool = False
+    custom: bool = False  # custom events too
     statuses: frozenset[str] = frozenset({"success", "failed", "cancelled", "waiting"})
 
-    def is_news(self, before: str | None, now: str) -> bool:
-        """Whether a change of the status is listed."""
+    def is_news(self, before: str | None, now: str, events: Sequence[Recorded]) -> bool:
+        """Whether an append with a change of the status, or with these events, is listed."""
+        if self.custom and any(type(each.body) is CustomEvent for each in events):
+            return True
         return self.enabled and before != now and now in self.statuses
 
 
@@ -178,9 +182,14 @@ class ExecutionActor:
         summary, state = self.summary, self.state
         if summary is None or state is None or state.request is None or summary.ended_at is None:
             return
+        policy = state.playbook.executor.tracing
+        trace = tracing.trace_of(policy, self.id, state.request.trace)
+        if trace is None or not trace.sampled:
+            return
         active.execution(
+            trace,
             self.id,
-            state.request.trace,
+            attributes=tracing.attributes_of(policy, state.workload, self.id),
             path=summary.path,
             status=summary.status,
             started_at=summary.started_at,
@@ -316,7 +325,7 @@ class ExecutionActor:
                 summary,
                 status_before,
                 reservations,
-                news=self._dependencies.news.is_news(status_before, summary.status),
+                news=self._dependencies.news.is_news(status_before, summary.status, decision.events),
                 rewaits=waits_before != (waits.due, waits.inbox),
                 state=commit_of(state.playbook.path, decision.events) if state.playbook.uses_state else None,
             )

@@ -130,12 +130,6 @@ def validate_synthesis(request: ValidateSynthesis, playbook: Playbook, specs: Ma
     whole = msgspec.structs.replace(playbook, steps=(*playbook.steps, *earlier)) if earlier else playbook
     steps, diagnostics = compile_steps(list(nodes), whole, specs)
     problems = [f"{d.message} [{d.code}]" for d in diagnostics if d.severity == "error"]
-    problems += [
-        f"step {step.name!r} uses kind {task.kind!r}; allowed are {', '.join(request.kinds)}"
-        for step in steps
-        for task in step.tasks
-        if request.kinds and task.kind not in request.kinds
-    ]
     if not playbook.uses_state and any(_writes_state(step) for step in steps):
         problems.append("the steps write state, and the playbook has none; write `executor.spec.state` in the playbook")
     names = [step.name for step in steps]

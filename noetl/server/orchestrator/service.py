@@ -249,10 +249,22 @@ class Orchestrator:
         )
 
     async def waits_for(self, row: ExecutionSummary) -> list[str]:
-        """Descriptions of the limits that block an execution now."""
-        if row.status in FINAL or self.limits is None or not await self.limits.any():
+        """Descriptions of the limits that block an execution now, and of runs that no live worker can take."""
+        if row.status in FINAL:
             return []
-        return [each.text for each in await self.why(row.execution_id) if each.subject == "limit"]
+        limited = self.limits is not None and await self.limits.any()
+        if not limited and not await self._has_unplaceable_runs():
+            return []
+        return [each.text for each in await self.why(row.execution_id) if each.subject in ("limit", "placement")]
+
+    async def _has_unplaceable_runs(self) -> bool:
+        """Whether runs of some execution wait for a worker that does not exist."""
+        if not self.effects.enabled:
+            return False
+        problem = self.work.placement_problem
+        if any(problem(each.pool, ()) is not None for each in await self.queue.depths()):
+            return True
+        return any(problem(pool, labels) is not None for pool, labels, _ in await self.queue.labelled())
 
     async def explain(self, execution_id: str) -> Explanation:
         """A summary sentence, its reasons, and the path of the tokens; those of the child that made it fail too."""

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from noetl.core.model.durations import instant_of, seconds
 from noetl.core.model.events import instant
 from noetl.core.templates.template import compile_value
 from noetl.errors import Conflict, NotFound, RequestRefused, TemplateError
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.catalog import Catalog
+from noetl.server.scheduling.slots import Step, begin_of, count_slots, local_text, read_instant, read_step
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 KIND, PROGRESS = "backfill", "backfill progress"
@@ -39,7 +39,7 @@ class Backfill(Struct, frozen=True, omit_defaults=True):
     path: str
     start: float
     end: float  # exclusive
-    every: float  # seconds
+    every: float  # seconds; 0 with a `step` of calendar units
     variable: str = "slot"
     concurrency: int = 1
     version: int | str | None = None
@@ -50,11 +50,20 @@ class Backfill(Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     cancelled: bool = False
     retries: int = 0  # how often the failed slots were to be repeated
+    step: Step | None = None  # calendar units
+    timezone: str = ""  # of calendar units and of instants without an offset; UTC without one
+    length: str = ""  # `every` as it was written
 
     @property
     def total(self) -> int:
         """The number of slots."""
+        if self.step is not None:
+            return count_slots(self.start, self.end, self.begin, MAX_SLOTS)
         return max(0, ceil((self.end - self.start) / self.every - 1e-9))
+
+    def begin(self, index: int) -> float:
+        """The instant at which a slot begins."""
+        return begin_of(self.start, self.step or Step(self.every), self.timezone, index)
 
     def key(self, slot: int, attempt: int) -> str:
         """The idempotency key of the execution of a slot."""
@@ -62,9 +71,9 @@ class Backfill(Struct, frozen=True, omit_defaults=True):
 
     def slot(self, index: int) -> dict[str, Any]:
         """A slot as templates and the workload see it."""
-        begin = self.start + index * self.every
-        end = min(self.end, begin + self.every)
-        return {"start": _text(begin), "end": _text(end), "date": instant(begin)[:10], "index": index}
+        begin = local_text(self.begin(index), self.timezone)
+        end = local_text(min(self.end, self.begin(index + 1)), self.timezone)
+        return {"start": begin, "end": end, "date": begin[:10], "index": index}
 
     def payload_of(self, index: int) -> dict[str, Any]:
         """The payload of a slot's execution; TemplateError if a template of the payload cannot be evaluated."""
@@ -182,9 +191,11 @@ class Backfills(Struct, eq=False):
             "name": backfill.name,
             "path": backfill.path,
             "version": backfill.version,
-            "from": _text(backfill.start),
-            "to": _text(backfill.end),
-            "every_s": backfill.every,
+            "from": local_text(backfill.start, backfill.timezone),
+            "to": local_text(backfill.end, backfill.timezone),
+            "every": backfill.length or f"{backfill.every:g}s",
+            "every_s": backfill.every or None,
+            "timezone": backfill.timezone or "UTC",
             "as": backfill.variable,
             "concurrency": backfill.concurrency,
             "payload": backfill.payload,
@@ -243,18 +254,14 @@ def is_complete(backfill: Backfill, progress: Progress) -> bool:
     return progress.cursor >= backfill.total and not progress.running and not progress.queue and not asked
 
 
-def _text(at: float) -> str:
-    """An instant to the second where it is whole."""
-    text = instant(at)
-    return text.replace(".000000Z", "Z")
-
-
 def _checked(path: str, start: Any, end: Any, every: Any, options: Mapping[str, Any]) -> Backfill:
+    timezone = str(options.get("timezone") or "")
     try:
-        begin, until, step = instant_of(start), instant_of(end), seconds(every)
+        begin, until = read_instant(start, timezone), read_instant(end, timezone)
+        step = read_step(every, zoned=bool(timezone))
     except ValueError as problem:
-        raise RequestRefused(str(problem).replace("ttl ", "")) from None
-    if not step or step <= 0:
+        raise RequestRefused(str(problem)) from None
+    if step == Step():
         raise RequestRefused(f"every {every!r} must be a duration greater than 0")
     if until <= begin:
         raise RequestRefused(f"the range is empty: {start} is not before {end}")
@@ -269,12 +276,15 @@ def _checked(path: str, start: Any, end: Any, every: Any, options: Mapping[str, 
         path=path,
         start=begin,
         end=until,
-        every=step,
+        every=step.seconds,
+        step=step if step.days or step.months else None,
+        timezone=timezone,
+        length=str(every),
         variable=variable,
         concurrency=concurrency,
         version=options.get("version"),
         payload=dict(options.get("payload") or {}),
     )
     if backfill.total > MAX_SLOTS:
-        raise RequestRefused(f"the range has {backfill.total:,} slots, the limit is {MAX_SLOTS:,}")
+        raise RequestRefused(f"the range has more slots than the limit of {MAX_SLOTS:,}; write a longer `every`")
     return backfill

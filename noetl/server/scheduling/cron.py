@@ -36,7 +36,7 @@ class Cron:
     def __init__(self, expression: str, tz: str = "UTC") -> None:
         self.expression = " ".join(expression.split())
         self.tz = tz
-        self._zone = _zone(tz)
+        self._zone = zone_of(tz)
         try:
             self.description = str(self._simulate(0.0).explain())
         except CronSimError as wrong:
@@ -72,7 +72,8 @@ class Cron:
         return CronSim(expression, datetime.fromtimestamp(at, self._zone), reverse)
 
 
-def _zone(name: str) -> ZoneInfo:
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of a name; RequestRefused if there is none."""
     from zoneinfo import ZoneInfo
 
     try:

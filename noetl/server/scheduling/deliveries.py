@@ -34,10 +34,15 @@ log = logging.getLogger("noetl.triggers")
 
 BATCH = 100  # deliveries of one trigger per pass
 SIDE_BY_SIDE = 32  # deliveries of one trigger that are started at the same time
-MAX_PENDING = 10_000  # deliveries of one trigger; its source is not read while there are more
-MAX_BACKLOG = 1_000  # runs that wait for a worker; no delivery is started while there are more
 BACKLOG_SECONDS = 1.0  # how long a reading of the backlog is valid
-RETENTION_SECONDS = 30 * 86_400.0  # of ended deliveries
+
+
+class DeliveryLimits(Struct):
+    """What an installation allows (settings `deliveries.*`)."""
+
+    max_pending: int = 10_000  # deliveries of one trigger; its source is not read while there are more
+    max_backlog: int = 1_000  # runs that wait for a worker; no delivery is started while there are more
+    retention: float = 30 * 86_400.0  # of ended deliveries
 
 
 class ProblemReporter(Protocol):
@@ -58,6 +63,7 @@ class Deliveries:
         clock: Clock,
         reporter: ProblemReporter | None = None,
     ) -> None:
+        self.limits = DeliveryLimits()
         self.store = store
         self.triggers = triggers
         self._orchestrator = orchestrator
@@ -122,13 +128,13 @@ class Deliveries:
 
     async def has_room(self, trigger: Trigger) -> bool:
         """Whether the source of a trigger may be read: not too many of its deliveries are pending."""
-        return (await self.store.counts(trigger.KIND, trigger.name)).get("pending", 0) < MAX_PENDING
+        return (await self.store.counts(trigger.KIND, trigger.name)).get("pending", 0) < self.limits.max_pending
 
     async def check_room(self, trigger: Trigger) -> None:
         """Overloaded when too many deliveries of a trigger are pending."""
         if not await self.has_room(trigger):
             raise Overloaded(
-                f"{MAX_PENDING} deliveries of {trigger.KIND} {trigger.name!r} are pending; try again later"
+                f"{self.limits.max_pending} deliveries of {trigger.KIND} {trigger.name!r} are pending; try again later"
             )
 
     async def replay(self, id: str, by: str = "") -> Delivery:
@@ -199,6 +205,10 @@ class Deliveries:
         """List ends of executions as news from now on, without waiting for the next look at the triggers."""
         self._orchestrator.actors.news.enabled = True
 
+    def list_custom_events(self) -> None:
+        """List custom events as news from now on, without waiting for the next look at the triggers."""
+        self._orchestrator.actors.news.custom = True
+
     async def drop_pending(self, kind: str, name: str, reason: str) -> None:
         """Skip all pending deliveries of a trigger."""
         while found := await self.store.pending(kind, name, float("inf"), BATCH):
@@ -207,7 +217,11 @@ class Deliveries:
 
     async def clean(self) -> int:
         """Delete old deliveries."""
-        return await self.store.drop(self._clock.now() - RETENTION_SECONDS)
+        return await self.store.drop(self.oldest())
+
+    def oldest(self) -> float:
+        """The instant before which deliveries are deleted, so that a repetition of them cannot be recognised."""
+        return self._clock.now() - self.limits.retention
 
     async def _process(self, kind: str, name: str) -> None:
         trigger = await self._trigger(kind, name)
@@ -222,7 +236,7 @@ class Deliveries:
             ):  # they run side by side, so they may start side by side
                 if await self._is_full():
                     return
-                found = found[: max(1, min(SIDE_BY_SIDE, MAX_BACKLOG - self._backlog))]
+                found = found[: max(1, min(SIDE_BY_SIDE, self.limits.max_backlog - self._backlog))]
                 await asyncio.gather(*(self._act(trigger, each) for each in found))
                 continue
             for delivery in found:
@@ -272,7 +286,7 @@ class Deliveries:
         if self._clock.monotonic() - self._backlog_at > BACKLOG_SECONDS:
             self._backlog = sum(each.runs for each in await self._orchestrator.queue.depths())
             self._backlog_at = self._clock.monotonic()
-        return self._backlog >= MAX_BACKLOG
+        return self._backlog >= self.limits.max_backlog
 
     async def _started(self, trigger: Trigger, delivery: Delivery, execution_id: str) -> Delivery:
         started = msgspec.structs.replace(

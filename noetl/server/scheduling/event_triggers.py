@@ -1,4 +1,4 @@
-"""Triggers that receive messages, objects and ends of executions; `sources` listens for them."""
+"""Triggers that receive messages, objects, custom events and ends of executions; `sources` listens for them."""
 
 from __future__ import annotations
 
@@ -105,3 +105,26 @@ class ExecutionTrigger(Trigger, frozen=True, omit_defaults=True, kw_only=True):
         """Whether the end of an execution matches; its own executions never do."""
         own = ended.key is not None and ended.key.startswith(f"{self.KIND}:{self.id}:")
         return not own and ended.status in self.status and fnmatchcase(ended.path, self.of)
+
+
+class CustomEventTrigger(Trigger, frozen=True, omit_defaults=True, kw_only=True):
+    """Custom events (`spec.policy.emit.events`) of executions of other playbooks."""
+
+    KIND: ClassVar[str] = "event"
+
+    event: str  # pattern of names: `order_paid`, `order_*`; a leading `custom.` is not part of it
+    of: str = "*"  # pattern of paths
+
+    def check(self) -> None:
+        """RequestRefused when it can match nothing."""
+        super().check()
+        if not self.event or len(self.event) > MAX_PATTERN or not self.of or len(self.of) > MAX_PATTERN:
+            raise RequestRefused(
+                "event is a pattern of names such as order_*, and of a pattern of paths such as shop/*"
+            )
+
+    def wants(self, execution: ExecutionSummary, name: str) -> bool:
+        """Whether an event of an execution matches; those of its own executions never do."""
+        own = execution.key is not None and execution.key.startswith(f"{self.KIND}:{self.id}:")
+        matches = fnmatchcase(name, self.event.removeprefix("custom."))
+        return not own and matches and fnmatchcase(execution.path, self.of)

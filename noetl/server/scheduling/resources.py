@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from noetl.errors import NotFound
 from noetl.server.scheduling.deliveries import Deliveries, delivery_document
-from noetl.server.scheduling.event_triggers import ExecutionTrigger
+from noetl.server.scheduling.event_triggers import CustomEventTrigger, ExecutionTrigger
 from noetl.server.scheduling.schedules import Schedule, Schedules
 from noetl.server.scheduling.triggers import Trigger, definition, trigger_document
 from noetl.server.scheduling.webhooks import Webhook, Webhooks, webhook_document
@@ -38,6 +38,8 @@ class TriggerResources(Struct, eq=False):
         trigger = await triggers.put(kind, name, fields, by=by)
         if isinstance(trigger, ExecutionTrigger):
             self._deliveries.list_ends()
+        elif isinstance(trigger, CustomEventTrigger):
+            self._deliveries.list_custom_events()
         return trigger, None
 
     async def remove(self, kind: str, name: str) -> None:

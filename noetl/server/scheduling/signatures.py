@@ -4,9 +4,12 @@
     github   X-Hub-Signature-256: sha256=<hex of the body>; X-GitHub-Delivery identifies the delivery
     stripe   Stripe-Signature: t=<timestamp>,v1=<hex of "timestamp.body">[,v1=...]; the body's `id` identifies it
     slack    X-Slack-Signature: v0=<hex of "v0:timestamp:body">, X-Slack-Request-Timestamp; the body's `event_id`
+    meta     X-Hub-Signature-256: sha256=<hex of the body> (Facebook, Instagram, WhatsApp)
+    websub   X-Hub-Signature: <algorithm>=<hex of the body>
     hmac     as the fields of `HmacFormat` say
     none     no signature; only with `allow_unsigned`
 
+Services that subscribe ask the address first (`hub.mode`, `hub.challenge` of WebSub and Meta; `hub_challenge`).
 Every signature is a HMAC of the raw body with a secret that sender and server share. A timestamp that is part of what
 is signed must be within the tolerance, so that an old request cannot be sent again.
 """
@@ -17,16 +20,16 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from noetl.errors import AccessRefused, RequestRefused
 
 TIMESTAMP, SIGNATURE = "X-NoETL-Timestamp", "X-NoETL-Signature"
 INVALID = "the signature is missing or not valid for this webhook, its secret and this body"
 
-Preset = Literal["noetl", "github", "stripe", "slack", "hmac", "none"]
+Preset = Literal["noetl", "github", "stripe", "slack", "meta", "websub", "hmac", "none"]
 Algorithm = Literal["sha1", "sha256", "sha384", "sha512"]
 
 
@@ -59,7 +62,10 @@ PRESETS: dict[str, HmacFormat] = {
         signed="v0:{timestamp}:{body}",
         timestamp_header="X-Slack-Request-Timestamp",
     ),
+    "meta": HmacFormat("X-Hub-Signature-256", prefix="sha256="),
+    "websub": HmacFormat("X-Hub-Signature", prefix="sha256="),
 }
+MAX_CHALLENGE = 1000  # characters
 
 
 class Verified(Struct, frozen=True):
@@ -73,6 +79,10 @@ def verify(
     preset: str, form: HmacFormat, secrets: Sequence[str], headers: Mapping[str, str], body: bytes
 ) -> Verified | None:
     """The verified request, or None; every secret is tried, so that the time does not depend on which one is right."""
+    if preset == "websub":  # the sender chooses the algorithm
+        algorithm = headers.get("x-hub-signature", "").partition("=")[0].lower()
+        if algorithm in get_args(Algorithm):
+            form = structs.replace(form, algorithm=algorithm, prefix=f"{algorithm}=")
     timestamp, given = _parts(preset, form, headers)
     valid = False
     for secret in secrets:
@@ -82,7 +92,7 @@ def verify(
     if not valid or (form.timestamp_header is not None and not timestamp):
         return None
     id = headers.get(form.id_header.lower()) if form.id_header else None
-    if id is None and timestamp:
+    if id is None and (timestamp or preset in ("meta", "websub")):  # these repeat a delivery with the same body
         id = given[0]
     return Verified(id, _number(timestamp) if timestamp else None)
 
@@ -112,6 +122,23 @@ def handshake(preset: str, headers: Mapping[str, str], document: Any) -> dict[st
     if preset == "github" and headers.get("x-github-event") == "ping":
         return {"status": "ok"}
     return None
+
+
+def hub_challenge(query: Mapping[str, str], tokens: Sequence[str], topic: str, *, leaving: bool) -> str | None:
+    """The response to the question whether a subscription is wanted (WebSub 5.3, Meta); None: it is not.
+
+    It is wanted if the sender knows the verify token, or asks for the topic of this webhook. The end of a subscription
+    is confirmed only if it is wanted (`leaving`)."""
+    mode, challenge = query.get("hub.mode"), query.get("hub.challenge", "")
+    token, asked = query.get("hub.verify_token", ""), query.get("hub.topic", "")
+    known = any(hmac.compare_digest(each.encode(), token.encode()) for each in tokens)
+    if not known and not (topic and asked == topic):
+        return None
+    if mode == "denied":
+        return ""
+    if mode not in ("subscribe", "unsubscribe") or (mode == "unsubscribe") != leaving:
+        return None
+    return challenge if 0 < len(challenge) <= MAX_CHALLENGE else None
 
 
 def delivery_id(preset: str, verified: Verified, document: Any) -> str | None:

@@ -30,6 +30,7 @@ from noetl.server.scheduling.signatures import (
     check_age,
     delivery_id,
     handshake,
+    hub_challenge,
     signature,
     verify,
 )
@@ -41,6 +42,7 @@ from noetl.storage.ports.secrets import CredentialStore
 KIND = "webhook"
 WINDOW = 300.0
 MAX_WAIT = 120.0
+NOT_SUBSCRIBED = "this webhook does not confirm the subscription: hub.verify_token or hub.topic is not the one it has"
 __all__ = ["SIGNATURE", "TIMESTAMP", "Webhook", "Webhooks", "payload_of", "sign", "webhook_document"]
 
 
@@ -55,6 +57,7 @@ class Webhook(Trigger, frozen=True, omit_defaults=True, kw_only=True):
     preset: Preset = "noetl"
     signature: HmacFormat | None = None  # of the preset hmac
     allow_unsigned: bool = False
+    topic: str = ""  # of a subscription (WebSub) that this webhook confirms
     window: float = WINDOW  # tolerance of a signed timestamp in seconds
     headers: tuple[str, ...] = ()  # headers that the playbook may read
     raw_body: bool = False  # whether the playbook may read the body as it was sent
@@ -176,6 +179,20 @@ class Webhooks(Struct, eq=False):
         id = delivery_id(webhook.preset, verified, received) or f"request:{secrets.token_hex(16)}"
         delivery = await self._received(webhook, id, received, webhook.event(lowered, body))
         return Answer(webhook, await self._deliveries.start_unless_full(webhook, delivery))
+
+    async def challenge(self, name: str, query: Mapping[str, str]) -> str:
+        """The response to a service that asks whether it may send to this webhook; AccessRefused if it may not."""
+        try:
+            webhook = await self.get(name)
+        except NotFound:
+            raise AccessRefused(NOT_SUBSCRIBED) from None
+        stored = (await self._credentials.get(webhook.credential) or {}) if webhook.credential else {}
+        token = stored.get("verify_token")
+        tokens = [token] if isinstance(token, str) and token else []
+        answer = hub_challenge(query, tokens, webhook.topic, leaving=webhook.paused)
+        if answer is None:
+            raise AccessRefused(NOT_SUBSCRIBED)
+        return answer
 
     async def wait(self, execution_id: str, seconds: float) -> dict[str, Any]:
         """The output of an execution, with its status; TimeoutError when it has not ended after some seconds."""

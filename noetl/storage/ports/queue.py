@@ -28,6 +28,12 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     weight: int = 1  # share of its execution relative to others
     priority: float = 0.0  # higher first; AGEING_SECONDS of waiting count as one
     labels: tuple[str, ...] = ()  # that its worker must have
+    cost: int = 1  # slots of the worker that it occupies
+
+    @property
+    def special(self) -> bool:
+        """Whether more than its turn decides when and by which worker it is taken."""
+        return self.cost != 1 or bool(self.labels) or self.priority != 0.0
 
     @property
     def rank(self) -> float:
@@ -70,7 +76,10 @@ class RunQueue(Protocol):
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Dequeue up to `claim.slots` runs of the claim's pool, fair between executions; of several workers each gets
         at most its share of the runs that wait, at least one. Runs with a priority come first unless others have
-        waited long enough; a worker gets only runs whose labels it has."""
+        waited long enough; a worker gets only runs whose labels it has and whose costs fit into its free slots."""
+
+    def waits_for_slots(self, pool: str) -> bool:
+        """Whether the last `take` left a run that costs more than the free slots."""
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait, and when the queue closes; the returned function ends it."""

@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 
 from noetl.core.engine.concurrency_keys import DEFAULT_POOL
-from noetl.core.model.work import Claim
+from noetl.core.model.work import Claim, count_fitting
 from noetl.storage.ports.queue import LimitDepth, PoolDepth, QueuedRun
 
 Executions = dict[str, dict[str, QueuedRun]]  # execution -> run id -> run
@@ -27,7 +27,8 @@ class MemoryRunQueue:
         self._parked: dict[str, Executions] = {}  # by the key whose limit is reached
         self._limit_of: dict[str, str] = {}  # run id of a parked run -> key
         self._served: dict[str, int] = {}  # execution -> runs taken in its current turn
-        self._special: set[str] = set()  # pools with runs that have a priority or labels
+        self._special: set[str] = set()  # pools with runs that have a priority, labels or a cost
+        self._too_costly: set[str] = set()  # pools whose next run costs more than the last claim had slots
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool, in order of registration
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
@@ -45,7 +46,7 @@ class MemoryRunQueue:
                 self._park(run, run.limit)
                 continue
             self._pools.setdefault(run.pool, {}).setdefault(run.execution_id, {})[run.run_id] = run
-            if run.priority or run.labels:
+            if run.special:
                 self._special.add(run.pool)
             pools.add(run.pool)
         for pool in pools:
@@ -67,7 +68,7 @@ class MemoryRunQueue:
             run = msgspec.structs.replace(run, turn=0)
             executions = self._pools.setdefault(run.pool, {})
             executions.setdefault(run.execution_id, {})[run.run_id] = run
-            if run.priority or run.labels:
+            if run.special:
                 self._special.add(run.pool)
         for pool in {run.pool for run in out}:
             self._wake(pool)
@@ -109,6 +110,7 @@ class MemoryRunQueue:
         """Dequeue up to `claim.slots` runs, and at most the worker's share of them, fair between executions."""
         executions = self._pools.get(claim.pool)
         if not executions:
+            self._too_costly.discard(claim.pool)
             return []
         slots = claim.slots
         if claim.pool in self._special:
@@ -119,9 +121,9 @@ class MemoryRunQueue:
         return self._turns(executions, slots)
 
     def _take_special(self, executions: Executions, claim: Claim) -> list[QueuedRun]:
-        """Take from a pool in which some runs have a priority or labels."""
+        """Take from a pool in which some runs have a priority, labels or a cost."""
         waiting = [run for runs in executions.values() for run in runs.values()]
-        if not any(run.priority or run.labels for run in waiting):
+        if not any(run.special for run in waiting):
             self._special.discard(claim.pool)
         fitting = [run for run in waiting if set(run.labels) <= set(claim.labels)]
         slots = min(claim.slots, -(-len(fitting) // max(1, claim.workers)))
@@ -133,7 +135,9 @@ class MemoryRunQueue:
         ranked = sorted((run for run in fitting if run.priority), key=lambda run: (run.rank, run.run_id))
         first = min((run.rank for run in fair), default=float("inf"))
         ahead = [run for run in ranked if run.rank < first]
-        taken = [*ahead, *fair, *ranked[len(ahead) :]][:slots]
+        ordered = [*ahead, *fair, *ranked[len(ahead) :]][:slots]
+        taken = ordered[: count_fitting((run.cost for run in ordered), claim.slots, claim.capacity)]
+        (self._too_costly.add if len(taken) < len(ordered) else self._too_costly.discard)(claim.pool)
         for run in taken:
             runs = executions[run.execution_id]
             del runs[run.run_id]
@@ -150,6 +154,10 @@ class MemoryRunQueue:
                     if run.labels:
                         found[pool, run.labels] = found.get((pool, run.labels), 0) + 1
         return [(pool, labels, count) for (pool, labels), count in found.items()]
+
+    def waits_for_slots(self, pool: str) -> bool:
+        """Whether the last `take` left a run that costs more than the free slots."""
+        return pool in self._too_costly
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait; the returned function ends it."""

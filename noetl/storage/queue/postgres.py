@@ -43,6 +43,12 @@ SCHEMA = (
     ALTER TABLE noetl_queue ADD COLUMN labels text[] NOT NULL DEFAULT '{}';
     CREATE INDEX noetl_queue_special ON noetl_queue(pool) WHERE NOT parked AND (priority <> 0 OR labels <> '{}')
     """,
+    """
+    ALTER TABLE noetl_queue ADD COLUMN cost int4 NOT NULL DEFAULT 1;
+    DROP INDEX noetl_queue_special;
+    CREATE INDEX noetl_queue_special ON noetl_queue(pool)
+      WHERE NOT parked AND (priority <> 0 OR labels <> '{}' OR cost <> 1)
+    """,
 )
 
 CHANNEL = "noetl_queue"
@@ -51,60 +57,70 @@ POLL_SECONDS = 0.5  # between polls for runs whose notification was lost
 TURN = 60  # between two runs of an execution with weight 1
 
 _PUT = f"""
-    INSERT INTO noetl_queue(run_id, execution, pool, affinity, priority, labels, turn)
-    SELECT w.run_id, w.execution, w.pool, w.affinity, w.priority,
+    INSERT INTO noetl_queue(run_id, execution, pool, affinity, cost, priority, labels, turn)
+    SELECT w.run_id, w.execution, w.pool, w.affinity, w.cost, w.priority,
       CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
       greatest(
         coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution), 0),
         coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.pool = w.pool AND NOT q.parked), 0)
       ) + (row_number() OVER (PARTITION BY w.execution, w.pool ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight
-    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[]) WITH ORDINALITY
-      AS w(run_id, execution, pool, affinity, weight, priority, labels, place)
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[], $8::int4[])
+      WITH ORDINALITY AS w(run_id, execution, pool, affinity, weight, priority, labels, cost, place)
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
 _TAKE = """
     DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
-      SELECT run_id FROM noetl_queue WHERE pool = $1 AND NOT parked AND priority = 0 AND labels = '{}'
+      SELECT run_id FROM noetl_queue WHERE pool = $1 AND NOT parked AND priority = 0 AND labels = '{}' AND cost = 1
       ORDER BY turn, run_id LIMIT CASE WHEN $3::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
         SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM (
           SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked LIMIT $2::int8 * $3::int8
         ) AS ready
       )) END FOR UPDATE SKIP LOCKED
-    )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8, priority, labels
+    )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8, priority, labels,
+      cost
 """
-_HAS_SPECIAL = "SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{}') LIMIT 1"
-# Of a pool in which some runs have a priority or labels: runs with a priority come before the others if their rank
-# (time of enqueueing, earlier by AGEING_SECONDS for each point) is less than that of the first runs by turn.
+_HAS_SPECIAL = """
+    SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{}' OR cost <> 1) LIMIT 1
+"""
+# Of a pool in which some runs have a priority, labels or a cost: runs with a priority come before the others if their
+# rank (time of enqueueing, earlier by AGEING_SECONDS for each point) is less than that of the first runs by turn.
 _TAKE_SPECIAL = f"""
     WITH ready AS (
-      SELECT run_id, turn, priority, extract(epoch FROM since) - {AGEING_SECONDS} * priority AS rank
+      SELECT run_id, turn, priority, cost, extract(epoch FROM since) - {AGEING_SECONDS} * priority AS rank
       FROM noetl_queue WHERE pool = $1 AND NOT parked AND labels <@ $4::text[]
     ), first AS (
       SELECT coalesce(min(rank), 'infinity') AS rank
       FROM (SELECT rank FROM ready WHERE priority = 0 ORDER BY turn, run_id LIMIT $2::int8) AS plain
+    ), ordered AS (
+      SELECT run_id, cost, row_number() OVER (
+        ORDER BY CASE WHEN priority = 0 THEN 1 WHEN rank < (SELECT rank FROM first) THEN 0 ELSE 2 END,
+          CASE WHEN priority = 0 THEN turn ELSE 0 END, rank, run_id
+      ) AS place FROM ready
+    ), fitting AS (
+      SELECT run_id, place,
+        sum(CASE WHEN $5::int8 > 0 THEN least(cost, $5::int8) ELSE cost END) OVER (ORDER BY place) AS slots
+      FROM ordered ORDER BY place LIMIT least($2::int8, (SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM ready))
     )
     DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
-      SELECT q.run_id FROM noetl_queue q JOIN ready r ON r.run_id = q.run_id
-      ORDER BY CASE WHEN r.priority = 0 THEN 1 WHEN r.rank < (SELECT rank FROM first) THEN 0 ELSE 2 END,
-        CASE WHEN r.priority = 0 THEN r.turn ELSE 0 END, r.rank, q.run_id
-      LIMIT least($2::int8, (SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM ready))
-      FOR UPDATE OF q SKIP LOCKED
-    )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8, priority, labels
+      SELECT q.run_id FROM noetl_queue q JOIN fitting f ON f.run_id = q.run_id
+      WHERE f.slots <= $2::int8 ORDER BY f.place FOR UPDATE OF q SKIP LOCKED
+    )) RETURNING turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8, priority, labels,
+      cost
 """
 # The runs that wait for a limit have turns of their own; a run that is parked again gets its former turn.
 _PARK = f"""
-    INSERT INTO noetl_queue(run_id, execution, pool, affinity, priority, labels, turn, since, line, parked)
-    SELECT w.run_id, w.execution, w.pool, w.affinity, w.priority,
+    INSERT INTO noetl_queue(run_id, execution, pool, affinity, cost, priority, labels, turn, since, line, parked)
+    SELECT w.run_id, w.execution, w.pool, w.affinity, w.cost, w.priority,
       CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
       coalesce(w.turn, greatest(
         coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND q.line = w.line), 0),
         coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.line = w.line AND q.parked), 0)
       ) + (row_number() OVER (PARTITION BY w.execution, w.line ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight),
       coalesce(to_timestamp(nullif(w.since, 0)), now()), w.line, true
-    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[], $8::int8[],
-      $9::float8[], $10::text[])
-      WITH ORDINALITY AS w(run_id, execution, pool, affinity, weight, priority, labels, turn, since, line, place)
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[], $8::int4[],
+      $9::int8[], $10::float8[], $11::text[])
+      WITH ORDINALITY AS w(run_id, execution, pool, affinity, weight, priority, labels, cost, turn, since, line, place)
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
@@ -198,7 +214,9 @@ class PostgresRunQueue:
             special = await self._database.row(_HAS_SPECIAL, claim.pool) is not None
             self._special[claim.pool] = (now, special)
         if special:
-            rows = await self._database.fetch(_TAKE_SPECIAL, claim.pool, claim.slots, claim.workers, list(claim.labels))
+            rows = await self._database.fetch(
+                _TAKE_SPECIAL, claim.pool, claim.slots, claim.workers, list(claim.labels), claim.capacity
+            )
         else:
             rows = await self._database.fetch(_TAKE, claim.pool, claim.slots, claim.workers)
         return sorted(rows, key=lambda row: (row["turn"], row["run_id"]))
@@ -209,6 +227,10 @@ class PostgresRunQueue:
             "SELECT pool, labels, count(*) FROM noetl_queue WHERE NOT parked AND labels <> '{}' GROUP BY pool, labels"
         )
         return [(pool, tuple(labels), count) for pool, labels, count in rows]
+
+    def waits_for_slots(self, pool: str) -> bool:
+        """Whether a run of the pool may cost more than the last claim had slots."""
+        return self._special.get(pool, (0.0, False))[1]
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait, and at every poll interval; the returned function ends it."""
@@ -279,14 +301,16 @@ class PostgresRunQueue:
 
 
 def _queued(row: Sequence[object]) -> QueuedRun:
-    turn, execution, run_id, pool, affinity, line, since, priority, labels = row
+    turn, execution, run_id, pool, affinity, line, since, priority, labels, cost = row
     found = QueuedRun(str(execution), str(run_id), str(pool), affinity, since, line, turn if line else None)  # type: ignore[arg-type]
-    return msgspec.structs.replace(found, priority=priority, labels=tuple(labels)) if priority or labels else found  # type: ignore[arg-type]
+    if not priority and not labels and cost == 1:
+        return found
+    return msgspec.structs.replace(found, priority=priority, labels=tuple(labels), cost=cost)  # type: ignore[arg-type]
 
 
 def _columns(
     runs: Sequence[QueuedRun],
-) -> tuple[list[str], list[int], list[str], list[str | None], list[int], list[float], list[str]]:
+) -> tuple[list[str], list[int], list[str], list[str | None], list[int], list[float], list[str], list[int]]:
     return (
         [run.run_id for run in runs],
         [int(run.execution_id) for run in runs],
@@ -295,4 +319,5 @@ def _columns(
         [min(run.weight, MAX_WEIGHT) for run in runs],
         [run.priority for run in runs],
         ["\n".join(run.labels) for run in runs],
+        [run.cost for run in runs],
     )

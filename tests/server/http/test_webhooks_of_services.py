@@ -176,6 +176,60 @@ def test_slack_verifies_the_address_sends_events_and_commands(cluster: Cluster, 
     assert slack(cluster, form, int(time.time()) - 301)[0] == 401
 
 
+def ask(cluster: Cluster, name: str, **query: str) -> tuple[int, str]:
+    """The question of a service whether it may send, without a token."""
+    given = urlencode({f"hub.{key}": value for key, value in query.items()})
+    try:
+        with urllib.request.urlopen(f"{cluster.url}/api/webhooks/{name}?{given}", timeout=30) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain")
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, ""
+
+
+def test_meta_verifies_the_address_with_the_token_and_sends_events(cluster: Cluster, add):
+    data = {"secret": SECRET, "verify_token": "page-token"}
+    cluster.ask("PUT", "/api/credentials/page", {"type": "webhook", "data": data})
+    add("meta", preset="meta", credential="page")
+    asked = {"mode": "subscribe", "challenge": "1158201444", "verify_token": "page-token"}
+    assert ask(cluster, "meta", **asked) == (200, "1158201444")
+    assert ask(cluster, "meta", **{**asked, "verify_token": "guess"})[0] == 401
+    assert ask(cluster, "meta", **{**asked, "verify_token": ""})[0] == 401
+    assert ask(cluster, "meta", **{**asked, "challenge": ""})[0] == 401
+    assert ask(cluster, "meta", **{**asked, "mode": "unsubscribe"})[0] == 401
+    assert ask(cluster, "unknown", **asked)[0] == 401
+    with pytest.raises(urllib.error.HTTPError, match="401"):  # the definition still needs a token
+        urllib.request.urlopen(f"{cluster.url}/api/webhooks/meta", timeout=30)
+    body = json.dumps({"object": "page", "entry": [{"id": "1", "time": 1520383571, "messaging": []}]}).encode()
+    headers = {"X-Hub-Signature-256": "sha256=" + mac(body), "Content-Type": "application/json"}
+    status, started = post(cluster, "meta", body, headers)
+    assert status == 202
+    assert output(cluster, started)["object"] == "page"
+    assert post(cluster, "meta", body, headers) == (202, started)  # repeated by Meta
+    assert post(cluster, "meta", body, {"X-Hub-Signature-256": "sha256=" + "0" * 64})[0] == 401
+
+
+def test_a_hub_of_websub_is_confirmed_by_its_topic(cluster: Cluster, add):
+    add("feed", preset="websub", topic="https://example.org/feed")
+    asked = {"mode": "subscribe", "topic": "https://example.org/feed", "challenge": "x1", "lease_seconds": "864000"}
+    assert ask(cluster, "feed", **asked) == (200, "x1")
+    assert ask(cluster, "feed", **{**asked, "topic": "https://example.org/other"})[0] == 401
+    assert ask(cluster, "feed", **{**asked, "mode": "denied"}) == (200, "")
+    assert ask(cluster, "feed", **{**asked, "mode": "unsubscribe"})[0] == 401
+    body = b"<feed><entry>new</entry></feed>"
+    for algorithm in ("sha256", "sha512", "sha1"):
+        signed = hmac.new(SECRET.encode(), body, algorithm).hexdigest()
+        headers = {"X-Hub-Signature": f"{algorithm}={signed}", "Content-Type": "application/atom+xml"}
+        status, started = post(cluster, "feed", body, headers)
+        assert status == 202
+        assert output(cluster, started)["body"] == body.decode()
+    assert post(cluster, "feed", body, {"X-Hub-Signature": f"md5={signed}"})[0] == 401
+    assert cluster.ask("POST", "/api/triggers/webhook/feed/pause")[0] == 200
+    assert ask(cluster, "feed", **{**asked, "mode": "unsubscribe"}) == (200, "x1")
+    assert ask(cluster, "feed", **asked)[0] == 401
+
+
 def test_a_webhook_responds_with_the_result(cluster: Cluster, add):
     add("answer", preset="github", respond="result", wait=20)
     status, found = github(cluster, b'{"n": 7}', id="a1", name="answer")

@@ -2,7 +2,7 @@
 import { BaseEdge, Controls, MiniMap, Panel, useStore, EdgeLabelRenderer, Handle, MarkerType, Position, ReactFlow, ReactFlowProvider, useReactFlow, type Edge, type EdgeProps, type Node, type NodeProps } from "@xyflow/react";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Moment, StepMoment } from "../execution/moment";
-import { HEIGHT, place, shortened, WIDTH, type Net, type NetArc, type NetStep } from "./layout";
+import { arcWords, HEIGHT, place, WIDTH, type Net, type NetArc, type NetStep } from "./layout";
 
 export type { Net } from "./layout";
 
@@ -42,13 +42,17 @@ function StepNode({ data }: NodeProps<Node<StepData>>) {
     );
   }
   return (
-    <div class={`net-step ${status} ${selected ? "selected" : ""}`} title={node.description ?? undefined}>
+    <div class={`net-step ${status} ${node.synthesized ? "made" : ""} ${selected ? "selected" : ""}`} title={node.description ?? undefined}>
       <Handle type="target" position={across ? Position.Left : Position.Top} isConnectable={false} />
       <div class="net-name">
         <i aria-hidden="true" />
         <span>{node.step}</span>
         {node.gate && <b title="has admission rules">◇</b>}
         {node.loop && <b title={`loop, ${node.loop.mode}`}>↻</b>}
+        {node.compensation && <b title={`undone by: ${node.compensation.tasks.map((task) => task.name).join(", ")}`}>↩</b>}
+        {node.synthesizes && <b title={`may add up to ${node.synthesizes.steps} steps at run time`}>＋</b>}
+        {node.synthesized && <b title="added at run time">✧</b>}
+        {(node.pool || (node.labels?.length ?? 0) > 0) && <b title={`runs on ${[node.pool && `pool ${node.pool}`, ...(node.labels ?? [])].filter(Boolean).join(", ")}`}>⌂</b>}
       </div>
       <div class="net-kinds">{moment?.status === "running" && moment.task ? moment.task : kinds}</div>
       {live && (
@@ -258,7 +262,8 @@ function Drawing({ net, moment, selected, onSelect, across, size }: NetProps & {
         const target = moment?.steps.get(arc.target)?.status;
         const moving = !!at?.taken && (target === "running" || target === "scheduled") && moment?.status === "running";
         const state = at?.taken ? "taken" : at?.refused ? "refused" : moment ? "idle" : "plain";
-        const whole = arc.when === null || arc.when === undefined ? "" : String(arc.when);
+        const { words, whole } = arcWords(arc);
+        const kind = arc.synthesized ? "made" : "";
         return {
           id: `${arc.source}#${arc.index}`,
           source: arc.source,
@@ -266,10 +271,10 @@ function Drawing({ net, moment, selected, onSelect, across, size }: NetProps & {
           type: "arc",
           focusable: false,
           selectable: false,
-          class: `net-arc ${state} ${moving ? "moving" : ""}`,
-          className: `net-arc ${state} ${moving ? "moving" : ""}`,
+          class: `net-arc ${state} ${kind} ${moving ? "moving" : ""}`,
+          className: `net-arc ${state} ${kind} ${moving ? "moving" : ""}`,
           markerEnd: { type: MarkerType.ArrowClosed, width: 14, height: 14, color: `var(--arc-${state})` },
-          data: { whole, words: shortened(whole), taken: at?.taken ?? 0, way: placed.ways.get(`${arc.source}#${arc.index}`)! },
+          data: { whole, words, taken: at?.taken ?? 0, way: placed.ways.get(`${arc.source}#${arc.index}`)! },
         };
       }),
     [net, moment, placed],

@@ -11,15 +11,24 @@ export interface NetStep {
   join: string;
   loop: { iterator: string; mode: string; in: string | null; inner: unknown } | null;
   tasks: { name: string; kind: string }[];
+  compensation?: { tasks: { name: string; kind: string }[]; when: unknown } | null;
+  synthesizes?: { steps: number; kinds: string[] } | null;
+  pool?: string | null;
+  labels?: string[];
 }
 
 export interface NetArc {
   source: string;
   target: string;
-  index: number;
+  index: number | string;
   when: unknown;
   mode: string;
   sets: string[];
+  dedupe?: unknown;
+  partition?: unknown;
+  priority?: unknown;
+  /** From a step to the first of the steps that it added at run time. */
+  synthesized?: boolean;
 }
 
 /** Response of `/graph`. */
@@ -56,6 +65,27 @@ export function shortened(when: unknown): string {
   if (when === null || when === undefined) return "";
   const words = inWords(String(when).replace(/^\{\{\s*|\s*\}\}$/g, ""));
   return words.length > 30 ? `${words.slice(0, 29)}…` : words;
+}
+
+/** The label of an arc: its guard, and how its tokens are treated. */
+export function arcWords(arc: NetArc): { words: string; whole: string } {
+  const given = (value: unknown) => value !== null && value !== undefined;
+  const whole = given(arc.when) ? [String(arc.when)] : [];
+  const words = given(arc.when) ? [shortened(arc.when)] : [];
+  for (const [value, sign, text] of [
+    [arc.dedupe, "⊕", "tokens with an equal key are merged"],
+    [arc.partition, "⇶", "tokens with an equal key run one at a time, in order"],
+    [arc.priority, "↑", "priority among waiting runs"],
+  ] as [unknown, string, string][]) {
+    if (!given(value)) continue;
+    words.push(`${sign} ${shortened(value)}`);
+    whole.push(`${text}: ${value}`);
+  }
+  if (arc.synthesized) {
+    words.push("added");
+    whole.push("added at run time");
+  }
+  return { words: words.filter(Boolean).join("  "), whole: whole.join("\n") };
 }
 
 /** A guard as words: what distinguishes it first, the usual parts of guards in short. */
@@ -136,7 +166,7 @@ export function place(net: Net, across: boolean, frame: { width: number; height:
   graph.setDefaultEdgeLabel(() => ({}));
   for (const node of net.nodes) graph.setNode(node.step, { width: WIDTH, height: HEIGHT });
   for (const arc of net.arcs) {
-    const words = shortened(arc.when);
+    const { words } = arcWords(arc);
     graph.setEdge(arc.source, arc.target, words ? { width: words.length * 6.4 + 10, height: 17, labelpos: "c" } : {}, `${arc.index}`);
   }
   layout(graph);

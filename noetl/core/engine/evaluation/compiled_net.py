@@ -126,11 +126,12 @@ def _levels(loop: Loop | None) -> Iterable[Loop]:
 class Net:
     """Steps by name, their compiled forms, their concurrency keys and their reachability."""
 
-    __slots__ = ("_all_keys", "_compiled", "_endless", "_keys", "_origins", "bits", "playbook", "steps")
+    __slots__ = ("_all_keys", "_compiled", "_endless", "_keys", "_origins", "bits", "has_costs", "playbook", "steps")
 
     def __init__(self, playbook: Playbook, extra: Mapping[str, Step] | None = None) -> None:
         self.playbook = playbook
         self.steps: dict[str, Step] = {**playbook.steps_by_name, **extra} if extra else playbook.steps_by_name
+        self.has_costs = any(step.cost != 1 for step in self.steps.values())
         self._compiled: dict[str, CompiledStep] = {}
         self.bits: dict[str, int] = {}  # the bit of each step, once reachability is computed
         self._origins: dict[str, int] | None = None

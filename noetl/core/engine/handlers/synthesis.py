@@ -9,13 +9,19 @@ the step's own arcs fire as usual.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
 from noetl.core.engine.effects import Synthesized, ValidateSynthesis
 from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_arcs
 from noetl.core.engine.state import State, StepRun
 from noetl.core.model.events import Event, StepFailed, WorkflowSynthesized
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
-from noetl.core.model.playbook import Step, Synthesis
+from noetl.core.model.playbook import WORKBOOK, Step, Synthesis, Task
+
+MAX_SYNTHESIZED = 10_000  # steps of one execution
 
 
 def synthesize(state: State, env: EvaluationContext, step_run: StepRun) -> list[Event]:
@@ -46,11 +52,30 @@ def synthesize(state: State, env: EvaluationContext, step_run: StepRun) -> list[
         listed = "; ".join(problems[:10])
         error = error_info("schema", f"{where}: the synthesized workflow is invalid: {listed}")
         return _refused(step_run, error)
-    return [
-        WorkflowSynthesized(
-            step=step_run.step.name, step_run_id=step_run.id, steps=tuple(answer.steps), entry=answer.entry
-        )
-    ]
+    steps = tuple(_bounded(step, plan, step_run.step.name, answer.entry) for step in answer.steps)
+    return [WorkflowSynthesized(step=step_run.step.name, step_run_id=step_run.id, steps=steps, entry=answer.entry)]
+
+
+def _bounded(step: Step, plan: Synthesis, creator: str, entry: str | None) -> Step:
+    """A synthesized step: what it synthesizes in turn uses no other kinds, and the entry knows its creator."""
+    if step.synthesize is not None and plan.kinds:
+        own = step.synthesize.kinds
+        kinds = tuple(kind for kind in plan.kinds if kind in own) if own else plan.kinds
+        step = replace(step, synthesize=replace(step.synthesize, kinds=kinds or plan.kinds))
+    return replace(step, synthesized_by=creator) if step.name == entry else step
+
+
+def _all_tasks(state: State, step: Step) -> Iterator[Task]:
+    """The tasks of a step, of its compensation and of the blocks that they call."""
+    pending = [*step.tasks, *(step.compensation.step.tasks if step.compensation is not None else ())]
+    called: set[str] = set()
+    while pending:
+        task = pending.pop()
+        yield task
+        block = str(task.input.get("block", "")) if task.kind == WORKBOOK else ""
+        if block in state.playbook.blocks and block not in called:
+            called.add(block)
+            pending += state.playbook.blocks[block].tasks
 
 
 def _refused(step_run: StepRun, error: ErrorInfo) -> list[Event]:
@@ -74,6 +99,8 @@ def _problems(state: State, plan: Synthesis, answer: Synthesized) -> list[str]:
     known = state.net.steps
     if len(steps) > plan.max_steps:
         problems.append(f"it has {len(steps)} steps, the limit is {plan.max_steps}")
+    if len(state.synthesized) + len(steps) > MAX_SYNTHESIZED:
+        problems.append(f"an execution has at most {MAX_SYNTHESIZED:,} synthesized steps")
     names = {step.name for step in steps}
     if len(names) < len(steps):
         problems.append("it has two steps with the same name")
@@ -88,8 +115,8 @@ def _problems(state: State, plan: Synthesis, answer: Synthesized) -> list[str]:
         ]
         if plan.kinds:
             problems += [
-                f'"{step.name}" uses the tool kind `{task.kind}`, which is not allowed'
-                for task in step.tasks
+                f'step "{step.name}" uses the kind "{task.kind}"; allowed are {", ".join(plan.kinds)}'
+                for task in _all_tasks(state, step)
                 if task.kind not in plan.kinds
             ]
     return problems

@@ -18,11 +18,24 @@ from noetl.core.engine.lease_rules import is_innermost
 from noetl.core.engine.state import Loop, OpenWait, Run, State, StepRun, Token
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
+from noetl.core.model.playbook import worker_command
 from noetl.core.model.waits import answer_command
 from noetl.core.templates.template import Compiled, compile_value
 
 Subject = Literal[
-    "execution", "pause", "run", "loop", "child", "join", "gate", "timer", "end", "limit", "wait", "compensation"
+    "execution",
+    "pause",
+    "run",
+    "loop",
+    "child",
+    "join",
+    "gate",
+    "timer",
+    "end",
+    "limit",
+    "wait",
+    "compensation",
+    "placement",
 ]
 _MAX_LISTED = 50  # findings of one kind that are listed individually
 
@@ -75,7 +88,8 @@ def _unplaceable(state: State, placement: Placement) -> Iterator[Finding]:
     for name, step in steps.items():
         problem = placement(step.pool or DEFAULT_POOL, step.labels)
         if problem is not None:
-            yield Finding("run", f'runs of step "{name}" cannot start: {problem}', step=name)
+            text = f'runs of step "{name}" cannot start: {problem}; `{worker_command(step)}` starts one'
+            yield Finding("placement", text, step=name)
 
 
 # ── the end ─────────────────────────────────────────────────────────────────────────────

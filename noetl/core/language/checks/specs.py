@@ -15,8 +15,6 @@ from noetl.core.language.syntax.tree import TaskSyntax
 from noetl.core.model.tool import ToolSpec
 
 _TIMEOUTS = ("connect", "read", "total")
-# Keys of mappings under `spec` and `policy` that have no shape of their own.
-_INSIDE = {"placement": ("labels",), "results": ("reference_first",)}
 
 
 def check(context: AnalysisContext) -> None:
@@ -27,8 +25,6 @@ def check(context: AnalysisContext) -> None:
         general |= {*spec.spec_keys, *spec.defaults}
     document = context.document
     if document.executor is not None:
-        policy = document.executor.spec.get("policy") if document.executor.spec is not None else None
-        _check_inside(context, policy if isinstance(policy, Mapping) else None)
         _check_level(context, document.executor.spec, "executor.spec", general, specs)
         _check_level(
             context, document.executor.defaults, "", general | {"timeouts", "resources", "on_unmatched"}, specs
@@ -46,7 +42,6 @@ def _check_level(
     context: AnalysisContext, node: Mapping | None, shape: str, general: set[str], specs: dict[str, ToolSpec]
 ) -> None:
     own = set(SHAPES[shape].keys) if shape else set()
-    _check_inside(context, node)
     for key, (key_node, value) in node.entries.items() if node else ():
         if key in ("timeout", "timeouts"):
             _check_timeout(context, value)
@@ -55,14 +50,6 @@ def _check_level(
         elif key not in own | general and key not in ("set", "do") and (shape, key) not in context.reader.rejected:
             _report(context, key_node, key, own | general | set(specs), "here")
             context.reader.report_directives(value)
-
-
-def _check_inside(context: AnalysisContext, node: Mapping | None) -> None:
-    for word, known in _INSIDE.items():
-        inner = node.get(word) if node is not None else None
-        for key, (key_node, _) in inner.entries.items() if isinstance(inner, Mapping) else ():
-            if key not in known:
-                _report(context, key_node, key, known, word)
 
 
 def _check_defaults(context: AnalysisContext, node: Mapping | None) -> None:
@@ -104,7 +91,6 @@ def _check_task(context: AnalysisContext, task: TaskSyntax) -> None:
         _check_timeout(context, task.timeout)
     if task.spec is None:
         return
-    _check_inside(context, task.spec)
     for key, (key_node, value) in task.spec.entries.items():
         if key == "timeout":
             _check_timeout(context, value)

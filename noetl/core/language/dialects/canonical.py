@@ -16,7 +16,16 @@ from noetl.core.language.source.node_reader import (
     shorten,
     text_of,
 )
-from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, mapping_node, node_from, scalar_node
+from noetl.core.language.source.nodes import (
+    Mapping,
+    Node,
+    Scalar,
+    Sequence,
+    data_of,
+    mapping_node,
+    node_from,
+    scalar_node,
+)
 from noetl.core.language.syntax.grammar import (
     EXTENSIONS,
     ITERATION_NAMES,
@@ -26,6 +35,7 @@ from noetl.core.language.syntax.grammar import (
     SHAPES,
     Shape,
 )
+from noetl.core.language.syntax.placement import check_body, read_placement
 from noetl.core.language.syntax.set_blocks import read_scoped, read_set
 from noetl.core.language.syntax.tasks import read_output, read_sets, read_tool, read_validation, split_rule
 from noetl.core.language.syntax.tree import (
@@ -136,17 +146,35 @@ def _read_executor(reader: Reader, node: Node) -> ExecutorSyntax:
     if "extensions" in spec:
         texts = reader.texts(spec["extensions"][1], "`extensions`")
         executor.extensions = tuple(text.text for text in texts if reader.check_choice(text, "extensions", EXTENSIONS))
+    executor.placement = read_placement(reader, spec)
+    if "tracing" in spec:
+        executor.tracing = _read_tracing(reader, spec["tracing"][1])
     if "state" in spec:
         state = reader.shape(spec["state"][1], "executor.state")
         executor.state_commit = (text_of(state["commit"][1]) if "commit" in state else None) or "execution"
     if "policy" in spec:
         policy = reader.shape(spec["policy"][1], "executor.policy")
+        defaults = read_placement(reader, policy)
+        executor.placement.labels = {**defaults.labels, **executor.placement.labels}
+        if "results" in policy:
+            results = reader.shape(policy["results"][1], "results")
+            executor.reference_first = "reference_first" in results and data_of(results["reference_first"][1])
         if "limits" in policy:
             limits = reader.shape(policy["limits"][1], "limits")
             executor.limits = {key: value.value for key, (_, value) in limits.items() if isinstance(value, Scalar)}
         if "defaults" in policy:
             executor.defaults = reader.mapping(policy["defaults"][1], "`defaults` block")
     return executor
+
+
+def _read_tracing(reader: Reader, node: Node) -> dict[str, Node]:
+    fields = {key: value for key, (_, value) in reader.shape(node, "tracing").items()}
+    attributes = reader.mapping(fields.get("attributes"), "`attributes` block")
+    for name, (_, value) in attributes.entries.items() if attributes is not None else ():
+        if not isinstance(value, Scalar) or value.value is None:
+            message = f"the attribute `{name}` must be text, a number or a boolean, not {describe_node(value)}"
+            reader.add("wrong-type", value, message, "write one value per attribute")
+    return fields
 
 
 def _read_keychain(reader: Reader, node: Node) -> list[KeychainSyntax]:
@@ -320,6 +348,7 @@ def _read_body(reader: Reader, body: BodySyntax, fields: Fields) -> None:
     if "tool" in fields:
         body.has_tool = True
         body.items = read_tool(reader, fields["tool"][1], body.name, f"{body.path}/tool")
+        check_body(reader, body)
     body.sets = read_sets(reader, fields, body.path)
 
 
@@ -350,8 +379,9 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
     body.spec, body.spec_path = node, f"{body.path}/spec"
     if "set" in node.entries:
         reader.add("set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `step`")
-    if "pool" in fields and isinstance(body, StepSyntax):
-        body.pool = text_of(fields["pool"][1])
+    placement = read_placement(reader, fields)
+    if isinstance(body, StepSyntax):
+        body.placement = placement
     if "policy" not in fields or _is_empty(fields["policy"][1]):
         return
     path = f"{body.path}/spec/policy"
@@ -401,6 +431,7 @@ def _read_compensation(reader: Reader, step: StepSyntax, node: Node, path: str) 
     if "tool" in fields:
         body.has_tool = True
         body.items = read_tool(reader, fields["tool"][1], "compensation", f"{path}/tool")
+        check_body(reader, body)
     return body
 
 

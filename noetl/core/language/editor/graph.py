@@ -18,8 +18,9 @@ def as_mermaid(net: Net) -> str:
         left, right = ('(["', '"])') if node["entry"] else ('{{"', '"}}') if node["gate"] else ('["', '"]')
         lines.append(f"  {ids[node['step']]}{left}{text}{right}")
     for arc in net["arcs"]:
-        label = guard_label(arc)
-        middle = f'-->|"{_escape_mermaid(label)}"|' if label else "-->"
+        label = "<br/>".join(_escape_mermaid(line) for line in arc_labels(arc))
+        line = "-.->" if arc.get("synthesized") else "-->"
+        middle = f'{line}|"{label}"|' if label else line
         lines.append(f"  {ids[arc['source']]} {middle} {ids[arc['target']]}")
     return "\n".join(lines) + "\n"
 
@@ -38,8 +39,10 @@ def as_dot(net: Net) -> str:
         label = "\\n".join(_quote_dot(line)[1:-1] for line in (node["step"], *marks(node)))
         lines.append(f'  {_quote_dot(node["step"])} [label="{label}"{more}];')
     for arc in net["arcs"]:
-        label = guard_label(arc)
-        more = f" [label={_quote_dot(label)}]" if label else ""
+        label = "\\n".join(_quote_dot(line)[1:-1] for line in arc_labels(arc))
+        options = [f'label="{label}"'] if label else []
+        options += ["style=dashed"] if arc.get("synthesized") else []
+        more = f" [{', '.join(options)}]" if options else ""
         lines.append(f"  {_quote_dot(arc['source'])} -> {_quote_dot(arc['target'])}{more};")
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -65,9 +68,25 @@ def marks(node: dict[str, Any]) -> list[str]:
         lines.append(f"… {len(tasks) - 5} more")
     if node["compensation"] is not None:
         lines.append(_shorten("undo: " + ", ".join(task["name"] for task in node["compensation"]["tasks"])))
+    if node["labels"] or node["pool"]:
+        lines.append(
+            _shorten("on " + ", ".join([*([f"pool {node['pool']}"] if node["pool"] else []), *node["labels"]]))
+        )
+    if node["synthesizes"] is not None:
+        lines.append(f"may add up to {node['synthesizes']['steps']} steps")
     if node["synthesized"]:
         lines.append("added at run time")
     return lines
+
+
+def arc_labels(arc: dict[str, Any]) -> list[str]:
+    """The lines beside an arc: its guard, and how its tokens are treated."""
+    lines = [guard_label(arc)]
+    for name, words in (("dedupe", "merged by"), ("partition", "in order by"), ("priority", "priority")):
+        if arc[name] is not None:
+            lines.append(_shorten(f"{words} {_bare(str(arc[name]))}"))
+    lines += ["adds at run time"] if arc.get("synthesized") else []
+    return [line for line in lines if line]
 
 
 def guard_label(arc: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
-from noetl.core.language.editor.graph import Net, guard_label, marks
+from noetl.core.language.editor.graph import Net, arc_labels, marks
 from noetl.core.language.flow.reachability import reverse_postorder
 
 CHARACTER, LINE, GAP_X, GAP_Y, MARGIN, LANE = 7.2, 17, 44, 64, 24, 22
@@ -166,8 +166,9 @@ def _arcs(net: Net, boxes: dict[str, Box]) -> tuple[list[str], float]:
         else:
             lanes += 1
             route = _around(source, target, first_lane + LANE * lanes, 14 * (lanes % 3))
-        lines.append(f'<path class="arc" marker-end="url(#head)" d="{route.path}"/>')
-        label = guard_label(arc)
+        kind = "arc made" if arc.get("synthesized") else "arc"
+        lines.append(f'<path class="{kind}" marker-end="url(#head)" d="{route.path}"/>')
+        label = " · ".join(arc_labels(arc))
         if label:
             at = f'x="{route.x:.1f}" y="{route.y:.1f}" text-anchor="{route.anchor}"'
             lines.append(f'<text class="guard" {at}>{escape(label)}</text>')

@@ -23,10 +23,27 @@ def net_document(playbook: Playbook, synthesized: Iterable[Step] = ()) -> dict[s
             "mode": step.router.mode,
             "dedupe": arc.dedupe,
             "partition": arc.partition,
+            "priority": arc.priority,
             "sets": [".".join((each.scope, *each.keys)) for each in arc.assignments],
         }
         for step in (*playbook.steps, *created)
         for index, arc in enumerate(step.router.arcs)
+    ]
+    arcs += [
+        {
+            "source": step.synthesized_by,
+            "target": step.name,
+            "index": f"+{step.name}",
+            "when": None,
+            "mode": "exclusive",
+            "dedupe": None,
+            "partition": None,
+            "priority": None,
+            "sets": [],
+            "synthesized": True,
+        }
+        for step in created
+        if step.synthesized_by
     ]
     return {
         "path": playbook.path,
@@ -45,6 +62,11 @@ def _node(step: Step, playbook: Playbook, *, created: bool = False) -> dict[str,
         "line": _line(playbook, step.path),
         "entry": step.name == playbook.entry,
         "synthesized": created,
+        "synthesizes": None
+        if step.synthesize is None
+        else {"steps": step.synthesize.max_steps, "kinds": step.synthesize.kinds},
+        "pool": step.pool,
+        "labels": step.labels,
         "gate": bool(step.admission.rules),
         "join": step.admission.join,
         "loop": _loop(step.loop),

@@ -52,6 +52,7 @@ class TemplateSites:
             for node in entry.fields.values():
                 self._add(node, at.KEYCHAIN)
         if document.executor is not None:
+            self._add(document.executor.tracing.get("attributes"), at.TRACING)
             self._defaults(document.executor.spec, None)
         for step in document.steps:
             self._step(step)
@@ -109,7 +110,7 @@ class TemplateSites:
         if spec is None:
             return
         for key, (_, value) in spec.entries.items():
-            if key not in ("policy", "max_in_flight", "until", "validation"):
+            if key not in ("policy", "max_in_flight", "until", "validation", "tracing"):
                 self._add(value, at.TASK, body)
 
     def _tasks(self, body: BodySyntax) -> None:

@@ -87,10 +87,11 @@ BLOCK_SET = _visibility("a block's `set`", "iter", "loop_index", "step", "output
 # `input` and `payload` are the payload of the request.
 WORKLOAD = Visibility("a workload default", EVERYWHERE | {"input", "payload", "state"}, server=True, results=False)
 KEYCHAIN = Visibility("a keychain entry", EVERYWHERE | {"keychain"}, results=False)
+TRACING = Visibility("an attribute of spans", EVERYWHERE, server=True, results=False)
 
 VISIBILITIES = (
     ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, RULE, TASK_SET, STEP_SET, ARC,
-    COMPENSATE_WHEN, SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN,
+    COMPENSATE_WHEN, SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN, TRACING,
 )  # fmt: skip
 
 

@@ -106,6 +106,8 @@ def _value(known: Key, owner: str) -> Schema:
     number: Schema = {"type": "integer" if kind == "count" else "number"}
     if known.least is not None:
         number["minimum"] = known.least
+    if known.most is not None:
+        number["maximum"] = known.most
     return {"anyOf": [number, TEMPLATE]} if known.templated else number
 
 

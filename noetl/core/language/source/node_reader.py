@@ -222,6 +222,9 @@ class Reader:
         if known.least is not None and value < known.least:
             self.add("wrong-value", node, f"`{key}` must be at least {known.least:g}, not {node.text}", known.doc)
             return False
+        if known.most is not None and value > known.most:
+            self.add("wrong-value", node, f"`{key}` must be at most {known.most:g}, not {node.text}", known.doc)
+            return False
         return True
 
     def mapping(self, node: Node | None, what: str) -> Mapping | None:

@@ -64,6 +64,7 @@ class Key(Struct, frozen=True):
     shape: str = ""
     choices: tuple[str, ...] = ()
     least: float | None = None
+    most: float | None = None
     templated: bool = True  # a number may be given as a template
     state: State = "canonical"
     instead: str = ""  # the canonical key, if this one is v10 or accepted
@@ -169,11 +170,28 @@ _shape(
         "timeout": Key("any", "Seconds, or `{connect, read, total}`."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
+        "pool": Key("text", "The worker pool that runs the steps."),
         "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
+        "cost": Key("count", "Slots of its worker that a run occupies (1).", least=1, templated=False),
+        "tracing": Key("shape", "Traces of the executions.", shape="tracing"),
         "policy": Key("shape", "Limits and defaults.", shape="executor.policy"),
         "state": Key("shape", "The state that executions of this playbook share.", shape="executor.state"),
     },
     open=True,
+)
+_shape(
+    "tracing",
+    "Tracing",
+    "OpenTelemetry traces of the executions of this playbook. The setting `traces` says where spans are exported to.",
+    {
+        "enabled": Key(
+            "boolean", "`false` exports no spans; `true` adds trace ids to outcomes even if nothing is exported."
+        ),
+        "sample": Key("number", "Share of the executions that are traced (1).", least=0, most=1, templated=False),
+        "attributes": Key("mapping", "Attributes of every span; templates read `workload` and `execution_id`."),
+    },
+    noun="tracing block",
+    lenient=True,
 )
 _shape(
     "executor.state",
@@ -196,9 +214,17 @@ _shape(
         "limits": Key("shape", "Bounds of an execution.", shape="limits"),
         "defaults": Key("mapping", "Spec defaults for every task."),
         "placement": Key("shape", "Which workers may run the steps.", shape="placement"),
-        "results": Key("mapping", "`reference_first: true` stores every result, also small ones."),
+        "results": Key("shape", "How results are kept.", shape="results"),
         "mode": Key("text", "", state="reserved"),
     },
+    lenient=True,
+)
+_shape(
+    "results",
+    "Results",
+    "How the results of all tasks are kept.",
+    {"reference_first": Key("boolean", "`true` stores every result, also small ones.")},
+    noun="results block",
     lenient=True,
 )
 _shape(
@@ -251,6 +277,7 @@ _shape(
         "policy": Key("shape", "Admission, lifecycle, failure.", shape="step.policy"),
         "pool": Key("text", "The worker pool that runs it."),
         "placement": Key("shape", "Which workers may run it.", shape="placement"),
+        "cost": Key("count", "Slots of its worker that a run occupies (1).", least=1, templated=False),
         "timeout": Key("any", "Default timeout of its tasks."),
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "validation": Key("shape", "JSON Schemas of the step's input and output.", shape="validation"),
@@ -263,6 +290,7 @@ _shape(
     "Which workers may run a step. `noetl run` ignores it.",
     {"labels": Key("mapping", "Labels that the worker must have (`noetl worker start --label gpu=true`).")},
     noun="placement block",
+    lenient=True,
 )
 _shape(
     "validation",
@@ -483,7 +511,9 @@ _shape(
         "max_task_runs": Key("count", "Most task runs of one pipeline run.", least=1, templated=False),
         "result": Key("mapping", "Where results are stored: `store: {kind, ...}`."),
         "validation": Key("shape", "JSON Schemas of the task's input and output.", shape="validation"),
+        "pool": Key("text", "The worker pool that runs its step."),
         "placement": Key("shape", "Which workers may run its step.", shape="placement"),
+        "cost": Key("count", "Slots of its worker that a run occupies (1).", least=1, templated=False),
     },
     open=True,
 )

@@ -7,6 +7,7 @@ from noetl.core.language.source.node_reader import Fields, Reader, describe_node
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import SHAPES, Key
 from noetl.core.language.syntax.parameters import bind_parameters
+from noetl.core.language.syntax.placement import read_placement
 from noetl.core.language.syntax.set_blocks import read_scoped, read_set
 from noetl.core.language.syntax.tree import (
     BranchSyntax,
@@ -225,6 +226,7 @@ def _read_task_spec(reader: Reader, task: TaskSyntax, node: Node) -> None:
     if not isinstance(node, Mapping):
         return
     task.spec, task.spec_path = node, f"{task.path}/spec"
+    task.placement = read_placement(reader, fields)
     if "set" in node.entries:
         reader.add("set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `kind`")
     if "retry" in fields:

@@ -85,6 +85,14 @@ class ValidationSyntax(Struct, eq=False):
     path: str = ""
 
 
+class PlacementSyntax(Struct, eq=False):
+    """`pool`, `placement.labels` and `cost` of a spec."""
+
+    pool: Scalar | None = None
+    cost: Scalar | None = None
+    labels: dict[str, Scalar] = field(default_factory=dict)
+
+
 class TaskSyntax(Struct, eq=False):
     """One task of a pipeline."""
 
@@ -104,6 +112,7 @@ class TaskSyntax(Struct, eq=False):
     policy: PolicySyntax | None = None
     sets: list[SetSyntax] = field(default_factory=list)
     output: OutputSyntax | None = None
+    placement: PlacementSyntax = field(default_factory=PlacementSyntax)
     validation: ValidationSyntax | None = None
 
     @property
@@ -289,7 +298,7 @@ class StepSyntax(BodySyntax, eq=False):
     router: RouterSyntax | None = None
     synthesis: SynthesisSyntax | None = None
     output: OutputSyntax | None = None
-    pool: str | None = None
+    placement: PlacementSyntax = field(default_factory=PlacementSyntax)
 
     @property
     def arcs(self) -> list[ArcSyntax]:
@@ -333,6 +342,9 @@ class ExecutorSyntax(Struct, eq=False):
     limits: dict[str, int] = field(default_factory=dict)
     state_commit: str = "execution"
     defaults: Mapping | None = None
+    tracing: dict[str, Node] = field(default_factory=dict)
+    placement: PlacementSyntax = field(default_factory=PlacementSyntax)
+    reference_first: bool = False
 
 
 class DocumentSyntax(Struct, eq=False):

@@ -161,8 +161,11 @@ def route_path(scope: Scope) -> str:
 def _is_protected(scope: Scope, path: str) -> bool:
     if not path.startswith(PROTECTED):
         return False
-    # Signing in, and webhook deliveries, which have their own signature.
-    return not (scope["method"] == "POST" and (path == "/api/session" or path.startswith("/api/webhooks/")))
+    # Signing in, and requests to webhooks, which have their own signature, or the token of a subscription.
+    method = scope["method"]
+    if path.startswith("/api/webhooks/"):
+        return method != "POST" and not (method == "GET" and b"hub.mode=" in scope["query_string"])
+    return not (method == "POST" and path == "/api/session")
 
 
 def _headers(scope: Scope) -> tuple[Headers, ASGIApp | None]:

@@ -17,7 +17,6 @@ from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of, started_response
 from noetl.server.http.routes.execute import MAX_KEY
-from noetl.server.http.routes.operations import Operations
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
 from noetl.server.orchestrator.submissions import RerunRequest
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
@@ -136,14 +135,12 @@ async def statistics(state: App, _: Viewer, columns: Columns, rows: Rows) -> Res
 
 
 @router.get("/api/executions/{execution_id}", summary="Get an execution: steps, ctx, output")
-async def execution(state: App, _: Viewer, request: Request, execution_id: ExecutionId) -> Response:
+async def execution(state: App, _: Viewer, execution_id: ExecutionId) -> Response:
     """The current state of the execution."""
     orchestrator = state.orchestrator
     summary = await orchestrator.summary(execution_id)
     progress = await orchestrator.progress(execution_id)
-    operations: Operations = request.app.state.operations
-    waits = [*await orchestrator.waits_for(summary), *await operations.missing_workers(summary)]
-    document = execution_document(summary, progress, waits)
+    document = execution_document(summary, progress, await orchestrator.waits_for(summary))
     return json_response(await with_stored_values(orchestrator.results, document))
 
 

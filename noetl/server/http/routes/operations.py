@@ -22,12 +22,10 @@ from starlette.responses import Response
 from noetl.errors import StoreUnavailable
 from noetl.observability import metrics
 from noetl.observability.metrics import Sample
-from noetl.server.dispatch.task_logs import FINAL
 from noetl.server.http.dependencies import AppState, Viewer
 from noetl.server.http.response_models import json_response
 from noetl.server.http.routes.worker_protocol import WorkerInfo, WorkerRegistry
 from noetl.server.read_models.documents import when
-from noetl.storage.ports.events import ExecutionSummary
 from noetl.storage.ports.queue import LimitDepth, PoolDepth
 
 router = APIRouter(tags=["health"])
@@ -171,20 +169,6 @@ class Operations:
             f"{each.runs} runs wait in pool {each.pool}, which has no workers"
             for each in await self._state.orchestrator.queue.depths()
             if each.pool not in served and _waiting_time(each, time.time()) > SAMPLE_SECONDS
-        ]
-
-    async def missing_workers(self, execution: ExecutionSummary) -> list[str]:
-        """Why nothing of an execution runs, if runs wait in pools without workers."""
-        if execution.status in FINAL:
-            return []
-        served = {each.pool for each in self.alive(time.time())}
-        unserved = [each.pool for each in await self._state.orchestrator.queue.depths() if each.pool not in served]
-        if not unserved or self._state.orchestrator.work.leases.of_execution(execution.execution_id):
-            return []
-        pools = {pool: "" if pool == "default" else f" --pool {pool}" for pool in unserved}
-        return [
-            f"no worker leases from pool {pool}; `noetl worker start{option}` starts one"
-            for pool, option in pools.items()
         ]
 
     async def sample_forever(self) -> None:

@@ -56,14 +56,13 @@ async def _check(state: AppState, body: TextBody) -> Compilation:
 @router.post("/api/validate", summary="Validate a playbook")
 async def validate(state: App, _: Viewer, body: TextBody) -> Response:
     """`valid` is false if any diagnostic is an error; `docs` followed by a code is the address of its page."""
-    from noetl.core.language.checks.result_stores import unavailable_stores
     from noetl.core.language.diagnostics import DOCS
+    from noetl.server.orchestrator.installation_checks import installation_findings
 
     found = await _check(state, body)
     findings = list(found.diagnostics)
-    types = getattr(state.orchestrator.results, "types", None)
-    if found.playbook is not None and types is not None:
-        findings = sorted((*findings, *unavailable_stores(found.playbook, types)))
+    if found.playbook is not None:
+        findings = sorted((*findings, *await installation_findings(state.orchestrator, found.playbook)))
     diagnostics = [each.as_dict() for each in findings]
     return json_response({"valid": found.playbook is not None, "diagnostics": diagnostics, "docs": DOCS})
 
@@ -89,7 +88,9 @@ async def graph(state: App, _: Viewer, body: TextBody) -> Response:
 
 @router.post("/api/catalog/register", status_code=201, summary="Register a playbook version")
 async def register(state: App, _: Author, body: RegisterBody) -> Response:
-    """Registering the same text again returns the same version."""
+    """Registering the same text again returns the same version. `warnings` has what this installation does not have."""
+    from noetl.server.orchestrator.installation_checks import installation_findings
+
     catalog = state.orchestrator.catalog
     stored = await catalog.register(
         Source(body.content, body.file),
@@ -98,7 +99,9 @@ async def register(state: App, _: Author, body: RegisterBody) -> Response:
         legacy=body.legacy,
         origin=Origin(**body.origin.model_dump()),
     )
-    return json_response(playbook_document(stored), 201)
+    playbook = await catalog.load(stored.digest)
+    findings = await installation_findings(state.orchestrator, playbook)
+    return json_response({**playbook_document(stored), "warnings": [each.as_dict() for each in findings]}, 201)
 
 
 @router.get("/api/catalog", summary="List playbooks with their newest version")

@@ -1,30 +1,35 @@
-"""New statuses of executions: ends as deliveries of triggers, and what notification rules want to know.
+"""New statuses and custom events of executions: deliveries of triggers, and what notification rules want to know.
 
 The news are part of the append that changed the status, and marked as read after everything that follows from them is
-recorded. So a process that stops in between repeats them, and the keys of what follows make that harmless.
+recorded. So a process that stops in between repeats them, and the keys of what follows make that harmless. Which custom
+events of a running execution have been recorded is known in memory only (`CustomEvents`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import msgspec
 
-from noetl.core.model.events import instant
+from noetl.core.model.events import CustomEvent, Recorded, instant
 from noetl.errors import NoetlError, StoreUnavailable, TemplateError
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.read_models.stored_values import restored
 from noetl.server.read_models.summaries import output_document
 from noetl.server.scheduling.deliveries import Deliveries
-from noetl.server.scheduling.event_triggers import ExecutionTrigger
+from noetl.server.scheduling.event_triggers import CustomEventTrigger, ExecutionTrigger
 from noetl.storage.ports.events import ExecutionSummary
 
 log = logging.getLogger("noetl.triggers")
 
 PAGE = 100
 MAX_DEPTH = 32  # executions that start each other
+MAX_READ = 10_000  # running executions whose custom events are not read twice
 
 
 class StatusListener(Protocol):
@@ -43,11 +48,37 @@ class _Depth(msgspec.Struct):
     depth: int = 0
 
 
+class CustomEvents:
+    """The triggers of custom events, and how far the log of each running execution has been read for them."""
+
+    def __init__(self) -> None:
+        self.triggers: list[CustomEventTrigger] = []
+        self._read: OrderedDict[str, int] = OrderedDict()
+
+    async def process(self, orchestrator: Orchestrator, deliveries: Deliveries, execution: ExecutionSummary) -> None:
+        """Record the custom events of an execution that triggers want; one that is recorded again changes nothing."""
+        triggers = [each for each in self.triggers if fnmatchcase(execution.path, each.of)]
+        after = self._read.pop(execution.execution_id, 0)
+        if triggers:
+            oldest = deliveries.oldest()
+            for recorded in await orchestrator.store.read(execution.execution_id, after):
+                body = recorded.body
+                if type(body) is CustomEvent and body.error is None and recorded.at >= oldest:
+                    for trigger in triggers:
+                        if recorded.at >= trigger.created_at and trigger.wants(execution, body.name):
+                            await _record_custom(orchestrator, deliveries, trigger, execution, recorded, body)
+        if execution.status not in FINAL:
+            self._read[execution.execution_id] = execution.seq
+            while len(self._read) > MAX_READ:
+                self._read.popitem(last=False)
+
+
 async def process_news(
     orchestrator: Orchestrator,
     deliveries: Deliveries,
     triggers: Sequence[ExecutionTrigger],
     listener: StatusListener | None = None,
+    custom: CustomEvents | None = None,
 ) -> int:
     """Record what follows from all unread news; returns their number."""
     total = 0
@@ -55,6 +86,8 @@ async def process_news(
         for execution in found:
             try:
                 await _process(orchestrator, deliveries, triggers, listener, execution)
+                if custom is not None:
+                    await custom.process(orchestrator, deliveries, execution)
             except StoreUnavailable:
                 raise
             except NoetlError as problem:  # of this execution alone, such as a damaged log
@@ -79,7 +112,7 @@ async def _process(
         for trigger in triggers:
             if trigger.wants(execution):
                 await _record(orchestrator, deliveries, trigger, execution)
-    if listener is not None:
+    if listener is not None and (execution.status in FINAL or execution.status == "waiting"):
         await listener.status_changed(execution)
 
 
@@ -87,18 +120,54 @@ async def _record(
     orchestrator: Orchestrator, deliveries: Deliveries, trigger: ExecutionTrigger, execution: ExecutionSummary
 ) -> None:
     event = await execution_event(orchestrator, execution)
-    depth = await _depth(deliveries, execution)
     shown = {name: value for name, value in event.items() if name != "output"}
+    await _deliver(deliveries, trigger, execution, execution.execution_id, event, {"execution": event}, shown)
+
+
+async def _record_custom(
+    orchestrator: Orchestrator,
+    deliveries: Deliveries,
+    trigger: CustomEventTrigger,
+    execution: ExecutionSummary,
+    recorded: Recorded,
+    body: CustomEvent,
+) -> None:
+    known = await restored(orchestrator.results, {"data": body.data})
+    shown = {
+        "name": body.name,
+        "step": body.step,
+        "at": instant(recorded.at),
+        "seq": recorded.seq,
+        "execution_id": execution.execution_id,
+        "path": execution.path,
+        "version": execution.version,
+    }
+    event = {**shown, "data": known["data"]}
+    given = known["data"] if isinstance(known["data"], dict) else {"body": known["data"]}
+    id = f"{execution.execution_id}:{recorded.seq}"
+    await _deliver(deliveries, trigger, execution, id, event, given, shown)
+
+
+async def _deliver(
+    deliveries: Deliveries,
+    trigger: ExecutionTrigger | CustomEventTrigger,
+    execution: ExecutionSummary,
+    id: str,
+    event: Mapping[str, Any],
+    given: dict[str, Any],
+    shown: dict[str, Any],
+) -> None:
+    depth = await _depth(deliveries, execution)
     if depth > MAX_DEPTH:
-        reason = f"{MAX_DEPTH} executions have started each other; see the triggers of kind execution"
-        await deliveries.reject(trigger, execution.execution_id, reason, event=shown, depth=depth)
+        reason = f"{MAX_DEPTH} executions have started each other; see the triggers of kind {trigger.KIND}"
+        await deliveries.reject(trigger, id, reason, event=shown, depth=depth)
         return
     try:
-        payload = trigger.render({"event": event}, {"execution": event})
+        payload = trigger.render({"event": event}, given)
     except TemplateError as problem:
-        await deliveries.reject(trigger, execution.execution_id, str(problem), event=shown, depth=depth)
+        await deliveries.reject(trigger, id, str(problem), event=shown, depth=depth)
         return
-    await deliveries.receive(trigger, execution.execution_id, payload, event=shown, depth=depth)
+    await deliveries.receive(trigger, id, payload, event=shown, depth=depth)
 
 
 async def _depth(deliveries: Deliveries, execution: ExecutionSummary) -> int:

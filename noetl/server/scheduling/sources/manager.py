@@ -14,9 +14,9 @@ from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.deliveries import Deliveries, ProblemReporter
-from noetl.server.scheduling.event_triggers import ExecutionTrigger, NatsTrigger, ObjectTrigger
+from noetl.server.scheduling.event_triggers import CustomEventTrigger, ExecutionTrigger, NatsTrigger, ObjectTrigger
 from noetl.server.scheduling.sources import nats, objects
-from noetl.server.scheduling.sources.executions import StatusListener, process_news
+from noetl.server.scheduling.sources.executions import CustomEvents, StatusListener, process_news
 from noetl.server.scheduling.triggers import Trigger
 from noetl.storage.ports.cluster import LeaderLease
 from noetl.storage.ports.secrets import CredentialStore
@@ -56,6 +56,7 @@ class TriggerSources:
         self._reporter = reporter
         self._running: dict[tuple[str, str], tuple[Trigger, asyncio.Task[None]]] = {}
         self.connected: set[tuple[str, str]] = set()  # triggers (kind, name) whose listener receives
+        self._custom = CustomEvents()
         self._cleaned_at = float("-inf")
 
     async def run(self) -> None:
@@ -88,14 +89,20 @@ class TriggerSources:
         self._orchestrator.actors.news.enabled = bool(ends) or (
             self._listener is not None and await self._listener.is_active()
         )
+        events = [
+            each for each in await self._triggers.all(CustomEventTrigger.KIND) if isinstance(each, CustomEventTrigger)
+        ]
+        news = self._orchestrator.actors.news
+        news.custom = bool(events)
         leadership = self._leadership
         if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS):
             await self.stop()
             return
         await self._reconcile()
-        if self._orchestrator.actors.news.enabled:
+        if news.enabled or news.custom:
             active = [each for each in ends if not each.paused]
-            await process_news(self._orchestrator, self._deliveries, active, self._listener)
+            self._custom.triggers = [each for each in events if not each.paused]
+            await process_news(self._orchestrator, self._deliveries, active, self._listener, self._custom)
         if self._clock.monotonic() - self._cleaned_at > CLEAN_SECONDS:
             self._cleaned_at = self._clock.monotonic()
             await self._deliveries.clean()

@@ -26,7 +26,10 @@ class BackfillBody(Body):
     path: str = Field(min_length=1, max_length=1000)
     start: str | float = Field(alias="from", description="instant or date, inclusive")
     end: str | float = Field(alias="to", description="instant or date, exclusive")
-    every: str | float = Field(description="duration of a slot")
+    every: str | float = Field(description="length of a slot: `15m`, `6h`, `1d`, `1 week`, `1 month`, `1 year`")
+    timezone: str | None = Field(
+        None, max_length=100, description="zone of days, weeks, months and years, and of instants without an offset"
+    )
     variable: str = Field("slot", alias="as", max_length=200, description="key of the workload that has the slot")
     concurrency: int = Field(1, ge=1, le=MAX_CONCURRENCY)
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")

@@ -19,7 +19,7 @@ from noetl.storage.ports.deliveries import DeliveryFilter
 
 router = APIRouter(tags=["triggers"])
 
-Kind = Literal["schedule", "webhook", "nats", "object", "execution"]
+Kind = Literal["schedule", "webhook", "nats", "object", "execution", "event"]
 Status = Literal["pending", "started", "skipped", "failed"]
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
 Id = Annotated[str, Path(pattern=r"^[0-9a-f]{10,40}$")]

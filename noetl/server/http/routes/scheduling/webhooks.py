@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import Field
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from noetl.errors import RequestRefused
-from noetl.server.http.dependencies import Admin, App, Viewer
+from noetl.server.http.dependencies import Admin, App, Viewer, require_role
 from noetl.server.http.problems import problem
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of
 from noetl.server.scheduling.deliveries import delivery_document
+from noetl.server.scheduling.signatures import Preset
 from noetl.server.scheduling.webhooks import MAX_WAIT, WINDOW, webhook_document
 from noetl.storage.ports.deliveries import Delivery
 
@@ -31,9 +32,10 @@ class WebhookBody(Body):
     version: int | None = Field(None, ge=1, le=2**31)
     payload: dict[str, Any] = {}
     window: float = Field(WINDOW, gt=0, le=86_400)
-    preset: Literal["noetl", "github", "stripe", "slack", "hmac", "none"] = "noetl"
+    preset: Preset = "noetl"
     signature: dict[str, Any] | None = None
     allow_unsigned: bool = False
+    topic: str = Field("", max_length=2000)
     headers: list[str] = []
     raw_body: bool = False
     respond: Literal["accepted", "result"] = "accepted"
@@ -65,9 +67,25 @@ async def add(state: App, caller: Admin, body: WebhookBody) -> Response:
     return json_response(document, 201, {"Location": document["url"]})
 
 
-@router.get("/api/webhooks/{name}", summary="Get a webhook")
-async def webhook(state: App, _: Viewer, name: Name) -> Response:
-    """Without its secret."""
+async def _reader(request: Request) -> None:
+    """The role viewer, except for the question of a service whether it may send, which has its own token."""
+    if "hub.mode" not in request.query_params:
+        require_role(request.scope, "viewer")
+
+
+_reader.role = "viewer"  # type: ignore[attr-defined]
+
+
+@router.get(
+    "/api/webhooks/{name}",
+    summary="Get a webhook, or confirm a subscription",
+    responses={200: {"description": "The webhook without its secret, or the value of `hub.challenge` as text"}},
+)
+async def webhook(request: Request, state: App, _: Annotated[None, Depends(_reader)], name: Name) -> Response:
+    """Without its secret. With the parameters `hub.mode` and `hub.challenge` of WebSub or Meta it needs no token: it
+    responds with the challenge if `hub.verify_token` is that of the credential, or `hub.topic` that of the webhook."""
+    if "hub.mode" in request.query_params:
+        return PlainTextResponse(await state.webhooks.challenge(name, request.query_params))
     return json_response(webhook_document(await state.webhooks.get(name)))
 
 
