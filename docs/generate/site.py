@@ -6,6 +6,7 @@ links are the pages. A page that no index links is missing in the navigation, wh
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -120,30 +121,29 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def state_diagram(match: re.Match[str]) -> str:
-    """A state diagram as a picture, drawn like the nets of playbooks, and its transitions as a table."""
+    """A state diagram as a picture, drawn like the net of a playbook whose steps are the states, and as a table."""
+    from noetl.core.language.compile import compile_playbook
     from noetl.core.language.editor.graph_svg import as_svg
+    from noetl.core.language.editor.net_document import net_document
+    from noetl.tools import registry as tools
 
     transitions = TRANSITION.findall(match[1])
-    names = list(dict.fromkeys(name for source, target, _ in transitions for name in (source, target) if name != "[*]"))
     entry = next(target for source, target, _ in transitions if source == "[*]")
-    plain = {
-        "description": "",
-        "synthesized": False,
-        "gate": False,
-        "join": "all",
-        "loop": None,
-        "tasks": [],
-        "compensation": None,
-    }
-    inner = [(source, target) for source, target, _ in transitions if "[*]" not in (source, target)]
-    picture = as_svg(
+    names = dict.fromkeys(name for source, target, _ in transitions for name in (source, target) if name != "[*]")
+    steps = [
         {
-            "name": "state machine",
-            "entry": entry,
-            "nodes": [{"step": name, "entry": name == entry, **plain} for name in names],
-            "arcs": [{"source": source, "target": target, "when": None} for source, target in inner],
+            "step": name,
+            "next": {"arcs": [{"step": end} for begin, end, _ in transitions if begin == name and end in names]},
         }
+        for name in (entry, *(name for name in names if name != entry))
+    ]
+    head = {"apiVersion": "noetl.io/v2", "kind": "Playbook", "metadata": {"name": "states"}}
+    text = json.dumps(
+        {**head, "workflow": [step if step["next"]["arcs"] else {"step": step["step"]} for step in steps]}
     )
+    playbook = compile_playbook(text, file="states.yaml", specs=tools.specs()).playbook
+    assert playbook is not None
+    picture = as_svg(net_document(playbook))
     rows = [f"| `{source}` | `{target}` | {label} |" for source, target, label in transitions]
     table = "\n".join(["| from | to | events |", "|---|---|---|", *rows])
     return f"{picture}\n{table}\n".replace("`[*]`", "")
