@@ -418,6 +418,7 @@ class Runner:
                 where=where,
                 code_line=code_line,
                 playbook=context.playbook,
+                state=action.state,
             )
             span = tracing.current()
             if span is None:

@@ -78,6 +78,8 @@ class Outcome(Struct, frozen=True, omit_defaults=True, gc=False):
     helpers: dict[str, dict[str, Any]] = field(default_factory=dict)
     # Parts of `data` that server-side templates read, stored beside a `ref` (dotted path -> value).
     extracts: dict[str, Any] = field(default_factory=dict)
+    # What a successful task writes to its own state, `state.<step>.<task>`, before its `set`; not part of the log.
+    state: dict[str, Any] = field(default_factory=dict)
 
 
 def elements_of(value: Any) -> Any:

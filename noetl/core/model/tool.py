@@ -206,6 +206,7 @@ class ToolCall(Struct, frozen=True, gc=False):
     code_line: int | None = None  # YAML line of the first line of `code`, for tracebacks
     playbook: str = ""  # digest of the playbook; code of different playbooks shares no process
     part: str = ""  # identifies one of several side effects of this call, if the tool has several
+    state: Mapping[str, Any] = field(default_factory=dict)  # `state.<step>.<task>`, which `Outcome.state` writes
 
     @property
     def idempotency_key(self) -> str:

@@ -39,6 +39,7 @@ class RunTask(Struct, frozen=True, gc=False):
     scopes: Mapping[str, Any]
     events: tuple[Event, ...]
     start_recorded: bool  # the append of the lease also records this start
+    state: Mapping[str, Any] = {}  # of the task, from earlier executions
 
 
 class KnownOutcome(Struct, frozen=True, gc=False):

@@ -28,7 +28,7 @@ from noetl.core.pipeline.policy import default_directive, matching_rule
 from noetl.core.pipeline.program import CompiledRule, CompiledTask
 from noetl.core.pipeline.run_completion import fail_level, finish, runaway
 from noetl.core.pipeline.scopes import RESERVED, show_output
-from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
+from noetl.core.pipeline.task_assignments import Patch, assign, remember, restore, snapshot
 from noetl.core.pipeline.task_start import prepare, resumed, skip, start
 from noetl.errors import TemplateError
 
@@ -96,6 +96,9 @@ def apply_outcome(
         outcome = with_helpers(compiled.tool, outcome)
         recorded = None if recorded is None else with_helpers(compiled.tool, recorded)
     recorded = outcome if recorded is None else recorded
+    remembered = outcome.state if outcome.status == "ok" else {}
+    if outcome.state:
+        outcome, recorded = (msgspec.structs.replace(each, state={}) for each in (outcome, recorded))
     try:
         again = retry_call(frame, level, compiled, outcome)
     except MISSING_DATA:
@@ -107,7 +110,7 @@ def apply_outcome(
         frame.call_patch = {}
         result = TaskResult(compiled.task.name, outcome, recorded, frame.shared)
         return _record_outcome(frame, level, compiled, result, again, None, written)
-    if compiled.without_policy and not frame.call_patch:
+    if compiled.without_policy and not frame.call_patch and not remembered:
         result = TaskResult(compiled.task.name, outcome, recorded, frame.shared)
         move = DIRECTIVES[default_directive(compiled, outcome)](frame, level, None, outcome)
         return _record_outcome(frame, level, compiled, result, move, None, {})
@@ -124,6 +127,8 @@ def apply_outcome(
     if compiled.policy_reads_input:
         names["input"] = {**level.input, **(level.task_input or {})}
     try:
+        if remembered:
+            remember(frame, level, remembered, patch)
         assign(frame, level, compiled.assignments, patch, unset)
         rule = matching_rule(frame, level, compiled)
         if rule is None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.merge import add_write, put_path
+from noetl.core.model.playbook import STATE_KEY
 from noetl.core.pipeline.error_locations import MISSING_DATA, located
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.program import CompiledAssignment
@@ -55,6 +56,22 @@ def assign(
         add_write(patch.setdefault(assignment.scope, {}), assignment.keys, value)
 
 
+def remember(frame: Frame, level: Level, values: Mapping[str, Any], patch: Patch) -> None:
+    """Write what a tool remembers for the next execution to `state.<step>.<task>`."""
+    own = (STATE_KEY + frame.order.context.step, level.label(level.task))
+    for name, value in values.items():
+        _write_ctx(frame, (*own, name), value)
+        add_write(patch.setdefault("ctx", {}), (*own, name), value)
+
+
+def own_state(frame: Frame, level: Level) -> Mapping[str, Any]:
+    """What the tool of the current task has remembered."""
+    value: Any = frame.ctx.get(STATE_KEY + frame.order.context.step)
+    value = value.value() if isinstance(value, StoredView) else value
+    own = value.get(level.label(level.task)) if isinstance(value, Mapping) else None
+    return own if isinstance(own, Mapping) else {}
+
+
 def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any:
     playbook = frame.playbook
     try:
@@ -87,16 +104,7 @@ def _check_size(value: Any) -> None:
 def _write(frame: Frame, level: Level, assignment: CompiledAssignment, value: Any) -> None:
     keys = assignment.keys
     if assignment.scope == "ctx":
-        stored = frame.ctx.get(keys[0])
-        if len(keys) > 1 and isinstance(stored, StoredView):
-            frame.ctx = {**frame.ctx, keys[0]: stored.value()}
-        frame.ctx = put_path(frame.ctx, keys, value)
-        frame.written = dict(frame.written)
-        # Another lease has only the marker of a stored value, so a write below it is remembered as the whole value.
-        whole = isinstance(stored, StoredView)
-        add_write(frame.written, keys[:1] if whole else keys, frame.ctx[keys[0]] if whole else value)
-        for each in frame.levels:
-            show_ctx(frame.shared, each, frame.ctx, keys[:1])
+        _write_ctx(frame, keys, value)
     elif assignment.scope == "step":
         level.step = put_path(level.step, keys, value)
         level.names["step"] = level.step
@@ -108,6 +116,19 @@ def _write(frame: Frame, level: Level, assignment: CompiledAssignment, value: An
             each.names["iter"] = owner.iter
     else:
         raise located(frame.playbook, TemplateError(f"a task cannot set {assignment.scope}.*"), assignment.path)
+
+
+def _write_ctx(frame: Frame, keys: tuple[str, ...], value: Any) -> None:
+    stored = frame.ctx.get(keys[0])
+    if len(keys) > 1 and isinstance(stored, StoredView):
+        frame.ctx = {**frame.ctx, keys[0]: stored.value()}
+    frame.ctx = put_path(frame.ctx, keys, value)
+    frame.written = dict(frame.written)
+    # Another lease has only the marker of a stored value, so a write below it is remembered as the whole value.
+    whole = isinstance(stored, StoredView)
+    add_write(frame.written, keys[:1] if whole else keys, frame.ctx[keys[0]] if whole else value)
+    for each in frame.levels:
+        show_ctx(frame.shared, each, frame.ctx, keys[:1])
 
 
 def _scratch_below(owner: Level, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from noetl.core.pipeline.policy import skip_rule
 from noetl.core.pipeline.program import CompiledField, CompiledTask
 from noetl.core.pipeline.run_completion import fail_level
 from noetl.core.pipeline.scopes import Scopes
-from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
+from noetl.core.pipeline.task_assignments import Patch, assign, own_state, restore, snapshot
 from noetl.core.pipeline.waits import wait_request
 from noetl.core.templates.views import StoredView
 from noetl.errors import TemplateError
@@ -127,6 +127,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         names["input"] = level.input
         if task.raw:
             _fetch_for_code(frame, rendered, task.raw)
+        state = own_state(frame, level) if frame.playbook.uses_state else {}
         called = begin_call(frame, rendered) if task.kind == WORKBOOK else None
         request = _suspend_request(frame, level, rendered, spec) if compiled.suspends else None
     except MISSING_DATA:
@@ -173,6 +174,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         scopes=Scopes(level),
         events=frame.drain(),
         start_recorded=start_recorded,
+        state=state,
     )
 
 

@@ -7,18 +7,20 @@ fails, unless the target has `on_error: warn`: then the failure is recorded, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
+from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.chunks import Chunk, chunked, reads_name
+from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, render
 from noetl.tools.transfer.malloc import release_memory
 from noetl.tools.transfer.sources import open_source
 from noetl.tools.transfer.targets import Target, open_target
-from noetl.tools.transfer.transfer_plan import Plan
+from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
 
 MAX_WARNINGS = 20  # in the summary of one target
 Explain = Callable[[Exception], "ErrorInfo | None"]
@@ -69,6 +71,14 @@ class Transfer:
         self.states = [_TargetState(open_target(call, target, peers)) for target in plan.targets]
         self.rows = 0
         self.chunks = 0
+        self.incremental: Incremental | None = None
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the next execution starts from; nothing if a target has not received all rows."""
+        if self.incremental is None or any(state.failures or not state.active for state in self.states):
+            return {}
+        return self.incremental.state()
 
     async def run(self) -> dict[str, Any]:
         """Copy all rows and return the summary; TransferFailed on failure."""
@@ -76,25 +86,41 @@ class Transfer:
             await self._transfer_rows(None)
             return self.summary(done=True)
         try:
-            source = await open_source(self.call, self.plan, self.plan.source)
+            source = await open_source(self.call, self.plan, self._planned(self.plan.source))
         except Exception as failure:
             raise self._failed(failure, "the source") from failure
         try:
             columns = self.states[0].target.columns
-            if pg_copy.can_copy(self.plan, source, columns) and await self._copy_directly(source, columns):
+            direct = self.incremental is None and pg_copy.can_copy(self.plan, source, columns)
+            if direct and await self._copy_directly(source, columns):
                 return self.summary(done=True)
             await self._transfer_rows(source)
         finally:
             await source.close()
         return self.summary(done=True)
 
+    def _planned(self, source: SourcePlan) -> SourcePlan:
+        """The source with its cursor."""
+        given = source.fields.get("incremental")
+        rest = source._replace(fields={name: each for name, each in source.fields.items() if name != "incremental"})
+        if given is None:
+            if not reads_name(rest.fields, NAME):
+                return rest
+            return rest._replace(fields=render(self.call, rest.fields, bare_cursor(self.call)))
+        if not isinstance(given, Mapping):
+            raise BadInput("`incremental` must be a mapping: {cursor: <column>, initial, lag}")
+        self.incremental = Incremental(self.call, self.plan, given)
+        return self.incremental.source(self.call, rest)
+
     def summary(self, *, done: bool) -> dict[str, Any]:
         """Rows and chunks written so far."""
+        cursor = {} if self.incremental is None else {"cursor": self.incremental.summary()}
         return {
             "rows": self.rows,
             "count": self.rows,
             "chunks": self.chunks,
             "targets": [state.summary(done=done) for state in self.states],
+            **cursor,
         }
 
     async def _copy_directly(self, source: Any, columns: Any) -> bool:
@@ -136,7 +162,8 @@ class Transfer:
         total = await self._total_chunks(source)
         lookahead = self._reads("chunk.last")
         values = getattr(source, "values", None)
-        chunks = prefetch(chunked(source.batches(), self.plan.size, total=total, lookahead=lookahead, values=values))
+        batches = source.batches() if self.incremental is None else self.incremental.batches(source.batches())
+        chunks = prefetch(chunked(batches, self.plan.size, total=total, lookahead=lookahead, values=values))
         async with aclosing(chunks):
             while True:
                 try:

@@ -31,6 +31,14 @@ CHUNK = Members(
         "path": Field("string", "The path of the rows in a JSON document."),
     }
 )
+INCREMENTAL = Members(
+    fields={
+        "cursor": Field("string", "The column whose greatest loaded value is remembered.", required=True),
+        "initial": Field("any", "Where the first load starts; default: all rows."),
+        "lag": Field("any", "Reads again what is this much older than the cursor (`5m`, or a number); needs upsert."),
+        "name": Field("string", "Of several cursors of one task, as in a parallel loop: `state.<step>.<task>.<name>`."),
+    }
+)
 _SIDE = {
     "kind": Field("string", "The kind of this side.", aliases=("type",)),
     "name": Field("string", "A name, for the reader."),
@@ -46,6 +54,7 @@ _SOURCE = {
         "decimal(p, s) date time timestamp timestamptz interval uuid json bytes`, and arrays such as `bigint[]`.",
     ),
     "chunk": Field("any", "`{size, path}`, as beside `source`.", members=CHUNK),
+    "incremental": Field("mapping", "Read only new rows; the cursor is kept in `state`.", members=INCREMENTAL),
 }
 _QUERY = {
     "query": Field("string", "The query.", aliases=("sql", "command", "statement")),

@@ -21,7 +21,7 @@ SPEC = ToolSpec(
             "any",
             "`{kind: postgres|duckdb|sqlite, query|table, params}`, `{kind: http, url, pages}`, "
             "`{kind: object|file|s3, path, format}`, or a reference; each with its own `auth`.",
-            late=("page",),
+            late=("page", "cursor"),
             files=True,
             variants=SOURCES,
             implied_kinds=IMPLIED_KINDS,

@@ -30,7 +30,7 @@ async def run(call: ToolCall) -> Outcome:
     try:
         async with asyncio.timeout(call.timeout.total):
             transfer = Transfer(call, read_plan(call), explain)
-            return ok(await transfer.run())
+            return msgspec.structs.replace(ok(await transfer.run()), state=transfer.state)
     except TransferFailed as failure:
         info = failure.info
         message = info.message if info.message.startswith(failure.where) else f"{failure.where}: {info.message}"

@@ -28,7 +28,7 @@ _KEYS = frozenset({
     "dsn", "host", "port", "user", "password", "sslmode", "schema", "method", "headers", "json", "form", "body",
     "params", "payload", "verify", "ca", "cert", "proxy", "query", "sql", "command", "statement", "types", "pages",
     "retry", "chunk", "ref", "rows_path", "name", "content_type", "spec", "timeout", "multipart", "redirects",
-    "type", "locator", "meta", "auth_reference",
+    "type", "locator", "meta", "auth_reference", "incremental",
 })  # fmt: skip
 _FORMAT_KINDS = ("parquet", "csv", "json")
 

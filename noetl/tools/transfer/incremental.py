@@ -1,0 +1,303 @@
+"""Incremental sources: only rows from the stored cursor on, and the cursor that the next execution starts from.
+
+The cursor of a transfer is the greatest value of one column in the rows that its targets have committed. It is
+written to the state of the task together with its success, so it never exceeds what is in the targets. A row with the
+same value may appear after the cursor was stored, so the next execution reads from this value on, *inclusive*. A
+target with `mode: upsert` replaces the rows that it has already; for other targets the rows at the boundary are
+recognized by their hashes, which are stored beside the cursor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from noetl.core.model.durations import seconds
+from noetl.core.model.tool import ToolCall
+from noetl.core.templates.deferred import DeferredTemplate
+from noetl.core.templates.template import compile_value
+from noetl.data.arrow_tables import rows_of
+from noetl.data.sql import quote_column, quote_name, split
+from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.chunks import TemplateRenderer, reads_name
+from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
+
+MAX_BOUNDARY = 1_000  # rows with the greatest value that are recognized by their hashes
+NAME = "cursor"
+PARAMETER = "noetl_cursor"
+_EXPRESSION = re.compile(r"'?\{\{(.*?)\}\}'?", re.DOTALL)
+_encode = msgspec.json.Encoder(order="sorted", enc_hook=str).encode
+
+
+class Incremental:
+    """The cursor of one transfer: its start, and the greatest value of the rows that were read."""
+
+    def __init__(self, call: ToolCall, plan: Plan, given: Mapping[str, Any]) -> None:
+        self.column = str(given.get("cursor") or "")
+        if not self.column:
+            raise BadInput("`incremental` requires `cursor`, the column whose greatest value is remembered")
+        self._name = str(given["name"]) if given.get("name") is not None else None
+        merges = [target.mode == "upsert" for target in plan.targets]
+        self._by_key = all(merges)
+        for target in plan.targets:
+            if target.mode == "replace" and target.kind != "object":
+                raise BadInput(f"{target.label}: mode replace removes the rows of earlier loads; use upsert or append")
+        state = call.state if self._name is None else call.state.get(self._name)
+        stored: Mapping[str, Any] = state if isinstance(state, Mapping) and "cursor" in state else {}
+        self._boundary = frozenset(stored.get("boundary") or ())
+        self._initial = given.get("initial")
+        self.start: Any = _decoded(stored["cursor"], stored.get("type")) if stored else self._initial
+        self._stored = self.start if stored else None
+        lag = given.get("lag")
+        if lag is not None:
+            if not self._by_key:
+                raise BadInput("`lag` reads rows again, which only targets with `mode: upsert` and `key` recognize")
+            if stored:
+                self.start = _earlier(self.start, lag)
+        self.greatest: Any = None
+        self._hashes: set[str] = set()
+        self._kept: Mapping[str, Any] = stored
+
+    # ── the request ─────────────────────────────────────────────────────────────────────
+
+    def source(self, call: ToolCall, source: SourcePlan) -> SourcePlan:
+        """The source that reads only rows from the start on."""
+        if source.kind in DATABASES or "query" in source.fields:
+            return source._replace(fields=self._sql(call, source.fields))
+        return source._replace(fields=render(call, source.fields, _text(self.start)))
+
+    def _sql(self, call: ToolCall, fields: dict[str, Any]) -> dict[str, Any]:
+        query, params = fields.get("query"), fields.get("params") or {}
+        if not isinstance(params, Mapping):
+            raise BadInput("with `incremental`, `params` of the source must be a mapping")
+        values = dict(render(call, params, _text(self.start)))
+        rest = {name: each for name, each in fields.items() if name not in ("query", "table", "params")}
+        if isinstance(query, DeferredTemplate):
+            if self.start is None:
+                raise BadInput("the query reads {{ cursor }}, and there is none yet: set `incremental.initial`")
+            return {**rest, "query": self._bound(call, query, values), "params": values}
+        if reads_name(params, NAME):
+            return {**rest, "query": query, "params": values}
+        text = f"SELECT * FROM {quote_name(str(fields['table']))}" if not query else _one_statement(str(query))
+        if self.start is None:
+            return {**rest, "query": text, "params": values}
+        inner = f"SELECT * FROM ({text}\n) AS noetl_rows WHERE {quote_column(self.column)} >= :{PARAMETER}"
+        return {**rest, "query": inner, "params": {**values, PARAMETER: self.start}}
+
+    def _bound(self, call: ToolCall, query: str, values: dict[str, Any]) -> str:
+        """The query with every expression that reads `cursor` as a bind parameter, with or without quotes around it."""
+        renderer = TemplateRenderer(call)
+
+        def replace(found: re.Match[str]) -> str:
+            expression = "{{" + found[1] + "}}"
+            if NAME not in {name.partition(".")[0] for name in compile_value(expression).names}:
+                return str(renderer.render(DeferredTemplate(found[0])))
+            plain = found[1].strip() == NAME
+            name = PARAMETER if plain else f"{PARAMETER}_{len(values)}"
+            values[name] = (
+                self.start if plain else renderer.render(DeferredTemplate(expression), cursor=_text(self.start))
+            )
+            return f":{name}"
+
+        return _EXPRESSION.sub(replace, query)
+
+    # ── the rows ────────────────────────────────────────────────────────────────────────
+
+    async def batches(self, source: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        """The batches without rows before the start and without those that an earlier load has written."""
+        async with aclosing(source):
+            async for batch in source:
+                yield self._new_rows(batch) if batch.num_rows else batch
+
+    def _new_rows(self, batch: Any) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.column not in batch.schema.names:
+            raise BadInput(
+                f"the cursor {self.column!r} is not a column of the rows; columns: {', '.join(batch.schema.names)}"
+            )
+        values = batch.column(self.column)
+        if values.null_count:
+            raise BadInput(f"a row has no value for the cursor {self.column!r}; filter such rows in the source")
+        if self.start is not None:
+            start = pa.scalar(_of_type(self.start, values.type, self.column), values.type)
+            batch = batch.filter(pc.greater_equal(values, start))
+        if self._boundary and self._stored is not None and batch.num_rows:
+            batch = self._without_known(batch)
+        if batch.num_rows:
+            self._note(batch)
+        return batch
+
+    def _without_known(self, batch: Any) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = batch.column(self.column)
+        stored = pa.scalar(_of_type(self._stored, values.type, self.column), values.type)
+        at_boundary = pc.equal(values, stored)
+        if not pc.any(at_boundary).as_py():
+            return batch
+        known = [row_hash(row) in self._boundary for row in rows_of(pa.Table.from_batches([batch.filter(at_boundary)]))]
+        if not any(known):
+            return batch
+        found = iter(known)
+        return batch.filter(pa.array([not (each and next(found)) for each in at_boundary.to_pylist()]))
+
+    def _note(self, batch: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = batch.column(self.column)
+        greatest = pc.max(values)
+        value = greatest.as_py()
+        if self.greatest is not None and value < self.greatest:
+            return
+        if self.greatest is None or value > self.greatest:
+            self.greatest, self._hashes = value, set()
+        if not self._by_key:
+            rows = rows_of(pa.Table.from_batches([batch.filter(pc.equal(values, greatest))]))
+            self._hashes.update(map(row_hash, rows))
+            if len(self._hashes) > MAX_BOUNDARY:
+                raise BadInput(
+                    f"more than {MAX_BOUNDARY:,} rows have the value {_text(value)!r} of the cursor {self.column!r}; "
+                    "use a target with `mode: upsert` and `key`, or a finer cursor"
+                )
+
+    # ── the result ──────────────────────────────────────────────────────────────────────
+
+    def state(self) -> dict[str, Any]:
+        """What the next execution starts from, for the state of the task; empty if it is unchanged."""
+        if self.greatest is None:
+            return {}
+        if self._stored is not None and self.greatest < _like(self._stored, self.greatest):
+            return {}  # only rows that `lag` reads again
+        value, kind = _encoded(self.greatest)
+        entry: dict[str, Any] = {"cursor": value, **({"type": kind} if kind else {})}
+        if not self._by_key:
+            same = self._stored is not None and self.greatest == _like(self._stored, self.greatest)
+            entry["boundary"] = sorted(self._hashes | (self._boundary if same else frozenset()))
+        return entry if self._name is None else {self._name: entry}
+
+    def summary(self) -> dict[str, Any]:
+        """The cursor before and after, for `output.data`."""
+        before = self._stored if self._stored is not None else self._initial
+        after = self.greatest if self.state() else before
+        return {"column": self.column, "from": _text(before), "to": _text(after)}
+
+
+def row_hash(row: Mapping[str, Any]) -> str:
+    """A short hash of a row, equal for equal rows."""
+    return hashlib.sha256(_encode(row)).hexdigest()[:16]
+
+
+def render(call: ToolCall, fields: Any, cursor: Any) -> Any:
+    """The fields of a source with the templates that read `cursor`; those that read `page` stay."""
+    if isinstance(fields, DeferredTemplate):
+        return TemplateRenderer(call).render(fields, cursor=cursor) if reads_name(fields, NAME) else fields
+    if isinstance(fields, Mapping):
+        return {key: render(call, each, cursor) for key, each in fields.items()}
+    return [render(call, each, cursor) for each in fields] if isinstance(fields, list | tuple) else fields
+
+
+def bare_cursor(call: ToolCall) -> Any:
+    """What the name `cursor` means in a source that is not incremental: a value of the playbook, as elsewhere."""
+    for scope in ("iter", "ctx", "workload"):
+        values = call.scopes.get(scope)
+        if isinstance(values, Mapping) and NAME in values:
+            return values[NAME]
+    raise BadInput("{{ cursor }} is not defined: declare `incremental: {cursor: <column>}` in the source")
+
+
+def _one_statement(query: str) -> str:
+    statements = split(query)
+    if len(statements) != 1:
+        raise BadInput("the source requires `query` with one statement, or `table`")
+    return statements[0].rstrip().rstrip(";")
+
+
+def _encoded(value: Any) -> tuple[Any, str | None]:
+    if isinstance(value, datetime):
+        return value.isoformat(), "timestamp"
+    if isinstance(value, date):
+        return value.isoformat(), "date"
+    if isinstance(value, Decimal):
+        return str(value), "decimal"
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise BadInput(f"a value of type {type(value).__name__} cannot be a cursor; use a number, a text or a time")
+    return value, None
+
+
+def _decoded(value: Any, kind: Any) -> Any:
+    if kind == "timestamp":
+        return datetime.fromisoformat(value)
+    if kind == "date":
+        return date.fromisoformat(value)
+    return Decimal(value) if kind == "decimal" else value
+
+
+def _text(value: Any) -> Any:
+    """The cursor as templates read it: times as ISO 8601 text."""
+    return value if value is None else _encoded(value)[0]
+
+
+def _like(value: Any, other: Any) -> Any:
+    """A start value in the type of the values that were read."""
+    if isinstance(other, datetime):
+        return _time(value, aware=other.tzinfo is not None)
+    if isinstance(other, date):
+        return value.date() if isinstance(value, datetime) else date.fromisoformat(str(value)[:10])
+    if isinstance(other, Decimal):
+        return Decimal(str(value))
+    return str(value) if isinstance(other, str) else value
+
+
+def _of_type(value: Any, kind: Any, column: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        if pa.types.is_timestamp(kind):
+            return _time(value, aware=kind.tz is not None)
+        if pa.types.is_date(kind):
+            return _like(value, date.min)
+        if pa.types.is_decimal(kind):
+            return Decimal(str(value))
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            return float(value) if pa.types.is_floating(kind) else int(value)
+        return _text(value) if isinstance(value, date) else str(value)
+    except (TypeError, ValueError, ArithmeticError):
+        raise BadInput(f"the cursor {column!r} is of type {kind}, and its start is {value!r}") from None
+
+
+def _time(value: Any, *, aware: bool) -> datetime:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = value.isoformat()
+    found: datetime = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    if aware:
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
+
+
+def _earlier(value: Any, lag: Any) -> Any:
+    """The start moved back by `lag`: a duration for times, a number for numbers."""
+    try:
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            return value - Decimal(str(lag)) if isinstance(value, Decimal) else value - type(value)(lag)
+        shift = timedelta(seconds=seconds(lag) or 0.0)
+        if isinstance(value, datetime):
+            return value - shift
+        if isinstance(value, date):
+            return value - timedelta(days=-(-shift // timedelta(days=1)))
+        text = (datetime.fromisoformat(str(value)) - shift).isoformat(sep=" " if str(value)[10:11] == " " else "T")
+        return text.replace("+00:00", "Z") if str(value).endswith("Z") else text
+    except (TypeError, ValueError, ArithmeticError):
+        raise BadInput(
+            f"`lag: {lag}` does not fit the cursor {_text(value)!r}: write a duration for times, a number for numbers"
+        ) from None

@@ -1,0 +1,293 @@
+"""Incremental transfers: cursors of every type and kind of source, boundaries, lag, and errors; then real kills."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg
+import pytest
+
+from noetl.core.model.outcome import Outcome
+from noetl.core.templates.deferred import DeferredTemplate
+from noetl.testing.tools import ToolHost, run_tool
+from tests.tools.test_transfer_web import Api, api  # noqa: F401 - a fixture
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Pipeline:
+    """Loads one table into another one, and keeps the state between loads as an engine does."""
+
+    def __init__(self, folder: Path, source: dict[str, Any], target: dict[str, Any], **incremental: Any) -> None:
+        self.host = ToolHost(folder=folder)
+        self.source = {**source, "incremental": {"cursor": "seen", **incremental}}
+        self.target = target
+        self.state: dict[str, Any] = {}
+
+    def load(self, **changes: Any) -> Outcome:
+        given = {"source": {**self.source, **changes}, "targets": [self.target]}
+        outcome = run_tool("transfer", given, host=self.host, state=self.state)
+        if outcome.status == "ok":
+            self.state = {**self.state, **outcome.state}
+        return outcome
+
+
+def execute(place: str, *statements: str) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    if place.startswith("postgresql:"):
+        with psycopg.connect(place) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement)
+                rows = cursor.fetchall() if cursor.description else []
+        return rows
+    if place.endswith(".duckdb"):
+        with duckdb.connect(place) as connection:
+            for statement in statements:
+                rows = connection.execute(statement).fetchall()
+        return rows
+    connection = sqlite3.connect(place)
+    try:
+        for statement in statements:
+            rows = connection.execute(statement).fetchall()
+        connection.commit()
+    finally:
+        connection.close()
+    return rows
+
+
+@pytest.fixture(params=["postgres", "duckdb", "sqlite"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """A table `orders` with rows, as a source, and where it is."""
+    if request.param == "postgres":
+        place = request.getfixturevalue("database")
+        side = {"kind": "postgres", "auth": place, "table": "orders"}
+    else:
+        place = str(tmp_path / f"source.{request.param}")
+        side = {"kind": request.param, "file": place, "table": "orders"}
+    return side, place
+
+
+def made(place: str, kind: str, *values: str) -> None:
+    execute(place, f"create table orders (id int, seen {kind})")
+    add(place, *values)
+
+
+def add(place: str, *values: str) -> None:
+    (first,) = execute(place, "select coalesce(max(id), 0) from orders")
+    for number, value in enumerate(values, start=int(first[0]) + 1):
+        execute(place, f"insert into orders values ({number}, {value})")
+
+
+def loaded(target: Path) -> list[int]:
+    return [row[0] for row in execute(str(target), "select id from orders order by id")]
+
+
+TYPES = {
+    "timestamp": ("timestamp", ["'2026-01-01 10:00:00'", "'2026-01-01 10:00:01.5'"], "'2026-01-01 10:00:01.5'"),
+    "integer": ("bigint", ["5", "7"], "7"),
+    "date": ("date", ["'2026-01-01'", "'2026-01-02'"], "'2026-01-02'"),
+    "text": ("varchar(20)", ["'2026-01-01T10'", "'2026-01-01T11'"], "'2026-01-01T11'"),
+    "decimal": ("decimal(12, 3)", ["1.250", "1.500"], "1.500"),
+}
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("type_", TYPES)
+def test_rows_at_the_boundary_are_neither_lost_nor_doubled(source, tmp_path, type_, mode):
+    side, place = source
+    kind, values, same = TYPES[type_]
+    made(place, kind, *values)
+    target = tmp_path / "target.duckdb"
+    pipeline = Pipeline(
+        tmp_path, side, {"kind": "duckdb", "file": str(target), "table": "orders", "mode": mode, "key": "id"}
+    )
+    first = pipeline.load()
+    assert first.status == "ok", first.error
+    assert first.data["rows"] == 2
+    assert loaded(target) == [1, 2]
+    nothing = pipeline.load()
+    assert nothing.status == "ok", nothing.error
+    assert nothing.data["rows"] == (0 if mode == "append" else 1)  # the boundary is read again
+    add(place, same, same)  # late rows with the same value
+    assert pipeline.load().status == "ok"
+    assert loaded(target) == [1, 2, 3, 4]
+    assert pipeline.load().status == "ok"
+    assert loaded(target) == [1, 2, 3, 4]
+    cursor = pipeline.load().data["cursor"]
+    assert cursor["column"] == "seen" and cursor["from"] == cursor["to"]
+
+
+def test_initial_and_own_queries_with_the_cursor(source, tmp_path):
+    side, place = source
+    made(place, "timestamp", *(f"'2026-01-{day:02} 00:00:00'" for day in range(1, 11)))
+    target = tmp_path / "target.duckdb"
+    to = {"kind": "duckdb", "file": str(target), "table": "orders"}
+    pipeline = Pipeline(tmp_path, side, to, initial="2026-01-04 00:00:00")
+    assert pipeline.load().data["rows"] == 7
+    assert loaded(target) == list(range(4, 11))
+    for number, query in enumerate(
+        [
+            "select * from orders where seen > {{ cursor }} and id < 100",
+            "select * from orders where seen > '{{ cursor }}'",
+        ]
+    ):
+        add(place, f"'2026-02-0{number + 1} 00:00:00'")
+        side = {name: each for name, each in pipeline.source.items() if name != "table"}
+        pipeline.source = {**side, "query": DeferredTemplate(query)}
+        outcome = pipeline.load()
+        assert outcome.status == "ok", outcome.error
+        assert outcome.data["rows"] == 1
+    pipeline.source["query"] = "select id, seen from orders -- without the cursor"
+    add(place, "'2026-03-01 00:00:00'")
+    assert pipeline.load().data["rows"] == 1
+    assert loaded(target) == list(range(4, 14))
+
+
+def test_lag_reads_again_what_changed_late(source, tmp_path):
+    side, place = source
+    made(place, "timestamp", "'2026-01-01 10:00:00'", "'2026-01-01 10:10:00'")
+    target = tmp_path / "target.duckdb"
+    to = {"kind": "duckdb", "file": str(target), "table": "orders", "mode": "upsert", "key": "id"}
+    pipeline = Pipeline(tmp_path, side, to, lag="5m")
+    pipeline.load()
+    add(place, "'2026-01-01 10:06:00'", "'2026-01-01 10:04:00'")  # one within the lag, one before it
+    assert pipeline.load().data["rows"] == 2
+    assert loaded(target) == [1, 2, 3]
+    assert pipeline.state["cursor"].replace("T", " ").startswith("2026-01-01 10:10:00")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"incremental": {}}, "requires `cursor`"),
+        ({"incremental": {"cursor": "nothing"}}, "'nothing' is not a column of the rows; columns: id, seen"),
+        ({"incremental": {"cursor": "seen", "lag": "5m"}}, "`lag` reads rows again"),
+        ({"incremental": {"cursor": "seen", "initial": "soon"}}, "soon"),
+        ({"incremental": 5}, "must be a mapping"),
+        ({"query": DeferredTemplate("select {{ cursor }} as seen")}, "set `incremental.initial`"),
+    ],
+)
+def test_wrong_cursors_are_explained(tmp_path, changes, message):
+    place = str(tmp_path / "source.duckdb")
+    made(place, "timestamp", "'2026-01-01 10:00:00'")
+    target = {"kind": "duckdb", "file": str(tmp_path / "t.duckdb"), "table": "orders"}
+    outcome = Pipeline(tmp_path, {"kind": "duckdb", "file": place, "table": "orders"}, target).load(**changes)
+    assert outcome.status == "error" and message in outcome.error.message, outcome.error
+    assert not outcome.state
+
+
+def test_a_null_cursor_and_mode_replace_are_errors(tmp_path):
+    place = str(tmp_path / "source.duckdb")
+    made(place, "timestamp", "'2026-01-01 10:00:00'", "null")
+    side, target = (
+        {"kind": "duckdb", "file": place, "table": "orders"},
+        {"kind": "duckdb", "file": "t.duckdb", "table": "o"},
+    )
+    outcome = Pipeline(tmp_path, side, target).load()
+    assert "a row has no value for the cursor 'seen'" in outcome.error.message
+    outcome = Pipeline(tmp_path, side, {**target, "mode": "replace"}).load()
+    assert "mode replace removes the rows of earlier loads" in outcome.error.message
+
+
+def test_a_load_that_fails_in_one_target_does_not_advance_the_cursor(tmp_path):
+    place = str(tmp_path / "source.duckdb")
+    made(place, "timestamp", "'2026-01-01 10:00:00'")
+    good = {"kind": "duckdb", "file": str(tmp_path / "t.duckdb"), "table": "orders"}
+    bad = {"kind": "http", "url": "http://127.0.0.1:1/", "on_error": "continue"}
+    given = {"source": {"kind": "duckdb", "file": place, "table": "orders", "incremental": {"cursor": "seen"}}}
+    outcome = run_tool("transfer", {**given, "targets": [good, bad]}, host=ToolHost(folder=tmp_path))
+    assert outcome.status == "ok" and outcome.data["targets"][1]["status"] == "failed"
+    assert outcome.state == {}
+
+
+def test_an_api_sees_the_cursor_and_its_older_rows_are_dropped(tmp_path, api: Api):  # noqa: F811
+    target = tmp_path / "target.duckdb"
+    side = {"kind": "http", "url": f"{api.url}/counted", "rows_path": "data", "pages": {"param": "page", "start": 0}}
+    side["params"] = {"since": DeferredTemplate("{{ cursor }}")}
+    to = {"kind": "duckdb", "file": str(target), "table": "orders", "mapping": {"id": "id"}}
+    pipeline = Pipeline(tmp_path, side, to, cursor="id", initial=3)
+    outcome = pipeline.load()
+    assert outcome.status == "ok", outcome.error
+    assert loaded(target) == list(range(3, 26))
+    assert "since=3" in api.requested[0]
+    api.requested.clear()
+    assert pipeline.load().data["rows"] == 0
+    assert "since=25" in api.requested[0]
+    assert loaded(target) == list(range(3, 26))
+
+
+PLAYBOOK = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: load, path: tests/load}
+workflow:
+  - step: orders
+    tool:
+      name: copy
+      kind: transfer
+      source: {kind: sqlite, file: source.sqlite, table: orders, incremental: {cursor: at, lag: 1}}
+      targets: [{kind: sqlite, file: target.sqlite, table: orders, mode: upsert, key: id}]
+      chunk: {size: 200}
+"""
+
+
+def run_killed_loads(folder: Path, kills: int, seed: int) -> int:
+    """Load while rows arrive, and kill the process at random points; return how many were killed while they ran."""
+    chance = random.Random(seed)
+    source, target = folder / "source.sqlite", folder / "target.sqlite"
+    execute(
+        str(source), "create table orders (id integer, at integer, note text)", "insert into orders values (0, 0, '')"
+    )
+    (folder / "load.yaml").write_text(PLAYBOOK)
+    environ = {
+        "NOETL_HOME": str(folder / "home"),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder),
+    }
+    command = [sys.executable, "-m", "noetl.clictl", "run", "load.yaml", "--quiet"]
+    number = killed = 0
+
+    def run() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    began = time.monotonic()
+    process = run()
+    assert process.communicate(timeout=60) and process.returncode == 0
+    duration = time.monotonic() - began
+    for _ in range(kills):
+        connection = sqlite3.connect(source)
+        with connection:
+            for _ in range(chance.randrange(400)):
+                number += 1
+                row = (number, number // 3, f"n{number}")  # three rows with each value, also over two loads
+                connection.execute("insert into orders values (?, ?, ?)", row)
+        connection.close()
+        process = run()
+        time.sleep(chance.uniform(0.3, 1.1) * duration)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            killed += 1
+        process.communicate()
+    for _ in range(20):  # a load that the next process continues may conflict with its own
+        process = run()
+        _, errors = process.communicate(timeout=120)
+        if process.returncode == 0:
+            break
+        assert b"state.conflict" in errors, errors
+    wanted = execute(str(source), "select id, at, note from orders order by id")
+    assert execute(str(target), "select id, at, note from orders order by id") == wanted
+    return killed
+
+
+def test_killed_loads_leave_the_rows_of_a_full_load(tmp_path):
+    assert run_killed_loads(tmp_path, 6, seed=7) >= 1
