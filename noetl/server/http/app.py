@@ -28,6 +28,7 @@ from noetl.server.http.routes import (
     limits,
     operations,
     playbooks,
+    queries,
     results,
     schemas,
     session,
@@ -60,8 +61,8 @@ def create_app(
     )
     for module in (
         executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
-        schedules, webhooks, triggers, notifications, limits, results, schemas, states, session, health, operations,
-        openapi, web_page,
+        schedules, webhooks, triggers, notifications, limits, results, queries, schemas, states, session, health,
+        operations, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()
