@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from duckdb import BinderException, InvalidInputException
+from duckdb import Error as DuckdbError
+from msgspec.structs import replace
 
 from noetl.connections import duckdb, objects
 from noetl.connections.auth import fields_of
@@ -28,6 +30,7 @@ from noetl.data.content import file_blocks, save
 from noetl.data.sql import bind
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
 
 INTERVAL = DeclaredType("interval")
@@ -67,7 +70,7 @@ class ObjectSource:
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, f"object.{format}"))
             await save(payload.stream(), local)
-            stream = self._local(local, format)
+            stream = _with_name(self._local(local, format), local, address)
             async with aclosing(stream):
                 async for batch in stream:
                     yield batch
@@ -87,6 +90,19 @@ class ObjectSource:
 
     async def close(self) -> None:
         """No resources to release."""
+
+
+async def _with_name(batches: AsyncGenerator[Any, None], local: str, name: str) -> AsyncGenerator[Any, None]:
+    """The batches; errors name what was copied to a local file, and not the file."""
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                yield batch
+    except BadInput as failure:
+        raise BadInput(str(failure).replace(local, name)) from None
+    except DuckdbError as failure:
+        info = duckdb.to_error_info(failure)
+        raise ExplainedError(replace(info, message=info.message.replace(local, name))) from None
 
 
 def resolve_address(
@@ -267,7 +283,7 @@ class ReferenceSource:
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, f"payload.{format}"))
             await save(self._call.host.open_result(self._reference), local)
-            stream = file_batches(local, format, self._path)
+            stream = _with_name(file_batches(local, format, self._path), local, "the stored result")
             async with aclosing(stream):
                 async for batch in stream:
                     yield batch
