@@ -105,6 +105,7 @@ def run(
 @timeout_option
 @wait_option
 @profile_option
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the execution (may be repeated).")
 @click.option("--key", metavar="TEXT", help="Idempotency key: commands with the same key start one execution.")
 @with_server
 @json_options
@@ -117,6 +118,7 @@ def execute(
     timeout: float | None,
     wait: bool,
     profile: str | None,
+    labels: tuple[str, ...],
     key: str | None,
     target: Target,
     as_json: bool,
@@ -129,6 +131,8 @@ def execute(
     from noetl.cli.inputs import read_payload, split_version
 
     request: dict[str, Any] = {"payload": read_payload(payload, sets), "key": key, "strict": strict, "legacy": legacy}
+    if labels:
+        request["labels"] = _labels(labels)
     path, version = split_version(source)
     packed = None
     found = _from_file(source) if _is_file_name(source) else None
@@ -153,6 +157,14 @@ def execute(
         return client.submit(**request)
 
     return asyncio.run(run_remotely(begin, target, timeout, wait, as_json))
+
+
+def _labels(given: tuple[str, ...]) -> dict[str, str]:
+    """The labels of `--label KEY=VALUE`."""
+    for each in given:
+        if "=" not in each.strip("="):
+            raise click.UsageError(f"--label {each!r} is not KEY=VALUE")
+    return {key: value for key, _, value in (each.partition("=") for each in given)}
 
 
 async def run_locally(

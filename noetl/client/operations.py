@@ -63,6 +63,13 @@ class Pages(NamedTuple, Generic[T]):
         return Request("GET", self.path, query={**self.query, **start, "limit": size})
 
 
+class ListOptions(TypedDict, total=False):
+    """Further filters of a list of executions."""
+
+    trigger: str | None
+    labels: Sequence[str]
+
+
 class SubmitOptions(TypedDict, total=False):
     """Options of `submit` and `run`."""
 
@@ -73,6 +80,7 @@ class SubmitOptions(TypedDict, total=False):
     return_step: str | None
     strict: bool
     legacy: bool
+    labels: Mapping[str, str]
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -150,6 +158,7 @@ class _Submission(msgspec.Struct, kw_only=True, omit_defaults=True):
     return_step: str | None = None
     strict: bool = False
     legacy: bool = False
+    labels: Mapping[str, str] = {}
 
 
 class Operations:
@@ -308,9 +317,12 @@ class Operations:
         search: str | None = None,
         before: str | None = None,
         limit: int | None = None,
+        **more: Unpack[ListOptions],
     ) -> Pages[ExecutionSummary]:
-        """Executions, newest first; at most `limit`."""
+        """Executions, newest first; at most `limit`. `trigger` is `schedule`, `schedule NAME`, `user`, ..., and each of
+        `labels` is `key=value` or `key`."""
         query = {"status": tuple(status), "path": path, "parent": parent, "search": search, "before": before}
+        query |= {"trigger": more.get("trigger"), "label": tuple(more.get("labels", ()))}
         return Pages("/api/executions", summary_of, query, "before", limit)
 
     def summary(self, execution_id: str) -> Operation[ExecutionSummary]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from noetl.server.orchestrator.service import Orchestrator
     from noetl.storage.cluster.postgres import PostgresCluster
     from noetl.storage.ports.deliveries import DeliveryStore
+    from noetl.storage.ports.load_samples import LoadSampleStore
     from noetl.storage.ports.secrets import Keychain
     from noetl.storage.ports.triggers import TriggerStore
     from noetl.storage.sqlite.process_locks import ProcessLocks
@@ -56,6 +57,7 @@ class _Backends(NamedTuple):
     stores: Stores
     triggers: TriggerStore
     deliveries: DeliveryStore
+    load_samples: LoadSampleStore
     cluster: PostgresCluster | None
     locks: ProcessLocks | None
     credentials: InstalledCredentials
@@ -183,7 +185,9 @@ class Server:
                 settings=self.settings,
             )
             app.state.app_state = self._state
-            app.state.operations = operations = Operations(self._state, app.state.workers)
+            app.state.operations = operations = Operations(
+                self._state, app.state.workers, backends.load_samples, self._address
+            )
             await closing.enter_async_context(running(operations.sample_forever()))
             orchestrator.start()
             if backends.bus is not None:
@@ -193,11 +197,14 @@ class Server:
             yield
         self._state = None
 
+    @property
+    def _address(self) -> str:
+        return f"{self.settings.server_host}:{self.settings.server_port}"
+
     def _begin_tracing(self, closing: AsyncExitStack) -> None:
         from noetl.observability import tracing
 
-        instance = f"{self.settings.server_host}:{self.settings.server_port}"
-        tracing.start(self.settings.traces, service="noetl-server", instance=instance)
+        tracing.start(self.settings.traces, service="noetl-server", instance=self._address)
         closing.callback(tracing.stop)
 
     def _open_backends(self, closing: AsyncExitStack) -> _Backends:
@@ -207,6 +214,7 @@ class Server:
         from noetl.server.composition import Stores
         from noetl.storage.factory import (
             open_deliveries,
+            open_load_samples,
             open_process_locks,
             open_server_stores,
             open_task_logs,
@@ -215,12 +223,11 @@ class Server:
         from noetl.storage.results import open_results
 
         settings = self.settings
-        address = f"{settings.server_host}:{settings.server_port}"
-        opened = open_server_stores(settings.store, address, preallocate_wal=settings.sqlite_wal_preallocate)
+        opened = open_server_stores(settings.store, self._address, preallocate_wal=settings.sqlite_wal_preallocate)
         events = opened.events
         # Before the database is used: their tables are created with the others.
         triggers, task_logs = open_triggers(events), open_task_logs(events)
-        deliveries = open_deliveries(events)
+        deliveries, load_samples = open_deliveries(events), open_load_samples(events)
         closing.push_async_callback(events.close)
         locks = open_process_locks(settings.store)
         if locks is not None:
@@ -237,7 +244,7 @@ class Server:
         closing.push_async_callback(keychain.close)
         bus = self._open_bus(database, closing)
         stores = Stores(events, opened.playbooks, results, opened.queue, triggers, task_logs)
-        return _Backends(stores, triggers, deliveries, opened.cluster, locks, credentials, keychain, bus)
+        return _Backends(stores, triggers, deliveries, load_samples, opened.cluster, locks, credentials, keychain, bus)
 
     def _open_bus(self, database: Any, closing: AsyncExitStack) -> NatsBus | None:
         if self.settings.nats_url is None:

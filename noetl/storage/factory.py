@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from noetl.storage.cluster.postgres import PostgresCluster
     from noetl.storage.ports.deliveries import DeliveryStore
     from noetl.storage.ports.events import EventStore
+    from noetl.storage.ports.load_samples import LoadSampleStore
     from noetl.storage.ports.playbooks import PlaybookStore
     from noetl.storage.ports.queue import RunQueue
     from noetl.storage.ports.state import StateStore
@@ -74,6 +75,18 @@ def open_task_logs(events: EventStore) -> TaskLogStore:
     from noetl.storage.task_logs.memory import MemoryTaskLogStore
 
     return MemoryTaskLogStore()
+
+
+def open_load_samples(events: EventStore) -> LoadSampleStore:
+    """Open the load samples in the same database as an event store."""
+    database = getattr(events, "sql", None)
+    if database is not None:
+        from noetl.storage.load_samples.sql import SqlLoadSampleStore
+
+        return SqlLoadSampleStore(database)
+    from noetl.storage.load_samples.memory import MemoryLoadSampleStore
+
+    return MemoryLoadSampleStore()
 
 
 def open_deliveries(events: EventStore) -> DeliveryStore:

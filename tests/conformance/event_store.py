@@ -27,6 +27,7 @@ from noetl.core.model.events import (
     TaskDone,
     WorkflowStarted,
 )
+from noetl.core.model.ids import number_at
 from noetl.core.model.outcome import error, ok
 from noetl.errors import Conflict, LimitReached, NoetlError, NotFound, VersionConflict
 from noetl.storage.ports.events import Append, EventStore, ExecutionFilter, ExecutionSummary, SlotReservation
@@ -388,6 +389,89 @@ class EventStoreSuite:
         self._run(tmp_path, scenario)
 
     # ── following ───────────────────────────────────────────────────────────────────────
+
+    def test_executions_are_filtered_and_sorted_by_what_is_known_of_them(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            def ended(n: int, status: str, seconds: float, **more: Any) -> Append:
+                started = 1_800_000_000.0 + n
+                times = {"started_at": started, "ended_at": started + seconds}
+                return make_append(str(number_at(started)), 0, BODIES[0], status=status, **(times | more))
+
+            await store.append(ended(1, "success", 4.0, version="1", trigger="schedule nightly", labels=("team=data",)))
+            await store.append(
+                ended(2, "failed", 2.0, version="2", trigger="schedule 100%", error="Row 7 of\n'a' is wrong", path="b")
+            )
+            await store.append(ended(3, "success", 1.0, version="2", trigger="user ann", labels=("a=b", "team=web")))
+            await store.append(ended(4, "failed", 3.0, trigger="playbook", error="timeout after 30 s", path="c"))
+            running = str(number_at(1_800_000_005.0))
+            await store.append(make_append(running, 0, BODIES[0], path="a", started_at=1_800_000_005.0))
+
+            async def found(**where: Any) -> list[int]:
+                rows = await store.executions(ExecutionFilter(**where))
+                return [round(each.started_at - 1_800_000_000.0) for each in rows]
+
+            assert await found(version="2") == [3, 2]
+            assert await found(trigger="schedule") == [2, 1]
+            assert await found(trigger="schedule nightly") == [1]
+            assert await found(trigger="sched") == []
+            assert await found(labels=("team",)) == [3, 1]
+            assert await found(labels=("team=data",)) == [1]
+            assert await found(labels=("team=data", "a")) == []
+            assert await found(labels=("team=d",)) == []
+            assert await found(error="row 7") == [2]
+            assert await found(error="Row … of … is wrong") == [2]
+            assert await found(error="%") == []
+            assert await found(least_ms=2000, most_ms=3000) == [4, 2]
+            assert await found(sort="duration") == [1, 4, 2, 3, 5], "one without a duration is last"
+            assert await found(sort="duration", ascending=True, limit=2) == [3, 2]
+            assert await found(sort="duration", ascending=True, limit=2, offset=2) == [4, 1]
+            assert await found(sort="path", ascending=True) == [5, 2, 4, 3, 1]
+            assert await found(ascending=True) == [1, 2, 3, 4, 5]
+
+            counted = await store.statistics(ExecutionFilter(since=1_800_000_000.0), 1_800_000_010.0, 10)
+            assert counted.width == 1.0
+            assert counted.bars == {
+                (1, "success"): 1, (2, "failed"): 1, (3, "success"): 1, (4, "failed"): 1, (5, "running"): 1,
+            }  # fmt: skip
+            assert counted.percentiles == {0.5: 4000.0, 0.95: 4000.0}
+            assert sorted((each.error, each.path, each.count) for each in counted.failures) == [
+                ("Row 7 of\n'a' is wrong", "b", 1),
+                ("timeout after 30 s", "c", 1),
+            ]
+            nothing = await store.statistics(ExecutionFilter(path="none"), 1_800_000_010.0, 10)
+            assert (nothing.bars, nothing.percentiles, nothing.failures) == ({}, {}, [])
+            of_two = await store.statistics(ExecutionFilter(version="2"), 1_800_000_010.0, 10)
+            assert sum(of_two.bars.values()) == 2
+
+            latest = await store.activity(1_800_000_003.0)
+            assert [(each.path, each.statuses) for each in latest] == [
+                ("a", {"running": 1}), ("c", {"failed": 1}), ("shop/orders", {"success": 1}),
+            ]  # fmt: skip
+
+        self._run(tmp_path, scenario)
+
+    def test_deleted_executions_are_counted_by_day(self, tmp_path: Path) -> None:
+        async def scenario(store: EventStore) -> None:
+            day = 1_800_000_000.0 // 86_400
+            ids = []
+            for n in range(6):
+                started = day * 86_400 + n * 20_000.0
+                ids.append(str(number_at(started)))
+                status = "failed" if n == 1 else "success"
+                times = {"started_at": started, "ended_at": started + 1 + n}
+                await store.append(make_append(ids[-1], 0, BODIES[0], status=status, **times))
+            assert await store.days(None, 0.0) == []
+            await store.drop(ids[:2])
+            await store.drop([ids[1], *ids[2:]])  # one that is gone already is not counted again
+            found = await store.days("shop/orders", day * 86_400)
+            assert [(each.day, each.statuses) for each in found] == [
+                (day, {"success": 4, "failed": 1}), (day + 1, {"success": 1}),
+            ]  # fmt: skip
+            assert sum(found[0].durations.values()) == 4
+            assert await store.days("shop/orders", (day + 1) * 86_400) == found[1:]
+            assert await store.days("other", 0.0) == []
+
+        self._run(tmp_path, scenario)
 
     def test_a_tail_catches_up_follows_and_ends(self, tmp_path: Path) -> None:
         async def scenario(store: EventStore) -> None:

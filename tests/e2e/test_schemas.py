@@ -198,3 +198,25 @@ def test_rows_of_a_stored_payload_are_read_in_batches(stage):
         return [row["n"] async for row in rows_of(reference, results.open)]
 
     assert stage.do(scenario()) == list(range(25_000))
+
+
+@pytest.mark.parametrize(
+    ("format", "good", "bad"),
+    [("date", "2026-11-17", "2026-13-45"), ("email", "ada@example.org", "ada"), ("uuid", "0" * 8 + "-0000-4000-8000-" + "0" * 12, "x"),
+     ("date-time", "2026-11-17T05:00:00Z", "yesterday"), ("ipv4", "127.0.0.1", "300.1.1.1")],
+)  # fmt: skip
+def test_formats_are_checked(play, format, good, bad):
+    text = f"""
+    workload: {{value: ""}}
+    workflow:
+      - step: a
+        tool:
+          kind: python
+          input: {{value: "{{{{ workload.value }}}}"}}
+          code: "result = {{'value': value}}"
+          spec: {{validation: {{output: {{properties: {{value: {{type: string, format: {format}}}}}}}}}}}
+    """
+    assert play(text, {"value": good}).status == "success"
+    refused = play(text, {"value": bad})
+    assert (refused.status, refused.error["kind"]) == ("failed", "schema")
+    assert refused.error["details"]["failures"][0]["path"] == "value"

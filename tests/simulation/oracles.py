@@ -239,6 +239,7 @@ EXPECTED: dict[str, Any] = {
     "long": ("success", [1, 2, 3, 4]),
     "once": [("success", "paid"), ("success", "unknown")],
     "fail_fast": ("success", "repaired"),
+    "keyed": ("success", 1),
     "timeout_fires": ("success", "timed out"),
     "asks": ("success", 7),
     "pauses": ("success", [3, 1, 2]),

@@ -426,6 +426,48 @@ def _() -> Any:
     return _replace(routing, choose, always_success)
 
 
+# ── keys of arcs ────────────────────────────────────────────────────────────────────────
+
+
+def _keyed(change: Callable[[list[Any]], list[Any]]) -> Any:
+    """Patch the tokens with keys that wait before a step."""
+    examine = admission._examine_keyed
+    return _replace(admission, examine, lambda state, env, step, group: examine(state, env, step, change(list(group))))
+
+
+@_planted("tokens of one partition run at the same time")
+def _() -> Any:
+    return _keyed(lambda group: [msgspec.structs.replace(token, partition=None) for token in group])
+
+
+@_planted("tokens of one partition enter in reverse order")
+def _() -> Any:
+    return _keyed(lambda group: group[::-1])
+
+
+@_planted("tokens with an equal key run both")
+def _() -> Any:
+    return _keyed(lambda group: [msgspec.structs.replace(token, dedupe=None) for token in group])
+
+
+@_planted("a run that waits for a worker does not hold its partition")
+def _() -> Any:
+    examine = admission._examine_keyed
+
+    def forgetful(state: Any, env: Any, step: Any, group: Any) -> Any:
+        lost = [run.step_run for run in state.open.values() if run.epoch > 1 or run.status == "queued"]
+        before = [(run, run.partition) for run in lost]
+        for run in lost:
+            run.partition = None
+        try:
+            return examine(state, env, step, group)
+        finally:
+            for run, partition in before:
+                run.partition = partition
+
+    return _replace(admission, examine, forgetful)
+
+
 # ── compensation ────────────────────────────────────────────────────────────────────────
 
 

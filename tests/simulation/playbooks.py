@@ -261,6 +261,33 @@ workflow:
         value: "{{ ask.data.n }}"
         spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
 """,
+    "keyed": """
+workflow:
+  - step: start
+    next: {spec: {mode: inclusive}, arcs: [{step: a}, {step: b}, {step: c}, {step: d}, {step: e}]}
+  - step: a
+    tool: {kind: effect, value: {customer: x, change: 1}, takes: 1}
+    next: {spec: &keys {policy: {partition: "{{ output.data.customer }}", dedupe: "{{ output.data.change }}", priority: 3}}, arcs: [{step: apply}]}
+  - step: b
+    tool: {kind: effect, value: {customer: x, change: 2}, takes: 1}
+    next: {spec: *keys, arcs: [{step: apply}]}
+  - step: c
+    tool: {kind: effect, value: {customer: y, change: 3}, takes: 2}
+    next: {spec: *keys, arcs: [{step: apply}]}
+  - step: d
+    tool: {kind: effect, value: {customer: x, change: 1}, takes: 2}
+    next: {spec: *keys, arcs: [{step: apply}]}
+  - step: e
+    tool: {kind: effect, value: {customer: x, change: 4}}
+    next: {spec: *keys, arcs: [{step: apply}]}
+  - step: apply
+    tool:
+      - name: apply
+        kind: effect
+        value: 1
+        takes: 3
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
+""",
     "pauses": """
 workflow:
   - step: start
@@ -271,7 +298,9 @@ workflow:
 """,
 }
 
-TIMED = frozenset({"lifecycle_timeout", "timeout_fires", "asks", "pauses"})  # their outcome depends on the wall clock
+TIMED = frozenset(
+    {"lifecycle_timeout", "timeout_fires", "asks", "pauses", "keyed"}
+)  # their outcome depends on the wall clock
 GENERATED = "generated"
 
 TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in _BODIES.items()}

@@ -6,18 +6,23 @@ The model knows no state and no handler: it reads which facts the log has, in wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from noetl.core.model.events import (
     ExecutionCancelled,
     ExecutionPaused,
     ExecutionResumed,
     IterationStarted,
+    NextEvaluated,
     Recorded,
     SignalReceived,
+    StepDone,
     StepFailed,
     StepScheduled,
+    StepSkipped,
     StepStarted,
+    TokenMerged,
+    TokenParked,
     WorkflowFinished,
 )
 from noetl.core.model.playbook import COMPENSATION
@@ -28,6 +33,64 @@ def check_promises(log: Sequence[Recorded], told: Acknowledged) -> Iterator[str]
     """The promises that the log of an execution breaks."""
     yield from _commands(log, told)
     yield from _order(log)
+    yield from _keys(log)
+
+
+class _Keys(NamedTuple):
+    """The target and the keys of a token."""
+
+    target: str
+    partition: str | None
+    dedupe: str | None
+
+
+def _keys(log: Sequence[Recorded]) -> Iterator[str]:
+    """Tokens with an equal partition run one at a time in their order; of tokens with an equal dedupe key one runs."""
+    waiting: dict[str, _Keys] = {}  # tokens in the order of their arrival
+    running: dict[str, _Keys] = {}  # step runs
+    for each in log:
+        body = each.body
+        if isinstance(body, NextEvaluated):
+            for arc in body.arcs:
+                if arc.token is not None and (arc.partition is not None or arc.dedupe is not None):
+                    waiting[arc.token] = _Keys(arc.target, arc.partition, arc.dedupe)
+        elif isinstance(body, StepDone | StepFailed):
+            running.pop(body.step_run_id, None)
+        elif isinstance(body, TokenParked) and body.token in waiting:
+            if _rivals(body.token, waiting, running):
+                yield f"{body.token} waits beside another token with the dedupe key {waiting[body.token].dedupe}"
+        elif isinstance(body, TokenMerged) and body.token in waiting:
+            if not _rivals(body.token, waiting, running):
+                yield f"{body.token} was merged, and no token with its key waits or runs"
+            del waiting[body.token]
+        elif isinstance(body, StepSkipped):
+            waiting.pop(body.token, None)
+        elif isinstance(body, StepScheduled) and body.tokens and body.tokens[0] in waiting:
+            yield from _entered(body, waiting, running)
+
+
+def _rivals(token: str, waiting: Mapping[str, _Keys], running: Mapping[str, _Keys]) -> bool:
+    """Whether an earlier token with an equal dedupe key waits, or its run is open."""
+    own = waiting[token]
+    earlier = list(waiting)[: list(waiting).index(token)]
+    others = (*running.values(), *(waiting[each] for each in earlier))
+    return own.dedupe is not None and any((each.target, each.dedupe) == (own.target, own.dedupe) for each in others)
+
+
+def _entered(body: StepScheduled, waiting: dict[str, _Keys], running: dict[str, _Keys]) -> Iterator[str]:
+    (token, *others), name = body.tokens, body.step_run_id
+    own = waiting[token]
+    if others:
+        yield f"{name}: tokens with keys entered together"
+    if _rivals(token, waiting, running):
+        yield f"{name}: two tokens with the dedupe key {own.dedupe} run"
+    if own.partition is not None:
+        line = [each for each, keys in waiting.items() if keys[:2] == own[:2]]
+        if line[0] != token:
+            yield f"{name}: token {token} entered before {line[0]} of partition {own.partition}"
+        if any(keys[:2] == own[:2] for keys in running.values()):
+            yield f"{name}: two runs of partition {own.partition} at the same time"
+    running[name] = waiting.pop(token)
 
 
 def _commands(log: Sequence[Recorded], told: Acknowledged) -> Iterator[str]:

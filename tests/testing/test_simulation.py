@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from noetl.storage.ports.queue import QueuedRun
 from tests.simulation import shrink, simulate
 from tests.simulation.planted_bugs import PLANTED_BUGS, first_violation
+from tests.simulation.waiting_runs import starved
 
 
 @pytest.mark.parametrize("first", range(0, 100, 25))
@@ -32,6 +36,24 @@ def test_the_documentation_has_the_number_of_planted_bugs():
 def test_a_planted_bug_is_caught(name: str):
     result = first_violation(name)
     assert result is not None, f"not caught: {name}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_run_waits_longer_than_its_bound(seed: int):
+    assert starved(seed) == []
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [
+        pytest.param(lambda run: -run.priority, id="without ageing"),
+        pytest.param(lambda run: run.since - 100 * run.priority, id="ageing is too slow"),
+        pytest.param(lambda run: run.since, id="priorities are ignored"),
+    ],
+)
+def test_a_wrong_rank_of_priorities_is_caught(rank: Callable[[QueuedRun], float]):
+    with patch.object(QueuedRun, "rank", property(rank)):
+        assert any(starved(seed) for seed in range(12))
 
 
 def test_a_violation_is_shrunk_to_few_faults():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,15 @@ class Tab:
     def wrong(self) -> list[str]:
         """Errors so far, without those that a test expects (a rejected request, an unreachable server)."""
         return [error for error in self.errors if not any(word in error for word in self.forgiven)]
+
+
+def page_work(tab: Tab) -> Callable[[], float]:
+    """A function that returns the CPU seconds of the page's main thread so far, whatever else the machine does."""
+    session = tab.page.context.new_cdp_session(tab.page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def work() -> float:
+        metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+        return metrics["TaskDuration"]
+
+    return work

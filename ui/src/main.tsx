@@ -6,6 +6,7 @@ import "@xyflow/react/dist/base.css";
 import "./style.css";
 import "./net/net.css";
 import "./executions/executions.css";
+import "./home/home.css";
 import "./execution/execution.css";
 import "./playbooks/playbooks.css";
 import "./operations/operations.css";
@@ -16,10 +17,11 @@ import { applyTheme, ThemeSwitch } from "./common/theme";
 import { lazy } from "./common/lazy";
 import { Palette } from "./common/palette";
 import { Executions } from "./executions";
+import { Home } from "./home";
 
 type PageComponent = ComponentType<{ params: Record<string, string> }>;
 
-// The list is part of the first view; other pages are loaded when they are first shown.
+// Home and the list are part of the first view; other pages are loaded when they are first shown.
 const Execution: PageComponent = lazy(() => import("./execution").then((module) => module.Execution));
 const Playbooks: PageComponent = lazy(() => import("./playbooks").then((module) => module.Playbooks));
 const Compare: PageComponent = lazy(() => import("./compare").then((module) => module.Compare));
@@ -27,7 +29,7 @@ const Inbox: PageComponent = lazy(() => import("./inbox").then((module) => modul
 const Operations: PageComponent = lazy(() => import("./operations").then((module) => module.Operations));
 
 const ROUTES: [string, PageComponent][] = [
-  ["/", Executions],
+  ["/", Home],
   ["/executions", Executions],
   ["/executions/:id", Execution],
   ["/compare/:left/:right", Compare],
@@ -37,6 +39,7 @@ const ROUTES: [string, PageComponent][] = [
 ];
 
 const NAVIGATION: [string, string][] = [
+  ["/", "Home"],
   ["/executions", "Executions"],
   ["/inbox", "Inbox"],
   ["/playbooks", "Playbooks"],
@@ -46,13 +49,13 @@ const NAVIGATION: [string, string][] = [
 function Head() {
   const { path } = useLocation();
   const session = useSession();
-  const here = (to: string) => path === to || path.startsWith(`${to}/`) || (path === "/" && to === "/executions");
+  const here = (to: string) => path === to || (to !== "/" && path.startsWith(`${to}/`));
   return (
     <header class="head">
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.getElementById("main")?.focus())}>
         Skip to content
       </a>
-      <Link to="/executions" class="brand" aria-label="NoETL, go to executions">
+      <Link to="/" class="brand" aria-label="NoETL, go to home">
         <Logo />
         <span>NoETL</span>
       </Link>
@@ -81,7 +84,7 @@ function Pages() {
   const found = useRoute(ROUTES);
   const { path } = useLocation();
   useEffect(() => {
-    const place = NAVIGATION.find(([to]) => path.startsWith(to));
+    const place = NAVIGATION.find(([to]) => (to === "/" ? path === to : path.startsWith(to)));
     document.title = `${place ? place[1] : "Executions"} · NoETL`;
   }, [path]);
   if (!found) {

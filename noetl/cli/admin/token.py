@@ -69,17 +69,10 @@ def list_(as_json: bool) -> None:
 @output_options
 def revoke(name: str) -> None:
     """Revoke a token; its users are signed out."""
-    from noetl.errors import Conflict, NotFound
+    from noetl.errors import NotFound
 
-    tokens = _tokens()
-    known = {each.name: each.role for each in tokens.all()}
-    if name not in known:
+    if not _tokens().remove(name):
         raise NotFound(f"there is no token {name!r}; `noetl token list` lists them")
-    if known[name] == "admin" and list(known.values()).count("admin") == 1:
-        raise Conflict(
-            f"{name} is the only admin token; create another one first: `noetl token create NAME --role admin`"
-        )
-    tokens.remove(name)
     terminal.note(f"token {name} is revoked")
 
 

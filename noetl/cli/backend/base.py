@@ -9,6 +9,7 @@ from noetl.errors import NotFound
 
 if TYPE_CHECKING:
     from noetl.client import ScheduleOptions
+    from noetl.client.operations import ListOptions
     from noetl.core.language.diagnostics import Diagnostic
     from noetl.core.model.bundle import Bundle
     from noetl.core.model.events import Recorded
@@ -33,6 +34,7 @@ class Backend(Protocol):
         search: str | None = None,
         before: str | None = None,
         limit: int | None = None,
+        **more: Unpack[ListOptions],
     ) -> list[ExecutionSummary]:
         """Executions, newest first."""
 

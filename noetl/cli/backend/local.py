@@ -18,6 +18,7 @@ from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 
 if TYPE_CHECKING:
     from noetl.client import ScheduleOptions
+    from noetl.client.operations import ListOptions
     from noetl.core.language.diagnostics import Diagnostic
     from noetl.core.model.bundle import Bundle
     from noetl.embedded import LocalEngine
@@ -47,9 +48,19 @@ class LocalBackend:
         search: str | None = None,
         before: str | None = None,
         limit: int | None = None,
+        **more: Unpack[ListOptions],
     ) -> list[ExecutionSummary]:
         return await self._orchestrator.store.executions(
-            ExecutionFilter(tuple(status), path, parent, search, before, limit or PAGE_SIZE)
+            ExecutionFilter(
+                tuple(status),
+                path,
+                parent,
+                search,
+                before,
+                limit or PAGE_SIZE,
+                trigger=more.get("trigger"),
+                labels=tuple(more.get("labels", ())),
+            )
         )
 
     async def summary(self, execution_id: str) -> ExecutionSummary:

@@ -42,15 +42,27 @@ id_argument = click.argument("execution_id", metavar="ID")
     help="Only executions with this status (may be repeated).",
 )
 @click.option("--path", help="Only executions of this playbook.")
+@click.option(
+    "--trigger", metavar="TEXT", help="Only executions that this started: `schedule`, `schedule NAME`, `user`, ..."
+)
+@click.option("--label", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only with this label (may be repeated).")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The greatest number of rows.")
 @with_target
 @json_options
-def executions(status: tuple[str, ...], path: str | None, limit: int, target: Target, as_json: bool) -> None:
+def executions(
+    status: tuple[str, ...],
+    path: str | None,
+    trigger: str | None,
+    labels: tuple[str, ...],
+    limit: int,
+    target: Target,
+    as_json: bool,
+) -> None:
     """List executions, newest first."""
 
     async def listed() -> list[ExecutionSummary]:
         async with target.open() as backend:
-            return await backend.executions(status=status, path=path, limit=limit)
+            return await backend.executions(status=status, path=path, trigger=trigger, labels=labels, limit=limit)
 
     found = asyncio.run(listed())
     if as_json:

@@ -80,12 +80,18 @@ def _task_logs(database: Any) -> None:
     SqlTaskLogStore(database)
 
 
+def _load_samples(database: Any) -> None:
+    from noetl.storage.load_samples.sql import SqlLoadSampleStore
+
+    SqlLoadSampleStore(database)
+
+
 def _credentials(database: Any) -> None:
     from noetl.secrets.credentials.store import SCHEMAS
 
     database.migrate("credentials", SCHEMAS[database.dialect])
 
 
-_COMMON: tuple[Callable[[Any], None], ...] = (_playbooks, _triggers, _task_logs)
+_COMMON: tuple[Callable[[Any], None], ...] = (_playbooks, _triggers, _task_logs, _load_samples)
 _POSTGRES: tuple[Callable[[Any], None], ...] = (_events_postgres, _queue, _cluster, _credentials)
 _SQLITE: tuple[Callable[[Any], None], ...] = (_events_sqlite,)

@@ -83,12 +83,19 @@ def _versions(settings: Settings, dialect: str) -> dict[str, int]:
 async def _migrate(settings: Settings) -> None:
     """Open every store once, which migrates its tables."""
     from noetl.secrets.keychain import InstalledCredentials
-    from noetl.storage.factory import open_deliveries, open_server_stores, open_task_logs, open_triggers
+    from noetl.storage.factory import (
+        open_deliveries,
+        open_load_samples,
+        open_server_stores,
+        open_task_logs,
+        open_triggers,
+    )
 
     stores = open_server_stores(settings.store)
     open_triggers(stores.events)
     open_deliveries(stores.events)
     open_task_logs(stores.events)
+    open_load_samples(stores.events)
     database = getattr(stores.events, "database", None)
     credentials = InstalledCredentials(settings.home, database=database)
     try:

@@ -117,6 +117,8 @@ class ExecutionRequested(Event, frozen=True, omit_defaults=True):
     strict: bool = False
     trace: str | None = None  # W3C traceparent of the caller
     compensates: CompensationSource | None = None
+    labels: dict[str, str] = field(default_factory=dict)  # of the playbook, the trigger and the request
+    due: float | None = None  # when a schedule planned it
 
 
 class RequestEvaluated(Event, frozen=True, omit_defaults=True):

@@ -24,7 +24,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from noetl.core.model.roles import ROLES, Role
-from noetl.errors import RequestRefused
+from noetl.errors import Conflict, RequestRefused
 from noetl.server.dispatch.lease_proofs import LeaseProofs
 from noetl.transport.signing import key_of, name_of
 
@@ -36,6 +36,7 @@ _INCLUDES: dict[Role, frozenset[Role]] = {
     "worker": frozenset({"worker"}),
 }
 
+TOKEN_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}"
 ADMIN_FILE = "admin.token"
 TOKENS_FILE = "tokens.json"
 LEASE_KEY_FILE = "lease.key"
@@ -135,11 +136,15 @@ class Tokens:
         return text
 
     def remove(self, name: str) -> bool:
-        """Delete a token; False if there was none."""
+        """Delete a token; False if there was none. Conflict if it is the only one of an admin."""
         with self._locked():
             remaining = [token for token in self.all() if token.name != name]
             if len(remaining) == len(self._known):
                 return False
+            if not any(token.role == "admin" for token in remaining):
+                raise Conflict(
+                    f"{name} is the only admin token; create another one first: `noetl token create NAME --role admin`"
+                )
             self._write(remaining)
         text = admin_token(self._folder)
         if text is not None and key_of(text) not in {token.sha256 for token in remaining}:

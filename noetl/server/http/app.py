@@ -16,6 +16,7 @@ from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
+    access_tokens,
     bundles,
     credentials,
     diagnostic_docs,
@@ -24,6 +25,7 @@ from noetl.server.http.routes import (
     execute,
     executions,
     health,
+    history,
     inbox,
     limits,
     operations,
@@ -62,7 +64,7 @@ def create_app(
     for module in (
         executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
         schedules, webhooks, triggers, notifications, limits, results, queries, schemas, states, session, health,
-        operations, openapi, web_page,
+        operations, history, access_tokens, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

@@ -45,7 +45,7 @@ from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.playbook_states import commit_of
 from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
-from noetl.server.read_models.summaries import Progress, project
+from noetl.server.read_models.summaries import Progress, project, step_durations
 from noetl.storage.ports.events import Append, EventStore, ExecutionSummary
 
 MAX_CONFLICTS = 50  # consecutive conflicting appends before a decision is abandoned
@@ -315,7 +315,8 @@ class ExecutionActor:
         settled = not (decision.effects and isinstance(decision.effects[-1], ContinueLater))
         waits = wait_counts(state, settled=settled) if state.waits else NO_WAITS
         waits_before = (summary.due, summary.inbox) if summary else (None, 0)
-        summary = project(summary, decision.events, held, waits)
+        steps = step_durations(state) if state.processed else None
+        summary = project(summary, decision.events, held, waits, steps)
         reservations = () if capacity is None else limiter.reservations(capacity, held_before, held)
         await self._dependencies.store.append(
             Append(

@@ -40,6 +40,8 @@ class Submission(Struct, frozen=True):
     compensates: CompensationSource | None = None  # what another execution completed, to be undone
     caller: str = ""  # file of the playbook that calls this one
     trace: str | None = None  # W3C traceparent of the caller
+    labels: dict[str, str] = field(default_factory=dict)  # in addition to those of the playbook
+    due: float | None = None  # when it was planned to start
     playbook: Playbook | None = None  # `text` compiled with the same modes, if the caller has compiled it
 
 
@@ -121,10 +123,19 @@ async def start_command(
         strict=submission.strict,
         trace=submission.trace,
         compensates=submission.compensates,
+        labels=_labels(playbook) | submission.labels,
+        due=submission.due,
     )
     names = tuple(entry.name for entry in playbook.keychain)
     missing = await _missing_secrets(keychain, playbook, submission.payload, names, state) if names else None
     return StartExecution(request, names, missing, state, versions)
+
+
+def _labels(playbook: Playbook) -> dict[str, str]:
+    """The labels of a playbook whose values are text or numbers."""
+    given = playbook.metadata.get("labels")
+    known = given.items() if isinstance(given, Mapping) else ()
+    return {str(key): str(value) for key, value in known if isinstance(value, str | int | float)}
 
 
 async def _missing_secrets(

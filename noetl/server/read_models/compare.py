@@ -112,6 +112,7 @@ def _row(row: StepRow | None) -> dict[str, Any] | None:
         "duration_ms": took,
         "iterations": row.iterations,
         "iterations_failed": row.iterations_failed,
+        "error": None if row.error is None else row.error.message,
     }
 
 

@@ -37,6 +37,9 @@ class Row(msgspec.Struct, gc=False):
     seq: int
     rerun_of: str | None
     forked_from: str | None
+    trigger: str
+    labels: tuple[str, ...]
+    late_s: float | None
 
 
 def row_of(summary: ExecutionSummary) -> Row:
@@ -60,6 +63,9 @@ def row_of(summary: ExecutionSummary) -> Row:
         summary.seq,
         summary.rerun_of,
         summary.forked_from,
+        summary.trigger,
+        summary.labels,
+        summary.late,
     )
 
 
@@ -116,6 +122,9 @@ def summary_of(document: Mapping[str, Any]) -> ExecutionSummary:
         steps_running=document["steps_running"],
         rerun_of=document.get("rerun_of"),
         forked_from=document.get("forked_from"),
+        trigger=document.get("trigger", ""),
+        labels=tuple(document.get("labels", ())),
+        late=document.get("late_s"),
     )
 
 

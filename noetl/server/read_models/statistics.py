@@ -1,156 +1,218 @@
-"""Many executions at once, from their stored summaries: pages by error, version and duration; counts, causes, trends.
+"""Many executions at once, from their stored summaries: counts, causes of failures, durations, and the newest ones.
 
-Summaries are scanned newest first, up to `MAX_SCANNED`; the document says whether that was all of them. Nothing is kept
-in memory, so statistics survive restarts.
+The store counts; nothing is kept in memory, so statistics survive restarts. What retention has deleted is known per
+day (`EventStore.days`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
 from math import ceil, floor
 from typing import Any
 
 import msgspec
 
 from noetl.server.read_models.documents import summary_document, when
-from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
+from noetl.storage.ports.events import (
+    DayHistory,
+    EventStore,
+    ExecutionFilter,
+    ExecutionStatistics,
+    ExecutionSummary,
+    FailureCount,
+    PathActivity,
+    band_duration,
+)
 
-MAX_SCANNED = 20_000
-PAGE = 2_000
 BARS = 48  # of the histogram
 RUNS = 30  # newest executions that are listed
 MAX_CAUSES = 20
+MAX_HOME_CAUSES = 5
+MAX_PLAYBOOKS = 20  # of the home page
+ENDED = ("success", "failed")
+DAY = 86_400
 
+_PLACE = re.compile(r" ?\([^()\s]+:\d+(?::\d+)?\)$")  # at the end of a message
 _VARIABLE = re.compile(
-    r"""\([^()\s]+:\d+(?::\d+)?\)$"""  # the place at the end of a message
-    r"""|'[^'\s]*'|"[^"\s]*"|\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)*""",
+    r"""'[^'\s]*'|"[^"\s]*"|\b0x[0-9a-f]+\b|\b[0-9a-f]{8,}\b|\d+(?:\.\d+)*""",
     re.IGNORECASE,
 )
 
 
-class RowFilter(msgspec.Struct, frozen=True):
-    """What the columns of the store do not have."""
-
-    error: str | None = None  # text in the error, or a cause (`cause_of`)
-    version: str | None = None
-    least_ms: float | None = None
-    most_ms: float | None = None
-
-    def matches(self, summary: ExecutionSummary) -> bool:
-        """Whether an execution is wanted."""
-        if self.version is not None and summary.version != self.version:
-            return False
-        if self.error is not None:
-            wanted = self.error.lower()
-            if summary.error is None or (
-                wanted not in summary.error.lower() and wanted != cause_of(summary.error).lower()
-            ):
-                return False
-        if self.least_ms is None and self.most_ms is None:
-            return True
-        took = None if summary.ended_at is None else 1000 * (summary.ended_at - summary.started_at)
-        if took is None:
-            return False
-        return (self.least_ms is None or took >= self.least_ms) and (self.most_ms is None or took <= self.most_ms)
-
-
 def cause_of(error: str) -> str:
     """An error message without its variable parts, so that failures with the same cause are equal."""
-    return " ".join(_VARIABLE.sub("…", " ".join(error.split())).split())[:200]
+    return _VARIABLE.sub("…", _PLACE.sub("", " ".join(error.split())))[:200]
 
 
-async def scan(
-    store: EventStore, where: ExecutionFilter, rows: RowFilter, most: int = MAX_SCANNED
-) -> AsyncIterator[ExecutionSummary | None]:
-    """Matching executions, newest first; None at the end if not all of them were looked at."""
-    before, seen = where.before, 0
-    while True:
-        page = await store.executions(msgspec.structs.replace(where, before=before, limit=PAGE))
-        for summary in page:
-            if rows.matches(summary):
-                yield summary
-        seen += len(page)
-        if len(page) < PAGE:
-            return
-        if seen >= most:
-            yield None
-            return
-        before = page[-1].execution_id
-
-
-async def statistics_document(store: EventStore, where: ExecutionFilter, rows: RowFilter, now: float) -> dict[str, Any]:
+async def statistics_document(store: EventStore, where: ExecutionFilter, now: float) -> dict[str, Any]:
     """Counts by status, causes of failures, durations, a histogram over time, and the newest executions."""
+    found = await store.statistics(where, now, BARS)
     statuses: Counter[str] = Counter()
-    causes: dict[str, dict[str, Any]] = {}
-    durations: list[float] = []
-    newest: list[ExecutionSummary] = []
-    starts: list[tuple[float, str]] = []
-    complete = True
-    async for summary in scan(store, where, rows):
-        if summary is None:
-            complete = False
-            break
-        statuses[summary.status] += 1
-        starts.append((summary.started_at, summary.status))
-        if len(newest) < RUNS:
-            newest.append(summary)
-        if summary.status == "success" and summary.ended_at is not None:
-            durations.append(1000 * (summary.ended_at - summary.started_at))
-        if summary.status == "failed":
-            _count_cause(causes, summary)
-    ended = statuses["success"] + statuses["failed"]
-    found = sorted(causes.values(), key=lambda each: -each["count"])
+    for (_, status), count in found.bars.items():
+        statuses[status] += count
+    newest = await store.executions(
+        msgspec.structs.replace(where, sort="started", ascending=False, offset=0, limit=RUNS, before=None)
+    )
+    causes = _causes(found.failures)
+    last = await _starts(store, [each["newest"] for each in causes[:MAX_CAUSES]])
     return {
         "total": sum(statuses.values()),
-        "complete": complete,
         "statuses": dict(statuses),
-        "success_rate": statuses["success"] / ended if ended else None,
-        "p50_ms": _percentile(durations, 0.5),
-        "p95_ms": _percentile(durations, 0.95),
-        "causes": [{**each, "paths": sorted(each["paths"])[:5]} for each in found[:MAX_CAUSES]],
-        "more_causes": max(0, len(found) - MAX_CAUSES),
-        "histogram": _histogram(starts, where, now),
+        "success_rate": success_rate(statuses),
+        "p50_ms": _rounded(found.percentiles.get(0.5)),
+        "p95_ms": _rounded(found.percentiles.get(0.95)),
+        "causes": [{**each, "last_at": when(last.get(each["newest"]))} for each in causes[:MAX_CAUSES]],
+        "more_causes": max(0, len(causes) - MAX_CAUSES),
+        "histogram": _histogram(found),
         "newest": [summary_document(each) for each in newest],
     }
 
 
-def _count_cause(causes: dict[str, dict[str, Any]], summary: ExecutionSummary) -> None:
-    cause = cause_of(summary.error or "no error message")
-    known = causes.get(cause)
-    if known is None:
-        known = causes[cause] = {
-            "cause": cause,
-            "count": 0,
-            "newest": summary.execution_id,
-            "example": summary.error,
-            "last_at": when(summary.started_at),
-            "paths": set(),
-        }
-    known["count"] += 1
-    known["paths"].add(summary.path)
+async def activity_document(store: EventStore, now: float, days: int) -> dict[str, Any]:
+    """The executions of the last days by day and status, and the latest playbooks with their newest executions."""
+    today = int(now // DAY)
+    since = float((today - days + 1) * DAY)
+    found = await store.statistics(ExecutionFilter(since=since, until=since + days * DAY), now, days)
+    by_day = _by_day(today, days, found, await store.days(None, since))
+    total: Counter[str] = sum(by_day.values(), Counter())
+    return {
+        "since": when(since),
+        "days": [{"day": when(day * DAY), **statuses} for day, statuses in by_day.items()],
+        "total": sum(total.values()),
+        "statuses": dict(total),
+        "success_rate": success_rate(total),
+        "p50_ms": _rounded(found.percentiles.get(0.5)),
+        "p95_ms": _rounded(found.percentiles.get(0.95)),
+        "causes": _causes(found.failures)[:MAX_HOME_CAUSES],
+        "playbooks": [await _playbook(store, each, since) for each in (await store.activity(since))[:MAX_PLAYBOOKS]],
+    }
 
 
-def _histogram(starts: list[tuple[float, str]], where: ExecutionFilter, now: float) -> list[dict[str, Any]]:
-    if not starts:
+async def _playbook(store: EventStore, each: PathActivity, since: float) -> dict[str, Any]:
+    newest = await store.executions(ExecutionFilter(path=each.path, limit=RUNS))
+    taken = sorted(row.took for row in newest if row.status == "success" and row.took is not None)
+    return {
+        "path": each.path,
+        "total": sum(each.statuses.values()),
+        "statuses": each.statuses,
+        "success_rate": success_rate(Counter(each.statuses)),
+        "p50_ms": _rounded(taken[len(taken) // 2]) if taken else None,
+        "p95_ms": _rounded(taken[min(len(taken) - 1, int(0.95 * len(taken)))]) if taken else None,
+        "newest": [summary_document(row) for row in newest],
+    }
+
+
+def _by_day(today: int, days: int, live: ExecutionStatistics, deleted: list[DayHistory]) -> dict[int, Counter[str]]:
+    by_day: dict[int, Counter[str]] = {today - days + 1 + n: Counter() for n in range(days)}
+    for (bar, status), count in live.bars.items():
+        by_day[today - days + 1 + bar][status] += count
+    for each in deleted:
+        by_day[each.day].update(each.statuses)
+    return by_day
+
+
+async def history_document(store: EventStore, path: str, now: float, days: int) -> dict[str, Any]:
+    """One playbook over many days, deleted executions included; and the durations of its steps in the newest ones."""
+    today = int(now // DAY)
+    since = float((today - days + 1) * DAY)
+    live = await store.statistics(ExecutionFilter(path=path, since=since, until=since + days * DAY), now, days)
+    deleted = await store.days(path, since)
+    by_day = _by_day(today, days, live, deleted)
+    total: Counter[str] = sum(by_day.values(), Counter())
+    percentiles = live.percentiles or _band_percentiles(deleted)
+    newest = await store.executions(ExecutionFilter(path=path, limit=RUNS))
+    return {
+        "path": path,
+        "days": [{"day": when(day * DAY), **statuses} for day, statuses in by_day.items()],
+        "total": sum(total.values()),
+        "statuses": dict(total),
+        "deleted": sum(sum(each.statuses.values()) for each in deleted),
+        "success_rate": success_rate(total),
+        "p50_ms": _rounded(percentiles.get(0.5)),
+        "p95_ms": _rounded(percentiles.get(0.95)),
+        "newest": [summary_document(each) for each in newest],
+        "steps": _step_trends(newest),
+    }
+
+
+def success_rate(statuses: Counter[str]) -> float | None:
+    """The share of successful ones among those that succeeded or failed."""
+    ended = sum(statuses[status] for status in ENDED)
+    return statuses["success"] / ended if ended else None
+
+
+def _step_trends(newest: list[ExecutionSummary]) -> list[dict[str, Any]]:
+    """The durations of each step in the newest executions, oldest first; null where it did not end."""
+    ended = [each for each in reversed(newest) if each.steps]
+    names = dict.fromkeys(name for each in reversed(ended) for name in each.steps or ())
+    rows = []
+    for name in names:
+        durations = [(each.steps or {}).get(name) for each in ended]
+        known = sorted(value for value in durations if value is not None)
+        rows.append(
+            {
+                "step": name,
+                "executions": [each.execution_id for each in ended],
+                "durations_ms": durations,
+                "p50_ms": known[len(known) // 2],
+                "last_ms": next(value for value in reversed(durations) if value is not None),
+            }
+        )
+    return rows
+
+
+def _band_percentiles(days: list[DayHistory]) -> dict[float, float]:
+    bands: Counter[int] = Counter()
+    for each in days:
+        bands.update(each.durations)
+    total = sum(bands.values())
+    found: dict[float, float] = {}
+    for share in (0.5, 0.95) if total else ():
+        seen = 0
+        for band in sorted(bands):
+            seen += bands[band]
+            if seen > min(total - 1, int(share * total)):
+                found[share] = band_duration(band)
+                break
+    return found
+
+
+def _causes(failures: list[FailureCount]) -> list[dict[str, Any]]:
+    """Failures grouped by cause, the most frequent first."""
+    causes: dict[str, dict[str, Any]] = {}
+    for each in failures:
+        cause = cause_of(each.error or "no error message")
+        known = causes.setdefault(cause, {"cause": cause, "count": 0, "newest": "0", "example": None, "paths": set()})
+        known["count"] += each.count
+        known["paths"].add(each.path)
+        if int(each.newest) > int(known["newest"]):
+            known |= {"newest": each.newest, "example": each.error or None}
+    found = sorted(causes.values(), key=lambda each: -each["count"])
+    return [{**each, "paths": sorted(each["paths"])[:5]} for each in found]
+
+
+async def _starts(store: EventStore, executions: list[str]) -> dict[str, float]:
+    found = [await store.summary(each) for each in executions]
+    return {each.execution_id: each.started_at for each in found if each is not None}
+
+
+def _histogram(found: ExecutionStatistics) -> list[dict[str, Any]]:
+    if not found.bars:
         return []
-    begin = where.since if where.since is not None else starts[-1][0]
-    end = max(where.until or now, starts[0][0] + 0.001)
-    width = max((end - begin) / BARS, 0.001)
     bars: list[Counter[str]] = [Counter() for _ in range(BARS)]
-    for at, status in starts:
-        name = status if status in ("success", "failed") else "other"
-        bars[min(BARS - 1, max(0, int((at - begin) / width)))][name] += 1
+    for (bar, status), count in found.bars.items():
+        bars[bar][status if status in ENDED else "other"] += count
     # Whole milliseconds that contain the bar: a range of the list must not exclude the executions of its bar.
     return [
-        {"at": floor(1000 * (begin + n * width)), "until": ceil(1000 * (begin + (n + 1) * width)) + 1, **bar}
+        {
+            "at": floor(1000 * (found.begin + n * found.width)),
+            "until": ceil(1000 * (found.begin + (n + 1) * found.width)) + 1,
+            **bar,
+        }
         for n, bar in enumerate(bars)
     ]
 
 
-def _percentile(values: list[float], share: float) -> float | None:
-    if not values:
-        return None
-    ordered = sorted(values)
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
+def _rounded(ms: float | None) -> float | None:
+    return None if ms is None else round(ms, 1)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from noetl.core.engine.state import State
 from noetl.core.model import events as ev
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import COMPENSATION, ctx_part
@@ -28,9 +29,10 @@ def project(
     events: Iterable[ev.Recorded],
     held: dict[str, int] | None = None,
     waits: WaitCounts = NO_WAITS,
+    steps: dict[str, float] | None = None,
 ) -> ExecutionSummary:
-    """The summary after these events; `held` are the slots that the state holds (`capacity.slots_held`), and `waits`
-    its open waits (`views.open_waits`)."""
+    """The summary after these events; `held` are the slots that the state holds (`capacity.slots_held`), `waits` its
+    open waits (`views.open_waits`), and `steps` the durations of the steps of an ended execution."""
     row = msgspec.structs.asdict(summary) if summary else dict(_EMPTY)
     for recorded in events:
         apply = _PROJECTORS.get(type(recorded.body))
@@ -39,7 +41,7 @@ def project(
         row["seq"] = recorded.seq
     if row["status"] in ("running", "waiting"):
         row["status"] = "waiting" if waits.only else "running"
-    row |= {"held": held or None, "due": waits.due, "inbox": waits.inbox}
+    row |= {"held": held or None, "due": waits.due, "inbox": waits.inbox, "steps": steps or row["steps"]}
     return ExecutionSummary(**row)
 
 
@@ -55,12 +57,37 @@ def _requested(row: Row, body: ev.ExecutionRequested, recorded: ev.Recorded) -> 
         "playbook": body.playbook,
         "started_at": recorded.at,
         "parent": body.parent.execution_id if body.parent else None,
+        "trigger": _trigger(body),
+        "labels": tuple(f"{key}={value}" for key, value in sorted(body.labels.items())),
+        "late": None if body.due is None else max(0.0, recorded.at - body.due),
     }
     if body.rerun is not None:
         source = body.rerun
         row["forked_from" if source.mode == "fork" else "rerun_of"] = source.execution_id
         if source.results or source.task_results or source.loops or source.ctx or source.args or source.tokens:
             row["reuses"] = source.execution_id
+
+
+TRIGGER_KINDS = frozenset({"schedule", "webhook", "nats", "object", "execution", "backfill"})
+
+
+def _trigger(body: ev.ExecutionRequested) -> str:
+    """What started an execution."""
+    if body.parent is not None:
+        return "playbook"
+    by = body.requested_by or ""
+    if by.partition(" ")[0] in TRIGGER_KINDS and " " in by:
+        return by
+    return "rerun" if body.rerun is not None else f"user {by}".rstrip()
+
+
+def step_durations(state: State) -> dict[str, float]:
+    """How long the last run of each step took, in ms."""
+    return {
+        record.name: round(1000 * (record.finished_at - record.started_at), 3)
+        for record in state.steps.values()
+        if record.started_at is not None and record.finished_at is not None
+    }
 
 
 def _set_status(status: str) -> Callable[[Row, ev.Event, ev.Recorded], None]:

@@ -183,6 +183,8 @@ class Deliveries:
                     payload=document["payload"],
                     key=delivery.key,
                     requested_by=f"{trigger.KIND} {trigger.name}",
+                    labels=trigger.labels,
+                    due=document.get("tick"),
                 )
             )
         except StoreUnavailable:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,8 +14,18 @@ from noetl.core.model.events import PlaybookProcessed, Recorded
 from noetl.core.model.ids import number_at
 from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
 from noetl.storage.events.event_rows import FINAL
+from noetl.storage.events.execution_queries import SHARES, error_parts
 from noetl.storage.events.slot_counts import check_capacity
-from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
+from noetl.storage.ports.events import (
+    Append,
+    DayHistory,
+    ExecutionFilter,
+    ExecutionStatistics,
+    ExecutionSummary,
+    FailureCount,
+    PathActivity,
+    with_day,
+)
 from noetl.storage.state.memory import MemoryStateStore
 
 
@@ -27,6 +39,7 @@ class MemoryEventStore:
         self._snapshots: dict[str, tuple[int, bytes]] = {}
         self._tails: dict[str, dict[asyncio.Event, None]] = {}
         self._news: set[str] = set()
+        self._days: dict[tuple[str, int], DayHistory] = {}
         self._closed = False
         self.state = MemoryStateStore()
 
@@ -97,8 +110,52 @@ class MemoryEventStore:
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """One page of executions, newest first."""
-        newest = sorted(self._summaries.values(), key=lambda s: (len(s.execution_id), s.execution_id), reverse=True)
-        return [summary for summary in newest if _matches(summary, where)][: where.limit]
+        newest = sorted(
+            self._summaries.values(),
+            key=lambda s: int(s.execution_id),
+            reverse=where.sort != "started" or not where.ascending,
+        )
+        found = [summary for summary in newest if _matches(summary, where)]
+        if where.sort != "started":
+            valued = [each for each in found if _SORTS[where.sort](each) is not None]
+            valued.sort(key=_SORTS[where.sort], reverse=not where.ascending)
+            found = [*valued, *(each for each in found if _SORTS[where.sort](each) is None)]
+        return found[where.offset : where.offset + where.limit]
+
+    async def statistics(self, where: ExecutionFilter, now: float, bars: int) -> ExecutionStatistics:
+        """Counts, durations and failures of all executions that match."""
+        found = [each for each in self._summaries.values() if _matches(each, where)]
+        if not found:
+            return ExecutionStatistics(now, 1.0, {}, {}, [])
+        starts = [each.started_at for each in found]
+        begin = where.since if where.since is not None else min(starts)
+        end = max(now if where.until is None else where.until, max(starts) + 0.001)
+        width = max(0.001, (end - begin) / bars)
+        counts = Counter((min(bars - 1, max(0, int((each.started_at - begin) / width))), each.status) for each in found)
+        taken = sorted(each.took for each in found if each.status == "success" and each.took is not None)
+        percentiles = {share: taken[min(len(taken) - 1, int(share * len(taken)))] for share in SHARES} if taken else {}
+        failed: dict[tuple[str, str], list[int]] = {}
+        for each in found:
+            if each.status == "failed":
+                failed.setdefault((each.error or "", each.path), []).append(int(each.execution_id))
+        failures = [FailureCount(error, path, len(ids), str(max(ids))) for (error, path), ids in failed.items()]
+        failures.sort(key=lambda each: -each.count)
+        return ExecutionStatistics(begin, width, dict(counts), percentiles, failures)
+
+    async def activity(self, since: float) -> list[PathActivity]:
+        """The playbooks with executions since an instant, the latest first."""
+        found: dict[str, list[ExecutionSummary]] = {}
+        for each in await self.executions(ExecutionFilter(since=since, limit=len(self._summaries))):
+            found.setdefault(each.path, []).append(each)
+        return [
+            PathActivity(path, rows[0].execution_id, dict(Counter(each.status for each in rows)))
+            for path, rows in found.items()
+        ]
+
+    async def days(self, path: str | None, since: float) -> list[DayHistory]:
+        """What is known of deleted executions that began on or after the day of an instant."""
+        found = [each for each in self._days.values() if each.day >= int(since // 86_400) and path in (None, each.path)]
+        return sorted(found, key=lambda each: (each.day, each.path))
 
     async def latest(self, paths: Sequence[str]) -> dict[str, ExecutionSummary]:
         """The newest execution of each of these playbooks that has one."""
@@ -165,6 +222,9 @@ class MemoryEventStore:
         """Delete these executions."""
         for execution_id in executions:
             summary = self._summaries.pop(execution_id, None)
+            if summary is not None and summary.ended_at is not None:
+                day = (summary.path, int(summary.started_at // 86_400))
+                self._days[day] = with_day(self._days.get(day), summary)
             if summary is not None and summary.key is not None:
                 self._keys.pop(summary.key, None)
             self._logs.pop(execution_id, None)
@@ -201,7 +261,38 @@ class MemoryEventStore:
             raise StoreUnavailable("the store is closed")
 
 
+_SORTS: dict[str, Callable[[ExecutionSummary], Any]] = {
+    "duration": lambda each: each.took,
+    "path": lambda each: each.path,
+    "status": lambda each: each.status,
+}
+
+
 def _matches(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
+    return _matches_columns(summary, where) and _matches_facts(summary, where)
+
+
+def _matches_facts(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
+    pattern = ".*".join(map(re.escape, error_parts(where.error))) if where.error is not None else None
+    took = summary.took
+    return (
+        where.version in (None, summary.version)
+        and (where.trigger in (None, summary.trigger) or summary.trigger.startswith(f"{where.trigger} "))
+        and all(any(_has_label(each, label) for each in summary.labels) for label in where.labels)
+        and (
+            pattern is None
+            or (summary.error is not None and re.search(pattern, summary.error, re.IGNORECASE | re.DOTALL) is not None)
+        )
+        and (where.least_ms is None or (took is not None and took >= where.least_ms))
+        and (where.most_ms is None or (took is not None and took <= where.most_ms))
+    )
+
+
+def _has_label(label: str, wanted: str) -> bool:
+    return label == wanted if "=" in wanted else label.startswith(f"{wanted}=")
+
+
+def _matches_columns(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
     return (
         (not where.status or summary.status in where.status)
         and (where.path is None or summary.path == where.path)

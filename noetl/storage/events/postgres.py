@@ -7,28 +7,36 @@ notified of appends by other servers, and poll as well.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import msgspec
 
 from noetl.core.model.events import Recorded
-from noetl.core.model.ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS, number_at
+from noetl.core.model.ids import EPOCH_MS, number_at
 from noetl.errors import CorruptLog, RequestRefused
 from noetl.storage.events.event_rows import (
     check_complete,
     decode_log,
     encode_append,
+    listed_summary,
     number_of,
     one_summary,
 )
+from noetl.storage.events.execution_queries import ID_BITS, day_changes, decode_day, encode_day, merged
 from noetl.storage.events.slot_counts import held_in_postgres
 from noetl.storage.events.sql import SqlEventStore
 from noetl.storage.events.state_commits import POSTGRES
-from noetl.storage.ports.events import Append, ExecutionFilter, ExecutionSummary
+from noetl.storage.ports.events import (
+    Append,
+    DayHistory,
+    ExecutionFilter,
+    ExecutionStatistics,
+    ExecutionSummary,
+)
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.postgres.event_writer import EventWriter
 from noetl.storage.postgres.partitions import tidy
 
-ID_BITS = PROCESS_BITS + COUNTER_BITS  # bits of an id below its milliseconds
 WEEK = 7 * 24 * 3600 * 1000 << ID_BITS  # range of ids in a week and in a partition
 
 SCHEMA = (
@@ -108,6 +116,20 @@ SCHEMA = (
     CREATE INDEX IF NOT EXISTS noetl_executions_reuses ON noetl_executions(reuses) WHERE reuses IS NOT NULL
     """,
     POSTGRES,
+    # What lists filter and sort by, and statistics count; the history of deleted executions.
+    """
+    ALTER TABLE noetl_executions ADD COLUMN IF NOT EXISTS version text, ADD COLUMN IF NOT EXISTS started_by text,
+      ADD COLUMN IF NOT EXISTS labels text, ADD COLUMN IF NOT EXISTS took float8, ADD COLUMN IF NOT EXISTS error text;
+    DROP INDEX IF EXISTS noetl_executions_path;
+    CREATE INDEX noetl_executions_path ON noetl_executions(path, id) INCLUDE (status, took);
+    CREATE TABLE IF NOT EXISTS noetl_days(
+      path text NOT NULL,
+      day int4 NOT NULL,
+      data bytea NOT NULL,
+      PRIMARY KEY(path, day)
+    );
+    CREATE INDEX IF NOT EXISTS noetl_days_day ON noetl_days(day)
+    """,
 )
 
 CHANNEL = "noetl_log"
@@ -120,6 +142,14 @@ _PAGE = """
         (SELECT seq FROM noetl_executions WHERE id = $1) AS seq
     ) b LEFT JOIN noetl_log l ON l.execution = $1 AND l.first >= b.first
     ORDER BY l.first LIMIT $3
+"""
+
+
+# Adds a day, or locks it; returns whether it was added, and its present data.
+_DAY = """
+    INSERT INTO noetl_days AS d (path, day, data) VALUES ($1, $2, $3)
+    ON CONFLICT (path, day) DO UPDATE SET data = d.data
+    RETURNING xmax = 0, data
 """
 
 
@@ -182,8 +212,15 @@ class PostgresEventStore(SqlEventStore):
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """One page of executions, newest first; a damaged row is listed with its error."""
-        path, search = (text and text.replace("\x00", "") for text in (where.path, where.search))
-        return await super().executions(msgspec.structs.replace(where, path=path, search=search))
+        return await super().executions(_without_nul(where))
+
+    async def statistics(self, where: ExecutionFilter, now: float, bars: int) -> ExecutionStatistics:
+        """Counts, durations and failures of all executions that match."""
+        return await super().statistics(_without_nul(where), now, bars)
+
+    async def days(self, path: str | None, since: float) -> list[DayHistory]:
+        """What is known of deleted executions that began on or after the day of an instant."""
+        return await super().days(path and path.replace("\x00", ""), since)
 
     async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
         """The current lengths of the logs that exist."""
@@ -221,7 +258,18 @@ class PostgresEventStore(SqlEventStore):
         """Delete these executions; their logs are deleted with the partition, when it has no other execution."""
         numbers = [number for each in executions if (number := number_of(each)) is not None]
         async with self.database.connection() as connection, connection.transaction():
-            await connection.execute("DELETE FROM noetl_executions WHERE id = ANY($1::int8[])", numbers)
+            rows = await connection.fetch(
+                "DELETE FROM noetl_executions WHERE id = ANY($1::int8[]) RETURNING id, seq, status, path, data, crc",
+                numbers,
+            )
+            # Sorted, so that two servers that delete at the same time do not deadlock.
+            for (path, day), change in sorted(day_changes(listed_summary(tuple(row)) for row in rows).items()):
+                known = await connection.fetchrow(_DAY, path, day, encode_day(change))
+                if known is not None and not known[0]:  # the day existed: its row is locked by now
+                    data = encode_day(merged(decode_day(known[1]), change))
+                    await connection.execute(
+                        "UPDATE noetl_days SET data = $3 WHERE path = $1 AND day = $2", path, day, data
+                    )
             await connection.execute("DELETE FROM noetl_snapshots WHERE execution = ANY($1::int8[])", numbers)
             await connection.execute("DELETE FROM noetl_log_other WHERE execution = ANY($1::int8[])", numbers)
 
@@ -239,3 +287,11 @@ class PostgresEventStore(SqlEventStore):
         execution_id, _, seq = message.partition(":")
         if seq.isdigit():  # the message after a reconnect is empty: the poll finds missed appends
             self._tails.notify(execution_id, int(seq))
+
+
+def _without_nul(where: ExecutionFilter) -> ExecutionFilter:
+    """The filter without NUL characters, which Postgres does not accept in text."""
+    texts = {name: getattr(where, name) for name in ("path", "search", "version", "trigger", "error")}
+    cleaned: dict[str, Any] = {name: text.replace("\x00", "") for name, text in texts.items() if text}
+    labels = tuple(label.replace("\x00", "") for label in where.labels)
+    return msgspec.structs.replace(where, **cleaned, labels=labels)

@@ -10,6 +10,7 @@ import msgspec
 
 from noetl.core.model.events import Recorded
 from noetl.core.model.ids import number_at
+from noetl.storage.events import execution_queries
 from noetl.storage.events.event_rows import (
     FINAL,
     checksum,
@@ -23,8 +24,15 @@ from noetl.storage.events.event_rows import (
 )
 from noetl.storage.events.log_tail import LogTails, follow
 from noetl.storage.events.slot_counts import json_key_pattern
-from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
-from noetl.storage.ports.sql import SqlDatabase, like_pattern
+from noetl.storage.ports.events import (
+    DayHistory,
+    EventStore,
+    ExecutionFilter,
+    ExecutionStatistics,
+    ExecutionSummary,
+    PathActivity,
+)
+from noetl.storage.ports.sql import SqlDatabase
 
 
 class SqlEventStore(EventStore):
@@ -37,7 +45,9 @@ class SqlEventStore(EventStore):
 
     def __init__(self, database: SqlDatabase, schema: Sequence[str]) -> None:
         self.sql = database
-        self._executions, self._snapshots = f"{database.prefix}executions", f"{database.prefix}snapshots"
+        self._executions, self._snapshots, self._days = (
+            f"{database.prefix}{name}" for name in ("executions", "snapshots", "days")
+        )
         self._select = f"SELECT id, seq, status, path, data, crc FROM {self._executions}"
         self._tails = LogTails(self.lengths)
         database.migrate("events", schema)
@@ -61,8 +71,8 @@ class SqlEventStore(EventStore):
 
     async def executions(self, where: ExecutionFilter) -> list[ExecutionSummary]:
         """One page of executions, newest first; a damaged row is listed with its error."""
-        condition, values = self._condition(where)
-        query = f"SELECT id, seq, data, crc FROM {self._executions} {condition} ORDER BY id DESC LIMIT {where.limit:d}"
+        matching, values = execution_queries.condition(self.sql, where)
+        query = f"SELECT id, seq, data, crc FROM {self._executions} {matching} {execution_queries.order(where)}"
         return [
             decode_summary(data)
             if intact(crc, number, seq, data)
@@ -79,6 +89,18 @@ class SqlEventStore(EventStore):
         newest = f"SELECT max(id) FROM {self._executions} WHERE path IN ({places}) GROUP BY path"
         rows = await self.sql.fetch(f"{self._select} WHERE id IN ({newest})", *known)
         return {summary.path: summary for summary in map(listed_summary, rows)}
+
+    async def statistics(self, where: ExecutionFilter, now: float, bars: int) -> ExecutionStatistics:
+        """Counts, durations and failures of all executions that match."""
+        return await execution_queries.statistics(self.sql, self._executions, where, now, bars)
+
+    async def activity(self, since: float) -> list[PathActivity]:
+        """The playbooks with executions since an instant, the latest first."""
+        return await execution_queries.activity(self.sql, self._executions, since)
+
+    async def days(self, path: str | None, since: float) -> list[DayHistory]:
+        """What is known of deleted executions that began on or after the day of an instant."""
+        return await execution_queries.days(self.sql, self._days, path, since)
 
     async def unfinished(self, *, waiting: bool = True) -> list[str]:
         """Ids of unfinished executions, oldest first."""
@@ -144,12 +166,15 @@ class SqlEventStore(EventStore):
         row = await self.sql.row(f"SELECT key FROM {self._executions} WHERE id = $1", number)
         data = encode_json(msgspec.structs.replace(summary, key=row[0] if row else None))
         await self.sql.execute(
-            f"UPDATE {self._executions} SET seq = $1, data = $2, crc = $3, status = $4, ended = $5 WHERE id = $6",
+            f"UPDATE {self._executions} SET seq = $1, data = $2, crc = $3, status = $4, ended = $5, took = $6, "
+            "error = $7 WHERE id = $8",
             summary.seq,
             data,
             checksum(number, summary.seq, data),
             summary.status,
             summary.status in FINAL,
+            summary.took,
+            summary.error,
             number,
         )
 
@@ -177,30 +202,3 @@ class SqlEventStore(EventStore):
             return None
         row = await self.sql.row(f"SELECT seq, data, crc FROM {self._snapshots} WHERE execution = $1", number)
         return (row[0], row[1]) if row and intact(row[2], number, row[0], row[1]) else None
-
-    def _condition(self, where: ExecutionFilter) -> tuple[str, list[object]]:
-        clauses: list[str] = []
-        values: list[object] = []
-
-        def placeholder(value: object) -> str:
-            values.append(value)
-            return f"${len(values)}"
-
-        if where.status:
-            clauses.append(f"status IN ({', '.join(map(placeholder, where.status))})")
-        if where.path is not None:
-            clauses.append(f"path = {placeholder(where.path)}")
-        if where.parent is not None:
-            clauses.append(f"parent = {placeholder(number_of(where.parent))}")
-        if where.inbox:
-            clauses.append("inbox > 0")
-        if where.search:
-            like = f"{placeholder(like_pattern(where.search))} ESCAPE '\\'"
-            clauses.append(f"(path {self.sql.like} {like} OR CAST(id AS text) LIKE {like})")
-        if where.since is not None:
-            clauses.append(f"id >= {placeholder(number_at(where.since))}")
-        if where.until is not None:
-            clauses.append(f"id < {placeholder(number_at(where.until))}")
-        if where.before is not None:
-            clauses.append(f"id < {placeholder(number_of(where.before) or 0)}")
-        return f"WHERE {' AND '.join(clauses)}" if clauses else "", values

@@ -22,9 +22,11 @@ from noetl.storage.events.event_rows import (
     decode_log,
     encode_append,
     encode_json,
+    listed_summary,
     number_of,
     one_summary,
 )
+from noetl.storage.events.execution_queries import columns_of, day_changes, decode_day, encode_day, merged
 from noetl.storage.events.slot_counts import check_capacity, counted, json_key_pattern
 from noetl.storage.events.sql import SqlEventStore
 from noetl.storage.events.state_commits import SQLITE, check_in_sqlite, write_in_sqlite
@@ -84,6 +86,23 @@ SCHEMA = (
     CREATE INDEX executions_reuses ON executions(reuses) WHERE reuses IS NOT NULL
     """,
     SQLITE,
+    # What lists filter and sort by, and statistics count; the history of deleted executions.
+    """
+    ALTER TABLE executions ADD COLUMN version TEXT;
+    ALTER TABLE executions ADD COLUMN started_by TEXT;
+    ALTER TABLE executions ADD COLUMN labels TEXT;
+    ALTER TABLE executions ADD COLUMN took REAL;
+    ALTER TABLE executions ADD COLUMN error TEXT;
+    DROP INDEX executions_path;
+    CREATE INDEX executions_path ON executions(path, id, status, took);
+    CREATE TABLE days(
+      path TEXT NOT NULL,
+      day INTEGER NOT NULL,
+      data BLOB NOT NULL,
+      PRIMARY KEY(path, day)
+    ) WITHOUT ROWID;
+    CREATE INDEX days_day ON days(day)
+    """,
 )
 
 DROP_BATCH = 100  # executions per transaction, so that appends do not wait long
@@ -162,7 +181,8 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
         try:
             db.execute(
                 "INSERT INTO executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, "
-                "reuses) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "reuses, took, error, version, started_by, labels) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     number,
                     last,
@@ -177,6 +197,9 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
                     summary.inbox,
                     append.news,
                     int(summary.reuses) if summary.reuses else None,
+                    summary.took,
+                    summary.error,
+                    *columns_of(summary),
                 ),
             )
         except sqlite3.IntegrityError:
@@ -195,8 +218,18 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
         else:  # rare, and changes indexes
             changed = db.execute(
                 "UPDATE executions SET seq = ?, data = ?, crc = ?, status = ?, ended = ?, due = ?, inbox = ?, "
-                "news = max(news, ?) WHERE id = ? AND seq = ?",
-                (*changes, summary.status, row.ended, summary.due, summary.inbox, append.news, *row_key),
+                "news = max(news, ?), took = ?, error = ? WHERE id = ? AND seq = ?",
+                (
+                    *changes,
+                    summary.status,
+                    row.ended,
+                    summary.due,
+                    summary.inbox,
+                    append.news,
+                    summary.took,
+                    summary.error,
+                    *row_key,
+                ),
             )
         if changed.rowcount == 0:
             found = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
@@ -224,6 +257,12 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
 
 def _drop(numbers: Sequence[int], db: sqlite3.Connection) -> None:
     rows = [(number,) for number in numbers]
+    places = ", ".join("?" * len(numbers))
+    found = db.execute(f"SELECT id, seq, status, path, data, crc FROM executions WHERE id IN ({places})", numbers)
+    for (path, day), change in day_changes(map(listed_summary, found.fetchall())).items():
+        known = db.execute("SELECT data FROM days WHERE path = ? AND day = ?", (path, day)).fetchone()
+        data = encode_day(merged(decode_day(known[0]), change) if known else change)
+        db.execute("INSERT OR REPLACE INTO days(path, day, data) VALUES (?, ?, ?)", (path, day, data))
     db.executemany("DELETE FROM executions WHERE id = ?", rows)
     db.executemany("DELETE FROM log WHERE execution = ?", rows)
     db.executemany("DELETE FROM snapshots WHERE execution = ?", rows)

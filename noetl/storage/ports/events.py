@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol, runtime_checkable
+from math import log2
+from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -33,6 +34,15 @@ class ExecutionSummary(Struct, frozen=True, omit_defaults=True, gc=False):
     rerun_of: str | None = None  # the execution that it repeats, as a whole or in part
     forked_from: str | None = None  # the execution of whose log it continues
     reuses: str | None = None  # the execution whose results it refers to
+    trigger: str = ""  # what started it: `schedule nightly`, `playbook` (a caller), `rerun`, `user ann`
+    labels: tuple[str, ...] = ()  # `key=value`
+    late: float | None = None  # seconds from when it was due to its start; None: it was not planned
+    steps: dict[str, float] | None = None  # of an ended execution: how long the last run of each step took, in ms
+
+    @property
+    def took(self) -> float | None:
+        """Its duration in ms, if it has ended."""
+        return None if self.ended_at is None else 1000 * (self.ended_at - self.started_at)
 
 
 class SlotReservation(Struct, frozen=True, gc=False):
@@ -57,8 +67,11 @@ class Append(Struct, frozen=True, gc=False):
     state: StateCommit | None = None  # values of `state` that it commits, checked in its transaction
 
 
+Sort = Literal["started", "duration", "path", "status"]
+
+
 class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
-    """The filter and the page of a list of executions."""
+    """The filter and the page of a list of executions. Without `sort` the newest is first."""
 
     status: tuple[str, ...] = ()
     path: str | None = None
@@ -69,6 +82,76 @@ class ExecutionFilter(Struct, frozen=True, omit_defaults=True):
     inbox: bool = False  # only executions with a wait that a signal answers
     since: float | None = None  # started at or after
     until: float | None = None  # started before
+    version: str | None = None
+    trigger: str | None = None  # `schedule`: of this kind; `schedule nightly`: exactly this one
+    labels: tuple[str, ...] = ()  # each `key=value`, or `key` with any value
+    error: str | None = None  # text in its error, without regard to case; `…` stands for any text
+    least_ms: float | None = None  # took at least
+    most_ms: float | None = None  # took at most
+    sort: Sort = "started"
+    ascending: bool = False
+    offset: int = 0  # rows before the page
+
+
+class FailureCount(Struct, frozen=True):
+    """How many executions of a playbook failed with one error message."""
+
+    error: str
+    path: str
+    count: int
+    newest: str  # execution id
+
+
+class ExecutionStatistics(Struct, frozen=True):
+    """Many executions: by status and time, their durations and failures."""
+
+    begin: float  # of the first bar
+    width: float  # of a bar, in seconds
+    bars: dict[tuple[int, str], int]  # number of a bar and status -> count
+    percentiles: dict[float, float]  # share -> duration in ms of successful executions
+    failures: list[FailureCount]  # most frequent first, at most `MAX_FAILURES`
+
+
+class PathActivity(Struct, frozen=True):
+    """The executions of one playbook since an instant, by status."""
+
+    path: str
+    newest: str  # execution id
+    statuses: dict[str, int]
+
+
+class DayHistory(Struct, frozen=True, omit_defaults=True):
+    """Deleted executions of one playbook that began on one day (UTC)."""
+
+    path: str
+    day: int  # days since 1970
+    statuses: dict[str, int]
+    durations: dict[int, int] = {}  # of the successful ones: band (see `duration_band`) -> count
+
+
+MAX_FAILURES = 20_000
+_BANDS = 8  # per doubling of the duration: a band is 9 % wide
+
+
+def duration_band(ms: float) -> int:
+    """The number of the band of a duration."""
+    return int(_BANDS * log2(max(0.0, ms) + 1))
+
+
+def band_duration(band: int) -> float:
+    """The duration in ms in the middle of a band."""
+    return float(2 ** ((band + 0.5) / _BANDS) - 1)
+
+
+def with_day(known: DayHistory | None, summary: ExecutionSummary) -> DayHistory:
+    """The history of a day with one more ended execution."""
+    known = known or DayHistory(summary.path, int(summary.started_at // 86_400), {})
+    statuses = {**known.statuses, summary.status: known.statuses.get(summary.status, 0) + 1}
+    durations = known.durations
+    if summary.status == "success" and summary.took is not None:
+        band = duration_band(summary.took)
+        durations = {**durations, band: durations.get(band, 0) + 1}
+    return DayHistory(known.path, known.day, statuses, durations)
 
 
 class EventStore(Protocol):
@@ -97,6 +180,15 @@ class EventStore(Protocol):
     async def latest(self, paths: Sequence[str]) -> dict[str, ExecutionSummary]:
         """The newest execution of each of these playbooks that has one."""
 
+    async def statistics(self, where: ExecutionFilter, now: float, bars: int) -> ExecutionStatistics:
+        """Counts, durations and failures of all executions that match; its page and order do not matter."""
+
+    async def activity(self, since: float) -> list[PathActivity]:
+        """The playbooks with executions since an instant, the latest first."""
+
+    async def days(self, path: str | None, since: float) -> list[DayHistory]:
+        """What is known of deleted executions that began on or after the day of an instant; `path` None: of all."""
+
     async def unfinished(self, *, waiting: bool = True) -> list[str]:
         """Ids of unfinished executions (those without playbook.processed), oldest first; `waiting` False: without those
         that only wait for a signal or a timer."""
@@ -122,7 +214,8 @@ class EventStore(Protocol):
         exist any more, and no execution refers to their results (`reuses`)."""
 
     async def drop(self, executions: Sequence[str]) -> None:
-        """Delete these executions, their keys and snapshots; their logs are deleted now or by `tidy`."""
+        """Delete these executions, their keys and snapshots, and count the ended ones in `days`, in one transaction;
+        their logs are deleted now or by `tidy`."""
 
     async def tidy(self, now: float) -> int:
         """Release the space of deleted logs and prepare partitions; return the number of dropped partitions."""

@@ -21,6 +21,7 @@ from msgspec import Struct
 from noetl.errors import Conflict, LimitReached, StateConflict, StoreUnavailable, VersionConflict
 from noetl.observability import metrics
 from noetl.storage.events.event_rows import Encoded
+from noetl.storage.events.execution_queries import columns_of
 from noetl.storage.events.slot_counts import check_capacity, locked_in_postgres
 from noetl.storage.events.state_commits import check_versions, lock_in_postgres, write_in_postgres
 from noetl.storage.ports.events import Append
@@ -44,18 +45,21 @@ _APPEND = """
     WITH given AS (
       SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::text[], $5::bool[], $6::text[], $7::int8[],
         $8::text[], $9::bytea[], $10::int8[], $11::int8[], $12::bytea[], $13::int8[], $14::float8[], $15::int4[],
-        $16::bool[], $17::int8[])
+        $16::bool[], $17::int8[], $18::float8[], $19::text[], $20::text[], $21::text[],
+        $22::text[])
       AS w(id, expected, seq, status, ended, path, parent, key, data, crc, count, log, log_crc, due, inbox, news,
-        reuses)
+        reuses, took, error, version, started_by, labels)
     ), begun AS (
-      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, reuses)
-      SELECT id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, reuses FROM given
-      WHERE expected = 0
+      INSERT INTO noetl_executions(id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, reuses,
+        took, error, version, started_by, labels)
+      SELECT id, seq, status, ended, path, parent, key, data, crc, due, inbox, news, reuses, took, error, version,
+        started_by, labels
+      FROM given WHERE expected = 0
       ON CONFLICT DO NOTHING RETURNING id
     ), grown AS (
       UPDATE noetl_executions e
       SET seq = w.seq, status = w.status, ended = w.ended, data = w.data, crc = w.crc, due = w.due, inbox = w.inbox,
-        news = e.news OR w.news
+        news = e.news OR w.news, took = w.took, error = w.error
       FROM given w WHERE w.expected > 0 AND e.id = w.id AND e.seq = w.expected RETURNING e.id
     ), won AS (
       SELECT id FROM begun UNION ALL SELECT id FROM grown
@@ -274,4 +278,12 @@ def _columns(batch: Sequence[PendingAppend]) -> tuple[list[Any], ...]:
         [row.summary.inbox for row in rows],
         [pending.append.news for pending in batch],
         [int(row.summary.reuses) if row.summary.reuses else None for row in rows],
+        [row.summary.took for row in rows],
+        [clean(row.summary.error) for row in rows],
+        *([clean(columns_of(row.summary)[n]) for row in rows] for n in range(3)),
     )
+
+
+def clean(text: str | None) -> str | None:
+    """Text without NUL characters, which Postgres does not accept."""
+    return text.replace("\x00", "") if text and "\x00" in text else text

@@ -16,6 +16,7 @@ from noetl.core.model.work import Claim, count_fitting
 from noetl.storage.ports.queue import LimitDepth, PoolDepth, QueuedRun
 
 Executions = dict[str, dict[str, QueuedRun]]  # execution -> run id -> run
+_WITH_PRIORITY = " priority"  # after the execution of runs with a priority
 
 
 class MemoryRunQueue:
@@ -41,11 +42,11 @@ class MemoryRunQueue:
                 run = msgspec.structs.replace(run, labels=())
             if self._limit_of and run.run_id in self._limit_of:
                 continue
-            waiting = self._pools.get(run.pool, {}).get(run.execution_id)
+            waiting = self._pools.get(run.pool, {}).get(_line(run))
             if run.limit is not None and (waiting is None or run.run_id not in waiting):
                 self._park(run, run.limit)
                 continue
-            self._pools.setdefault(run.pool, {}).setdefault(run.execution_id, {})[run.run_id] = run
+            self._pools.setdefault(run.pool, {}).setdefault(_line(run), {})[run.run_id] = run
             if run.special:
                 self._special.add(run.pool)
             pools.add(run.pool)
@@ -67,7 +68,7 @@ class MemoryRunQueue:
             del self._limit_of[run.run_id]
             run = msgspec.structs.replace(run, turn=0)
             executions = self._pools.setdefault(run.pool, {})
-            executions.setdefault(run.execution_id, {})[run.run_id] = run
+            executions.setdefault(_line(run), {})[run.run_id] = run
             if run.special:
                 self._special.add(run.pool)
         for pool in {run.pool for run in out}:
@@ -133,16 +134,14 @@ class MemoryRunQueue:
                 plain.setdefault(run.execution_id, {})[run.run_id] = run
         fair = self._turns(plain, slots)
         ranked = sorted((run for run in fitting if run.priority), key=lambda run: (run.rank, run.run_id))
-        first = min((run.rank for run in fair), default=float("inf"))
-        ahead = [run for run in ranked if run.rank < first]
-        ordered = [*ahead, *fair, *ranked[len(ahead) :]][:slots]
+        ordered = _merged(fair, ranked)[:slots]
         taken = ordered[: count_fitting((run.cost for run in ordered), claim.slots, claim.capacity)]
         (self._too_costly.add if len(taken) < len(ordered) else self._too_costly.discard)(claim.pool)
         for run in taken:
-            runs = executions[run.execution_id]
+            runs = executions.pop(_line(run))
             del runs[run.run_id]
-            if not runs:
-                del executions[run.execution_id]
+            if runs:
+                executions[_line(run)] = runs  # to the end of the queue
         return taken
 
     async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
@@ -168,13 +167,13 @@ class MemoryRunQueue:
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Remove these runs of an execution, or all of them."""
         for executions in (*self._pools.values(), *self._parked.values()):
-            if execution_id in executions:
-                waiting = executions[execution_id]
+            for line in (execution_id, execution_id + _WITH_PRIORITY):
+                waiting = executions.get(line, {})
                 for run_id in list(waiting) if runs is None else runs:
                     waiting.pop(run_id, None)
                     self._limit_of.pop(run_id, None)
-                if not waiting:
-                    del executions[execution_id]
+                if line in executions and not waiting:
+                    del executions[line]
         self._served.pop(execution_id, None)
         for key in [key for key, parked in self._parked.items() if not parked]:
             del self._parked[key]
@@ -191,6 +190,23 @@ class MemoryRunQueue:
     def _wake(self, pool: str) -> None:
         for wake in list(self._watchers.get(pool, ())):
             wake()
+
+
+def _line(run: QueuedRun) -> str:
+    """The line of the queue in which a run waits: runs with a priority do not take the turns of their execution."""
+    return run.execution_id + _WITH_PRIORITY if run.priority else run.execution_id
+
+
+def _merged(fair: list[QueuedRun], ranked: list[QueuedRun]) -> list[QueuedRun]:
+    """Runs in turn, and runs with a priority before those of a larger rank."""
+    merged: list[QueuedRun] = []
+    ahead = 0
+    for run in fair:
+        while ahead < len(ranked) and ranked[ahead].rank < run.rank:
+            merged.append(ranked[ahead])
+            ahead += 1
+        merged.append(run)
+    return merged + ranked[ahead:]
 
 
 def _depth(executions: Executions) -> tuple[int, float | None]:

@@ -61,7 +61,9 @@ _PUT = f"""
     SELECT w.run_id, w.execution, w.pool, w.affinity, w.cost, w.priority,
       CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
       greatest(
-        coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution), 0),
+        coalesce((
+          SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND (q.priority = 0) = (w.priority = 0)
+        ), 0),
         coalesce((SELECT min(q.turn) FROM noetl_queue q WHERE q.pool = w.pool AND NOT q.parked), 0)
       ) + (row_number() OVER (PARTITION BY w.execution, w.pool ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight
     FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[], $8::int4[])
@@ -83,20 +85,19 @@ _TAKE = """
 _HAS_SPECIAL = """
     SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{}' OR cost <> 1) LIMIT 1
 """
-# Of a pool in which some runs have a priority, labels or a cost: runs with a priority come before the others if their
-# rank (time of enqueueing, earlier by AGEING_SECONDS for each point) is less than that of the first runs by turn.
+# Of a pool in which some runs have a priority, labels or a cost: a run with a priority precedes the runs whose rank
+# (time of enqueueing, earlier by AGEING_SECONDS for each point) is larger; the others keep the order of their turns.
 _TAKE_SPECIAL = f"""
     WITH ready AS (
       SELECT run_id, turn, priority, cost, extract(epoch FROM since) - {AGEING_SECONDS} * priority AS rank
       FROM noetl_queue WHERE pool = $1 AND NOT parked AND labels <@ $4::text[]
-    ), first AS (
-      SELECT coalesce(min(rank), 'infinity') AS rank
-      FROM (SELECT rank FROM ready WHERE priority = 0 ORDER BY turn, run_id LIMIT $2::int8) AS plain
+    ), keyed AS (
+      SELECT *, CASE WHEN priority = 0 THEN max(rank) OVER (PARTITION BY priority = 0 ORDER BY turn, run_id)
+        ELSE rank END AS key FROM ready
     ), ordered AS (
       SELECT run_id, cost, row_number() OVER (
-        ORDER BY CASE WHEN priority = 0 THEN 1 WHEN rank < (SELECT rank FROM first) THEN 0 ELSE 2 END,
-          CASE WHEN priority = 0 THEN turn ELSE 0 END, rank, run_id
-      ) AS place FROM ready
+        ORDER BY key, priority <> 0, CASE WHEN priority = 0 THEN turn ELSE 0 END, run_id
+      ) AS place FROM keyed
     ), fitting AS (
       SELECT run_id, place,
         sum(CASE WHEN $5::int8 > 0 THEN least(cost, $5::int8) ELSE cost END) OVER (ORDER BY place) AS slots

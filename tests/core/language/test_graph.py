@@ -120,3 +120,33 @@ workflow:
         or plan["steps"][0]["tasks"][0]["spec"]["timeout"] == 7
     )
     assert "never reached: lost" in as_text(plan)
+
+
+def test_the_graph_shows_keys_of_arcs_compensation_and_placement():
+    text = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: qos}
+workflow:
+  - step: start
+    spec:
+      pool: batch
+      placement: {labels: {gpu: "true"}}
+      policy: {compensation: {tool: {name: undo, kind: noop}}, synthesize: {from: "{{ output.data }}"}}
+    tool: {kind: noop}
+    next:
+      spec: {policy: {partition: "{{ output.data.customer }}"}}
+      arcs: [{step: apply, when: "{{ output.data }}", spec: {dedupe: "{{ output.data.id }}", priority: 5}}]
+  - step: apply
+    tool: {kind: noop}
+"""
+    playbook = compile_playbook(text, file="qos.yaml", specs=tools.specs()).playbook
+    assert playbook is not None
+    net = net_document(playbook)
+    drawn = as_mermaid(net)
+    assert "merged by output.data.id<br/>in order by output.data.customer<br/>priority 5" in drawn
+    assert "undo: undo" in drawn
+    assert "on pool batch, gpu=true" in drawn
+    assert "may add up to 100 steps" in drawn
+    assert "in order by output.data.customer" in as_dot(net)
+    assert "merged by output.data.id" in as_svg(net)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.server.http.serving import Cluster
-from tests.ui.browsing import Tab
+from tests.ui.browsing import Tab, page_work
 
 Opened = Callable[..., Tab]
 
@@ -89,7 +89,7 @@ def test_statistics_survive_a_restart(opened: Opened, cluster: Cluster, jobs: li
     cluster.start_server()
     tab.page.reload()
     expect(history).to_contain_text("12 executions")
-    expect(history).to_contain_text("8 failures, 2 causes")
+    expect(history).to_contain_text("8 failures")
     bars = history.get_by_role("group", name="Last 12 executions").get_by_role("button")
     expect(bars).to_have_count(12)
     bars.last.click()
@@ -111,21 +111,24 @@ def test_5000_executions_are_listed_with_little_work(opened: Opened, cluster: Cl
     rows = cluster.ask("GET", "/api/executions?path=triage/job&limit=1")[1]["items"]
     many = [{**rows[0], "execution_id": str(10**17 + n)} for n in range(5000)]
     tab.page.route("**/api/executions?*", lambda route: route.fulfill(json={"items": many, "next": None}))
+    work = page_work(tab)
+    before = work()
     tab.page.get_by_role("link", name="Executions", exact=True).click()
     tab.page.locator("tr[data-id]").first.wait_for()
-    work = tab.page.evaluate(
+    assert work() - before < 0.5
+    assert tab.page.locator("tr[data-id]").count() < 300
+    assert tab.page.evaluate("document.documentElement.scrollHeight") > 100_000
+    before = work()
+    tab.page.evaluate(
         """async () => {
-            const began = performance.now();
             for (let at = 1; at <= 10; at++) {
                 window.scrollTo(0, (document.documentElement.scrollHeight * at) / 10);
                 await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
             }
-            return performance.now() - began;
         }"""
     )
+    assert work() - before < 1.0  # ten jumps through the whole list
     assert tab.page.locator("tr[data-id]").count() < 300
-    assert work < 2500  # ten jumps through the whole list
-    assert tab.page.evaluate("document.documentElement.scrollHeight") > 100_000
 
 
 def test_the_palette_goes_to_a_playbook_and_shortcuts_are_listed(opened: Opened, jobs: list[str]):

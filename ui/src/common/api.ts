@@ -100,6 +100,7 @@ export const api = {
   get: async <T>(path: string, params: Params = {}, signal?: AbortSignal): Promise<T> =>
     (await (await request("GET", path, { params, signal })).json()) as T,
   post: <T>(path: string, body?: unknown, headers?: Record<string, string>) => send<T>("POST", path, body, headers),
+  patch: <T>(path: string, body?: unknown) => send<T>("PATCH", path, body),
   put: <T>(path: string, body?: unknown) => send<T>("PUT", path, body),
   delete: <T>(path: string) => send<T>("DELETE", path),
 };

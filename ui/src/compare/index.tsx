@@ -1,62 +1,67 @@
-/** Two executions of a playbook side by side: version, inputs, steps, durations, outputs, and where they first differ. */
-import { useEffect, useMemo, useState } from "preact/hooks";
+/** Two executions side by side: version, inputs, steps, durations, outputs, and where they first differ (`noetl compare`). */
+import { useEffect, useState } from "preact/hooks";
 import { api, Problem } from "../common/api";
 import { EmptyState, ErrorState, Loading, Status } from "../common/components";
+import { useFetch } from "../common/fetch";
 import { Link } from "../common/router";
 import { duration, Time } from "../common/times";
-import type { StateDocument } from "../execution/snapshot";
+import type { Row } from "../executions/data";
 import { DiffView } from "../playbooks/versions";
 
-interface StepRow {
-  step: string;
+interface Difference {
+  path: string;
+  a?: unknown;
+  b?: unknown;
+}
+
+interface StepSide {
   status: string;
   runs: number;
   attempts: number;
-  started_at: string | null;
-  ended_at: string | null;
+  duration_ms: number | null;
   iterations: number;
   iterations_failed: number;
-  error: { kind: string; message: string } | null;
+  error: string | null;
 }
 
-interface Document {
-  execution_id: string;
-  path: string;
-  version: string | null;
-  status: string;
-  started_at: string;
-  ended_at: string | null;
-  error: { kind: string; message: string } | null;
-  steps: StepRow[];
+interface StepPair {
+  step: string;
+  a: StepSide | null;
+  b: StepSide | null;
+  output: "same" | "differs" | "missing";
 }
 
-interface Side {
-  document: Document;
-  state: StateDocument;
-  text: string;
+interface Divergence {
+  where: string;
+  a: { seq: number; name: string } | null;
+  b: { seq: number; name: string } | null;
+  differences: Difference[];
 }
 
-async function load(id: string): Promise<Side> {
-  const [document, state, playbook] = await Promise.all([api.get<Document>(`/api/executions/${id}`), api.get<StateDocument>(`/api/executions/${id}/state`), api.get<{ content: string }>(`/api/executions/${id}/playbook`)]);
-  return { document, state, text: playbook.content };
+interface Comparison {
+  a: Row;
+  b: Row;
+  version: { same: boolean };
+  inputs: Difference[];
+  outputs: Difference[];
+  steps: StepPair[];
+  first_divergence: Divergence | null;
 }
-
-const took = (row: { started_at: string | null; ended_at: string | null }) => (row.started_at && row.ended_at ? Date.parse(row.ended_at) - Date.parse(row.started_at) : null);
 
 export function Compare({ params: { left, right } }: { params: Record<string, string> }) {
-  const [sides, setSides] = useState<[Side, Side] | null>(null);
-  const [problem, setProblem] = useState<Problem | null>(null);
-  useEffect(() => {
-    setSides(null);
-    setProblem(null);
-    Promise.all([load(left), load(right)]).then(setSides, setProblem);
-  }, [left, right]);
-  const steps = useMemo(() => (sides ? paired(sides[0], sides[1]) : []), [sides]);
-  const workload = useMemo(() => (sides ? differences(sides[0].state.workload, sides[1].state.workload) : []), [sides]);
-  if (problem) return problem.status === 404 ? <EmptyState title="Execution not found">{<p>{problem.detail}</p>}</EmptyState> : <ErrorState problem={problem} />;
-  if (!sides) return <Loading what="Comparing" />;
-  const [a, b] = sides;
-  const first = steps.find((each) => each.differs);
+  const { value, problem, reload } = useFetch<Comparison>(`/api/executions/${left}/compare/${right}`);
+  if (problem && !value) {
+    return problem.status === 404 ? (
+      <EmptyState title="Execution not found">
+        <p>{problem.detail}</p>
+      </EmptyState>
+    ) : (
+      <ErrorState problem={problem} retry={reload} />
+    );
+  }
+  if (!value) return <Loading what="Comparing" />;
+  const { a, b } = value;
+  const step = value.steps.find((each) => reasonOf(each));
   return (
     <div class="compare">
       <div class="page-head">
@@ -71,85 +76,136 @@ export function Compare({ params: { left, right } }: { params: Record<string, st
         <thead>
           <tr>
             <th />
-            <th>
-              <Link to={`/executions/${left}`}>{left}</Link>
-            </th>
-            <th>
-              <Link to={`/executions/${right}`}>{right}</Link>
-            </th>
+            {[left, right].map((id) => (
+              <th key={id}>
+                <Link to={`/executions/${id}`}>{id}</Link>
+              </th>
+            ))}
           </tr>
         </thead>
         <tbody>
-          <Facts label="Playbook" values={[a.document.path, b.document.path]} />
-          <Facts label="Version" values={[a.document.version ?? "–", b.document.version ?? "–"]} />
-          <Facts label="Status" values={[a.document.status, b.document.status]} show={(value) => <Status status={value} />} />
-          <Facts label="Started" values={[a.document.started_at, b.document.started_at]} show={(value) => <Time at={value} />} same />
-          <Facts label="Duration" values={[words(took(a.document)), words(took(b.document))]} same />
-          <Facts label="Error" values={[a.document.error?.message ?? "", b.document.error?.message ?? ""]} />
+          <Facts label="Playbook" values={[a.path, b.path]} />
+          <Facts label="Version" values={[a.version ?? "–", b.version ?? "–"]} differs={!value.version.same} />
+          <Facts label="Status" values={[a.status, b.status]} show={(status) => <Status status={status} />} />
+          <Facts label="Started" values={[a.started_at, b.started_at]} show={(at) => <Time at={at} />} differs={false} />
+          <Facts label="Started by" values={[a.trigger || "–", b.trigger || "–"]} differs={false} />
+          <Facts label="Duration" values={[words(a.duration_ms), words(b.duration_ms)]} differs={false} />
+          <Facts label="Error" values={[a.error ?? "–", b.error ?? "–"]} />
         </tbody>
       </table>
       <section class="card pad" aria-label="First difference">
         <h2>First difference</h2>
-        {first ? (
+        {!value.inputs.length && !step && !value.first_divergence && <p class="quiet">Inputs, steps and outputs are equal.</p>}
+        {value.inputs.length > 0 && (
           <p>
-            {workload.length > 0 && <>The inputs differ ({workload.map((each) => each.key).join(", ")}). </>}
-            Step <strong>{first.step}</strong>: {first.why}.
+            The inputs differ ({value.inputs.slice(0, 5).map((each) => each.path).join(", ")}
+            {value.inputs.length > 5 ? ", …" : ""}).
           </p>
-        ) : (
-          <p class="quiet">{workload.length ? `The inputs differ (${workload.map((each) => each.key).join(", ")}); the steps have the same status and output.` : "Inputs, steps and outputs are equal."}</p>
         )}
+        {step && (
+          <p>
+            Step <strong>{step.step}</strong>: {reasonOf(step)}.
+          </p>
+        )}
+        {value.first_divergence && <First divergence={value.first_divergence} left={left} right={right} />}
       </section>
       <section class="card pad" aria-label="Inputs">
         <h2>Inputs</h2>
-        {workload.length ? <Values rows={workload} /> : <p class="quiet">The same workload.</p>}
+        {value.inputs.length ? <Values rows={value.inputs} /> : <p class="quiet">The same workload.</p>}
       </section>
-      <section class="card pad" aria-label="Steps">
-        <h2>Steps</h2>
-        <div class="scroll-x" tabIndex={0} role="group" aria-label="Table">
-          <table class="list">
-            <thead>
-              <tr>
-                <th>Step</th>
-                <th>Status</th>
-                <th class="right">Duration</th>
-                <th>Status</th>
-                <th class="right">Duration</th>
-                <th>Difference</th>
-              </tr>
-            </thead>
-            <tbody>
-              {steps.map((each) => (
-                <tr key={each.step} class={each.differs ? "differs" : ""}>
-                  <td>{each.step}</td>
-                  {[each.left, each.right].map((row, at) => (
-                    <>
-                      <td key={`s${at}`}>{row ? <Status status={row.status} /> : <span class="quiet">not run</span>}</td>
-                      <td key={`d${at}`} class="right number">
-                        {row ? words(took(row)) : ""}
-                      </td>
-                    </>
-                  ))}
-                  <td>{each.why}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+      <Steps steps={value.steps} />
+      <section class="card pad" aria-label="Output">
+        <h2>Output</h2>
+        {value.outputs.length ? <Values rows={value.outputs} /> : <p class="quiet">The same output.</p>}
       </section>
-      {a.text !== b.text && (
-        <section class="card pad" aria-label="Playbook">
-          <h2>Playbook</h2>
-          <DiffView before={a.text} after={b.text} />
-        </section>
-      )}
+      {!value.version.same && <Texts left={left} right={right} />}
     </div>
+  );
+}
+
+function First({ divergence, left, right }: { divergence: Divergence; left: string; right: string }) {
+  const side = (id: string, event: { seq: number; name: string } | null) => (event ? <Link to={`/executions/${id}?at=${event.seq}&tab=events`}>{`${event.name} (event ${event.seq})`}</Link> : "no such event");
+  return (
+    <>
+      <p>
+        First different event, of {divergence.where}: {side(left, divergence.a)} and {side(right, divergence.b)}.
+      </p>
+      {divergence.differences.length > 0 && <Values rows={divergence.differences.slice(0, 10)} />}
+    </>
+  );
+}
+
+function Steps({ steps }: { steps: StepPair[] }) {
+  const longest = Math.max(1, ...steps.flatMap((each) => [each.a?.duration_ms ?? 0, each.b?.duration_ms ?? 0]));
+  return (
+    <section class="card pad" aria-label="Steps">
+      <h2>Steps</h2>
+      <div class="scroll-x" tabIndex={0} role="group" aria-label="Table">
+        <table class="list">
+          <thead>
+            <tr>
+              <th>Step</th>
+              <th>Left</th>
+              <th>Right</th>
+              <th>Durations</th>
+              <th>Difference</th>
+            </tr>
+          </thead>
+          <tbody>
+            {steps.map((each) => (
+              <tr key={each.step} class={reasonOf(each) ? "differs" : ""}>
+                <td class="mono">{each.step}</td>
+                {[each.a, each.b].map((side, at) => (
+                  <td key={at}>{side ? <Status status={side.status} /> : <span class="quiet">not run</span>}</td>
+                ))}
+                <td>
+                  {[each.a, each.b].map((side, at) => (
+                    <div key={at} class="pair-bar">
+                      <u class={at ? "right-bar" : ""} style={{ width: `${(100 * (side?.duration_ms ?? 0)) / longest}px` }} />
+                      <span class="number quiet">{side ? words(side.duration_ms) : "–"}</span>
+                    </div>
+                  ))}
+                </td>
+                <td>{reasonOf(each)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+/** Why two runs of a step differ; empty if they do not. */
+function reasonOf({ a, b, output }: StepPair): string {
+  if (!a || !b) return `ran only in the ${a ? "left" : "right"} execution`;
+  if (a.status !== b.status) return `${a.status}, then ${b.status}${b.error || a.error ? `: ${b.error ?? a.error}` : ""}`;
+  if (a.runs !== b.runs) return `${a.runs} and ${b.runs} runs`;
+  if (a.iterations !== b.iterations) return `${a.iterations} and ${b.iterations} iterations`;
+  if (a.iterations_failed !== b.iterations_failed) return `${a.iterations_failed} and ${b.iterations_failed} failed iterations`;
+  if (output === "differs") return "other output";
+  return a.attempts !== b.attempts ? `${a.attempts} and ${b.attempts} attempts` : "";
+}
+
+/** The texts of the playbook, as a diff. */
+function Texts({ left, right }: { left: string; right: string }) {
+  const [texts, setTexts] = useState<[string, string] | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  useEffect(() => {
+    const read = (id: string) => api.get<{ content: string }>(`/api/executions/${id}/playbook`).then((found) => found.content);
+    Promise.all([read(left), read(right)]).then(setTexts, setProblem);
+  }, [left, right]);
+  return (
+    <section class="card pad" aria-label="Playbook">
+      <h2>Playbook</h2>
+      {problem ? <ErrorState problem={problem} /> : texts ? <DiffView before={texts[0]} after={texts[1]} /> : <Loading what="Loading playbooks" />}
+    </section>
   );
 }
 
 const words = (ms: number | null) => (ms === null ? "–" : duration(ms));
 
-function Facts({ label, values, show = (value) => value, same = false }: { label: string; values: [string, string]; show?: (value: string) => any; same?: boolean }) {
-  const differs = !same && values[0] !== values[1];
+function Facts({ label, values, show = (value) => value, differs = values[0] !== values[1] }: { label: string; values: [string, string]; show?: (value: string) => any; differs?: boolean }) {
   return (
     <tr class={differs ? "differs" : ""}>
       <th scope="row">{label}</th>
@@ -157,12 +213,6 @@ function Facts({ label, values, show = (value) => value, same = false }: { label
       <td>{show(values[1])}</td>
     </tr>
   );
-}
-
-interface Difference {
-  key: string;
-  left: unknown;
-  right: unknown;
 }
 
 function Values({ rows }: { rows: Difference[] }) {
@@ -178,10 +228,10 @@ function Values({ rows }: { rows: Difference[] }) {
         </thead>
         <tbody>
           {rows.map((each) => (
-            <tr key={each.key} class="differs">
-              <td class="mono">{each.key}</td>
-              <td class="mono">{text(each.left)}</td>
-              <td class="mono">{text(each.right)}</td>
+            <tr key={each.path} class="differs">
+              <td class="mono">{each.path || "value"}</td>
+              <td class="mono">{text(each.a)}</td>
+              <td class="mono">{text(each.b)}</td>
             </tr>
           ))}
         </tbody>
@@ -195,51 +245,3 @@ const text = (value: unknown) => {
   const found = typeof value === "string" ? value : JSON.stringify(value);
   return found.length > 200 ? `${found.slice(0, 199)}…` : found;
 };
-
-/** The paths at which two values differ. */
-export function differences(left: unknown, right: unknown, key = ""): Difference[] {
-  if (JSON.stringify(left) === JSON.stringify(right)) return [];
-  if (left && right && typeof left === "object" && typeof right === "object" && !Array.isArray(left) && !Array.isArray(right)) {
-    const keys = [...new Set([...Object.keys(left), ...Object.keys(right)])];
-    return keys.flatMap((each) => differences((left as any)[each], (right as any)[each], key ? `${key}.${each}` : each));
-  }
-  return [{ key: key || "value", left, right }];
-}
-
-interface Pair {
-  step: string;
-  left: StepRow | null;
-  right: StepRow | null;
-  differs: boolean;
-  why: string;
-}
-
-/** The steps in the order in which they started, with the reason why they differ. */
-function paired(a: Side, b: Side): Pair[] {
-  const rows = new Map<string, Pair>();
-  const add = (side: "left" | "right", row: StepRow) => {
-    if (!row.runs && row.status !== "skipped") return;
-    const known = rows.get(row.step) ?? { step: row.step, left: null, right: null, differs: false, why: "" };
-    known[side] = row;
-    rows.set(row.step, known);
-  };
-  a.document.steps.forEach((row) => add("left", row));
-  b.document.steps.forEach((row) => add("right", row));
-  const began = (pair: Pair) => Math.min(...[pair.left, pair.right].map((row, at) => (row?.started_at ? Date.parse(row.started_at) - Date.parse((at ? b : a).document.started_at) : Infinity)));
-  const found = [...rows.values()].sort((x, y) => began(x) - began(y));
-  for (const pair of found) {
-    const { left, right } = pair;
-    if (!left || !right) pair.why = `ran only in the ${left ? "left" : "right"} execution`;
-    else if (left.status !== right.status) pair.why = `${left.status}, then ${right.status}${right.error ? `: ${right.error.message}` : left.error ? `: ${left.error.message}` : ""}`;
-    else if (left.runs !== right.runs) pair.why = `${left.runs} and ${right.runs} runs`;
-    else if (left.iterations !== right.iterations) pair.why = `${left.iterations} and ${right.iterations} iterations`;
-    else if (left.iterations_failed !== right.iterations_failed) pair.why = `${left.iterations_failed} and ${right.iterations_failed} failed iterations`;
-    else {
-      const changed = differences(a.state.steps[pair.step]?.output?.data, b.state.steps[pair.step]?.output?.data, "output");
-      if (changed.length) pair.why = `${changed[0].key}: ${text(changed[0].left)} and ${text(changed[0].right)}`;
-    }
-    pair.differs = pair.why !== "";
-    if (!pair.differs && left && right && left.attempts !== right.attempts) pair.why = `${left.attempts} and ${right.attempts} attempts`;
-  }
-  return found;
-}

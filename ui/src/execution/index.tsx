@@ -17,7 +17,7 @@ import { Failure } from "./failure";
 import { Iterations } from "./iterations";
 import { LogView } from "./log_view";
 import { Tasks } from "./tasks";
-import { usePane } from "./pane";
+import { usePane, useSide } from "./pane";
 import { Copy } from "../common/copy";
 import { CopyMenu } from "./copy_menu";
 import { momentAt } from "./moment";
@@ -71,6 +71,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
 
   const lowered = tab === "failure" || tab === "logs" || tab === "tasks" || tab === "iterations";
   const pane = usePane(lowered ? 150 : 230);
+  const side = useSide();
 
   const rerunFailed = async () => {
     try {
@@ -156,7 +157,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
         />
       </header>
       <Slider log={log} at={at} onAt={setAt} ended={ended} />
-      <div class={`ex-body ${aside ? "" : "whole"}`}>
+      <div class={`ex-body ${aside ? "" : "whole"}`} style={side.style}>
         <div class="ex-main">
           <section class="card ex-net" aria-label="Graph" style={pane.style} hidden={pane.closed}>
             {net.value ? (
@@ -201,6 +202,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
             </div>
           </section>
         </div>
+        {aside && side.handle}
         <aside class="ex-side" hidden={!aside}>
           {step && <StepPanel step={step} node={node} moment={moment} close={() => select(null)} rerun={canOperate ? () => setAsking("rerun") : null} />}
           <section class="card side" aria-label="Why">

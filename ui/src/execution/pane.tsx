@@ -1,4 +1,4 @@
-/** The height of the graph above the tabs: dragged, changed with the keyboard, closed; kept in this browser. */
+/** The height of the graph above the tabs and the width of the side: dragged or changed with the keyboard; kept in this browser. */
 import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 
@@ -8,7 +8,7 @@ const MOST = 900;
 
 const kept = (): { height: number | null; closed: boolean } => {
   try {
-    return { height: null, closed: false, ...JSON.parse(window.localStorage.getItem(KEY) ?? "{}") };
+    return { height: null, closed: false, ...JSON.parse(read(KEY) ?? "{}") };
   } catch {
     return { height: null, closed: false };
   }
@@ -20,11 +20,7 @@ export function usePane(usual: number): { style: { height: string }; closed: boo
   const shown = height ?? usual;
   const change = (next: { height: number | null; closed: boolean }) => {
     setPane(next);
-    try {
-      window.localStorage.setItem(KEY, JSON.stringify(next));
-    } catch {
-      // not stored: applies until the page is closed
-    }
+    write(KEY, JSON.stringify(next));
   };
   const limited = (value: number) => Math.max(LEAST, Math.min(MOST, value));
   const handle = (
@@ -57,4 +53,62 @@ export function usePane(usual: number): { style: { height: string }; closed: boo
     </div>
   );
   return { style: { height: `${shown}px` }, closed, handle };
+}
+
+const SIDE = "noetl.side";
+const SIDE_USUAL = 320;
+const SIDE_LEAST = 240;
+const SIDE_MOST = 720;
+
+/** The width of the side pane, and its handle. */
+export function useSide(): { style: { "--side": string }; handle: JSX.Element } {
+  const [width, setWidth] = useState(() => Number(read(SIDE)) || SIDE_USUAL);
+  const drag = useRef<{ from: number; width: number } | null>(null);
+  const change = (next: number) => {
+    const limited = Math.max(SIDE_LEAST, Math.min(SIDE_MOST, Math.round(next)));
+    setWidth(limited);
+    write(SIDE, String(limited));
+  };
+  const handle = (
+    <div
+      class="side-handle"
+      role="separator"
+      aria-orientation="vertical"
+      aria-label="Width of the side pane"
+      aria-valuenow={width}
+      aria-valuemin={SIDE_LEAST}
+      aria-valuemax={SIDE_MOST}
+      tabIndex={0}
+      onPointerDown={(event) => {
+        drag.current = { from: event.clientX, width };
+        event.currentTarget.setPointerCapture(event.pointerId);
+      }}
+      onPointerMove={(event) => drag.current && change(drag.current.width + drag.current.from - event.clientX)}
+      onPointerUp={() => (drag.current = null)}
+      onDblClick={() => change(SIDE_USUAL)}
+      onKeyDown={(event) => {
+        const by = { ArrowLeft: 24, ArrowRight: -24 }[event.key];
+        if (by === undefined) return;
+        event.preventDefault();
+        change(width + by);
+      }}
+    />
+  );
+  return { style: { "--side": `${width}px` }, handle };
+}
+
+function read(key: string): string | null {
+  try {
+    return window.localStorage.getItem(key);
+  } catch {
+    return null; // storage is not permitted
+  }
+}
+
+function write(key: string, text: string) {
+  try {
+    window.localStorage.setItem(key, text);
+  } catch {
+    // not stored: applies until the page is closed
+  }
 }

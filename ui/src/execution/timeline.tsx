@@ -398,20 +398,31 @@ function tickWords(ms: number, span: number): string {
 /** The chain of steps that determined the duration; the longest link is marked. */
 function Critical({ log, version, onSelect }: { log: Log; version: number; onSelect: (step: string | null) => void }) {
   const links = useMemo(() => criticalPath(log), [log, version]);
+  const [whole, setWhole] = useState(false);
   if (links.length < 2) return null;
   const longest = Math.max(...links.map((each) => each.took));
+  // A long path: the links that took longest, in their order.
+  const least = whole || links.length <= MOST_LINKS ? -1 : [...links].sort((a, b) => b.took - a.took)[MOST_LINKS - 1].took;
+  const shown = links.filter((each) => each.took >= least).slice(0, least < 0 ? links.length : MOST_LINKS);
   return (
     <p class="critical">
       <span class="quiet">Critical path </span>
-      {links.map((each, at) => (
+      {shown.map((each, at) => (
         <span key={at}>
-          {at > 0 && " → "}
+          {at > 0 && (links.indexOf(each) - links.indexOf(shown[at - 1]) > 1 ? " → … → " : " → ")}
           <button type="button" class={`link ${each.took === longest ? "longest" : ""}`} onClick={() => onSelect(each.step)}>
             {each.step}
           </button>{" "}
           <span class="quiet number">{duration(each.took)}</span>
         </span>
       ))}
+      {links.length > MOST_LINKS && (
+        <button type="button" class="link quiet" onClick={() => setWhole(!whole)}>
+          {whole ? " show the longest only" : ` show all ${links.length}`}
+        </button>
+      )}
     </p>
   );
 }
+
+const MOST_LINKS = 8;

@@ -4,13 +4,13 @@ import { api, once, type Page } from "../common/api";
 import { Button, Dialog, EmptyState, ErrorState, Loading, notify, notifyProblem, Status, Unreachable } from "../common/components";
 import { go, Link, restoreScroll, setQuery } from "../common/router";
 import { useHasRole } from "../common/session";
-import { Duration, shortTime, Time } from "../common/times";
-import { ENDED, paramsOf, RANGES, STATUSES, useExecutions, useFilter, type Filter, type Row } from "./data";
+import { duration, Duration, shortTime, Time } from "../common/times";
+import { ENDED, FIRST_ORDER, paramsOf, RANGES, STATUSES, useExecutions, useFilter, useOrder, type Filter, type Row, type SortKey } from "./data";
 import { Triage } from "./triage";
 
 export function Executions() {
   const filter = useFilter();
-  const { rows, problem, more, reload } = useExecutions(filter);
+  const { rows, problem, more, reload } = useExecutions(filter, useOrder());
   const [chosen, setChosen] = useState<Set<string>>(new Set());
   const canOperate = useHasRole("operator");
   const filtered = Object.values(filter).some((each) => each.length > 0);
@@ -117,8 +117,21 @@ function Filters() {
           <input id="filter-error" type="text" value={filter.error} onChange={(event) => setQuery({ error: event.currentTarget.value.trim() })} />
           <label for="filter-version">Version</label>
           <input id="filter-version" type="text" inputMode="numeric" value={filter.version} onChange={(event) => setQuery({ version: event.currentTarget.value.trim() })} />
-          <label for="filter-longer">Took at least (seconds)</label>
-          <input id="filter-longer" type="text" inputMode="decimal" value={filter.longer} onChange={(event) => setQuery({ longer: event.currentTarget.value.trim() })} />
+          <label for="filter-trigger">Started by</label>
+          <input id="filter-trigger" type="text" list="triggers" placeholder="schedule, or schedule NAME" value={filter.trigger} onChange={(event) => setQuery({ trigger: event.currentTarget.value.trim() })} />
+          <datalist id="triggers">
+            {TRIGGERS.map((each) => (
+              <option key={each} value={each} />
+            ))}
+          </datalist>
+          <label for="filter-label">Label</label>
+          <input id="filter-label" type="text" placeholder="team=data" value={filter.label} onChange={(event) => setQuery({ label: event.currentTarget.value.trim() })} />
+          <fieldset class="between">
+            <legend>Duration in seconds</legend>
+            <input aria-label="Took at least (seconds)" type="text" inputMode="decimal" placeholder="at least" value={filter.longer} onChange={(event) => setQuery({ longer: event.currentTarget.value.trim() })} />
+            <span aria-hidden="true">–</span>
+            <input aria-label="Took at most (seconds)" type="text" inputMode="decimal" placeholder="at most" value={filter.shorter} onChange={(event) => setQuery({ shorter: event.currentTarget.value.trim() })} />
+          </fieldset>
           <SavedViews />
         </div>
       </details>
@@ -134,7 +147,8 @@ function Filters() {
   );
 }
 
-const NO_FILTER = { search: null, status: null, path: null, parent: null, range: null, error: null, version: null, longer: null };
+const NO_FILTER = { search: null, status: null, path: null, parent: null, range: null, error: null, version: null, longer: null, shorter: null, trigger: null, label: null };
+const TRIGGERS = ["user", "schedule", "webhook", "nats", "object", "execution", "backfill", "playbook", "rerun"];
 
 const FILTERS: [keyof Filter, (value: string) => string][] = [
   ["path", (value) => value],
@@ -143,6 +157,9 @@ const FILTERS: [keyof Filter, (value: string) => string][] = [
   ["error", (value) => `error: ${value.length > 40 ? `${value.slice(0, 39)}…` : value}`],
   ["version", (value) => `version ${value}`],
   ["longer", (value) => `took ≥ ${value} s`],
+  ["shorter", (value) => `took ≤ ${value} s`],
+  ["trigger", (value) => `started by ${value}`],
+  ["label", (value) => `label ${value}`],
 ];
 
 const VIEWS = "noetl.views";
@@ -230,11 +247,14 @@ function Table({ rows, chosen, toggle, setChosen, canOperate }: TableProps) {
                 />
               </th>
             )}
-            <th>Status</th>
-            <th>Playbook</th>
+            <SortHead sort="status">Status</SortHead>
+            <SortHead sort="path">Playbook</SortHead>
+            <th class="by">Started by</th>
             <th>Progress</th>
-            <th>Started</th>
-            <th class="right">Duration</th>
+            <SortHead sort="started">Started</SortHead>
+            <SortHead sort="duration" right>
+              Duration
+            </SortHead>
           </tr>
         </thead>
         <tbody ref={body} onKeyDown={onKey}>
@@ -259,9 +279,22 @@ function Table({ rows, chosen, toggle, setChosen, canOperate }: TableProps) {
                   {row.path}
                 </Link>
                 {row.version && <span class="quiet"> v{row.version}</span>}
+                {row.labels.map((label) => (
+                  <button key={label} type="button" class="label" title={`Show executions with the label ${label}`} onClick={() => setQuery({ label })}>
+                    {label}
+                  </button>
+                ))}
                 <div class={row.error ? "error-line" : "quiet id"} title={row.error ?? undefined}>
                   {row.error ?? row.execution_id}
                 </div>
+              </td>
+              <td class="by">
+                {row.trigger && (
+                  <button type="button" class="link" title={`Show executions started by ${row.trigger}`} onClick={() => setQuery({ trigger: row.trigger })}>
+                    {row.trigger}
+                  </button>
+                )}
+                {row.late_s !== null && row.late_s > 60 && <div class="wrong">{duration(row.late_s * 1000)} late</div>}
               </td>
               <td class="progress">
                 <Steps done={row.steps_done} running={row.steps_running} failed={row.status === "failed"} />
@@ -278,6 +311,22 @@ function Table({ rows, chosen, toggle, setChosen, canOperate }: TableProps) {
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** A column head that sorts the list on the server; the order is in the address. */
+function SortHead({ sort, right, children }: { sort: SortKey; right?: boolean; children: string }) {
+  const now = useOrder();
+  const active = now.sort === sort;
+  const next = active ? (now.order === "asc" ? "desc" : "asc") : FIRST_ORDER[sort];
+  const to = sort === "started" && next === "desc" ? { sort: null, order: null } : { sort, order: next === FIRST_ORDER[sort] ? null : next };
+  return (
+    <th class={right ? "right" : ""} aria-sort={active ? (now.order === "asc" ? "ascending" : "descending") : undefined}>
+      <button type="button" class="sort" onClick={() => setQuery(to)}>
+        {children}
+        <span aria-hidden="true">{active ? (now.order === "asc" ? " ▴" : " ▾") : ""}</span>
+      </button>
+    </th>
   );
 }
 

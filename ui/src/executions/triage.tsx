@@ -6,7 +6,6 @@ import { paramsOf, type Filter, type Row } from "./data";
 
 export interface Statistics {
   total: number;
-  complete: boolean;
   statuses: Record<string, number>;
   success_rate: number | null;
   p50_ms: number | null;
@@ -19,8 +18,8 @@ export interface Statistics {
 
 const POLL = 5000;
 
-export function useStatistics(filter: Partial<Filter>) {
-  return useFetch<Statistics>("/api/executions/statistics", paramsOf({ search: "", status: [], path: "", parent: "", range: "", error: "", version: "", longer: "", ...filter }), POLL);
+function useStatistics(filter: Filter) {
+  return useFetch<Statistics>("/api/executions/statistics", paramsOf(filter), POLL);
 }
 
 /** Total, success rate, durations, a histogram, and failures grouped by cause. */
@@ -32,8 +31,7 @@ export function Triage({ filter }: { filter: Filter }) {
     <section class="card triage" aria-label="Summary">
       <div class="triage-facts">
         <span class="number">
-          <strong>{value.total.toLocaleString()}</strong>
-          {value.complete ? "" : "+"} {value.total === 1 ? "execution" : "executions"}
+          <strong>{value.total.toLocaleString()}</strong> {value.total === 1 ? "execution" : "executions"}
         </span>
         {value.success_rate !== null && <span class="number">{percent(value.success_rate)} succeeded</span>}
         {value.p50_ms !== null && (

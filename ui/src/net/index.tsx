@@ -2,6 +2,7 @@
 import { BaseEdge, Controls, MiniMap, Panel, useStore, EdgeLabelRenderer, Handle, MarkerType, Position, ReactFlow, ReactFlowProvider, useReactFlow, type Edge, type EdgeProps, type Node, type NodeProps } from "@xyflow/react";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Moment, StepMoment } from "../execution/moment";
+import { grouped, momentOf } from "./groups";
 import { arcWords, HEIGHT, place, WIDTH, type Net, type NetArc, type NetStep } from "./layout";
 
 export type { Net } from "./layout";
@@ -12,6 +13,8 @@ interface StepData extends Record<string, unknown> {
   live: boolean;
   across: boolean;
   selected: boolean;
+  /** Of a group: the number of its steps. */
+  size: number;
 }
 
 const STATUS_TEXT: Record<string, string> = {
@@ -26,15 +29,16 @@ const STATUS_TEXT: Record<string, string> = {
 };
 
 function StepNode({ data }: NodeProps<Node<StepData>>) {
-  const { node, moment, live, across, selected } = data;
+  const { node, moment, live, across, selected, size } = data;
   const status = moment?.status ?? (live ? "pending" : "plain");
-  const kinds = [...new Set(node.tasks.map((task) => task.kind))].join(" · ") || (node.loop ? "loop" : "route");
+  const kinds = size ? `${size} steps` : [...new Set(node.tasks.map((task) => task.kind))].join(" · ") || (node.loop ? "loop" : "route");
+  const group = size ? "group" : "";
   const total = moment?.iterations ?? 0;
   const far = useStore((store: { transform: [number, number, number] }) => store.transform[2] < FAR);
   if (far) {
     // Semantic zoom: from a distance only the name and the status, in a size that can be read.
     return (
-      <div class={`net-step far ${status} ${selected ? "selected" : ""}`} title={`${node.step}: ${STATUS_TEXT[status] ?? status}`}>
+      <div class={`net-step far ${group} ${status} ${selected ? "selected" : ""}`} title={`${node.step}: ${STATUS_TEXT[status] ?? status}`}>
         <Handle type="target" position={across ? Position.Left : Position.Top} isConnectable={false} />
         <span>{node.step}</span>
         <Handle type="source" position={across ? Position.Right : Position.Bottom} isConnectable={false} />
@@ -42,7 +46,7 @@ function StepNode({ data }: NodeProps<Node<StepData>>) {
     );
   }
   return (
-    <div class={`net-step ${status} ${node.synthesized ? "made" : ""} ${selected ? "selected" : ""}`} title={node.description ?? undefined}>
+    <div class={`net-step ${group} ${status} ${node.synthesized ? "made" : ""} ${selected ? "selected" : ""}`} title={node.description ?? undefined}>
       <Handle type="target" position={across ? Position.Left : Position.Top} isConnectable={false} />
       <div class="net-name">
         <i aria-hidden="true" />
@@ -119,6 +123,7 @@ const LEGIBLE = 0.85;
 const SMALLEST = 0.3;
 const FAR = 0.62; // zoom below which steps show only their name
 const MANY = 15; // steps from which search and overview are offered
+const CROWDED = 40; // steps from which sequences are grouped at first
 
 /** The step to show first: a failed one, a running one, else the entry. */
 function mostInteresting(net: Net, moment: Moment | null | undefined): string {
@@ -136,7 +141,16 @@ function inOrder(arcs: NetArc[], moment: Moment | null | undefined): NetArc[] {
 const colourOf = (status: string | undefined) => `var(--${{ failed: "bad", running: "run", success: "ok", parked: "wait" }[status ?? ""] ?? "line-strong"})`;
 
 /** Search for a step, and jump to failed or running ones. */
-function Finder({ net, moment, onGo }: { net: Net; moment: Moment | null | undefined; onGo: (step: string) => void }) {
+interface FinderProps {
+  net: Net;
+  moment: Moment | null | undefined;
+  onGo: (step: string) => void;
+  /** Null: the net has no sequences. */
+  grouping: boolean | null;
+  setGrouping: (grouping: boolean) => void;
+}
+
+function Finder({ net, moment, onGo, grouping, setGrouping }: FinderProps) {
   const [text, setText] = useState("");
   const turn = useRef(0);
   const having = (status: string) => net.nodes.filter((node) => moment?.steps.get(node.step)?.status === status).map((node) => node.step);
@@ -166,6 +180,11 @@ function Finder({ net, moment, onGo }: { net: Net; moment: Moment | null | undef
         {running.length > 0 && (
           <button type="button" class="chip" onClick={() => next(running)}>
             {running.length} running
+          </button>
+        )}
+        {grouping !== null && (
+          <button type="button" class="chip" aria-pressed={grouping} title="Draw sequences of steps as one node" onClick={() => setGrouping(!grouping)}>
+            group
           </button>
         )}
       </div>
@@ -211,13 +230,19 @@ export function NetView(props: NetProps) {
   );
 }
 
-function Drawing({ net, moment, selected, onSelect, across, size }: NetProps & { across: boolean; size: { width: number; height: number } }) {
+function Drawing({ net: whole, moment, selected, onSelect, across, size }: NetProps & { across: boolean; size: { width: number; height: number } }) {
+  const [grouping, setGrouping] = useState(whole.nodes.length >= CROWDED);
+  const [opened, setOpened] = useState<Set<string>>(new Set());
+  const possible = useMemo(() => whole.nodes.length >= MANY && grouped(whole, new Set()).groups.size > 0, [whole]);
+  // A selected step is shown: its group is open.
+  const inner = selected && grouping ? selected : null;
+  const { net, groups, groupOf } = useMemo(() => (grouping && possible ? grouped(whole, inner ? new Set([...opened, inner]) : opened) : { net: whole, groups: new Map<string, string[]>(), groupOf: new Map<string, string>() }), [whole, grouping, possible, opened, inner]);
   const placed = useMemo(() => place(net, across, size), [net, across, size]);
   const flow = useReactFlow();
   const room = placed.loops ? 0.14 : 0.05;
   const frame = useRef<HTMLDivElement>(null);
   const centerOn = (step: string) => {
-    const at = placed.positions.get(step);
+    const at = placed.positions.get(groupOf.get(step) ?? step);
     if (at) void flow.setCenter(at.x + WIDTH / 2, at.y + HEIGHT / 2, { zoom: LEGIBLE });
   };
   // A graph that does not fit legibly is not shrunk: it is centered on the most relevant step and can be dragged.
@@ -239,7 +264,8 @@ function Drawing({ net, moment, selected, onSelect, across, size }: NetProps & {
   const nodes = useMemo<Node<StepData>[]>(
     () =>
       net.nodes.map((node) => {
-        const at = moment?.steps.get(node.step) ?? null;
+        const members = groups.get(node.step);
+        const at = moment ? (members ? momentOf(node.step, members, moment) : (moment.steps.get(node.step) ?? null)) : null;
         return {
           id: node.step,
           type: "step",
@@ -249,17 +275,17 @@ function Drawing({ net, moment, selected, onSelect, across, size }: NetProps & {
           draggable: false,
           connectable: false,
           deletable: false,
-          ariaLabel: `step ${node.step}${moment ? `, ${STATUS_TEXT[at?.status ?? "pending"]}` : ""}`,
-          data: { node, moment: at, live: !!moment, across, selected: selected === node.step },
+          ariaLabel: `${members ? `group of ${members.length} steps` : "step"} ${node.step}${moment ? `, ${STATUS_TEXT[at?.status ?? "pending"]}` : ""}`,
+          data: { node, moment: at, live: !!moment, across, selected: selected === node.step, size: members?.length ?? 0 },
         };
       }),
-    [net, moment, placed, selected],
+    [net, moment, placed, selected, groups],
   );
   const edges = useMemo<Edge<ArcData>[]>(
     () =>
       inOrder(net.arcs, moment).map((arc) => {
-        const at = moment?.arcs.get(`${arc.source}#${arc.index}`);
-        const target = moment?.steps.get(arc.target)?.status;
+        const at = moment?.arcs.get(`${groups.get(arc.source)?.at(-1) ?? arc.source}#${arc.index}`);
+        const target = moment?.steps.get(groups.get(arc.target)?.[0] ?? arc.target)?.status;
         const moving = !!at?.taken && (target === "running" || target === "scheduled") && moment?.status === "running";
         const state = at?.taken ? "taken" : at?.refused ? "refused" : moment ? "idle" : "plain";
         const { words, whole } = arcWords(arc);
@@ -279,6 +305,15 @@ function Drawing({ net, moment, selected, onSelect, across, size }: NetProps & {
       }),
     [net, moment, placed],
   );
+  const choose = (id: string) => {
+    const members = groups.get(id);
+    if (members) setOpened((known) => new Set([...known, ...members]));
+    else onSelect?.(id === selected ? null : id);
+  };
+  const group = (on: boolean) => {
+    setOpened(new Set());
+    setGrouping(on);
+  };
   return (
     <ReactFlow
       ref={frame as any}
@@ -297,16 +332,16 @@ function Drawing({ net, moment, selected, onSelect, across, size }: NetProps & {
       minZoom={0.1}
       maxZoom={2}
       proOptions={{ hideAttribution: true }}
-      onNodeClick={(_: unknown, node: Node) => onSelect?.(node.id === selected ? null : node.id)}
+      onNodeClick={(_: unknown, node: Node) => choose(node.id)}
       onPaneClick={() => onSelect?.(null)}
       onKeyDown={(event: any) => {
         const id = (event.target as HTMLElement).dataset?.id;
-        if (id && (event.key === "Enter" || event.key === " ")) onSelect?.(id === selected ? null : id);
+        if (id && (event.key === "Enter" || event.key === " ")) choose(id);
       }}
     >
-      {net.nodes.length >= MANY && <Finder net={net} moment={moment} onGo={(step) => (centerOn(step), onSelect?.(step))} />}
+      {whole.nodes.length >= MANY && <Finder net={whole} moment={moment} onGo={(step) => (centerOn(step), onSelect?.(step))} grouping={possible ? grouping : null} setGrouping={group} />}
       {net.nodes.length >= MANY + 5 && across && (
-        <MiniMap pannable zoomable position="bottom-left" ariaLabel="Overview of the graph" style={{ width: 150, height: 90 }} nodeColor={(node: Node) => colourOf((node.data as StepData).moment?.status)} nodeStrokeWidth={0} />
+        <MiniMap pannable zoomable position="bottom-left" ariaLabel="Overview of the graph" style={size.height < 300 ? { width: 110, height: 60 } : { width: 150, height: 90 }} nodeColor={(node: Node) => colourOf((node.data as StepData).moment?.status)} nodeStrokeWidth={0} />
       )}
       <Controls showInteractive={false} position="bottom-right" fitViewOptions={{ padding: room, maxZoom: 1.1 }} />
     </ReactFlow>

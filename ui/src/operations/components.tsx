@@ -1,7 +1,7 @@
 /** Components shared by the lists and forms of operations. */
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
-import { Problem, type Page } from "../common/api";
+import { api, Problem, type Page } from "../common/api";
 import { useFetch } from "../common/fetch";
 import { Button, Dialog, notify, notifyProblem } from "../common/components";
 import { Link } from "../common/router";
@@ -145,6 +145,42 @@ export function Choice({ id, label, value, onChange, choices }: ChoiceProps) {
       </select>
     </div>
   );
+}
+
+/** A check box with its label. */
+export function CheckField({ id, label, value, onChange }: { id: string; label: string; value: boolean; onChange: (value: boolean) => void }) {
+  return (
+    <label class="check" for={id}>
+      <input id={id} type="checkbox" checked={value} onChange={(event) => onChange(event.currentTarget.checked)} />
+      {label}
+    </label>
+  );
+}
+
+/** A field for YAML or JSON. */
+export function PayloadField({ id, label = "Payload", hint = "YAML or JSON, merged into the workload", value, onInput }: { id: string; label?: string; hint?: string; value: string; onInput: (text: string) => void }) {
+  return (
+    <div class="whole">
+      <label for={id}>
+        {label} <span class="quiet">({hint})</span>
+      </label>
+      <textarea id={id} rows={Math.min(8, Math.max(2, value.split("\n").length))} spellcheck={false} value={value} onInput={(event) => onInput(event.currentTarget.value)} />
+    </div>
+  );
+}
+
+/** The value of YAML or JSON text, read by the server. */
+export async function readValue(text: string): Promise<{ value: unknown; problem?: string }> {
+  const read = await api.post<{ values: Record<string, unknown>; problems: Record<string, string> }>("/api/values", { texts: { text } });
+  return { value: read.values.text, problem: read.problems.text };
+}
+
+/** The mapping of YAML or JSON text; a string is the error. */
+export async function readMapping(label: string, text: string): Promise<Record<string, unknown> | string> {
+  if (!text.trim()) return {};
+  const { value, problem } = await readValue(text);
+  if (problem) return `${label}: ${problem}`;
+  return value !== null && typeof value === "object" && !Array.isArray(value) ? (value as Record<string, unknown>) : `${label} must be a mapping.`;
 }
 
 /** The message of an error. */

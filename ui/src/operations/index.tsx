@@ -2,18 +2,21 @@
 import { EmptyState, Tabs } from "../common/components";
 import { go, Link } from "../common/router";
 import { useHasRole } from "../common/session";
+import { Backfills } from "./backfills";
 import { Credentials } from "./credentials";
 import { Limits } from "./limits";
 import { Overview } from "./overview";
 import { Schedules } from "./schedules";
 import { Schemas } from "./schemas";
 import { Deliveries, Notifications, Triggers } from "./triggers";
+import { States } from "./states";
+import { Tokens } from "./tokens";
 import { Webhooks } from "./webhooks";
 import { Workers } from "./workers";
 
-type Section = "overview" | "workers" | "limits" | "schedules" | "triggers" | "deliveries" | "webhooks" | "notifications" | "schemas" | "credentials";
+type Section = "overview" | "workers" | "limits" | "schedules" | "backfills" | "triggers" | "deliveries" | "webhooks" | "notifications" | "schemas" | "state" | "credentials" | "tokens";
 
-const SECTIONS: Record<Section, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, triggers: Triggers, deliveries: Deliveries, webhooks: Webhooks, notifications: Notifications, schemas: Schemas, credentials: Credentials };
+const SECTIONS: Record<Section, () => any> = { overview: Overview, workers: Workers, limits: Limits, schedules: Schedules, backfills: Backfills, triggers: Triggers, deliveries: Deliveries, webhooks: Webhooks, notifications: Notifications, schemas: Schemas, state: States, credentials: Credentials, tokens: Tokens };
 
 export function Operations({ params }: { params: Record<string, string> }) {
   const isAdmin = useHasRole("admin");
@@ -24,13 +27,15 @@ export function Operations({ params }: { params: Record<string, string> }) {
     ["workers", "Workers"],
     ["limits", "Limits"],
     ["schedules", "Schedules"],
+    ["backfills", "Backfills"],
     ["triggers", "Triggers"],
     ["deliveries", "Deliveries"],
     ["webhooks", "Webhooks"],
     ["notifications", "Notifications"],
     ["schemas", "Schemas"],
+    ["state", "State"],
   ];
-  if (isAdmin) tabs.push(["credentials", "Credentials"]);
+  if (isAdmin) tabs.push(["credentials", "Credentials"], ["tokens", "Tokens"]);
   if (!Shown) {
     return (
       <EmptyState title="Page not found" action={<Link to="/operations">Go to overview</Link>}>

@@ -5,7 +5,7 @@ import { useFetch } from "../common/fetch";
 import { ErrorState, Loading } from "../common/components";
 import { Link } from "../common/router";
 import { duration, Time } from "../common/times";
-import { Chart } from "./chart";
+import { Chart } from "../common/chart";
 
 interface Sample {
   at: string;

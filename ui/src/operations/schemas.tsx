@@ -1,11 +1,12 @@
 /** Registered schemas: the newest version of each, with its text. */
 import { useState } from "preact/hooks";
-import type { Page } from "../common/api";
-import { Button, EmptyState, ErrorState, Loading } from "../common/components";
+import { api, type Page } from "../common/api";
+import { Button, EmptyState, ErrorState, Loading, notify } from "../common/components";
 import { useFetch } from "../common/fetch";
+import { useHasRole } from "../common/session";
 import { Time } from "../common/times";
 import { JsonTree } from "../execution/json";
-import { List } from "./components";
+import { Choice, FormDialog, List, ListHeader, PayloadField, readMapping, TextField } from "./components";
 
 interface Schema {
   name: string;
@@ -21,17 +22,42 @@ interface Schema {
 export function Schemas() {
   const { value, problem, reload } = useFetch<Page<Schema>>("/api/schemas", { limit: 1000 }, 10_000);
   const [open, setOpen] = useState<string | null>(null);
+  const [writing, setWriting] = useState<Schema | "new" | null>(null);
+  const canEdit = useHasRole("author");
   if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   if (!value) return <Loading what="Loading schemas" />;
+  const add = canEdit && (
+    <Button kind="primary" onClick={() => setWriting("new")}>
+      Register schema
+    </Button>
+  );
+  const form = writing && (
+    <SchemaForm
+      known={writing === "new" ? null : writing}
+      onClose={() => setWriting(null)}
+      onDone={(words) => {
+        setWriting(null);
+        notify(words);
+        reload();
+      }}
+    />
+  );
   if (!value.items.length) {
     return (
-      <EmptyState title="No schemas">
-        <p>A schema describes results; tasks and steps name it under spec.validation. From a terminal:</p>
-        <pre tabIndex={0}>noetl schema register orders orders.json</pre>
-      </EmptyState>
+      <>
+        <EmptyState title="No schemas yet" action={add}>
+          <p>
+            A schema describes results; tasks and steps name it under <code>spec.validation</code>. From a terminal:
+          </p>
+          <pre tabIndex={0}>noetl schema register orders orders.json</pre>
+        </EmptyState>
+        {form}
+      </>
     );
   }
   return (
+    <>
+    <ListHeader words="The newest version of each schema.">{add}</ListHeader>
     <List heads={["Schema", "Version", "Compatible", "Registered"]}>
       {value.items.map((each) => (
         <tr key={each.name}>
@@ -47,10 +73,42 @@ export function Schemas() {
           <td class="right">
             <Button class="small" aria-label={`${open === each.name ? "Hide" : "Show"} ${each.name}`} onClick={() => setOpen(open === each.name ? null : each.name)}>
               {open === each.name ? "Hide" : "Show"}
-            </Button>
+            </Button>{" "}
+            {canEdit && (
+              <Button class="small" aria-label={`New version of ${each.name}`} onClick={() => setWriting(each)}>
+                New version
+              </Button>
+            )}
           </td>
         </tr>
       ))}
     </List>
+    {form}
+    </>
+  );
+}
+
+const COMPATIBLE: Record<string, string> = { backward: "accepts what the last version accepts", none: "not checked" };
+
+function SchemaForm({ known, onClose, onDone }: { known: Schema | null; onClose: () => void; onDone: (words: string) => void }) {
+  const [name, setName] = useState(known?.name ?? "");
+  const [text, setText] = useState(() => JSON.stringify(known?.schema ?? known?.json_schema ?? { type: "object", properties: {}, required: [] }, null, 2));
+  const [compatible, setCompatible] = useState("backward");
+  const save = async () => {
+    if (!name.trim()) return "Enter a name.";
+    const schema = await readMapping("The schema", text);
+    if (typeof schema === "string") return schema;
+    const path = name.trim().split("/").map(encodeURIComponent).join("/");
+    const saved = await api.put<Schema>(`/api/schemas/${path}`, { json_schema: schema, compatible });
+    onDone(`Registered ${saved.name} v${saved.version}`);
+  };
+  return (
+    <FormDialog id="schema-form" title={known ? `New version of ${known.name}` : "Register schema"} action="Register" onClose={onClose} onSave={save}>
+      <div class="pair">
+        <TextField id="schema-name" label="Name" value={name} disabled={!!known} onInput={setName} />
+        <Choice id="schema-compatible" label="Compatibility" value={compatible} onChange={setCompatible} choices={COMPATIBLE} />
+      </div>
+      <PayloadField id="schema-text" label="JSON Schema" hint="YAML or JSON" value={text} onInput={setText} />
+    </FormDialog>
   );
 }

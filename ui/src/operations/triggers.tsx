@@ -1,11 +1,14 @@
 /** Triggers of all kinds, what they received, and notification rules. */
 import { api, type Page } from "../common/api";
-import { Button, EmptyState, ErrorState, Loading, Status } from "../common/components";
+import { Button, EmptyState, ErrorState, Loading, notify, Status } from "../common/components";
 import { useFetch } from "../common/fetch";
-import { Link, useQueryValue } from "../common/router";
+import { go, Link, useQueryValue } from "../common/router";
 import { useHasRole } from "../common/session";
 import { Time } from "../common/times";
-import { actThenReload, List, ListHeader } from "./components";
+import { useState } from "preact/hooks";
+import { actThenReload, ConfirmDialog, List, ListHeader } from "./components";
+import { NotificationForm, type Rule } from "./notification_form";
+import { TriggerForm, type TriggerDefinition } from "./trigger_form";
 
 interface Delivery {
   id: string;
@@ -18,11 +21,9 @@ interface Delivery {
   error: string | null;
 }
 
-interface Trigger {
-  name: string;
-  kind?: string;
-  path: string;
+interface Trigger extends TriggerDefinition {
   paused?: boolean;
+  problem?: string | null;
   deliveries: Record<string, number>;
   last_delivery: Delivery | null;
 }
@@ -32,53 +33,96 @@ const LABEL: Record<string, string> = { success: "started" };
 
 export function Triggers() {
   const canEdit = useHasRole("operator");
+  const isAdmin = useHasRole("admin");
   const { value, problem, reload } = useFetch<Page<Trigger>>("/api/triggers", { limit: 1000 }, 5000);
+  const [editing, setEditing] = useState<Trigger | "new" | null>(null);
+  const [removing, setRemoving] = useState<Trigger | null>(null);
   const act = actThenReload(reload);
   if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   if (!value) return <Loading what="Loading triggers" />;
-  if (!value.items.length) {
-    return (
-      <EmptyState title="No triggers">
-        <p>Triggers start playbooks: schedules, webhooks, NATS messages, new objects, the end of another playbook. From a terminal:</p>
-        <pre tabIndex={0}>noetl trigger add --help</pre>
-      </EmptyState>
-    );
-  }
+  const add = canEdit && (
+    <Button kind="primary" onClick={() => setEditing("new")}>
+      Add trigger
+    </Button>
+  );
+  const route = (each: Trigger) => `/api/triggers/${each.kind}/${encodeURIComponent(each.name)}`;
+  const mayEdit = (each: Trigger) => canEdit && (isAdmin || each.kind === "execution" || each.kind === "schedule");
   return (
     <>
-      <ListHeader words="What starts playbooks without a request of a user.">{null}</ListHeader>
-      <List heads={["Trigger", "Kind", "Playbook", "Deliveries", "Last"]}>
-        {value.items.map((each) => {
-          const kind = each.kind ?? each.last_delivery?.kind ?? "";
-          return (
-            <tr key={`${kind}/${each.name}`} class={each.paused ? "paused" : ""}>
-              <td>
-                <strong>{each.name}</strong>
-                {each.paused && <div class="quiet">paused</div>}
-              </td>
-              <td>{kind}</td>
-              <td>
-                <Link to={`/playbooks/${each.path}`}>{each.path}</Link>
-              </td>
-              <td class="number">
-                <Link to={`/operations/deliveries?name=${encodeURIComponent(each.name)}`}>
-                  {Object.entries(each.deliveries)
-                    .map(([status, count]) => `${count} ${status}`)
-                    .join(", ") || "none"}
-                </Link>
-              </td>
-              <td>{each.last_delivery ? <DeliveryState delivery={each.last_delivery} /> : <span class="quiet">–</span>}</td>
-              <td class="right actions">
-                {canEdit && kind && (
-                  <Button class="small" aria-label={`${each.paused ? "Resume" : "Pause"} ${each.name}`} onClick={() => act(() => api.post(`/api/triggers/${kind}/${each.name}/${each.paused ? "resume" : "pause"}`), each.paused ? "Resumed" : "Paused")}>
-                    {each.paused ? "Resume" : "Pause"}
-                  </Button>
-                )}
-              </td>
-            </tr>
-          );
-        })}
-      </List>
+      {!value.items.length ? (
+        <EmptyState title="No triggers yet" action={add}>
+          <p>Triggers start playbooks: schedules, webhooks, NATS messages, new objects, the end of another playbook. From a terminal:</p>
+          <pre tabIndex={0}>noetl trigger add --help</pre>
+        </EmptyState>
+      ) : (
+        <>
+          <ListHeader words="What starts playbooks without a request of a user.">{add}</ListHeader>
+          <List heads={["Trigger", "Kind", "Playbook", "Deliveries", "Last"]}>
+            {value.items.map((each) => (
+              <tr key={`${each.kind}/${each.name}`} class={each.paused ? "paused" : ""}>
+                <td>
+                  <strong>{each.name}</strong>
+                  {each.paused && <div class="quiet">paused</div>}
+                  {each.problem && <div class="wrong">{each.problem}</div>}
+                </td>
+                <td>{each.kind}</td>
+                <td>
+                  <Link to={`/playbooks/${each.path}`}>{each.path}</Link>
+                </td>
+                <td class="number">
+                  <Link to={`/operations/deliveries?name=${encodeURIComponent(each.name)}`}>
+                    {Object.entries(each.deliveries)
+                      .map(([status, count]) => `${count} ${status}`)
+                      .join(", ") || "none"}
+                  </Link>
+                </td>
+                <td>{each.last_delivery ? <DeliveryState delivery={each.last_delivery} /> : <span class="quiet">–</span>}</td>
+                <td class="right actions">
+                  {canEdit && (
+                    <Button class="small" aria-label={`${each.paused ? "Resume" : "Pause"} ${each.name}`} onClick={() => act(() => api.post(`${route(each)}/${each.paused ? "resume" : "pause"}`), each.paused ? `Resumed ${each.name}` : `Paused ${each.name}`)}>
+                      {each.paused ? "Resume" : "Pause"}
+                    </Button>
+                  )}{" "}
+                  {mayEdit(each) && (
+                    <>
+                      <Button class="small" aria-label={`Edit ${each.name}`} onClick={() => (each.kind === "schedule" ? go(`/operations/schedules?edit=${encodeURIComponent(each.name)}`) : each.kind === "webhook" ? go("/operations/webhooks") : setEditing(each))}>
+                        Edit
+                      </Button>{" "}
+                      <Button class="small" kind="danger" aria-label={`Delete ${each.name}`} onClick={() => setRemoving(each)}>
+                        Delete
+                      </Button>
+                    </>
+                  )}
+                </td>
+              </tr>
+            ))}
+          </List>
+        </>
+      )}
+      {editing && (
+        <TriggerForm
+          known={editing === "new" ? null : editing}
+          onClose={() => setEditing(null)}
+          onDone={(name) => {
+            setEditing(null);
+            notify(`Saved ${name}`);
+            reload();
+          }}
+        />
+      )}
+      {removing && (
+        <ConfirmDialog
+          title={`Delete ${removing.name}?`}
+          action="Delete"
+          onClose={() => setRemoving(null)}
+          onConfirm={() => {
+            setRemoving(null);
+            void act(() => api.delete(route(removing)), `Deleted ${removing.name}`);
+          }}
+        >
+          It starts no more executions. Executions that it has started continue.
+        </ConfirmDialog>
+      )}
     </>
   );
 }
@@ -159,53 +203,87 @@ export function Deliveries() {
   );
 }
 
-interface Rule {
-  name: string;
-  on: string[];
-  to: { kind: string; [more: string]: unknown };
-  paths?: string[];
-  paused?: boolean;
-}
-
 export function Notifications() {
   const isAdmin = useHasRole("admin");
   const { value, problem, reload } = useFetch<Page<Rule>>("/api/notifications", { limit: 1000 }, 10_000);
+  const [editing, setEditing] = useState<Rule | "new" | null>(null);
+  const [removing, setRemoving] = useState<string | null>(null);
   const act = actThenReload(reload);
   if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   if (!value) return <Loading what="Loading notifications" />;
-  if (!value.items.length) {
-    return (
-      <EmptyState title="No notification rules">
-        <p>A rule sends a message (mail, Slack, HTTP) when executions fail, are late, wait or recover. From a terminal:</p>
-        <pre tabIndex={0}>noetl notify add --help</pre>
-      </EmptyState>
-    );
-  }
+  const add = isAdmin && (
+    <Button kind="primary" onClick={() => setEditing("new")}>
+      Add notification rule
+    </Button>
+  );
+  const route = (name: string) => `/api/notifications/${encodeURIComponent(name)}`;
   return (
-    <List heads={["Rule", "On", "To", "Playbooks"]}>
-      {value.items.map((each) => (
-        <tr key={each.name} class={each.paused ? "paused" : ""}>
-          <td>
-            <strong>{each.name}</strong>
-            {each.paused && <div class="quiet">paused</div>}
-          </td>
-          <td>{each.on.join(", ")}</td>
-          <td>{each.to.kind}</td>
-          <td>{each.paths?.length ? each.paths.join(", ") : "all"}</td>
-          <td class="right actions">
-            {isAdmin && (
-              <>
-                <Button class="small" aria-label={`Test ${each.name}`} onClick={() => act(() => api.post(`/api/notifications/${each.name}/test`), "Test message sent")}>
-                  Test
-                </Button>{" "}
-                <Button class="small" kind="danger" aria-label={`Delete ${each.name}`} onClick={() => act(() => api.delete(`/api/notifications/${each.name}`), `Deleted ${each.name}`)}>
-                  Delete
-                </Button>
-              </>
-            )}
-          </td>
-        </tr>
-      ))}
-    </List>
+    <>
+      {!value.items.length ? (
+        <EmptyState title="No notification rules yet" action={add}>
+          <p>A rule sends a message (mail, Slack, HTTP) when executions fail, are late, wait or recover. From a terminal:</p>
+          <pre tabIndex={0}>noetl notify add --help</pre>
+        </EmptyState>
+      ) : (
+        <>
+          <ListHeader words="Messages to people about executions and triggers.">{add}</ListHeader>
+          <List heads={["Rule", "On", "To", "Playbooks"]}>
+            {value.items.map((each) => (
+              <tr key={each.name} class={each.paused ? "paused" : ""}>
+                <td>
+                  <strong>{each.name}</strong>
+                  {each.paused && <div class="quiet">paused</div>}
+                </td>
+                <td>{each.on.map((word) => word.replace("_", " ")).join(", ")}</td>
+                <td>
+                  {each.to.kind}
+                  <div class="quiet">{each.to.kind === "mail" ? (each.to.to ?? []).join(", ") : (each.to.url ?? each.to.credential)}</div>
+                </td>
+                <td>{each.paths?.length && each.paths.join() !== "*" ? each.paths.join(", ") : "all"}</td>
+                <td class="right actions">
+                  {isAdmin && (
+                    <>
+                      <Button class="small" aria-label={`Test ${each.name}`} onClick={() => act(() => api.post(`${route(each.name)}/test`), "Test message sent")}>
+                        Test
+                      </Button>{" "}
+                      <Button class="small" aria-label={`Edit ${each.name}`} onClick={() => setEditing(each)}>
+                        Edit
+                      </Button>{" "}
+                      <Button class="small" kind="danger" aria-label={`Delete ${each.name}`} onClick={() => setRemoving(each.name)}>
+                        Delete
+                      </Button>
+                    </>
+                  )}
+                </td>
+              </tr>
+            ))}
+          </List>
+        </>
+      )}
+      {editing && (
+        <NotificationForm
+          known={editing === "new" ? null : editing}
+          onClose={() => setEditing(null)}
+          onDone={(name) => {
+            setEditing(null);
+            notify(`Saved ${name}`);
+            reload();
+          }}
+        />
+      )}
+      {removing && (
+        <ConfirmDialog
+          title={`Delete ${removing}?`}
+          action="Delete"
+          onClose={() => setRemoving(null)}
+          onConfirm={() => {
+            setRemoving(null);
+            void act(() => api.delete(route(removing)), `Deleted ${removing}`);
+          }}
+        >
+          Messages that are not sent yet are dropped.
+        </ConfirmDialog>
+      )}
+    </>
   );
 }

@@ -2,9 +2,9 @@
 import type { Page } from "../common/api";
 import { useFetch } from "../common/fetch";
 import { EmptyState, ErrorState, Loading, Status } from "../common/components";
-import { go, Link } from "../common/router";
-import { duration, Duration, Time } from "../common/times";
-import { Bars, percent, useStatistics } from "../executions/triage";
+import { Link } from "../common/router";
+import { Duration, Time } from "../common/times";
+import { History } from "./history";
 
 interface Run {
   execution_id: string;
@@ -71,33 +71,5 @@ export function Runs({ path }: { path: string }) {
       )}
     </div>
     </>
-  );
-}
-
-/** Success rate, durations and the last executions, from stored summaries. */
-function History({ path }: { path: string }) {
-  const { value } = useStatistics({ path });
-  if (!value?.total) return null;
-  return (
-    <section class="card history" aria-label="History">
-      <div class="triage-facts">
-        <span class="number">
-          <strong>{value.total.toLocaleString()}</strong>
-          {value.complete ? "" : "+"} executions
-        </span>
-        {value.success_rate !== null && <span class="number">{percent(value.success_rate)} succeeded</span>}
-        {value.p50_ms !== null && (
-          <span class="number">
-            p50 {duration(value.p50_ms)}, p95 {duration(value.p95_ms!)}
-          </span>
-        )}
-        {value.causes.length > 0 && (
-          <Link to={`/executions?path=${encodeURIComponent(path)}&status=failed`}>
-            {value.statuses.failed} failures, {value.causes.length + value.more_causes} {value.causes.length + value.more_causes === 1 ? "cause" : "causes"}
-          </Link>
-        )}
-      </div>
-      <Bars rows={value.newest} onOpen={(id) => go(`/executions/${id}`)} />
-    </section>
   );
 }

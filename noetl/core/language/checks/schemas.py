@@ -28,9 +28,12 @@ def check(context: AnalysisContext) -> None:
 def _are_schemas(context: AnalysisContext, validation: ValidationSyntax) -> bool:
     valid = True
     for name, node in (("input", validation.input), ("output", validation.output)):
-        if node is None or (isinstance(node, Scalar) and isinstance(node.value, str) and node.value.strip()):
+        named = isinstance(node, Scalar) and isinstance(node.value, str) and node.value.strip()
+        if node is None or (isinstance(node, Scalar) and named and not is_template(node.value)):
             continue
-        if isinstance(node, Mapping):
+        if named:
+            problem: str | None = "the name of a schema cannot be a template"
+        elif isinstance(node, Mapping):
             problem = schema_problem(data_of(node))
         else:
             problem = f"expected a mapping or the name of a registered schema, not {describe_node(node)}"

@@ -63,12 +63,23 @@ def _check_defaults(context: AnalysisContext, node: Mapping | None) -> None:
 
 
 def _check_resources(context: AnalysisContext, node: Node) -> None:
-    for key, (key_node, value) in node.entries.items() if isinstance(node, Mapping) else ():
+    if not isinstance(node, Mapping):
+        hint = 'write `resources: {memory: "512MB", cpu_s: 60, files: 256}`'
+        context.reader.add("wrong-type", node, f"`resources` must be a mapping, not {describe_node(node)}", hint)
+        return
+    for key, (key_node, value) in node.entries.items():
         if key not in RESOURCES:
             _report(context, key_node, key, set(RESOURCES), "resources")
-        elif isinstance(value, Scalar) and megabytes(value.value if key == "memory" else _number(value.value)) is None:
-            hint = 'write a size such as "512MB"' if key == "memory" else "write a positive number"
+        elif not isinstance(value, Scalar) or not _is_resource(key, value.value):
+            kinds = {"memory": 'a size such as "512MB"', "files": "a positive whole number"}
+            hint = f"write {kinds.get(key, 'a positive number')}"
             context.reader.add("wrong-value", value, f"`{key}` cannot be {describe_node(value)}", hint)
+
+
+def _is_resource(key: str, value: object) -> bool:
+    if key == "files":
+        return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return megabytes(value if key == "memory" else _number(value)) is not None
 
 
 def _number(value: object) -> object:

@@ -13,6 +13,7 @@ from noetl.core.language.source.node_reader import (
     Reader,
     ReplacedKey,
     describe_node,
+    is_template,
     shorten,
     text_of,
 )
@@ -461,9 +462,11 @@ def _read_admit_rule(reader: Reader, node: Node, path: str) -> AdmitRuleSyntax |
 
 def _read_synthesis(reader: Reader, node: Node, path: str) -> SynthesisSyntax:
     if isinstance(node, Scalar) and node.value is not None:
+        _check_source(reader, node)
         return SynthesisSyntax(node, path, node)
     fields = reader.shape(node, "synthesize")
     synthesis = SynthesisSyntax(node, path, fields["from"][1] if "from" in fields else None)
+    _check_source(reader, synthesis.source)
     if "limits" in fields:
         limits = reader.shape(fields["limits"][1], "synthesize.limits")
         if "steps" in limits and isinstance(limits["steps"][1], Scalar):
@@ -471,6 +474,13 @@ def _read_synthesis(reader: Reader, node: Node, path: str) -> SynthesisSyntax:
         if "kinds" in limits:
             synthesis.kinds = tuple(text.text for text in reader.texts(limits["kinds"][1], "`kinds`"))
     return synthesis
+
+
+def _check_source(reader: Reader, node: Node | None) -> None:
+    """The steps come from a template: plain text is never a list of steps."""
+    if node is not None and not is_template(node):
+        message = f"synthesized steps come from a template, not {describe_node(node)}"
+        reader.add("wrong-value", node, message, 'write `from: "{{ output.data }}"`')
 
 
 def _read_loop(reader: Reader, node: Node, path: str) -> LoopSyntax | None:

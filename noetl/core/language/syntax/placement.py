@@ -18,6 +18,10 @@ def read_placement(reader: Reader, fields: Fields) -> PlacementSyntax:
     if is_template(pool):
         assert pool is not None
         reader.add("wrong-value", pool, "`pool` cannot be a template", "write the name itself")
+    elif isinstance(pool, Scalar) and (isinstance(pool.value, bool) or not pool.text.strip()):
+        reader.add(
+            "wrong-value", pool, f"`pool` must be the name of a pool, not {describe_node(pool)}", "write the name"
+        )
     elif isinstance(pool, Scalar):
         found.pool = pool
     if "cost" in fields and isinstance(fields["cost"][1], Scalar):

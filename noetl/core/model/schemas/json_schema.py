@@ -72,7 +72,7 @@ def _validator(schema: Any) -> Any:
     import jsonschema_rs
 
     try:
-        return jsonschema_rs.validator_for(schema, retriever=_no_document)
+        return jsonschema_rs.validator_for(schema, retriever=_no_document, validate_formats=True)
     except ValueError as problem:
         raise InvalidSchema(str(problem).partition("\n")[0]) from None
 

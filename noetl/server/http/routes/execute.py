@@ -28,6 +28,7 @@ class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True):
     file: str = ""
     version: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | str | None = None
     payload: dict[str, Any] = {}
+    labels: dict[str, str] = {}
     entry_step: str | None = None
     return_step: str | None = None
     strict: bool = False
@@ -68,6 +69,7 @@ async def _execute(scope: Scope, data: bytes, _: Receive) -> RawResponse:
             requested_by=scope["state"]["caller"].name,
             strict=body.strict,
             legacy=body.legacy,
+            labels=body.labels,
             trace=trace if trace and is_traceparent(trace) else None,
         )
     )

@@ -20,9 +20,9 @@ from noetl.server.http.routes.execute import MAX_KEY
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
 from noetl.server.orchestrator.submissions import RerunRequest
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
-from noetl.server.read_models.statistics import RowFilter, scan, statistics_document
+from noetl.server.read_models.statistics import statistics_document
 from noetl.server.read_models.stored_values import state_with_stored_values, with_stored_values
-from noetl.storage.ports.events import ExecutionFilter
+from noetl.storage.ports.events import ExecutionFilter, Sort
 
 router = APIRouter(tags=["executions"])
 
@@ -92,17 +92,30 @@ async def _columns(
     )
 
 
-async def _rows(
+async def _facts(
+    columns: Annotated[ExecutionFilter, Depends(_columns)],
     error: Annotated[str | None, Query(max_length=300, description="text in the error, or a cause")] = None,
     version: Annotated[str | None, Query(max_length=40)] = None,
+    trigger: Annotated[
+        str | None, Query(max_length=300, description="`schedule`, `schedule NAME`, `webhook`, `user`, `playbook`, ...")
+    ] = None,
+    label: Annotated[list[str] | None, Query(description="`key=value`, or `key` with any value")] = None,
     least_ms: Annotated[float | None, Query(ge=0, le=1e13, description="took at least")] = None,
     most_ms: Annotated[float | None, Query(ge=0, le=1e13, description="took at most")] = None,
-) -> RowFilter:
-    return RowFilter(error, version, least_ms, most_ms)
+) -> ExecutionFilter:
+    return msgspec.structs.replace(
+        columns,
+        error=error or None,
+        version=version,
+        trigger=trigger,
+        labels=tuple((label or ())[:MAX_LABELS]),
+        least_ms=least_ms,
+        most_ms=most_ms,
+    )
 
 
-Columns = Annotated[ExecutionFilter, Depends(_columns)]
-Rows = Annotated[RowFilter, Depends(_rows)]
+Columns = Annotated[ExecutionFilter, Depends(_facts)]
+MAX_LABELS = 20  # of a filter
 
 
 @router.get("/api/executions", summary="List executions, newest first")
@@ -110,28 +123,26 @@ async def executions(
     state: App,
     _: Viewer,
     columns: Columns,
-    rows: Rows,
+    sort: Annotated[Sort, Query(description="`started` (the default), `duration`, `path` or `status`")] = "started",
+    order: Annotated[Literal["asc", "desc"], Query()] = "desc",
     before: Annotated[str | None, Query(pattern=r"^[0-9]{1,19}$", description="`next` of the previous page")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
 ) -> Response:
-    """One page of executions."""
-    where = msgspec.structs.replace(columns, before=before, limit=limit + 1)
+    """One page of executions. `next` is the value of `before` for the next page."""
+    where = msgspec.structs.replace(columns, limit=limit + 1, sort=sort, ascending=order == "asc")
     store = state.orchestrator.store
-    if rows == RowFilter():
-        found = await store.executions(where)
-    else:
-        found = []
-        async for each in scan(store, where, rows):
-            if each is None or len(found) > limit:
-                break
-            found.append(each)
-    return json_response(page_of(found, limit, lambda each: each.execution_id, row_of))
+    if sort == "started" and order == "desc":
+        found = await store.executions(msgspec.structs.replace(where, before=before))
+        return json_response(page_of(found, limit, lambda each: each.execution_id, row_of))
+    offset = min(int(before or 0), 2**53)
+    found = await store.executions(msgspec.structs.replace(where, offset=offset))
+    return json_response(page_of(found, limit, lambda _: str(offset + limit), row_of))
 
 
 @router.get("/api/executions/statistics", summary="Counts, causes of failures and durations of many executions")
-async def statistics(state: App, _: Viewer, columns: Columns, rows: Rows) -> Response:
-    """From the stored summaries of at most 20,000 executions; `complete` is false if there are more."""
-    return json_response(await statistics_document(state.orchestrator.store, columns, rows, time.time()))
+async def statistics(state: App, _: Viewer, columns: Columns) -> Response:
+    """From the stored summaries of all executions that match."""
+    return json_response(await statistics_document(state.orchestrator.store, columns, time.time()))
 
 
 @router.get("/api/executions/{execution_id}", summary="Get an execution: steps, ctx, output")

@@ -1,6 +1,7 @@
 """Load and throughput of the server: `/metrics` for Prometheus, and the last hour as JSON for the web page.
 
-Samples are of this server only and are held in memory, so they start anew with the process.
+The samples of the last hour are of this server only and are held in memory, so they start anew with the process. One
+sample of every few minutes is stored, for the history over days.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from noetl.server.http.dependencies import AppState, Viewer
 from noetl.server.http.response_models import json_response
 from noetl.server.http.routes.worker_protocol import WorkerInfo, WorkerRegistry
 from noetl.server.read_models.documents import when
+from noetl.storage.ports.load_samples import LoadSampleStore, StoredLoad
 from noetl.storage.ports.queue import LimitDepth, PoolDepth
 
 router = APIRouter(tags=["health"])
@@ -35,6 +37,9 @@ MAX_SAMPLES = 361  # one hour
 ALIVE_SECONDS = 60.0  # after its last request for which a worker counts as alive
 COUNTS_SECONDS = 15.0  # maximum age of the counts of executions
 LONG_WAIT_SECONDS = 300.0  # waiting time at a limit that causes a warning
+STORED_SECONDS = 300.0  # between two stored samples
+STORED_DAYS = 90
+MAX_STORED_ROWS = 672  # of the load history: a week in steps of 15 minutes
 STARTED_AT = time.time()
 
 
@@ -56,9 +61,19 @@ class LoadSample(Struct, frozen=True):
 class Operations:
     """Load and throughput of one server."""
 
-    def __init__(self, state: AppState, workers: WorkerRegistry, interval: float = SAMPLE_SECONDS) -> None:
+    def __init__(
+        self,
+        state: AppState,
+        workers: WorkerRegistry,
+        stored: LoadSampleStore | None = None,
+        server: str = "",
+        interval: float = SAMPLE_SECONDS,
+    ) -> None:
         self._state = state
         self._workers = workers
+        self._stored = stored
+        self._server = server
+        self._unstored: list[LoadSample] = []  # since the last stored one, which is the first
         self._interval = interval
         self._samples: deque[LoadSample] = deque(maxlen=MAX_SAMPLES)
         self._counts: tuple[float, dict[str, int]] = (float("-inf"), {})
@@ -175,10 +190,48 @@ class Operations:
         """Sample periodically."""
         while True:
             try:
-                self._samples.append(await self._sample())
+                sample = await self._sample()
+                self._samples.append(sample)
+                await self._store(sample)
             except StoreUnavailable:
                 pass  # leaves a gap in the samples
             await asyncio.sleep(self._interval)
+
+    async def _store(self, sample: LoadSample) -> None:
+        """Store the load of each few minutes, for the history over days."""
+        self._unstored.append(sample)
+        first = self._unstored[0]
+        if self._stored is None or sample.at - first.at < STORED_SECONDS:
+            self._unstored = self._unstored[-MAX_SAMPLES:]
+            return
+        await self._stored.add(
+            StoredLoad(
+                at=sample.at,
+                server=self._server,
+                queue_depth=max(each.queue_depth for each in self._unstored),
+                oldest_wait_s=max(each.oldest_wait_s for each in self._unstored),
+                workers=max(each.workers for each in self._unstored),
+                slots=max(each.slots for each in self._unstored),
+                leases=max(each.leases for each in self._unstored),
+                ended=sample.ended - first.ended,
+                failed=sample.failed - first.failed,
+            )
+        )
+        self._unstored = [sample]
+        await self._stored.drop(sample.at - STORED_DAYS * 86_400)
+
+    async def load_history(self, days: int) -> list[dict[str, Any]]:
+        """The stored load, combined over servers and over intervals of at least `STORED_SECONDS`."""
+        now = time.time()
+        width = max(STORED_SECONDS, days * 86_400 / MAX_STORED_ROWS)
+        rows: dict[int, dict[str, Any]] = {}
+        for each in await self._stored.since(now - days * 86_400) if self._stored is not None else ():
+            row = rows.setdefault(int(each.at // width), {"at": when(each.at), "ended": 0, "failed": 0})
+            for name in ("queue_depth", "oldest_wait_s", "workers", "slots", "leases"):
+                row[name] = max(row.get(name, 0), getattr(each, name))
+            row["ended"] += each.ended
+            row["failed"] += each.failed
+        return list(rows.values())
 
     async def _sample(self) -> LoadSample:
         now = time.time()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from itertools import islice, takewhile
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
+from noetl.core.model.events import instant
 from noetl.errors import RequestRefused
 from noetl.server.http.dependencies import App, Operator, Viewer
 from noetl.server.http.request_models import Body
@@ -18,6 +20,9 @@ from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.deliveries import delivery_document
 
 router = APIRouter(tags=["schedules"])
+
+MAX_CALENDAR = 1_000  # schedules
+MAX_TICKS = 500  # of a schedule in the calendar
 
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
 Zone = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")]
@@ -95,6 +100,21 @@ async def preview(_: Viewer, body: CronBody) -> Response:
     cron = Cron(body.cron, body.tz)
     ticks = [cron.shown(tick) for tick in cron.upcoming(time.time(), body.count)]
     return json_response({"cron": cron.expression, "tz": body.tz, "description": cron.description, "upcoming": ticks})
+
+
+@router.get("/api/schedules/calendar", summary="The ticks of all schedules in the next days")
+async def calendar(state: App, _: Viewer, days: Annotated[int, Query(ge=1, le=62)] = 14) -> Response:
+    """Schedules that are not paused, by name, with at most 500 ticks each; `more` if there are others."""
+    now = time.time()
+    until = now + days * 86_400
+    entries = []
+    for each in await state.schedules.list(limit=MAX_CALENDAR):
+        cron = Cron(each.cron, each.tz)
+        ticks = list(islice(takewhile(lambda tick: tick < until, cron.after(now)), MAX_TICKS + 1))
+        if ticks and not each.paused:
+            shown = [cron.shown(tick) for tick in ticks[:MAX_TICKS]]
+            entries.append({"schedule": each.name, "path": each.path, "ticks": shown, "more": len(ticks) > MAX_TICKS})
+    return json_response({"until": instant(until), "entries": entries})
 
 
 @router.get("/api/schedules/{name}", summary="Get a schedule with its next ticks")

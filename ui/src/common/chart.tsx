@@ -1,6 +1,6 @@
 /** A small time-series chart, accessible by pointer, arrow keys and screen reader. */
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { shortTime } from "../common/times";
+import { shortTime } from "./times";
 
 export interface Series {
   name: string;
@@ -109,7 +109,7 @@ export function Chart({ title, unit, times, series, every, digits = 0 }: ChartPr
           ))}
           {ticks(from, last, Math.max(2, Math.floor(width / 88))).map((time) => (
             <text key={time} x={x(time)} y={HEIGHT - 5} text-anchor="middle">
-              {clock.format(time)}
+              {(last - from > 2 * 86_400_000 ? date : clock).format(time)}
             </text>
           ))}
           {series.map((each, index) => (
@@ -133,6 +133,7 @@ export function Chart({ title, unit, times, series, every, digits = 0 }: ChartPr
 }
 
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const date = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
 function drawn(times: number[], values: number[], every: number, x: (time: number) => number, y: (value: number) => number, ground: number) {
   let line = "";
@@ -161,11 +162,14 @@ function niceTop(value: number): number {
 
 const compact = (value: number) => new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
 
-/** Round times within a span, up to a maximum number. */
+const MINUTE = 60_000;
+const STEPS = [1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 360, 720, 1440, 2880, 10_080, 20_160].map((each) => each * MINUTE);
+
+/** Round local times within a span, up to a maximum number. */
 function ticks(from: number, to: number, most: number): number[] {
-  const minutes = [1, 2, 5, 10, 15, 20, 30].find((each) => (to - from) / 60_000 / each <= most) ?? 30;
-  const step = minutes * 60_000;
+  const step = STEPS.find((each) => (to - from) / each <= most) ?? STEPS[STEPS.length - 1];
+  const zone = new Date(from).getTimezoneOffset() * MINUTE;
   const found = [];
-  for (let time = Math.ceil((from + step / 4) / step) * step; time < to - step / 4; time += step) found.push(time);
+  for (let time = Math.ceil((from - zone + step / 4) / step) * step + zone; time < to - step / 4; time += step) found.push(time);
   return found;
 }
