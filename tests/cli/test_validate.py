@@ -76,3 +76,75 @@ def test_a_playbook_is_read_from_stdin(start, playbook, folder):
 def test_no_file_is_a_usage_error(noetl):
     assert noetl("validate").code == 2
     assert noetl("validate", "--format", "xml", "x.yaml").code == 2
+
+
+RESOURCES = """\
+apiVersion: noetl.io/v2
+kind: ObjectTrigger
+metadata: {name: inbox}
+spec:
+  path: triggers/load
+  url: var/in
+---
+apiVersion: noetl.io/v2
+kind: Schedul
+metadata: {name: a}
+spec: {path: x, cron: "* * * * *"}
+---
+apiVersion: noetl.io/v2
+kind: Schedule
+metadata: {nam: b}
+spec:
+  path: x
+  crn: "* * * * *"
+---
+kind: Notification
+metadata: {name: n}
+spec:
+  to: {kind: http, url: "https://hooks.example.com/x"}
+  on: [faild]
+---
+apiVersion: noetl.io/v2
+kind: Schedule
+metadata: {name: c}
+spec:
+  cron: "* * * * *"
+  path: x
+  tz: Europe/Berlim
+---
+apiVersion: noetl.io/v2
+kind: Limit
+metadata: {name: c}
+spec: [1]
+"""
+
+
+def test_all_problems_of_resource_files_are_reported_with_their_lines(noetl, folder):
+    (folder / "bad.resource.yaml").write_text(RESOURCES)
+    answer = noetl("validate", "bad.resource.yaml", "--format", "json")
+    assert answer.code == 3
+    assert [(one["line"], one["code"]) for one in answer.json] == [
+        (6, "wrong-value"),  # not an absolute path
+        (9, "wrong-value"),  # did you mean Schedule?
+        (15, "missing-key"),
+        (17, "missing-key"),  # cron
+        (18, "unknown-key"),
+        (20, "missing-key"),  # apiVersion
+        (24, "wrong-value"),
+        (32, "wrong-value"),
+        (37, "wrong-type"),
+    ]
+    assert '"Schedule"' in answer.json[1]["hint"]
+    (folder / "broken.resource.yaml").write_text("kind: [")
+    assert noetl("validate", "broken.resource.yaml", "--format", "json").json[0]["code"] == "yaml-syntax"
+
+
+def test_a_folder_is_validated_with_its_resources(noetl, folder):
+    (folder / "project").mkdir()
+    (folder / "project" / "noetl.toml").write_text('[project]\nname = "p"\n')
+    text = RESOURCES.split("---")[4].replace("Berlim", "Berlin")
+    (folder / "project" / "c.resource.yaml").write_text(text)
+    answer = noetl("validate", "project")
+    assert (answer.code, "no problems" in answer.err) == (0, True)
+    (folder / "project" / "c.resource.yaml").write_text(text.replace("Berlin", "Berlim"))
+    assert noetl("validate", "project").code == 3

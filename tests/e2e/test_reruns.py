@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from noetl.errors import Conflict, NotFound
+from noetl.server.lifecycle.retention import delete_old
 from noetl.server.orchestrator.submissions import RerunRequest, Submission
 from noetl.server.read_models.summaries import run_result
+from noetl.storage.ports.events import ExecutionFilter
 from tests.e2e.conftest import Ran, Stage, check_oracles
 
 LOOP = """
@@ -268,3 +270,36 @@ def test_a_rerun_is_compared_with_its_origin(stage: Stage, play: Any):
     assert rows["start"]["output"] == "same"
     assert rows["end"]["a"] is None and rows["end"]["output"] == "missing"
     assert found["b"]["rerun_of"] == failed.result.execution_id
+
+
+LARGE = """
+executor: {spec: {policy: {limits: {max_payload_bytes: 64}}}}
+workflow:
+  - step: start
+    tool: {kind: python, code: "result = {'text': 'x' * 500}"}
+    set: {ctx.kept: "{{ output.data }}"}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool: {kind: python, input: {a: "{{ start.text }}", b: "{{ ctx.kept.text }}"}, code: "result = [len(a), len(b)]"}
+"""
+
+
+def test_retention_keeps_what_a_rerun_refers_to(stage: Stage, play: Any):
+    """The results of the first execution are needed by the rerun of the rerun, and deleted after it."""
+    first = play(LARGE)
+    second = again(stage, RerunRequest(first.result.execution_id, from_step="end"))
+    whole = again(stage, RerunRequest(first.result.execution_id))  # refers to nothing
+    orchestrator = stage.orchestrator
+
+    async def retain(before: float) -> list[str]:
+        await delete_old(orchestrator.store, orchestrator.results, before)
+        rows = await orchestrator.store.executions(ExecutionFilter())
+        return [each.execution_id for each in rows]
+
+    ended = (stage.do(orchestrator.store.summary(second.result.execution_id))).ended_at
+    assert stage.do(retain(ended)) == [  # the first one is old enough
+        each.result.execution_id for each in (whole, second, first)
+    ]
+    third = again(stage, RerunRequest(second.result.execution_id, from_step="end"))
+    assert third.data == [500, 500]
+    assert stage.do(retain(1e12)) == []

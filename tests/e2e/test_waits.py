@@ -226,11 +226,84 @@ def test_a_child_that_waits_is_answered_by_its_own_id(stage: Stage):
             return next((entry.execution_id for entry in entries if entry.path == "waits/child"), None)
 
         found = await until(child)
-        assert (await asker.orchestrator.summary(asker.id)).status == "running"
+
+        async def waits() -> bool:
+            return (await asker.orchestrator.summary(asker.id)).status == "waiting"
+
+        await until(waits)
         await asker.orchestrator.signal(found, "go", {"n": 1})
 
     ran = drive(stage, text, script)
     assert ran.data == {"n": 1}
+
+
+CALLER = """
+workflow:
+  - step: start
+    loop: {in: [a, b], iterator: name, spec: {mode: parallel}}
+    tool: {kind: playbook, path: tests/middle, payload: {name: "{{ iter.name }}"}}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool: {kind: noop}
+"""
+MIDDLE = """
+workload: {name: ""}
+workflow:
+  - step: start
+    tool: {kind: playbook, path: tests/asks, payload: {name: "{{ workload.name }}"}}
+"""
+ASKS = """
+workload: {name: ""}
+workflow:
+  - step: start
+    tool:
+      - {name: question, kind: wait, signal: "{{ workload.name }}"}
+      - {name: again, kind: wait, signal: again}
+"""
+
+
+def test_a_caller_waits_while_all_its_children_only_wait(stage: Stage):
+    async def script(asker: Asker) -> None:
+        orchestrator = asker.orchestrator
+
+        async def status(id: str) -> str:
+            summary = await orchestrator.store.summary(id)
+            assert summary is not None
+            assert summary.status == (await orchestrator.state(id)).status
+            return summary.status
+
+        async def children(id: str) -> list[str]:
+            return [str(each.child) for each in (await orchestrator.state(id)).children.values()]
+
+        async def is_waiting() -> bool:
+            return await status(asker.id) == "waiting"
+
+        await until(is_waiting)
+        assert any("which waits itself" in each.text for each in await orchestrator.why(asker.id))
+        middles = await children(asker.id)
+        assert [await status(each) for each in middles] == ["waiting", "waiting"]
+        asking = [(await children(each))[0] for each in middles]
+        for id, name in zip(asking, ("a", "b"), strict=True):
+            names = [wait.request.signal for wait in (await orchestrator.state(id)).waits.values()]
+            await orchestrator.signal(id, names[0], {}, by="ann")
+            assert name
+
+        async def both_again() -> bool:
+            states = [await orchestrator.state(each) for each in asking]
+            return all("again" in [w.request.signal for w in state.waits.values()] for state in states)
+
+        await until(both_again)
+        await until(is_waiting)
+        for id in asking:
+            await orchestrator.signal(id, "again", {}, by="ann")
+
+    for name, text in (("tests/middle", MIDDLE), ("tests/asks", ASKS)):
+        head = f"apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {{name: child, path: {name}}}"
+        stage.register(head + text)
+    ran = drive(stage, CALLER, script)
+    assert ran.result.status == "success"
+    waits = [each.body.waiting for each in ran.events if each.body.NAME == "child.waiting"]
+    assert waits.count(True) >= 2
 
 
 @pytest.mark.parametrize("policy", ["timeout_s: 0.05", "deadline_s: 0.05"])

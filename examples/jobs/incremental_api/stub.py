@@ -1,4 +1,4 @@
-"""The order service of this job: `python stub.py PORT`. Pages of 50 orders; one request in nine fails."""
+"""The order service of this job: `python stub.py PORT [FAIL]`. With FAIL, page 2 is an error until `POST /repair`."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-PAGE = 50
-COUNTS = {"requests": 0}
-ORDERS: dict[int, dict[str, object]] = {}
-CLOCK = {"minute": 0}
-
-
-def change(first: int, last: int) -> None:
-    """Add or change orders; three of them have the same time."""
-    for number in range(first, last + 1):
-        minute = CLOCK["minute"] + (number - first) // 3
-        at = f"2026-01-01T{minute // 60:02}:{minute % 60:02}:00Z"
-        ORDERS[number] = {"id": number, "updated_at": at, "version": CLOCK["minute"]}
-    CLOCK["minute"] += (last - first) // 3
+PAGE = 100
+ORDERS = [
+    {"id": number, "amount": number * 10, "updated_at": f"2026-02-{number % 28 + 1:02}T00:00:00Z"}
+    for number in range(1, 251)
+]
+SERVED: list[int] = []
+BROKEN = sys.argv[2:]
 
 
 class Orders(BaseHTTPRequestHandler):
-    """GET /orders?since=TIME&page=0, GET /change?first=1&last=9, GET /all, GET /requests."""
+    """GET /orders?since=INSTANT&page=N, GET /served, POST /orders (a changed order), POST /repair."""
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        given = {name: values[0] for name, values in parse_qs(url.query).items()}
-        if url.path == "/change":
-            change(int(given["first"]), int(given["last"]))
-            return self._answer(200, len(ORDERS))
-        if url.path == "/requests":
-            return self._answer(200, COUNTS["requests"])
-        rows = sorted(ORDERS.values(), key=lambda row: (row["updated_at"], row["id"]))
-        if url.path == "/all":
-            return self._answer(200, rows)
-        COUNTS["requests"] += 1
-        if COUNTS["requests"] % 9 == 0:
-            return self._answer(503, {"error": "try again"})
-        new = [row for row in rows if str(row["updated_at"]) >= given.get("since", "")]
-        start = int(given.get("page", "0")) * PAGE
-        return self._answer(200, {"orders": new[start : start + PAGE]})
+        if url.path == "/served":
+            self._answer(200, SERVED)
+            return
+        query = parse_qs(url.query)
+        since, page = query["since"][0], int(query["page"][0])
+        if BROKEN and page == 2:
+            self._answer(400, {"error": "page 2 is broken"})
+            return
+        changed = sorted((each for each in ORDERS if each["updated_at"] > since), key=lambda each: each["updated_at"])
+        orders = changed[(page - 1) * PAGE : page * PAGE]
+        SERVED.append(len(orders))
+        cursor = changed[-1]["updated_at"] if changed else since
+        self._answer(200, {"orders": orders, "page": page, "more": page * PAGE < len(changed), "cursor": cursor})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        if self.path == "/repair":
+            BROKEN.clear()
+        else:
+            ORDERS[:] = [each for each in ORDERS if each["id"] != body["id"]] + [body]
+        self._answer(200, body)
 
     def log_message(self, *_: object) -> None:
         """Requests are not printed."""
@@ -56,7 +56,6 @@ class Orders(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    change(1, 200)
     server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Orders)
     print(server.server_port, flush=True)
     server.serve_forever()

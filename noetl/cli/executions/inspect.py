@@ -272,6 +272,11 @@ def _print_event(recorded: Recorded, document: dict[str, Any]) -> None:
     terminal.data(f"{line}  {event_details(recorded.body)}".rstrip())
 
 
+def _wait_of(body: Event) -> str:
+    waiting = getattr(body, "waiting", None)
+    return "" if waiting is None else " waits" if waiting else " runs"
+
+
 def event_details(body: Event) -> str:
     """The most important fields of an event as text."""
     from noetl.core.model import events as ev
@@ -296,8 +301,8 @@ def event_details(body: Event) -> str:
             return "; ".join(filter(None, (_error(body.outcome.error), "" if body.do == "continue" else action)))
         case ev.StepDone() | ev.StepFailed() | ev.IterationDone() | ev.IterationFailed():
             return _error(body.output.error)
-        case ev.ChildStarted() | ev.ChildFinished():
-            return f"execution {body.child}"
+        case ev.ChildStarted() | ev.ChildWaiting() | ev.ChildFinished():
+            return f"execution {body.child}{_wait_of(body)}"
         case ev.WorkflowFinished():
             return _error(body.error) or body.outcome
         case ev.TokenParked() | ev.StepSkipped() | ev.ExecutionCancelled() | ev.ReportRefused():

@@ -43,11 +43,12 @@ legacy = click.option("--legacy", is_flag=True, help="Accept the 2025-11 dialect
 def validate(
     files: tuple[str, ...], strict: bool, legacy: bool, format: str, server: str | None, token: str | None
 ) -> int:
-    """Report all problems of all FILEs (- is stdin), and of the playbooks in FOLDERs; nothing runs.
+    """Report all problems of all FILEs (- is stdin), and of the playbooks and resources in FOLDERs; nothing runs.
 
     Exit code 0 if there are no errors, 3 if a playbook has errors, 2 if a file could not be read.
     """
     from noetl import __version__
+    from noetl.cli.projects.project import RESOURCE_SUFFIXES
     from noetl.core.language import diagnostics as write
     from noetl.core.language.compile import compile_playbook
     from noetl.core.language.source.yaml_source import MAX_BYTES
@@ -67,7 +68,11 @@ def validate(
             continue
         file = "<stdin>" if name == "-" else name
         sources[file] = text.decode("utf-8", errors="replace")
-        if server is not None:
+        if name.endswith(RESOURCE_SUFFIXES):
+            from noetl.cli.projects.resource_checks import check_resources
+
+            found += check_resources(sources[file], file)
+        elif server is not None:
             check = Target(None, server, token).call
             found += check(partial(_check_remotely, text=text, file=file, strict=strict, legacy=legacy))
         else:
@@ -93,7 +98,8 @@ def _expanded(files: tuple[str, ...]) -> Iterator[str]:
             continue
         from noetl.cli.projects.project import Project
 
-        found = [os.path.relpath(file) for file in Project(Path(name), "").playbooks()]
+        project = Project(Path(name), "")
+        found = [os.path.relpath(file) for file in (*project.playbooks(), *project.resources())]
         if not found:
             raise RequestRefused(f"{name}: there are no playbooks (files with `kind: Playbook`) in this folder")
         yield from found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from noetl.cli.backend.base import Backend, Document
@@ -26,6 +27,16 @@ def _fields_of(kind: str) -> dict[str, Any]:
             made = each.default_factory() if each.default_factory is not msgspec.NODEFAULT else each.default
             defaults[each.name] = ... if each.required else msgspec.json.decode(msgspec.json.encode(made))
     return defaults
+
+
+def _checked_trigger(kind: str) -> Callable[[str, Spec], None]:
+    def check(name: str, spec: Spec) -> None:
+        from noetl.server.scheduling.kinds import KINDS
+        from noetl.server.scheduling.triggers import define
+
+        define(KINDS[kind], name, spec, now=0.0)
+
+    return check
 
 
 SCHEDULE: dict[str, Any] = _fields_of("schedule")
@@ -53,7 +64,15 @@ async def _remove_schedule(backend: Backend, name: str) -> None:
 
 
 resource_kind(
-    ResourceKind("Schedule", SCHEDULE, _schedules, _put_schedule, _remove_schedule, lambda spec: str(spec["path"]))
+    ResourceKind(
+        "Schedule",
+        SCHEDULE,
+        _schedules,
+        _put_schedule,
+        _remove_schedule,
+        lambda spec: str(spec["path"]),
+        check=_checked_trigger("schedule"),
+    )
 )
 
 
@@ -82,7 +101,8 @@ def _register_trigger(kind: str, resource: str) -> None:
     async def remove(backend: Backend, name: str) -> None:
         await asyncio.to_thread(_client(backend).remove_trigger, kind, name)
 
-    resource_kind(ResourceKind(resource, fields, current, put, remove, lambda spec: str(spec["path"])))
+    check = _checked_trigger(kind)
+    resource_kind(ResourceKind(resource, fields, current, put, remove, lambda spec: str(spec["path"]), check=check))
 
 
 for _kind, _resource in (
@@ -114,9 +134,21 @@ async def _remove_notification(backend: Backend, name: str) -> None:
     await asyncio.to_thread(_client(backend).remove_notification, name)
 
 
+def _check_notification(name: str, spec: Spec) -> None:
+    from noetl.server.notifications.rules import define_rule
+
+    define_rule(name, spec, now=0.0)
+
+
 resource_kind(
     ResourceKind(
-        "Notification", NOTIFICATION, _notifications, _put_notification, _remove_notification, lambda spec: None
+        "Notification",
+        NOTIFICATION,
+        _notifications,
+        _put_notification,
+        _remove_notification,
+        lambda spec: None,
+        check=_check_notification,
     )
 )
 

@@ -32,6 +32,7 @@ class ResourceKind(Struct, frozen=True):
     remove: Callable[[Backend, str], Awaitable[None]]
     path: Callable[[Spec], str | None]  # the path of the playbook that a resource belongs to
     key: Callable[[str, Spec], str] = lambda name, spec: name  # identifies a resource at the target
+    check: Callable[[str, Spec], None] | None = None  # RequestRefused if a server would refuse the definition
 
 
 def resource_kind(kind: ResourceKind) -> ResourceKind:
@@ -70,7 +71,7 @@ def read_resources(files: Iterable[Path], root: Path) -> list[Resource]:
         where = file.relative_to(root).as_posix()
         try:
             documents = [
-                each for each in yaml.load_all(file.read_text(encoding="utf-8"), _loader()) if each is not None
+                each for each in yaml.load_all(file.read_text(encoding="utf-8"), resource_loader()) if each is not None
             ]
         except (yaml.YAMLError, UnicodeDecodeError) as problem:
             raise RequestRefused(f"{where} is not valid YAML: {' '.join(str(problem).split())}") from None
@@ -83,7 +84,7 @@ def read_resources(files: Iterable[Path], root: Path) -> list[Resource]:
     return list(found.values())
 
 
-def _loader() -> Any:
+def resource_loader() -> Any:
     """A safe loader whose only booleans are true and false, as in playbooks: `on` is a name."""
     import yaml
 

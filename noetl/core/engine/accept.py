@@ -24,6 +24,7 @@ from noetl.core.engine.commands import (
     PauseExecution,
     RecordChildEnd,
     RecordChildStart,
+    RecordChildWait,
     Reply,
     ReportRun,
     ResumeExecution,
@@ -45,6 +46,7 @@ from noetl.core.model.events import (
     ChildFinished,
     ChildRequested,
     ChildStarted,
+    ChildWaiting,
     CtxPatched,
     Event,
     ExecutionCancelled,
@@ -470,6 +472,27 @@ def _child_started(state: State, command: RecordChildStart, env: EvaluationConte
     return _ACCEPTED
 
 
+def _child_waits(state: State, command: RecordChildWait, env: EvaluationContext, record: Record) -> Reply:
+    child = state.children.get(command.key)
+    if child is None or state.finished is not None:
+        return Reply(False, "no run waits for this child")
+    if command.seq > child.reported and command.waiting != child.waiting:
+        request = child.request
+        changed = ChildWaiting(
+            step=request.step,
+            step_run_id=request.step_run_id,
+            task=request.task,
+            child=command.child,
+            waiting=command.waiting,
+            child_seq=command.seq,
+            visit=request.visit,
+            attempt=request.attempt,
+            path=request.path,
+        )
+        record([changed], child.seq)
+    return _ACCEPTED
+
+
 def _child_ended(state: State, command: RecordChildEnd, env: EvaluationContext, record: Record) -> Reply:
     child = state.children.get(command.key)
     if child is None:
@@ -491,5 +514,6 @@ COMMAND_HANDLERS: dict[type[Command], Callable[[State, Any, EvaluationContext, R
     ReturnRun: _returned,
     ReportRun: _report,
     RecordChildStart: _child_started,
+    RecordChildWait: _child_waits,
     RecordChildEnd: _child_ended,
 }

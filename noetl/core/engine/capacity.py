@@ -27,7 +27,7 @@ class Capacity(Struct, frozen=True):
 
 def slots_held(state: State) -> dict[str, int]:
     """The slots that an execution holds now, by key."""
-    if state.finished is not None or not state.begun or (state.waits and state.only_waits):
+    if state.finished is not None or not state.begun or state.only_waits:
         return {}
     holding = {playbook_key(state.playbook.path): 1}
     keys_of = state.net.concurrency_keys

@@ -127,6 +127,15 @@ class RecordChildStart(Command, frozen=True):
     child: str
 
 
+class RecordChildWait(Command, frozen=True):
+    """The child only waits for a signal or a time, or does so no longer; `seq` is that of its log."""
+
+    key: str
+    child: str
+    waiting: bool
+    seq: int
+
+
 class RecordChildEnd(Command, frozen=True):
     """The child has ended, or could not be started (then `child` may be empty)."""
 

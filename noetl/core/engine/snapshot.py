@@ -165,6 +165,8 @@ class _Child(Struct, array_like=True):
     request: ChildRequested
     child: str | None
     seq: int
+    waiting: bool = False
+    reported: int = 0
 
 
 class _Ending(Struct, array_like=True):
@@ -360,6 +362,8 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
     for child in stored.children:
         restored_child = state.children[child.key] = Child(child.key, child.run_id, child.request, child.seq)
         restored_child.child = child.child
+        restored_child.waiting, restored_child.reported = child.waiting, child.reported
+        state.waiting_children += child.waiting
     state.waits = {wait.key: wait for wait in stored.waits}
     state.signal_ids = dict.fromkeys(stored.signal_ids)
     state.uncommitted = dict.fromkeys(stored.uncommitted)

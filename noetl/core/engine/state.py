@@ -259,6 +259,8 @@ class Child(Struct, eq=False, gc=False):
     request: ChildRequested
     seq: int  # of the request
     child: str | None = None  # execution id, once it exists
+    waiting: bool = False  # it only waits for a signal or a time
+    reported: int = 0  # seq of its log at the latest report of that
 
 
 class OpenWait(Struct, eq=False, gc=False):
@@ -325,7 +327,7 @@ class State:
         "execution_id", "finished", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
         "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "signal_ids", "signals",
         "started", "started_at", "step_runs", "steps", "synthesized", "tokens", "uncommitted", "unexamined",
-        "versions", "waiting", "waits", "workload",
+        "versions", "waiting", "waiting_children", "waits", "workload",
     )  # fmt: skip
 
     def __init__(self, playbook: Playbook, execution_id: str) -> None:
@@ -364,6 +366,7 @@ class State:
         self.begun = False  # whether any run was leased yet
         self.steps: dict[str, StepRecord] = {}
         self.children: dict[str, Child] = {}
+        self.waiting_children = 0
         self.waits: dict[str, OpenWait] = {}  # in the order in which they began
         self.signals: dict[int, KeptSignal] = {}  # by seq
         self.signal_ids: dict[str, None] = {}  # idempotency keys of the latest commands of users
@@ -403,8 +406,12 @@ class State:
 
     @property
     def only_waits(self) -> bool:
-        """Whether every open run is a wait and nothing else can happen: only a signal or a timer continues it."""
-        if not self.waits or len(self.waits) != len(self.open) or self.paused or self.children or self.unexamined:
+        """Whether every open run is a wait, or calls a child that only waits, and nothing else can happen: only a
+        signal or a timer continues it."""
+        waits = len(self.waits) + self.waiting_children
+        if not waits or waits != len(self.open) or self.paused or self.unexamined:
+            return False
+        if len(self.children) != self.waiting_children:
             return False
         if self.ending is not None:
             return False

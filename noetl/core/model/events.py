@@ -630,6 +630,22 @@ class ChildStarted(Event, frozen=True, omit_defaults=True):
     path: IterationPath = ()
 
 
+class ChildWaiting(Event, frozen=True, omit_defaults=True):
+    """The child only waits for a signal or a time, or does so no longer."""
+
+    NAME = "child.waiting"
+    ENTITY = "task"
+    step: str
+    step_run_id: str
+    task: str
+    child: str
+    waiting: bool = True
+    child_seq: int = 0  # of the child's log at that moment: a later report has a higher one
+    visit: int = 1
+    attempt: int = 1
+    path: IterationPath = ()
+
+
 class ChildFinished(Event, frozen=True, omit_defaults=True):
     """The child ended; its output is the calling task's outcome. `early`: the calling task timed out."""
 
@@ -725,8 +741,8 @@ BODIES: dict[tuple[str, int], type[Event]] = {
         StepSkipped, CustomEvent, NextEvaluated,
         LoopStarted, IterationsKept, IterationStarted, IterationDone, IterationFailed,
         CompensationStarted, CompensationDone, CompensationFailed,
-        OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildFinished,
-        WaitStarted, WaitFinished, WorkerLost, ReportRefused,
+        OutputsStored, LoopDone, TaskStarted, TaskDone, TaskProgress, ChildRequested, ChildStarted, ChildWaiting,
+        ChildFinished, WaitStarted, WaitFinished, WorkerLost, ReportRefused,
     )
 }  # fmt: skip
 

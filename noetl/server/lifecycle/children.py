@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from noetl.core.engine.commands import CancelExecution, RecordChildEnd, RecordChildStart
+from noetl.core.engine.commands import CancelExecution, RecordChildEnd, RecordChildStart, RecordChildWait
 from noetl.core.engine.effects import AnswerParent, AwaitChild, CancelChild, Effect, StartChild
 from noetl.core.engine.handlers.compensation import source_of
 from noetl.core.engine.outstanding import outstanding
@@ -52,6 +52,28 @@ class Children(Struct, eq=False):
             self._background.run_until_done(name, lambda: self._cancel(execution_id, effect))
         elif isinstance(effect, AnswerParent):
             self._background.run_until_done(name, lambda: self._answer_parent(effect))
+
+    def report_wait(self, state: State, *, waiting: bool) -> None:
+        """Tell the caller of an execution that it only waits now, or does so no longer."""
+        parent = state.request.parent if state.request is not None else None
+        if parent is None or state.finished is not None:
+            return
+        command = RecordChildWait(parent.task_run_id, state.execution_id, waiting, state.seq)
+        name = f"report of the wait of execution {state.execution_id}"
+        self._background.run_until_done(name, lambda: self._executions.send(parent.execution_id, command))
+
+    def check_wait(self, state: State) -> None:
+        """After a restart: an execution that runs corrects a caller that considers it waiting."""
+        parent = state.request.parent if state.request is not None else None
+        if parent is None or state.finished is not None:
+            return
+
+        async def correct() -> None:
+            caller = await self._actors.store.summary(parent.execution_id)
+            if caller is not None and caller.status == "waiting":
+                self.report_wait(state, waiting=state.status == "waiting")
+
+        self._background.run_until_done(f"check of the caller of execution {state.execution_id}", correct)
 
     async def _start(self, parent_id: str, effect: StartChild) -> None:
         known = await self._actors.store.by_key(effect.key)
@@ -113,6 +135,10 @@ class Children(Struct, eq=False):
         answer = await self._answer_of(child)
         if answer is not None:
             await self._executions.send(parent_id, RecordChildEnd(key, child, answer.outcome, answer.compensable))
+            return
+        summary = await self._actors.store.summary(child)
+        if summary is not None and summary.status == "waiting":
+            await self._executions.send(parent_id, RecordChildWait(key, child, True, summary.seq))
 
     async def _cancel(self, parent_id: str, effect: CancelChild) -> None:
         child = effect.child

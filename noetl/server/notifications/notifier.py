@@ -21,6 +21,7 @@ import msgspec
 from noetl.core.engine.views.open_waits import inbox_entries
 from noetl.core.model.events import instant
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.waits import InboxEntry
 from noetl.errors import NoetlError, NotFound, StoreUnavailable, TemplateError
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
@@ -191,11 +192,29 @@ class Notifier:
         for incident in incidents:
             if incident.on != "waiting":
                 continue
-            for entry in inbox_entries(await self._orchestrator.state(incident.details["execution_id"])):
+            for entry in await self._open_waits(incident.details["execution_id"]):
                 link = AnswerLink(entry.execution_id, entry.key, f"notification {rule.name}", expires_at)
                 url = f"{rule.answer_url.rstrip('/')}/answer/{self._links.token(link)}"
                 found.setdefault(incident.key, []).append({"title": entry.title or entry.signal, "url": url})
         return found
+
+    async def _open_waits(self, execution_id: str) -> list[InboxEntry]:
+        """The waits that signals answer, of an execution and of its children."""
+        state = await self._orchestrator.state(execution_id)
+        found = inbox_entries(state)
+        for child in state.children.values():
+            if child.waiting and child.child is not None:
+                found += await self._open_waits(child.child)
+        return found
+
+    async def _reasons(self, execution_id: str) -> list[str]:
+        """What an execution and its children wait for."""
+        state = await self._orchestrator.state(execution_id)
+        reasons = [each.text for each in await self._orchestrator.why(execution_id)]
+        for child in state.children.values():
+            if child.waiting and child.child is not None:
+                reasons = [*await self._reasons(child.child), *reasons]
+        return reasons
 
     async def _send(self, rule: Rule, notification: Mapping[str, Any], key: str) -> str:
         try:
@@ -222,7 +241,7 @@ class Notifier:
             title = f"{execution.path} failed: {execution.error or 'see the execution'}"
             return await self._incident("failed", execution, title, execution.execution_id)
         if execution.status == "waiting":
-            reasons = [each.text for each in await self._orchestrator.why(execution.execution_id)]
+            reasons = await self._reasons(execution.execution_id)
             title = f"{execution.path} waits" + (f": {reasons[0]}" if reasons else "")
             key = f"{execution.execution_id}:{execution.seq}"
             return await self._incident("waiting", execution, title, key, reasons=reasons)

@@ -112,7 +112,7 @@ class Rules:
 
     async def add(self, name: str, fields: Mapping[str, Any], *, by: str = "") -> Rule:
         """Store a new rule; Conflict when the name exists."""
-        rule = self._defined(name, fields, by)
+        rule = define_rule(name, fields, now=self._clock.now(), by=by)
         await self._store.add(StoredTrigger(KIND, name, msgspec.json.encode(rule)))
         self.changes += 1
         return rule
@@ -125,7 +125,7 @@ class Rules:
                 return await self.add(name, fields, by=by)
             known = msgspec.json.decode(row.data, type=Rule)
             kept = {"id": known.id, "created_at": known.created_at, "created_by": known.created_by}
-            rule = msgspec.structs.replace(self._defined(name, fields, by), **kept)
+            rule = msgspec.structs.replace(define_rule(name, fields, now=self._clock.now(), by=by), **kept)
             if await self._store.save(StoredTrigger(KIND, name, msgspec.json.encode(rule), row.revision + 1)):
                 self.changes += 1
                 return rule
@@ -159,35 +159,35 @@ class Rules:
             found += page
         return found
 
-    def _defined(self, name: str, fields: Mapping[str, Any], by: str) -> Rule:
-        """A validated rule from the fields of a definition."""
-        check_name(name)
-        for each in fields:
-            if each not in Rule.__struct_fields__ or each in Rule.INTERNAL:
-                names = ", ".join(sorted(set(Rule.__struct_fields__) - Rule.INTERNAL))
-                raise RequestRefused(f"a notification rule has no field {each!r}; it has {names}")
-        now = self._clock.now()
-        document = {**fields, "id": secrets.token_hex(8), "name": name, "created_at": now, "created_by": by}
-        for many in ("on", "paths"):
-            if isinstance(document.get(many), str):
-                document[many] = [document[many]]
-        to = document.get("to")
-        if isinstance(to, Mapping) and isinstance(to.get("to"), str):
-            document["to"] = {**to, "to": [to["to"]]}
-        try:
-            if "group" in document:
-                document["group"] = seconds(document["group"])
-            rule = msgspec.convert(document, Rule)
-        except ValueError as problem:  # includes msgspec.ValidationError
-            raise RequestRefused(_reason(str(problem))) from None
-        check(rule)
-        return rule
-
     async def list(self, *, after: str | None = None, limit: int = 100) -> list[Rule]:
         """One page of rules, by name."""
         return [
             msgspec.json.decode(row.data, type=Rule) for row in await self._store.list(KIND, after=after, limit=limit)
         ]
+
+
+def define_rule(name: str, fields: Mapping[str, Any], *, now: float, by: str = "") -> Rule:
+    """A validated rule from the fields of a definition."""
+    check_name(name)
+    for each in fields:
+        if each not in Rule.__struct_fields__ or each in Rule.INTERNAL:
+            names = ", ".join(sorted(set(Rule.__struct_fields__) - Rule.INTERNAL))
+            raise RequestRefused(f"a notification rule has no field {each!r}; it has {names}")
+    document = {**fields, "id": secrets.token_hex(8), "name": name, "created_at": now, "created_by": by}
+    for many in ("on", "paths"):
+        if isinstance(document.get(many), str):
+            document[many] = [document[many]]
+    to = document.get("to")
+    if isinstance(to, Mapping) and isinstance(to.get("to"), str):
+        document["to"] = {**to, "to": [to["to"]]}
+    try:
+        if "group" in document:
+            document["group"] = seconds(document["group"])
+        rule = msgspec.convert(document, Rule)
+    except ValueError as problem:  # includes msgspec.ValidationError
+        raise RequestRefused(_reason(str(problem))) from None
+    check(rule)
+    return rule
 
 
 def check(rule: Rule) -> None:

@@ -87,6 +87,8 @@ class EffectHandler:
         self._perform(execution.id, decision.effects, path, waiting=execution.waits)
         if self.stored_timers and execution.waited != execution.waits and execution.state is not None:
             self._set_timer(execution.id, next_due(execution.state), waiting=execution.waits)
+        if self.enabled and execution.waited != execution.waits and execution.state is not None:
+            self.children.report_wait(execution.state, waiting=execution.waits)
         if execution.overtaken:
             execution.overtaken = False
             if self.enabled and not self.shared:
@@ -105,6 +107,8 @@ class EffectHandler:
         else:
             self.work.adopt(state)
         self._perform(state.execution_id, effects, state.playbook.path, waiting=state.status == "waiting")
+        if self.enabled:
+            self.children.check_wait(state)
         if any(isinstance(effect, ContinueLater) for effect in effects):
             self.executions.get(state.execution_id).wake()
 

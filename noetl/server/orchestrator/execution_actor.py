@@ -313,7 +313,7 @@ class ExecutionActor:
         status_before, held_before = (None, None) if summary is None else (summary.status, summary.held)
         held = slots_held(state)
         settled = not (decision.effects and isinstance(decision.effects[-1], ContinueLater))
-        waits = wait_counts(state, settled=settled) if state.waits else NO_WAITS
+        waits = wait_counts(state, settled=settled) if state.waits or state.waiting_children else NO_WAITS
         waits_before = (summary.due, summary.inbox) if summary else (None, 0)
         steps = step_durations(state) if state.processed else None
         summary = project(summary, decision.events, held, waits, steps)

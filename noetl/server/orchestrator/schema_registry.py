@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from noetl.core.model.events import instant
 from noetl.core.model.schemas.compatibility import incompatibilities
 from noetl.core.model.schemas.json_schema import schema_digest, schema_problem, split_reference
 from noetl.errors import Conflict, NotFound, RequestRefused
@@ -117,7 +118,7 @@ class SchemaRegistry(Struct, eq=False):
 def document(found: RegisteredSchema) -> Mapping[str, Any]:
     """A schema as a JSON document."""
     plain: dict[str, Any] = msgspec.to_builtins(found)
-    return plain
+    return {**plain, "registered_at": instant(found.registered_at)}
 
 
 def _check(name: str, schema: Any, compatible: str) -> None:

@@ -24,7 +24,7 @@ from noetl.core.model.playbook import Playbook
 LOGS = Path(__file__).parent / "logs"
 MODULES = (
     "steps", "admission", "loops", "leases", "control", "synthesis", "views", "waits", "reruns", "compensation",
-    "arc_keys", "custom_events", "state",
+    "arc_keys", "custom_events", "state", "waiting_children",
 )  # fmt: skip
 RANDOM_EXECUTIONS = 60
 

@@ -15,6 +15,7 @@ from noetl.core.model.events import (
     ChildFinished,
     ChildRequested,
     ChildStarted,
+    ChildWaiting,
     Event,
     ReportRefused,
     SignalReceived,
@@ -154,7 +155,9 @@ def _child_requested(state: State, event: ChildRequested, at: float) -> None:
 
 
 def _resume_caller(state: State, key: str, outcome: Outcome) -> None:
-    _resume(state, state.children.pop(key).run_id, key, outcome)
+    child = state.children.pop(key)
+    state.waiting_children -= child.waiting
+    _resume(state, child.run_id, key, outcome)
 
 
 @applies(ChildStarted)
@@ -164,6 +167,14 @@ def _child_started(state: State, event: ChildStarted, at: float) -> None:
     child.child = event.child
     if not child.request.wait:
         _resume_caller(state, key, ok({"execution_id": event.child, "status": "started"}))
+
+
+@applies(ChildWaiting)
+def _child_waiting(state: State, event: ChildWaiting, at: float) -> None:
+    child = state.children[_key_of(event)]
+    state.waiting_children += event.waiting - child.waiting
+    child.waiting = event.waiting
+    child.reported = event.child_seq
 
 
 @applies(ChildFinished)

@@ -9,7 +9,7 @@ from noetl.core.model.waits import NO_WAITS, InboxEntry, WaitCounts
 
 def wait_counts(state: State, *, settled: bool = True) -> WaitCounts:
     """The counts of a state; `settled` False: more is to be decided, so it does not only wait."""
-    if not state.waits:
+    if not state.waits and not state.waiting_children:
         return NO_WAITS
     only = settled and state.only_waits
     inbox = sum(1 for wait in state.waits.values() if wait.request.signal is not None)

@@ -158,9 +158,10 @@ def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) 
         child = state.children.get(run.child or "")
         whose = f' "{child.request.playbook}"' if child else ""
         named = f" (execution {child.child})" if child and child.child else " (not started yet)"
+        waits = ", which waits itself" if child and child.waiting else ""
         return Finding(
             "child",
-            f"{what} has been waiting for {since} for the child playbook{whose}{named}",
+            f"{what} has been waiting for {since} for the child playbook{whose}{named}{waits}",
             run.id,
             step.name,
             run.at,

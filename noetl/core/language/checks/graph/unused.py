@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from noetl.core.language.checks.analysis import AnalysisContext, blocks_called
 from noetl.core.language.flow.template_analysis import analyze_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
+from noetl.core.language.syntax.tree import BlockSyntax
 
 
 def check(context: AnalysisContext) -> None:
@@ -25,7 +26,8 @@ def check(context: AnalysisContext) -> None:
 def _check_blocks(context: AnalysisContext) -> None:
     blocks = {block.name: block for block in context.document.blocks}
     called: set[str] = set()
-    pending = [blocks_called(step) for step in context.document.steps] if blocks else []
+    callers = (body for body in context.document.bodies() if not isinstance(body, BlockSyntax))
+    pending = [blocks_called(body) for body in callers] if blocks else []
     while pending:
         names = pending.pop()
         if names is None:

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Body, HTTPException, Path, Query
 from starlette.responses import Response
 
 from noetl.core.model.events import instant
+from noetl.server.http.definition_schemas import definition_body
 from noetl.server.http.dependencies import Admin, App, Viewer
 from noetl.server.http.response_models import json_response, page_of
 from noetl.server.notifications.channels import NotSent
-from noetl.server.notifications.rules import KIND, rule_document
+from noetl.server.notifications.rules import KIND, Rule, rule_document
 from noetl.storage.ports.deliveries import Delivery, DeliveryFilter
 
 router = APIRouter(tags=["notifications"])
@@ -39,7 +40,11 @@ async def rule(state: App, _: Viewer, name: Name) -> Response:
     return json_response(rule_document(await state.notifier.rules.get(name)))
 
 
-@router.put("/api/notifications/{name}", summary="Create a notification rule, or replace it")
+@router.put(
+    "/api/notifications/{name}",
+    summary="Create a notification rule, or replace it",
+    openapi_extra=definition_body(Rule, lists=("on", "paths"), durations=("group",)),
+)
 async def put(state: App, caller: Admin, name: Name, definition: Annotated[dict[str, Any], Body()]) -> Response:
     """`on` (failed, late, waiting, recovered, dead_trigger), `to` (a channel: kind mail, slack or http), `paths`,
     `labels`, `group`, `paused`."""

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from noetl.errors import RequestRefused
 from noetl.server.http.access import Caller
+from noetl.server.http.definition_schemas import definition_body
 from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.response_models import json_response, page, page_of
 from noetl.server.http.routes.scheduling.webhooks import accepted_response
@@ -54,7 +55,11 @@ async def trigger(state: App, _: Viewer, kind: Kind, name: Name) -> Response:
     return await _document(state, kind, name)
 
 
-@router.put("/api/triggers/{kind}/{name}", summary="Create a trigger, or replace its definition")
+@router.put(
+    "/api/triggers/{kind}/{name}",
+    summary="Create a trigger, or replace its definition",
+    openapi_extra=definition_body(*KINDS.values()),
+)
 async def put(
     state: App, caller: Operator, kind: Kind, name: Name, definition: Annotated[dict[str, Any], Body()]
 ) -> Response:
