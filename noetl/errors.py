@@ -124,6 +124,12 @@ class PayloadUnavailable(NoetlError):
         self.kind = kind
 
 
+class WorkerLost(NoetlError):
+    """The node of a cluster that executed a task was lost, and it is unknown how far the task got."""
+
+    kind = "worker.lost"
+
+
 class CorruptLog(NoetlError):
     """A log that cannot be folded; damaged events are never skipped."""
 

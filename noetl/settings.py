@@ -57,6 +57,7 @@ class Settings(Struct, frozen=True):
     server_drain_seconds: float
     worker_pool: str
     worker_labels: tuple[str, ...]
+    worker_runtime: str | None
     worker_drain_seconds: float
     secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
@@ -328,6 +329,12 @@ TABLE: tuple[Setting, ...] = (
         "pool that a worker leases runs from; several pools share its slots by weight: `default=3,reports=1`",
     ),
     Setting("worker.labels", _labels, (), "labels of a worker, which steps may require (`spec.placement`): `gpu=true`"),
+    Setting(
+        "worker.runtime",
+        _text,
+        None,
+        "cluster that executes the python and shell tasks of a worker (plug-ins): `ray://HOST:6379`, `dask://HOST:8786`",
+    ),
     Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
     Setting(
         "secrets.folders",

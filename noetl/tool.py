@@ -14,9 +14,11 @@ is imported by every command that needs to know its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from noetl.connections.auth import BadAuth
 from noetl.connections.auth import fields_of as auth_fields
@@ -35,9 +37,20 @@ from noetl.core.model.connector import (
 )
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info, ok
 from noetl.core.model.reference import Reference, ReferenceMeta
-from noetl.core.model.tool import Field, FieldType, Host, Members, Timeout, ToolCall, ToolFunction, ToolSpec
+from noetl.core.model.tool import (
+    Field,
+    FieldType,
+    Host,
+    Members,
+    RemoteTask,
+    Runtime,
+    Timeout,
+    ToolCall,
+    ToolFunction,
+    ToolSpec,
+)
 from noetl.data.values import jsonable
-from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable
+from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, WorkerLost
 
 __all__ = [
     "ERROR_KINDS",
@@ -53,6 +66,8 @@ __all__ = [
     "PayloadUnavailable",
     "Reference",
     "ReferenceMeta",
+    "RemoteTask",
+    "Runtime",
     "RowTarget",
     "SecretUnavailable",
     "SourceCall",
@@ -68,13 +83,16 @@ __all__ = [
     "ToolSpec",
     "TriggerCall",
     "TriggerSpec",
+    "WorkerLost",
     "auth_fields",
+    "encode_task",
     "bind_sql",
     "error",
     "error_info",
     "jsonable",
     "ok",
     "per_loop",
+    "run_remote",
     "run_sql",
 ]
 
@@ -89,6 +107,21 @@ def per_loop(key: Hashable, make: Callable[[], T]) -> T:
     from noetl.runtime.resources import per_loop as stored  # imports asyncio
 
     return stored(key, make)
+
+
+def run_remote(task: bytes, is_cancelled: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
+    """Execute a task that a `Runtime` was given (encoded with `encode_task`) in this process of the cluster.
+
+    Yields messages for the worker: an empty one, printed lines, at last the outcome. Closing the generator cancels the
+    task; `is_cancelled` is called several times a second, for clusters that cannot interrupt a task."""
+    from noetl.tools._common.remote import run_remote as run  # imports asyncio
+
+    return run(task, is_cancelled)
+
+
+def encode_task(task: RemoteTask) -> bytes:
+    """A task as bytes for `run_remote`."""
+    return msgspec.json.encode(task)
 
 
 def bind_sql(statement: str, params: Any, dialect: Literal["mysql", "ansi"] = "ansi") -> tuple[str, list[Any]]:

@@ -137,6 +137,12 @@ class Masker:
         self._base64 = tuple({*self._base64, *(form for form in broken if len(form) >= 2 * _SEED)})
         self._short |= {text for text in fresh if len(text) < SHORTEST}
 
+    def found_in(self, text: str) -> list[str]:
+        """The secret values that occur in a text, in any of their forms."""
+        return [
+            known for known in sorted(self._known) if known in text or any(form in text for form in forms_of(known))
+        ]
+
     def mask(self, text: str) -> str:
         """The text without secrets."""
         if text in self._short:

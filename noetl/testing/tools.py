@@ -15,6 +15,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import Timeout, ToolCall
 from noetl.errors import PayloadUnavailable, SecretUnavailable
+from noetl.runtime.masking import Masker
 from noetl.runtime.resources import close_loop_resources
 from noetl.tools.registry import load
 
@@ -46,6 +47,10 @@ class ToolHost:
             for secret in value.values() if isinstance(value, Mapping) else (value,):
                 text = text.replace(secret, "***") if isinstance(secret, str) and secret else text
         return text
+
+    def secrets_in(self, text: str) -> list[str]:
+        """The given credentials that occur in a text."""
+        return Masker(self.credentials.values()).found_in(text)
 
     def progress(self, **counts: float) -> None:
         """Record the counts."""

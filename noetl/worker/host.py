@@ -124,6 +124,10 @@ class TaskHost(Struct, eq=False):
         """The text with secret values replaced."""
         return self._secrets.masker.mask(text)
 
+    def secrets_in(self, text: str) -> list[str]:
+        """The secret values that occur in a text."""
+        return self._secrets.masker.found_in(text)
+
     def progress(self, **counts: float) -> None:
         """Report progress: rows, bytes, pages."""
         self._services.observer.counts(TaskCounts(*self._ids, counts))

@@ -253,14 +253,15 @@ class Pool:
         self._reconciling = None
 
     async def _poll_revoked(self) -> None:
-        self._cancel_lost(await self._link.revoked(self.worker, wait=REVOKED_WAIT))
+        self._cancel_lost(await self._link.revoked(self.worker, wait=REVOKED_WAIT), revoked=True)
 
-    def _cancel_lost(self, runs: Sequence[str]) -> None:
-        """Cancel runs whose lease is lost."""
+    def _cancel_lost(self, runs: Sequence[str], *, revoked: bool = False) -> None:
+        """Cancel runs whose lease is lost, or that the server has ended (`revoked`)."""
         for run_id in runs:
             epochs = sorted(epoch for held_id, epoch in self._held if held_id == run_id)
             # A newer lease of the same run may have arrived meanwhile; the lost one is the older.
             for epoch in epochs[:1]:
+                self._held[run_id, epoch].reports.revoked = revoked
                 self._cancel(self._held[run_id, epoch])
 
     def _cancel(self, held: HeldRun) -> None:

@@ -33,7 +33,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     from noetl.runtime.resources import close_loop_resources
     from noetl.storage.results import open_results
     from noetl.worker.bundles import BundleFolders
-    from noetl.worker.factory import create_pool
+    from noetl.worker.factory import ToolSource, create_pool
     from noetl.worker.host import HostServices
     from noetl.worker.pool import HEARTBEAT
 
@@ -56,6 +56,13 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
             record_inputs=settings.record_inputs,
             bundles=BundleFolders(settings.home / "bundles"),
         )
+        tools = None
+        if settings.worker_runtime is not None:
+            from noetl.worker.runtimes import RemoteTools, open_runtime
+
+            runtime = open_runtime(settings.worker_runtime)
+            closing.push_async_callback(runtime.close)
+            tools = ToolSource(load=RemoteTools(runtime).load)
         pools = []
         slots_by_pool = shares(settings.worker_pool, settings.slots)
         for pool, slots in slots_by_pool.items():
@@ -71,6 +78,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
                 slots=slots,
                 pool=pool,
                 heartbeat=min(HEARTBEAT, settings.server_lease_seconds / 4),
+                tools=tools,
             )
             created.labels = settings.worker_labels
             link.on_lost_reply = created.reconcile_soon

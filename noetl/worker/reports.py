@@ -47,6 +47,7 @@ class RunReports(Struct, eq=False):
     ending: bool = False  # the run's last events are in `pending` or in flight
     closed: bool = False  # rejected, revoked or complete: nothing more is sent
     begun: bool = False  # a tool has begun whose end may not be stored
+    revoked: bool = False  # the server has ended the run: no other worker continues it
     _waiter: asyncio.Future[None] | None = None
 
     def queue(self, events: Sequence[Event]) -> None:

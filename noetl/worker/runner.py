@@ -29,7 +29,7 @@ from noetl.core.model.reference import Reference, is_stored
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
 from noetl.core.model.work import RunOrder
 from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, Wait
-from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, next_action
+from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, final_tasks, next_action, start_final
 from noetl.core.pipeline.error_locations import MISSING_DATA
 from noetl.core.pipeline.frame import Frame, open_frame
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
@@ -54,6 +54,7 @@ from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
 
 TASKS_PER_TURN = 8  # tasks of a run before it yields to the event loop
 FETCH_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds between attempts to fetch what a run needs
+FINALLY_SECONDS = 4.0  # that a `finally` task of a cancelled run may take
 PROGRESS_AFTER = 2.0  # seconds until the first progress event of a task
 PROGRESS_EVERY = 5.0  # seconds between two progress events
 
@@ -165,9 +166,32 @@ class Runner:
                 if not limit.expired():
                     raise
                 message = f"the step exceeded its timeout of {seconds:g} s (lifecycle.timeout_s, deadline_s)"
+                await self._run_finally(active)
                 await self._end(active, error_info("timeout", message))
         except NoetlError as problem:
             await self._end(active, _error_of(problem))
+        except asyncio.CancelledError:
+            if active.reports.revoked:  # else another worker continues the run
+                await self._run_finally(active)
+            raise
+
+    async def _run_finally(self, active: ActiveRun) -> None:
+        """Run the `finally` tasks of a run that is ended from outside, within the grace period; the log has no events
+        of them, because the run has ended there."""
+        for level, index in final_tasks(active.frame):
+            try:
+                async with asyncio.timeout(FINALLY_SECONDS):
+                    action = start_final(active.frame, level, index)
+                    if isinstance(action, RunTask):
+                        outcome = await self._run_task(active, action, self._tool(action.task.kind)[0])
+                        if outcome.error is not None:
+                            _log.warning("finally: task %s failed: %s", action.label, outcome.error.message)
+            except TimeoutError:
+                _log.warning(
+                    "finally: a task of step %s took more than %g s", active.order.context.step, FINALLY_SECONDS
+                )
+            except (*MISSING_DATA, NoetlError) as problem:
+                _log.warning("finally: a task of step %s could not run: %s", active.order.context.step, problem)
 
     # ── opening ─────────────────────────────────────────────────────────────────────────
 
@@ -417,6 +441,8 @@ class Runner:
                 scopes=action.scopes,
                 where=where,
                 code_line=code_line,
+                labels=getattr(active.frame.root.program.owner, "labels", ()),
+                cost=order.cost,
                 playbook=context.playbook,
                 state=action.state,
             )

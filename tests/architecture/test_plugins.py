@@ -20,7 +20,7 @@ EXAMPLE = ROOT / "examples" / "plugin"
 CONNECTOR = ROOT / "examples" / "connector"
 PLUGINS = [EXAMPLE, CONNECTOR, *sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))]
 OURS = PLUGINS[2:]
-GROUPS = {"noetl.tools", "noetl.sources", "noetl.targets", "noetl.triggers"}
+GROUPS = {"noetl.tools", "noetl.sources", "noetl.targets", "noetl.triggers", "noetl.runtimes"}
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: sample}\nworkflow:\n"
 
 # The module of docs/howto/add-a-tool-kind.md as it was in 0.1, with a connection that calls share.

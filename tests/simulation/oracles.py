@@ -240,6 +240,7 @@ EXPECTED: dict[str, Any] = {
     "once": [("success", "paid"), ("success", "unknown")],
     "fail_fast": ("success", "repaired"),
     "keyed": ("success", 1),
+    "around": ("success", [[[10, 1], 10], [[20, 2], 20], [[30, 3], 30]]),
     "timeout_fires": ("success", "timed out"),
     "asks": ("success", 7),
     "pauses": ("success", [3, 1, 2]),

@@ -288,6 +288,24 @@ workflow:
         takes: 3
         spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
 """,
+    "around": """
+workflow:
+  - step: start
+    loop: {in: "{{ [1, 2, 3] }}", iterator: n, spec: {mode: parallel}}
+    tool:
+      - name: work
+        kind: effect
+        value: "{{ [lock.data, iter.n] }}"
+        takes: 2
+        fails: 1
+        spec:
+          policy:
+            rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]
+            before: [{name: lock, kind: effect, value: "{{ iter.n * 10 }}", takes: 1}]
+            after: [{name: note, kind: effect, value: "{{ output.data }}", takes: 1}]
+            finally: [{name: unlock, kind: effect, value: "{{ lock.data }}", takes: 1}]
+      - {name: end, kind: effect, value: "{{ [output.data, unlock.data] }}"}
+""",
     "pauses": """
 workflow:
   - step: start

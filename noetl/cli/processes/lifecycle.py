@@ -138,6 +138,9 @@ pool_option = click.option("--pool", metavar="NAME", help="Pool to lease runs fr
 label_option = click.option(
     "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label that steps can require; repeatable."
 )
+runtime_option = click.option(
+    "--runtime", metavar="URL", help="Cluster that executes python and shell tasks (a plug-in): ray://HOST:6379."
+)
 slots_option = click.option("--slots", metavar="N", help="Concurrent runs of a worker.")
 
 
@@ -145,6 +148,7 @@ slots_option = click.option("--slots", metavar="N", help="Concurrent runs of a w
 @count_option
 @pool_option
 @label_option
+@runtime_option
 @slots_option
 @server_option
 @token_option
@@ -155,6 +159,7 @@ def worker_start(
     count: int,
     pool: str | None,
     labels: tuple[str, ...],
+    runtime: str | None,
     slots: str | None,
     server: str | None,
     token: str | None,
@@ -164,6 +169,8 @@ def worker_start(
     """Start workers in this terminal (Ctrl-C stops them), or in the background with --background."""
     if labels:
         os.environ["NOETL_WORKER_LABELS"] = ",".join(labels)  # also of the processes that are started
+    if runtime:
+        os.environ["NOETL_WORKER_RUNTIME"] = runtime
     settings = _with_server(
         load_settings(worker_pool=pool, slots=slots, server_url=server, token=token, log_format=log_format).settings
     )

@@ -362,7 +362,7 @@ class Lowering:
             kind=kind,
             input=input,
             assignments=self.assignments(task.sets),
-            rules=None if policy is None else tuple(self.rule(rule) for rule in policy.rules),
+            rules=None if policy is None or not policy.has_rules else tuple(self.rule(rule) for rule in policy.rules),
             on_unmatched="fail" if policy is not None and unmatched == "fail" else "continue",
             spec=spec,
             raw=tuple(name for name, parameter in task.parameters.items() if parameter.raw),

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from noetl.core.model.outcome import Outcome
+from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.reference import Reference
 
 
@@ -18,6 +18,22 @@ class Item(Struct, frozen=True, omit_defaults=True, gc=False):
     count: int
     value: Any = None
     collection: Reference | None = None
+
+
+class PendingMove(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What follows the tasks around a task (`before`, `after`, `finally`): the move that its policy has decided.
+
+    `failed` is the error of a task before it. `attempt` and the visits are those of the task while the tasks before it
+    run again."""
+
+    do: str = "continue"
+    to: str | None = None  # the next task; None: the pipeline ends
+    delay: float = 0.0
+    error: ErrorInfo | None = None
+    failed: ErrorInfo | None = None
+    attempt: int = 0
+    visit: int = 0
+    event_visit: int = 0
 
 
 class Position(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -41,6 +57,7 @@ class Position(Struct, frozen=True, omit_defaults=True, gc=False):
     previous: str | None = None  # label of the task whose output is `_prev`
     input: dict[str, Any] | None = None  # the step's input, if the worker evaluated it
     calls: tuple[CallFrame, ...] = ()
+    pending: PendingMove | None = None  # while the tasks around a task run
 
 
 class CallFrame(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -1,4 +1,4 @@
-"""Tool kinds: the declaration of a kind, and the input of one call."""
+"""Tool kinds: the declaration of a kind, the input of one call, and calls that a cluster executes (a runtime)."""
 
 from __future__ import annotations
 
@@ -204,6 +204,8 @@ class ToolCall(Struct, frozen=True, gc=False):
     scopes: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""  # file:line:column of the task in the playbook
     code_line: int | None = None  # YAML line of the first line of `code`, for tracebacks
+    labels: tuple[str, ...] = ()  # `key=value`, of the step's `spec.placement`
+    cost: int = 1  # of the step's `spec.cost`
     playbook: str = ""  # digest of the playbook; code of different playbooks shares no process
     part: str = ""  # identifies one of several side effects of this call, if the tool has several
     state: Mapping[str, Any] = field(default_factory=dict)  # `state.<step>.<task>`, which `Outcome.state` writes
@@ -215,3 +217,39 @@ class ToolCall(Struct, frozen=True, gc=False):
 
 
 ToolFunction = Callable[[ToolCall], Awaitable[Outcome]]
+
+
+class RemoteTask(Struct, frozen=True, omit_defaults=True):
+    """One call of a tool, as it is sent to a cluster.
+
+    `labels` are those of `spec.placement`, `cost` is `spec.cost`. `secrets` are the secret texts of the input, which
+    are masked in everything that the tool prints or returns as an error before it is cut."""
+
+    kind: str
+    input: dict[str, Any]
+    spec: dict[str, Any]
+    execution_id: str
+    step: str
+    task: str
+    task_run_id: str
+    attempt: int = 1
+    timeout: Timeout = Timeout()
+    scopes: dict[str, Any] = {}
+    where: str = ""
+    code_line: int | None = None
+    playbook: str = ""
+    labels: dict[str, str] = {}
+    cost: int = 1
+    secrets: list[str] = []
+
+
+class Runtime(Protocol):
+    """A connection to a cluster."""
+
+    def run(self, task: RemoteTask) -> AsyncIterator[bytes]:
+        """Execute `run_remote(encoded task)` on the cluster, and yield what it yields.
+
+        Cancelling stops the task there. WorkerLost if its node was lost; the task is not executed again by itself."""
+
+    async def close(self) -> None:
+        """Disconnect."""

@@ -18,6 +18,7 @@ import msgspec
 
 from noetl.core.model.events import Event, TaskDone
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info, with_secondary
+from noetl.core.model.position import PendingMove
 from noetl.core.model.tool import with_helpers
 from noetl.core.pipeline.actions import Action, Finished, KnownOutcome, RecordedInput, Wait
 from noetl.core.pipeline.calls import end_pipeline
@@ -25,7 +26,7 @@ from noetl.core.pipeline.directives import DIRECTIVES, Move, retry_call
 from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, with_unset
 from noetl.core.pipeline.frame import Frame, Level, TaskResult, enter, position_of, show
 from noetl.core.pipeline.policy import default_directive, matching_rule
-from noetl.core.pipeline.program import CompiledRule, CompiledTask
+from noetl.core.pipeline.program import CompiledRule, CompiledTask, Hooks
 from noetl.core.pipeline.run_completion import fail_level, finish, runaway
 from noetl.core.pipeline.scopes import RESERVED, show_output
 from noetl.core.pipeline.task_assignments import Patch, assign, remember, restore, snapshot
@@ -217,6 +218,12 @@ def abort_calls(frame: Frame, depth: int) -> None:
 
 def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, result: TaskResult) -> None:
     """Apply a directive: move the program counter and make the result visible to the next task."""
+    if level.program.hooks:
+        around = level.program.hooks.get(compiled.task.hook_of or compiled.task.name)
+        if around is not None:
+            leave = _leave_hook if compiled.task.hook else _leave_main
+            leave(frame, level, compiled, around, move, result)
+            return
     frame.wait = move.delay
     if move.do == "retry":
         level.attempt += 1
@@ -232,6 +239,130 @@ def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, result
         level.failing = result
     else:
         level.ended = "done"
+
+
+# ── the tasks around a task: before, after, finally ─────────────────────────────────────
+
+
+def _leave_main(
+    frame: Frame, level: Level, compiled: CompiledTask, around: Hooks, move: Move, result: TaskResult
+) -> None:
+    """Go on with the tasks after a task; its move is pending until they have run."""
+    failed_before = level.pending is not None and level.pending.failed is not None
+    level.pending = None
+    if move.do == "retry":
+        frame.wait = move.delay
+        level.attempt += 1
+        _show_previous(frame, level)
+        if failed_before and around.before is not None:  # the tasks before it run again
+            level.pending = PendingMove(attempt=level.attempt, visit=level.visit, event_visit=level.event_visit)
+            enter(frame, level, around.before)
+        return
+    _remember(frame, level, compiled, result)
+    level.names["input"] = level.input
+    target = around.end if move.do == "continue" else move.target
+    level.pending = PendingMove(move.do, level.program.label_at(target), move.delay, move.error)
+    succeeded = result.outcome.status == "ok" and move.do != "fail"
+    _enter_next(frame, level, around, around.after if succeeded and around.after is not None else around.final)
+
+
+def _leave_hook(
+    frame: Frame, level: Level, compiled: CompiledTask, around: Hooks, move: Move, result: TaskResult
+) -> None:
+    """Go on after a task around another one. It does not change `output`, `_prev` and the result of the pipeline."""
+    task = compiled.task
+    level.results[task.name] = result
+    _show_result(level, task.name, result)
+    level.fallbacks.discard(task.name)
+    _show_previous(frame, level)
+    failure = (move.error or error_info("unknown", "the task failed")) if move.do == "fail" else None
+    following = level.program.hook_after(level.current)
+    if task.hook == "before":
+        if failure is not None:
+            level.pending = msgspec.structs.replace(level.pending or PendingMove(), failed=failure)
+        if failure is not None or following is None:
+            _enter_main(frame, level, around)
+        else:
+            enter(frame, level, following)
+        return
+    assert level.pending is not None
+    if failure is not None and task.hook == "after":
+        level.pending = PendingMove("fail", error=failure)
+        following = None
+    elif failure is not None:
+        _record_beside(frame, level, task.hook_of, failure)
+    if following is None and task.hook == "after":
+        following = around.final
+    _enter_next(frame, level, around, following)
+
+
+def _record_beside(frame: Frame, level: Level, name: str, failure: ErrorInfo) -> None:
+    """Record the failure of a `finally` beside the outcome of its task."""
+    pending = level.pending
+    assert pending is not None
+    if pending.error is not None:
+        level.pending = msgspec.structs.replace(pending, error=with_secondary(pending.error, failure))
+    main = level.results.get(name)
+    if main is not None:
+        note = {"finally": {"kind": failure.kind, "message": failure.message}}
+        outcome, recorded = (
+            msgspec.structs.replace(each, meta={**each.meta, **note}) for each in (main.outcome, main.recorded)
+        )
+        level.results[name] = noted = TaskResult(name, outcome, recorded, frame.shared)
+        level.last = noted if level.last is main else level.last
+
+
+def _enter_main(frame: Frame, level: Level, around: Hooks) -> None:
+    """Enter the task after the tasks before it: a new visit, or the next attempt if they ran again."""
+    pending = level.pending
+    if pending is not None and pending.attempt:
+        level.task_input = None
+        level.current = around.main
+        level.attempt, level.visit, level.event_visit = pending.attempt, pending.visit, pending.event_visit
+    else:
+        enter(frame, level, around.main)
+    if pending is not None and pending.failed is None:
+        level.pending = None
+
+
+def _enter_next(frame: Frame, level: Level, around: Hooks, index: int | None) -> None:
+    """Enter the next task around a task; if there is none, make the pending move."""
+    if index is not None:
+        enter(frame, level, index)
+        return
+    pending, level.pending = level.pending, None
+    assert pending is not None
+    level.current = around.main
+    frame.wait = pending.delay
+    if pending.do == "fail":
+        fail_level(frame, level, pending.error or error_info("unknown", "the task failed"))
+        level.failing = level.results.get(level.task.name)
+    elif pending.to is not None:
+        enter(frame, level, level.program.index[pending.to])
+    else:
+        level.ended = "done"
+
+
+def final_tasks(frame: Frame) -> list[tuple[Level, int]]:
+    """The `finally` tasks that are still to run when the run is ended from outside, innermost first."""
+    found = []
+    for level in reversed(frame.levels):
+        if level.ended is not None or not level.program.hooks or not level.program.tasks:
+            continue
+        task = level.task
+        around = level.program.hooks.get(task.hook_of or task.name)
+        index = None if around is None else level.current if task.hook == "finally" else around.final
+        while index is not None:
+            found.append((level, index))
+            index = level.program.hook_after(index)
+    return found
+
+
+def start_final(frame: Frame, level: Level, index: int) -> Action | None:
+    """Start a task of `final_tasks`; its attempt is 0, because the log has no attempt of it."""
+    enter(frame, level, index)
+    level.attempt = 0
+    return start(frame, level, level.compiled)
 
 
 def _remember(frame: Frame, level: Level, compiled: CompiledTask, result: TaskResult) -> None:

@@ -45,7 +45,7 @@ def do_continue(frame: Frame, level: Level, rule: CompiledRule | None, outcome: 
 def do_jump(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
     """Go to the task that `to` names."""
     to = rule.then.to if rule else None
-    target = level.program.index.get(to) if to else None
+    target = level.program.entry(to) if to else None
     if rule is None or target is None:
         where = frame.playbook.where(rule.path if rule else level.task.path)
         return Move(

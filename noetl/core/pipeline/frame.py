@@ -16,7 +16,7 @@ from noetl.core.model.ids import IterationPath
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
-from noetl.core.model.position import CallFrame, LoopFrame, Position
+from noetl.core.model.position import CallFrame, LoopFrame, PendingMove, Position
 from noetl.core.model.work import RunOrder
 from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
@@ -80,6 +80,7 @@ class Level:
         "loops",
         "names",
         "own",
+        "pending",
         "prefix",
         "prepared",
         "previous",
@@ -123,6 +124,7 @@ class Level:
         self.iterators: dict[str, Any] = {}
         self.task_input: dict[str, Any] | None = None  # rendered input of the current task
         self.prepared = False  # whether the input is evaluated and the names are built
+        self.pending: PendingMove | None = None  # while the tasks around a task run
         self.input_evaluated = False  # on a worker, so that the position must include it
 
     @property
@@ -346,6 +348,8 @@ def _position(
     ended = level.ended is not None
     if level.previous and (ended or level.compiled.reads_previous):
         retained.add(level.previous)
+    if level.pending is not None and level.previous:
+        retained.add(level.previous)  # the result of the task in the middle
     visits = level.visits if program.jumps else {name: n for name, n in level.visits.items() if "/" in name}
     return Position(
         task=None if ended else level.task.name,
@@ -360,6 +364,7 @@ def _position(
         previous=level.previous,
         input=level.input if level.input_evaluated else None,
         calls=calls,
+        pending=level.pending,
     )
 
 
@@ -401,6 +406,7 @@ def _restore_level(frame: Frame, level: Level, position: Position) -> None:
     if position.task is not None:
         level.visits.setdefault(position.task, position.visit)
     level.task_runs = position.task_runs
+    level.pending = position.pending
     level.step = {**level.step, **position.step}
     level.scratch = dict(position.iter)
     level.iter = {**level.iter_base, **level.scratch}

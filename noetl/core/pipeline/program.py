@@ -110,6 +110,16 @@ class CompiledTask(Struct, frozen=True):
     policy_reads_input: bool
 
 
+class Hooks(Struct, frozen=True):
+    """Where the tasks around a task are: the first one of each kind, and what follows the last one."""
+
+    main: int
+    before: int | None
+    after: int | None
+    final: int | None
+    end: int
+
+
 class CompiledLoop(Struct, frozen=True):
     """One compiled level of a block's loop, which runs on the worker."""
 
@@ -134,6 +144,23 @@ class Program(Struct, frozen=True):
     retained: frozenset[str]  # labels whose results must survive a change of worker
     jumps: bool
     composite: bool  # some template reads the step's `results.<task>`
+    hooks: dict[str, Hooks] = field(default_factory=dict)  # by the name of the task that they are around
+
+    def entry(self, name: str) -> int | None:
+        """Where a jump to a task leads: to the first task before it."""
+        around = self.hooks.get(name)
+        return self.index.get(name) if around is None or around.before is None else around.before
+
+    def label_at(self, index: int | None) -> str | None:
+        """The name of the task at an index; None: the end of the pipeline."""
+        return None if index is None or index >= len(self.tasks) else self.tasks[index].task.name
+
+    def hook_after(self, index: int) -> int | None:
+        """The next task of the same kind around the same task."""
+        task = self.tasks[index].task
+        following = self.tasks[index + 1].task if index + 1 < len(self.tasks) else None
+        same = following is not None and (following.hook_of, following.hook) == (task.hook_of, task.hook)
+        return index + 1 if same else None
 
 
 class Programs(Struct):
@@ -230,6 +257,7 @@ class Programs(Struct):
             retained=retained,
             jumps=any(rule.then.do == "jump" for task in tasks for rule in task.rules or ()),
             composite=composite,
+            hooks=_hooks(owner.tasks),
         )
 
     @property
@@ -239,6 +267,22 @@ class Programs(Struct):
             texts = _texts((self.playbook.steps, self.playbook.blocks))
             self._reads_results = any("results" in text for text in texts)
         return self._reads_results
+
+
+def _hooks(tasks: tuple[Task, ...]) -> dict[str, Hooks]:
+    """The tasks around tasks; they stand beside them."""
+    found: dict[str, Hooks] = {}
+    for name in dict.fromkeys(task.hook_of for task in tasks if task.hook):
+        main = next(number for number, task in enumerate(tasks) if task.name == name)
+        places = {
+            word: [n for n, task in enumerate(tasks) if (task.hook_of, task.hook) == (name, word)] for word in _HOOKS
+        }
+        before, after, final = (places[word][0] if places[word] else None for word in _HOOKS)
+        found[name] = Hooks(main, before, after, final, max([main, *places["after"], *places["finally"]]) + 1)
+    return found
+
+
+_HOOKS = ("before", "after", "finally")
 
 
 def _texts(node: Any) -> Iterable[str]:

@@ -12,6 +12,7 @@ from noetl.core.model.events import ChildRequested, TaskDone, TaskStarted, WaitS
 from noetl.core.model.ids import task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, ok
 from noetl.core.model.playbook import WAIT, WORKBOOK
+from noetl.core.model.position import PendingMove
 from noetl.core.pipeline.actions import Action, KnownOutcome, RunTask, Suspend
 from noetl.core.pipeline.calls import begin_call
 from noetl.core.pipeline.child_calls import child_request
@@ -83,7 +84,14 @@ def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
         fail_level(frame, level, info_of(problem))
         return True
     visit = level.event_visit
-    enter(frame, level, level.current + 1)
+    around = level.program.hooks.get(task.name) if level.program.hooks else None
+    if around is None:
+        enter(frame, level, level.current + 1)
+    elif around.before is not None and around.final is not None:
+        level.pending = PendingMove(to=level.program.label_at(around.end))
+        enter(frame, level, around.final)
+    else:
+        enter(frame, level, around.end)
     frame.wait = delay
     frame.outbox.append(
         TaskDone(
@@ -121,6 +129,8 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
     names["input"] = level.input
     mark = frame.nondeterminism.mark()
     problem: TemplateError | None = None
+    if level.pending is not None and level.pending.failed is not None and not task.hook:
+        return _failed_before(frame, level, level.pending.failed)
     try:
         rendered = _render(frame, level, compiled)
         spec = _spec(frame, level, compiled, rendered)
@@ -176,6 +186,25 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         start_recorded=start_recorded,
         state=state,
     )
+
+
+def _failed_before(frame: Frame, level: Level, failure: ErrorInfo) -> KnownOutcome:
+    """The outcome of a task whose `before` has failed: its tool does not run."""
+    frame.interrupted = False
+    level.task_runs += 1
+    context = frame.order.context
+    frame.outbox.append(
+        TaskStarted(
+            step=context.step,
+            step_run_id=context.step_run_id,
+            task=level.label(level.task),
+            kind=level.task.kind,
+            visit=level.event_visit,
+            attempt=level.attempt,
+            path=frame.path,
+        )
+    )
+    return KnownOutcome(level.task, Outcome(status="error", error=failure), frame.drain())
 
 
 def _fetch_for_code(frame: Frame, rendered: dict[str, Any], raw: tuple[str, ...]) -> None:

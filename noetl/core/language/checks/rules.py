@@ -37,6 +37,8 @@ def _check_task(context: AnalysisContext, task: TaskSyntax, rules: list[RuleSynt
         if rule.do == "skip":
             _check_skip(context, rule)
     _check_order(context, [(rule.when, rule.node) for rule in rules if rule.do != "skip"], "rule")
+    if task.policy is not None and not task.policy.has_rules:
+        return
     complete = (task.policy is None or task.policy.complete) and not any(_is_broken(rule.when) for rule in rules)
     if complete and task.kind != "noop" and not _fails_unmatched(context, task) and not _handles_errors(rules):
         where = task.policy.node if task.policy is not None else task.node

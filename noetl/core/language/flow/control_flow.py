@@ -53,10 +53,12 @@ class Pipeline:
         """Add nodes for items before the node that follows them; returns the first node."""
         for item in reversed(items):
             if isinstance(item, TaskSyntax):
-                number = self._add_node(task=item)
-                self.node_of[id(item)] = number
-                self._next.append((number, following))
-                self._labels[item.name] = following = number
+                for task in reversed([*item.with_hooks()]):
+                    number = self._add_node(task=task)
+                    self.node_of[id(task)] = number
+                    self._next.append((number, following))
+                    following = number
+                self._labels[item.name] = following  # a jump enters before the tasks around it
             else:
                 following = self._labels[item.name] = self._add_construct(item, following)
         return following
@@ -105,6 +107,6 @@ class Pipeline:
                     rule.do or "", following
                 )
                 node.edges.append(Edge(target, rule, rule.sets))
-            if always_true(rule.when):
+            if always_true(rule.when) and not (task is not None and task.hooks):
                 return
         node.edges.append(Edge(following))

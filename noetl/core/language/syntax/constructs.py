@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from noetl.core.language.source.nodes import Node
 from noetl.core.language.syntax.tree import BranchSyntax, ConstructSyntax, ItemSyntax, TaskSyntax
 from noetl.core.model.playbook import Directive, Rule, Task
@@ -46,7 +48,7 @@ class _Expander:
         tasks: list[Task] = []
         for item in items:
             if isinstance(item, TaskSyntax):
-                tasks.append(self.lower(item))
+                tasks += self.lower_all(item)
             elif item.keyword == "choose":
                 tasks += self.choose(item)
             elif item.keyword == "while":
@@ -54,6 +56,16 @@ class _Expander:
             else:
                 tasks += self.until(item)
         return tasks
+
+    def lower_all(self, item: TaskSyntax) -> list[Task]:
+        """A task between the tasks around it."""
+        if not item.hooks:
+            return [self.lower(item)]
+
+        def around(word: str) -> list[Task]:
+            return [replace(self.lower(each), hook=word, hook_of=item.name) for each in item.hooks.get(word, ())]
+
+        return [*around("before"), self.lower(item), *around("after"), *around("finally")]
 
     def choose(self, item: ConstructSyntax) -> list[Task]:
         end = self.name(f"{item.name}__end")
@@ -111,7 +123,7 @@ class _Expander:
 def _names_of(items: list[ItemSyntax]) -> list[str]:
     names = []
     for item in items:
-        names.append(item.name)
+        names += [each.name for each in item.with_hooks()] if isinstance(item, TaskSyntax) else [item.name]
         if isinstance(item, ConstructSyntax):
             for branch in item.branches:
                 names += _names_of(branch.items)

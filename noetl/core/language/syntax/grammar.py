@@ -527,9 +527,9 @@ _shape(
             "text", "What an error that no rule matches does (continue); a good outcome goes on.", choices=ON_UNMATCHED
         ),
         "mode": Key("text", "", state="reserved"),
-        "before": Key("any", "", state="reserved"),
-        "after": Key("any", "", state="reserved"),
-        "finally": Key("any", "", state="reserved"),
+        "before": Key("list", "Tasks that run before the task; if one fails, the task fails.", shape="task"),
+        "after": Key("list", "Tasks that run after the task has succeeded; they read its `output`.", shape="task"),
+        "finally": Key("list", "Tasks that run after the task, whatever happened.", shape="task"),
     },
     lenient=True,
 )

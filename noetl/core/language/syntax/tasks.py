@@ -233,6 +233,28 @@ def _read_task_spec(reader: Reader, task: TaskSyntax, node: Node) -> None:
         task.retry = _read_retry(reader, fields["retry"][1])
     if "policy" in fields:
         task.policy = _read_policy(reader, fields["policy"], f"{task.path}/spec/policy")
+        _read_hooks(reader, task, fields["policy"][1])
+
+
+HOOKS = ("before", "after", "finally")
+
+
+def _read_hooks(reader: Reader, task: TaskSyntax, policy: Node) -> None:
+    """The tasks around a task, which have no control flow of their own."""
+    if not isinstance(policy, Mapping):
+        return
+    for word in [each for each in HOOKS if each in policy.entries]:
+        path = f"{task.path}/spec/policy/{word}"
+        for item in _branch_items(reader, policy.entries[word][1], path, f"{task.name}__{word}_"):
+            if isinstance(item, ConstructSyntax):
+                message = f"`{item.keyword}` is not valid in `{word}`: the tasks around a task run one after the other"
+                reader.add("control-outside-task", item.node, message, "write the tasks themselves")
+                continue
+            if item.policy is not None or item.hooks:
+                message = f"a task in `{word}` has no policy of its own"
+                hint = "use `retry` beside `kind`, or write it as a task of the pipeline"
+                reader.add("control-outside-task", item.policy.node if item.policy else item.node, message, hint)
+            task.hooks.setdefault(word, []).append(item)
 
 
 def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> PolicySyntax | None:
@@ -243,12 +265,13 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
             "policy-shape", node if not isinstance(node, Sequence) else key, message, "write `policy: {rules: [...]}`"
         )
         return None
-    if "rules" not in node.entries and "on_unmatched" not in node.entries:
+    if not {"rules", "on_unmatched", *HOOKS} & set(node.entries):
         reader.add("policy-shape", key, "a task's policy requires `rules`", "write `policy: {rules: [...]}`")
         if "do" in node.entries or "then" in node.entries or "when" in node.entries:
             return None
     fields = reader.shape(node, "task.policy", reported=("rules",))
     policy = PolicySyntax(node, path)
+    policy.has_rules = "rules" in fields or "on_unmatched" in fields
     policy.on_unmatched = text_of(fields["on_unmatched"][1]) if "on_unmatched" in fields else None
     if "rules" in fields:
         for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
@@ -428,5 +451,8 @@ def _check_unique(reader: Reader, items: list[ItemSyntax]) -> None:
             if isinstance(item, ConstructSyntax):
                 for branch in item.branches:
                     visit(branch.items)
+            else:
+                for hooks in item.hooks.values():
+                    visit([*hooks])
 
     visit(items)

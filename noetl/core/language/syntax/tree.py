@@ -53,6 +53,7 @@ class PolicySyntax(Struct, eq=False):
     path: str
     rules: list[RuleSyntax] = field(default_factory=list)
     complete: bool = True  # False when a rule of it could not be read
+    has_rules: bool = True  # else it has only tasks around the task, and the default policy applies
     on_unmatched: str | None = None
 
 
@@ -112,6 +113,7 @@ class TaskSyntax(Struct, eq=False):
     policy: PolicySyntax | None = None
     sets: list[SetSyntax] = field(default_factory=list)
     output: OutputSyntax | None = None
+    hooks: dict[str, list[TaskSyntax]] = field(default_factory=dict)  # before, after, finally
     placement: PlacementSyntax = field(default_factory=PlacementSyntax)
     validation: ValidationSyntax | None = None
 
@@ -123,6 +125,13 @@ class TaskSyntax(Struct, eq=False):
     def all_sets(self) -> list[SetSyntax]:
         """Its own assignments and those of its rules."""
         return [*self.sets, *(assigned for rule in self.rules for assigned in rule.sets)]
+
+    def with_hooks(self) -> Iterator[TaskSyntax]:
+        """The tasks before it, itself, and the tasks after it."""
+        yield from self.hooks.get("before", ())
+        yield self
+        yield from self.hooks.get("after", ())
+        yield from self.hooks.get("finally", ())
 
 
 class BranchSyntax(Struct, eq=False):
@@ -264,7 +273,7 @@ class BodySyntax(Struct, eq=False):
     def tasks(self) -> Iterator[TaskSyntax]:
         """Every task in the author's order, also those inside choose, while and until."""
         items = self.items
-        if len(items) == 1 and isinstance(items[0], TaskSyntax):
+        if len(items) == 1 and isinstance(items[0], TaskSyntax) and not items[0].hooks:
             return iter((items[0],))  # the common case, used by every check
         return _tasks_of(items)
 
@@ -391,7 +400,7 @@ class DocumentSyntax(Struct, eq=False):
 def _tasks_of(items: list[ItemSyntax]) -> Iterator[TaskSyntax]:
     for item in items:
         if isinstance(item, TaskSyntax):
-            yield item
+            yield from item.with_hooks()
         else:
             for branch in item.branches:
                 yield from _tasks_of(branch.items)
