@@ -14,7 +14,7 @@ import pytest
 
 from devcluster.servers import free_port
 from tests.server.http.serving import Cluster
-from tests.ui.browsing import ROOT, Tab
+from tests.ui.browsing import ROOT, Tab, page_work
 
 EXAMPLE = ROOT / "examples" / "quickstart"
 
@@ -375,3 +375,42 @@ def test_a_log_of_100_000_events_is_shown_with_little_work_and_memory(tab: Tab, 
     processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
     tabs = [psutil.Process(each["id"]).memory_info().rss for each in processes if each["type"] == "renderer"]
     assert 0 < max(tabs) < 300 * 2**20  # of the tab as a whole
+
+
+HUGE_LOOP = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: huge_loop, path: demo/huge_loop}
+workflow:
+  - step: start
+    loop: {in: "{{ range(100000) | list }}", iterator: i, spec: {mode: parallel, max_in_flight: 512}}
+    tool: {kind: noop}
+"""
+
+
+@pytest.mark.timeout(600)  # the loop itself takes most of it on a busy machine
+def test_100_000_iterations_are_listed_and_sorted_with_little_work(tab: Tab, cluster: Cluster, tmp_path: Path):
+    file = tmp_path / "huge_loop.yaml"
+    file.write_text(HUGE_LOOP)
+    ran = subprocess.run(
+        [sys.executable, "-m", "noetl", "run", str(file), "--json", "--store", str(cluster.home / "noetl.db")],
+        env={**os.environ, "NOETL_HOME": str(cluster.home)}, capture_output=True, timeout=600,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    (row,) = cluster.ask("GET", "/api/executions?search=huge_loop")[1]["items"]
+    work = page_work(tab)
+    tab.page.set_default_timeout(120_000)
+    tab.open(f"/executions/{row['execution_id']}?tab=iterations")
+    table = tab.page.get_by_role("grid", name="Iterations").and_(tab.page.locator("[aria-rowcount='100001']"))
+    table.wait_for()
+    before = work()
+    for part in range(1, 11):
+        table.evaluate(f"element => element.scrollTop = element.scrollHeight * {part} / 10")
+        tab.page.wait_for_timeout(20)
+    table.get_by_text("99999").first.wait_for()
+    assert table.get_by_role("row").count() < 100  # only what is seen exists
+    assert work() - before < 2.0
+    before = work()
+    table.get_by_role("button", name=re.compile("Duration")).click()
+    table.get_by_role("columnheader", name=re.compile("Duration")).and_(tab.page.locator("[aria-sort]")).wait_for()
+    assert work() - before < 2.0

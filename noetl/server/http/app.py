@@ -16,7 +16,6 @@ from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
-    access_tokens,
     bundles,
     credentials,
     diagnostic_docs,
@@ -31,14 +30,16 @@ from noetl.server.http.routes import (
     operations,
     playbooks,
     queries,
+    result_tables,
     results,
     schemas,
-    session,
     states,
     task_logs,
     worker_protocol,
 )
+from noetl.server.http.routes.access import access_tokens, session
 from noetl.server.http.routes.scheduling import backfills, notifications, schedules, triggers, webhooks
+from noetl.server.read_models.result_tables import ResultTables
 
 Readiness = Callable[[], Awaitable[list[str]]]
 
@@ -63,12 +64,13 @@ def create_app(
     )
     for module in (
         executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
-        schedules, webhooks, triggers, notifications, limits, results, queries, schemas, states, session, health,
-        operations, history, access_tokens, openapi, web_page,
+        schedules, webhooks, triggers, notifications, limits, results, result_tables, queries, schemas, states, session,
+        health, operations, history, access_tokens, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()
     app.state.readiness = readiness
+    app.state.result_tables = ResultTables()
     raw_routes = [execute.ROUTE, *worker_protocol.raw_routes(state, app.state.workers)]
     app.router.routes[:0] = [*raw_routes, *worker_protocol.content_routes(state)]
     for kind, handler in problems.HANDLERS.items():

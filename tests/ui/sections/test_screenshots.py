@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -122,6 +124,32 @@ def test_operations_under_load(opened: Opened, filled: Cluster, picture: Picture
     tab = opened("/operations/schedules")
     expect(tab.page.get_by_text("Europe/Amsterdam")).to_be_visible()
     picture(tab, "schedules")
+
+
+def test_home_history_and_the_calendar(opened: Opened, filled: Cluster, picture: Picture):
+    for n in range(24):
+        path = ("reports/nightly", "examples/best_effort", "examples/hello", "reports/broken")[n % 4]
+        _, started = filled.ask("POST", "/api/execute", {"path": path, "payload": {"pages": 1}})
+        filled.finished(started["execution_id"])
+    past = [sys.executable, "-m", "tests.ui.past_days", str(filled.home / "noetl.db"), "reports/nightly"]
+    subprocess.run(past, check=True, cwd=ROOT, timeout=120)
+    for name, look in (
+        ("home", {}),
+        ("home-dark", {"dark": True}),
+        ("home-laptop", {"width": 1280, "height": 720}),
+        ("home-phone", {"width": 390, "height": 844}),
+    ):
+        tab = opened("/", **look)
+        expect(tab.page.get_by_role("region", name="Playbooks")).to_contain_text("reports/nightly")
+        expect(tab.page.get_by_role("img", name=re.compile("^Queue"))).to_be_attached()
+        picture(tab, name)
+    tab = opened("/playbooks/reports/nightly?tab=runs")
+    expect(tab.page.get_by_role("region", name="Durations of steps")).to_contain_text("start")
+    expect(tab.page.get_by_role("region", name="History")).to_contain_text("deleted by retention")
+    picture(tab, "history")
+    tab = opened("/operations/schedules?view=calendar", width=1280, height=720)
+    expect(tab.page.get_by_role("button", name="reports-nightly").first).to_be_visible()
+    picture(tab, "calendar")
 
 
 def test_the_editor_on_a_phone(opened: Opened, filled: Cluster, picture: Picture):

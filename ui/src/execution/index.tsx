@@ -69,7 +69,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
   const state = useSnapshot<StateDocument>(`/api/executions/${id}/state`, seq, at, loaded && (tab === "state" || tab === "results"));
   const why = useSnapshot<Explanation>(`/api/executions/${id}/why`, seq, at, loaded, at === null && !ended ? { brief: true } : {});
 
-  const lowered = tab === "failure" || tab === "logs" || tab === "tasks" || tab === "iterations";
+  const lowered = tab !== "timeline";
   const pane = usePane(lowered ? 150 : 230);
   const side = useSide();
 

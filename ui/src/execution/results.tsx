@@ -3,6 +3,8 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { api, address } from "../common/api";
 import { Button, EmptyState, ErrorState, Loading, Status } from "../common/components";
 import type { Snapshot, Output, Reference, StateDocument } from "./snapshot";
+import { ResultTable } from "./result_table";
+import { Profile, RowChart } from "./result_charts";
 import { columnsOf, csvOf, DataTable, JsonTree, profileOf, sortedRows, type Sorting } from "./json";
 
 const ROWS = 100;
@@ -107,6 +109,7 @@ function Pieces({ rows: all, columns }: { rows: Record<string, unknown>[]; colum
   const [sorting, setSorting] = useState<Sorting | null>(null);
   const [text, setText] = useState("");
   const [profile, setProfile] = useState(false);
+  const [chart, setChart] = useState(false);
   const wanted = text.trim().toLowerCase();
   const rows = useMemo(() => sortedRows(wanted ? all.filter((row) => columns.some((name) => String(typeof row[name] === "object" ? JSON.stringify(row[name]) : row[name]).toLowerCase().includes(wanted))) : all, sorting), [all, sorting, wanted]);
   const onSort = (column: string) => setSorting((now) => (now?.column !== column ? { column, down: false } : now.down ? null : { column, down: true }));
@@ -126,45 +129,18 @@ function Pieces({ rows: all, columns }: { rows: Record<string, unknown>[]; colum
         <Button class="small" aria-pressed={profile} onClick={() => setProfile(!profile)}>
           Profile
         </Button>
+        <Button class="small" aria-pressed={chart} onClick={() => setChart(!chart)}>
+          Chart
+        </Button>
         <Button class="small" onClick={save}>
           CSV
         </Button>
       </div>
-      {profile && <Profile rows={rows} columns={columns} />}
+      {profile && <Profile columns={columns.map((name) => ({ name, ...profileOf(rows, name) }))} />}
+      {chart && <RowChart rows={rows} columns={columns.map((name) => ({ name, type: typeof rows.find((row) => row[name] !== null && row[name] !== undefined)?.[name] }))} />}
       <DataTable rows={rows.slice(from, from + ROWS)} columns={columns} from={from} sorting={sorting} onSort={onSort} />
       {rows.length > ROWS && <Pager from={from} step={ROWS} more={from + ROWS < rows.length} go={setFrom} total={rows.length} />}
     </>
-  );
-}
-
-function Profile({ rows, columns }: { rows: Record<string, unknown>[]; columns: string[] }) {
-  return (
-    <div class="scroll-x" tabIndex={0} role="group" aria-label="Profile">
-      <table class="small-table" aria-label="Profile of the columns">
-        <thead>
-          <tr>
-            {["Column", "Missing", "Distinct", "Least", "Most", "Mean"].map((each) => (
-              <th key={each}>{each}</th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {columns.map((name) => {
-            const found = profileOf(rows, name);
-            return (
-              <tr key={name}>
-                <td class="mono">{name}</td>
-                {[found.missing, found.distinct, found.least, found.most, found.mean].map((value, at) => (
-                  <td key={at} class="number">
-                    {value === undefined ? "" : value.toLocaleString()}
-                  </td>
-                ))}
-              </tr>
-            );
-          })}
-        </tbody>
-      </table>
-    </div>
   );
 }
 
@@ -201,13 +177,35 @@ export function StoredValue({ reference }: { reference: Reference }) {
   return value ? <JsonTree value={value.data} open={2} /> : <Loading what="Loading stored value" />;
 }
 
-/** A payload in the result store: shown in ranges, with a download of the whole. */
+const TABLES = /json|csv|parquet|arrow/;
+
+/** A payload in the result store: a table where it is one, else shown in ranges; with a download of the whole. */
 function Stored({ reference }: { reference: Reference }) {
+  const [plain, setPlain] = useState(!TABLES.test(reference.meta.content_type));
+  const { bytes, rows, content_type } = reference.meta;
+  const name = encoded(reference);
+  return (
+    <>
+      <div class="row">
+        <span class="quiet">
+          stored in the result store · {content_type} · {size(bytes)}
+          {rows !== undefined && rows !== null ? ` · ${rows.toLocaleString()} rows` : ""}
+        </span>
+        <a class="button small" href={address(`/api/results/${name}`)} download>
+          Download
+        </a>
+      </div>
+      {plain ? <Ranges reference={reference} /> : <ResultTable key={name} name={name} onNone={() => setPlain(true)} />}
+    </>
+  );
+}
+
+function Ranges({ reference }: { reference: Reference }) {
   const [from, setFrom] = useState(0);
   const [part, setPart] = useState<{ format: string; data: any } | null>(null);
   const [problem, setProblem] = useState<unknown>(null);
   const name = encoded(reference);
-  const { bytes, rows, content_type } = reference.meta;
+  const { bytes, rows } = reference.meta;
   const load = (signal: AbortSignal) =>
     api.get<{ format: string; data: any }>(`/api/results/${name}/part`, { offset: from, limit: ROWS }, signal).catch((error) => {
       // A single object has no ranges: a small one is loaded completely.
@@ -228,15 +226,6 @@ function Stored({ reference }: { reference: Reference }) {
   const full = Array.isArray(data) && data.length === ROWS;
   return (
     <>
-      <div class="row">
-        <span class="quiet">
-          stored in the result store · {content_type} · {size(bytes)}
-          {total !== undefined ? ` · ${total.toLocaleString()} rows` : ""}
-        </span>
-        <a class="button small" href={address(`/api/results/${name}`)} download>
-          Download
-        </a>
-      </div>
       {problem ? (
         <ErrorState problem={problem} />
       ) : !part ? (

@@ -132,7 +132,7 @@ function Playbooks({ rows }: { rows: Playbook[] }) {
   if (!rows.length) {
     return (
       <section class="card" aria-label="Playbooks">
-        <EmptyState title="No executions in this time" action={<Link to="/playbooks">Go to playbooks</Link>}>
+        <EmptyState title="No executions in this period" action={<Link to="/playbooks">Go to playbooks</Link>}>
           <p>Playbooks that ran are listed here with their last executions.</p>
         </EmptyState>
       </section>

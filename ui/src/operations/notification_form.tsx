@@ -81,7 +81,7 @@ export function NotificationForm({ known, onClose, onDone }: { known: Rule | nul
       {kind === "http" && <TextField id="rule-url" class="whole" label="Address" value={url} onInput={setUrl} />}
       <div class="pair">
         <TextField id="rule-group" label="Group for" hint="seconds; one message" value={group} onInput={setGroup} />
-        <TextField id="rule-answer" label="Address of this server" hint="for links to answers" value={answer} onInput={setAnswer} />
+        <TextField id="rule-answer" label="Address of this server" hint="for answer links" value={answer} onInput={setAnswer} />
       </div>
     </FormDialog>
   );
