@@ -10,7 +10,7 @@ JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || ec
 UI_ENV := ui/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-plugins coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom cluster lock clean
+.PHONY: help run test test-fast test-plugins coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -113,6 +113,9 @@ cluster: $(DEV_ENV) ## run a local cluster: two servers, four workers, Postgres,
 
 sbom: $(DEV_ENV) ## write sbom.json, the locked dependencies as a CycloneDX document
 	@$(PY) deploy/sbom.py requirements.lock > sbom.json
+
+audit: $(DEV_ENV) ## compare the locked dependencies with published advisories; ADVISORIES=all.zip works without a network
+	@$(PY) deploy/audit.py requirements.lock $(if $(ADVISORIES),--advisories $(ADVISORIES))
 
 lock: $(DEV_ENV) ## renew the hash-locked requirements
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock

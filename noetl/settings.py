@@ -59,6 +59,7 @@ class Settings(Struct, frozen=True):
     worker_labels: tuple[str, ...]
     worker_runtime: str | None
     worker_drain_seconds: float
+    worker_user: str | None
     secrets_folders: tuple[str, ...]
     private_networks: tuple[str, ...]
     log_format: str
@@ -336,6 +337,7 @@ TABLE: tuple[Setting, ...] = (
         "cluster that executes the python and shell tasks of a worker (plug-ins): `ray://HOST:6379`, `dask://HOST:8786`",
     ),
     Setting("worker.drain_seconds", _seconds, 30.0, "time that a stopping worker gives its runs to finish"),
+    Setting("worker.user", _text, None, "user that a worker runs as, if root starts it; it cannot read `NOETL_HOME`"),
     Setting(
         "secrets.folders",
         _texts,

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 FOLDER = Path(__file__).parents[2] / "tests" / "security"
 
@@ -15,7 +19,7 @@ def attack_suite() -> str:
         "# Attack suite",
         "",
         "The tests in `tests/security/` attack the boundaries of the [trust model](../explanation/trust-model.md). The",
-        "number of attempts is counted from the test data; *held* is what the tests require.",
+        "number of attempts is counted from the cases of the tests; *held* is what the tests require.",
         "",
         "| class | attempts | held |",
         "|---|---|---|",
@@ -24,7 +28,7 @@ def attack_suite() -> str:
     for path in sorted(FOLDER.glob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         title, held = _title(ast.get_docstring(tree) or path.stem)
-        attempts = _attempts(path, tree)
+        attempts = _attempts(path)
         total += attempts
         lines.append(f"| {title} (`{path.name}`) | {attempts:,} | {held} |")
     return "\n".join([*lines, f"| all | {total:,} | |", ""])
@@ -36,44 +40,26 @@ def _title(docstring: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (first.partition(":")[0], first.partition(":")[2].strip())
 
 
-def _attempts(path: Path, tree: ast.Module) -> int:
-    """Tests, times the payloads and cases of their parametrization where these are literal."""
-    if path.name == "test_templates.py":
-        from tests.security.template_attacks import cases
-
-        return sum(1 for _ in cases(seed=1)) + _tests(tree)
-    literals = {
-        target.id: len(node.value.elts if isinstance(node.value, ast.List) else node.value.keys)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.Dict))
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    if "PAYLOADS" in literals:
-        return literals["PAYLOADS"] * sum(count for name, count in literals.items() if name != "PAYLOADS") + _tests(
-            tree
-        )
-    return sum(_cases(node, literals) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+def _attempts(path: Path) -> int:
+    """The cases of all tests of a module, times the attempts that each case makes (`ATTEMPTS` of the module)."""
+    module = import_module(f"tests.security.{path.stem}")
+    made = getattr(module, "ATTEMPTS", {})
+    return sum(_cases(test) * made.get(name, 1) for name, test in _tests(module))
 
 
-def _tests(tree: ast.Module) -> int:
-    return sum(isinstance(node, ast.FunctionDef) and node.name.startswith("test_") for node in ast.walk(tree))
+def _tests(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The tests that a module defines, also in classes."""
+    for name, value in vars(module).items():
+        if name.startswith("Test") and isinstance(value, type) and value.__module__ == module.__name__:
+            yield from ((each, test) for each, test in vars(value).items() if each.startswith("test_"))
+        elif name.startswith("test_") and getattr(value, "__module__", "") == module.__name__:
+            yield name, value
 
 
-def _cases(test: ast.FunctionDef, literals: dict[str, int]) -> int:
-    if not test.name.startswith("test_"):
-        return 0
+def _cases(test: Any) -> int:
+    """The number of cases of a test: the product of its parametrizations."""
     count = 1
-    for decorator in test.decorator_list:
-        if isinstance(decorator, ast.Call) and len(decorator.args) > 1:
-            values = decorator.args[1]
-            if isinstance(values, ast.List):
-                count *= sum(
-                    literals.get(each.value.id, 1)
-                    if isinstance(each, ast.Starred) and isinstance(each.value, ast.Name)
-                    else 1
-                    for each in values.elts
-                )
-            elif isinstance(values, ast.Name):
-                count *= literals.get(values.id, 1)
+    for mark in getattr(test, "pytestmark", ()):
+        if mark.name == "parametrize":
+            count *= len(list(mark.args[1]))
     return count

@@ -18,6 +18,7 @@ import msgspec
 
 import noetl
 from noetl.core.model.playbook import Playbook
+from noetl.runtime.private_files import create_private
 
 MAX_ENTRIES = 200
 COMPILER = ("core", "tools")  # the packages whose code decides what a text means
@@ -46,8 +47,8 @@ class CompileCache:
         """Keep a compiled playbook, if the folder can be written."""
         temporary = self._folder / f"{key}.{os.getpid()}"
         with suppress(OSError):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_bytes(msgspec.json.encode(playbook))
+            with create_private(temporary) as file:
+                file.write(msgspec.json.encode(playbook))
             os.replace(temporary, self._folder / key)
             self._remove_oldest()
 

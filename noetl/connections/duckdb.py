@@ -239,10 +239,26 @@ def _returns(text: str) -> bool:
 async def batches(cursor: Any, parts: Iterator[Any]) -> AsyncGenerator[Any, None]:
     """The batches of a result, each computed in a thread when it is wanted."""
     while True:
-        part = await in_thread(lambda: next(parts, None), interrupt=cursor.interrupt)
+        try:
+            part = await in_thread(lambda: next(parts, None), interrupt=cursor.interrupt)
+        except OSError as failure:
+            raise _original(failure) from None
         if part is None:
             return
         yield part
+
+
+def _original(failure: OSError) -> Exception:
+    """The exception of DuckDB that an Arrow reader reports as OSError: its message begins with its name."""
+    import duckdb
+
+    found = re.match(r"((?:[A-Z]\w*[ /]?)+) Error: ", str(failure))
+    name = re.sub(r"\W", "", found[1]) + "Exception" if found else ""
+    kind = getattr(duckdb, name, None)
+    if found is None or not isinstance(kind, type):
+        return failure
+    original: Exception = kind(str(failure)[found.end() :])
+    return original
 
 
 _WRITTEN_AFTER = {

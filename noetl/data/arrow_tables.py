@@ -99,6 +99,24 @@ def inferred_schema(rows: Sequence[Mapping[str, Any]], known: Sequence[str] = ()
     return schema_of(names, types)
 
 
+def joined_field(old: Any, new: Any) -> Any:
+    """A column that holds the values of two inferred columns of plain data."""
+    import pyarrow as pa
+
+    if old.equals(new, check_metadata=True) or meaning_of(old) == "json":
+        return old
+    numbers = (pa.int64(), pa.float64())
+    if old.type in numbers and new.type in numbers:
+        return pa.field(old.name, pa.float64())
+    if {meaning_of(old), meaning_of(new)} <= {"number", None} and (
+        (meaning_of(old) and new.type in numbers) or (meaning_of(new) and old.type in numbers)
+    ):
+        return pa.field(old.name, pa.string(), metadata={"noetl": "number"})
+    if pa.types.is_string(old.type) and meaning_of(old) is None:
+        return old
+    return new if meaning_of(new) == "json" else pa.field(old.name, pa.string())
+
+
 def batch_of_mappings(rows: Sequence[Mapping[str, Any]], schema: Any, *, plain: bool = False) -> Any:
     """A batch of mappings; what the schema does not have is left out, what a row does not have is null."""
     return batch_of_columns([[row.get(name) for row in rows] for name in schema.names], schema, plain=plain)

@@ -19,7 +19,7 @@ from noetl.data.sql import quote_column
 ROWS_KEYS = ("rows", "data", "items", "results")  # the default key of a document's rows
 DELIMITERS = ",;\t|"
 _SHAPES = {"json": "auto", "jsonl": "newline_delimited"}
-_OBJECT = "maximum_object_size=1073741824"
+LARGEST_OBJECT, SMALLEST_BUFFER = 1 << 30, 1 << 16
 
 
 def literal(text: str) -> str:
@@ -111,7 +111,7 @@ def json_query(
 
     The second value has its columns of numbers that are read as text, because an integer is too large for a double.
     Called in a thread: it looks through the file for the columns."""
-    place, shape = literal(path), f"format='{_SHAPES[format]}', {_OBJECT}"
+    place, shape = literal(path), f"format='{_SHAPES[format]}', maximum_object_size={_largest_object(path)}"
     source = f"read_json_auto({place}, {shape}, sample_size=-1)"
     inner = ".".join(quote_column(step) for step in steps)
     rows = f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {source})" if steps else f"FROM {source}"
@@ -134,6 +134,13 @@ def json_query(
         kind = f"STRUCT({quote_column(step)} {kind})"
     whole = f"read_json({place}, {shape}, columns={{{literal(steps[0])}: {literal(kind)}}})"
     return f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {whole})", large
+
+
+def _largest_object(path: str) -> int:
+    """The size up to which an object is read: that of the largest file, as DuckDB allocates a buffer for each file."""
+    found = glob.glob(path, recursive=True) if any(mark in path for mark in "*?[") else [path]
+    largest = max((Path(each).stat().st_size for each in found if Path(each).is_file()), default=0)
+    return min(max(largest, SMALLEST_BUFFER), LARGEST_OBJECT)
 
 
 def _large_numbers(cursor: Any, rows: str, names: list[str], types: Mapping[str, str]) -> set[str]:

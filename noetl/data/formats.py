@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from noetl.data.compression import without_ending
+
 JSON = "application/json"
 JSONL = "application/x-ndjson"
 CSV = "text/csv"
@@ -64,7 +66,7 @@ def format_of(
         if bare.startswith("text/"):
             return "text"
     if path:
-        ending = path.rpartition(".")[2].lower()
+        ending = without_ending(path).rpartition(".")[2].lower()
         if ending in _BY_ENDING:
             return _BY_ENDING[ending]
     return default

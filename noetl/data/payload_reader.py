@@ -52,6 +52,24 @@ class Payload(Protocol):
         """A range of it."""
 
 
+class MemoryPayload:
+    """Bytes in memory."""
+
+    content_type = None
+
+    def __init__(self, data: bytes) -> None:
+        self.size = len(data)
+        self._data = data
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """All of it."""
+        yield self._data
+
+    async def read(self, start: int, count: int) -> bytes:
+        """A range of it."""
+        return self._data[start : start + count]
+
+
 class StoredPayload:
     """A payload of a result store; `open` reads it, like `ResultStore.open`."""
 

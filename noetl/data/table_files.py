@@ -82,7 +82,7 @@ GROUP_BYTES = 16 << 20  # of a row group before it is packed
 
 
 class _ArrowEncoder:
-    def __init__(self, format: str, schema: Any, *, compression: str | None = "zstd", group: int = 100_000) -> None:
+    def __init__(self, format: str, schema: Any, *, compression: str | None = "", group: int = 100_000) -> None:
         import pyarrow as pa
 
         self.content_type = CONTENT_TYPES[format]
@@ -94,9 +94,12 @@ class _ArrowEncoder:
         if self._parquet:
             import pyarrow.parquet as pq
 
-            self._writer = pq.ParquetWriter(self._sink, schema, compression=compression or "none")
+            self._writer = pq.ParquetWriter(
+                self._sink, schema, compression="zstd" if compression == "" else compression or "none"
+            )
         else:
-            self._writer = pa.ipc.new_stream(self._sink, schema)
+            options = pa.ipc.IpcWriteOptions(compression=compression if compression == "zstd" else None)
+            self._writer = pa.ipc.new_stream(self._sink, schema, options=options)
 
     def write(self, batch: Any) -> bytes:
         if self._parquet:  # row groups worth the name, however small the batches are
@@ -114,6 +117,17 @@ class _ArrowEncoder:
         if self._pending:
             self._flush()
         self._writer.close()
+        return self._sink.take()
+
+    @property
+    def pending(self) -> int:
+        """Bytes of rows that wait for the end of their row group."""
+        return self._bytes
+
+    def flush(self) -> bytes:
+        """End the row group."""
+        if self._pending:
+            self._flush()
         return self._sink.take()
 
     def _flush(self) -> None:

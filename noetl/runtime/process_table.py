@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from noetl.errors import Conflict, RequestRefused, StoreUnavailable
+from noetl.runtime.private_files import ensure_private, private_folder, private_opener
 
 STOP_SECONDS = 45.0
 READY_SECONDS = 60.0
@@ -99,7 +100,7 @@ class ProcessTable:
     def _locked(self) -> Iterator[None]:
         """Lock the table, so that two concurrent commands do not start the same process."""
         try:
-            self._run.mkdir(parents=True, exist_ok=True)
+            private_folder(self._run)
             lock = os.open(self._run / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as problem:
             raise RequestRefused(f"cannot write {self._run}: {problem.strerror}") from None
@@ -111,11 +112,12 @@ class ProcessTable:
 
     def record(self, name: str, pid: int, log: str = "", url: str = "") -> ProcessEntry:
         """Write the file of a process."""
-        self._run.mkdir(parents=True, exist_ok=True)
+        private_folder(self._run)
         member = ProcessEntry(name, pid, _start_time(pid) or "", log, url)
         file = self._run / f"{name}.json"
         temporary = file.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(msgspec.json.encode(member))
+        with open(temporary, "wb", opener=private_opener) as stream:
+            stream.write(msgspec.json.encode(member))
         temporary.replace(file)
         return member
 
@@ -134,7 +136,8 @@ class ProcessTable:
 
     def log_of(self, name: str) -> Path:
         """The log file of a process."""
-        self._logs.mkdir(parents=True, exist_ok=True)
+        private_folder(self._logs)
+        ensure_private(str(self._logs / f"{name}.log"))
         return self._logs / f"{name}.log"
 
     def last_lines(self, member: ProcessEntry, lines: int = 5) -> str:

@@ -374,9 +374,13 @@ def serve(settings: Settings, sock: socket.socket | None = None, on_ready: Calla
     if sock is None:
         sock = take_address(settings)
 
+    from noetl.server.http.guarded_protocol import GuardedProtocol, close_late_connections, connection_limit
+
     server = Server(settings)
+    GuardedProtocol.limit = connection_limit()
     config = uvicorn.Config(
         server.app(),
+        http=GuardedProtocol,
         host=settings.server_host,
         port=settings.server_port,
         log_config=None,
@@ -413,11 +417,13 @@ def serve(settings: Settings, sock: socket.socket | None = None, on_ready: Calla
 
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
+            self._closing = asyncio.ensure_future(close_late_connections(self.server_state.connections))
             if self.started and on_ready is not None:
                 on_ready()
 
         async def shutdown(self, sockets: Any = None) -> None:
             server.release_waiting_requests()
+            self._closing.cancel()
             await super().shutdown(sockets)
 
     http_server = HttpServer(config)

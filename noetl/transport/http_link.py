@@ -50,6 +50,7 @@ class HttpWorkLink:
         self._unreachable = False
         self._session_key = secrets.token_hex(16)
         self._proofs: dict[tuple[str, int], str] = {}  # of the leases that this worker holds
+        self._latest: dict[str, tuple[str, int]] = {}  # the latest lease of each execution
         self._ended: dict[tuple[str, int], str] = {}  # of leases that have ended
         self.on_lost_reply: Callable[[], None] = _ignore  # called when a reply was lost that may have had orders
 
@@ -67,6 +68,7 @@ class HttpWorkLink:
         reply = await self._request("extend", request, HeartbeatReply)
         for (run_id, epoch), proof in zip(reply.unknown, reply.proofs, strict=False):
             self._proofs[run_id, epoch] = proof
+            self._latest[execution_of(run_id)] = (run_id, epoch)
         lost = set(reply.lost)
         for run in runs:
             if run[0] in lost:
@@ -104,7 +106,10 @@ class HttpWorkLink:
 
     async def logs(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
         """Send lines that tasks have printed."""
-        await self._request("logs", wire.LogsRequest(worker, number, list(chunks)), wire.RunsReply)
+        names = dict.fromkeys(chunk.execution_id for chunk in chunks)
+        runs = [self._latest[name] for name in names if name in self._latest]
+        request = wire.LogsRequest(worker, number, list(chunks), runs, self._proofs_of(runs), self._session_key)
+        await self._request("logs", request, wire.RunsReply)
 
     async def playbook(self, digest: str) -> bytes:
         """The compiled playbook."""
@@ -139,6 +144,10 @@ class HttpWorkLink:
         """The orders of a reply; the proofs of their leases are kept."""
         for order, proof in zip(reply.orders, reply.proofs, strict=False):
             self._proofs[order.run_id, order.epoch] = proof
+            self._latest.pop(order.context.execution_id, None)
+            self._latest[order.context.execution_id] = (order.run_id, order.epoch)
+        while len(self._latest) > MAX_ENDED:
+            del self._latest[next(iter(self._latest))]
         return wire.unpack_orders(reply)
 
     def _retire(self, run: tuple[str, int]) -> None:

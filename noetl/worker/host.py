@@ -221,17 +221,25 @@ class TaskHost(Struct, eq=False):
         return headers
 
     async def _fetch_object(self, uri: str, source: Mapping[str, Any]) -> bytes:
-        from noetl.connections.objects import check_endpoint, download, parse_location, shared_store, to_error_info
+        from noetl.connections.objects import (
+            check_endpoint,
+            download,
+            errors,
+            parse_location,
+            shared_store,
+            to_error_info,
+        )
 
         auth = source.get("auth") or source.get("credential")
         fields = await self.credential(str(auth)) if auth else {}
         try:
             place = parse_location(uri)
+        except ValueError as wrong:
+            raise StoreUnavailable(str(wrong), kind="client_error") from None
+        try:
             await check_endpoint(place, fields, self.address_check)
             content = b"".join([part async for part in download(shared_store(place, fields), place.key)])
-        except StoreUnavailable:
-            raise
-        except Exception as failure:  # noqa: BLE001 - the library's exceptions have no common base class
+        except errors() as failure:
             problem = to_error_info(failure, uri)
             raise StoreUnavailable(problem.message, kind=problem.kind) from None
         if len(content) > MAX_SOURCE:

@@ -36,11 +36,13 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     from noetl.worker.factory import ToolSource, create_pool
     from noetl.worker.host import HostServices
     from noetl.worker.pool import HEARTBEAT
+    from noetl.worker.user import become_user, bundles_folder
 
     if settings.server_url is None or settings.token is None:
         raise RequestRefused(
             "no server configured: set NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
         )
+    become_user(settings)
     # The name must be unique although process ids are reused: tools of an earlier process may still have been running,
     # and only the worker itself may give a run back.
     name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
@@ -54,7 +56,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
             results,
             AddressPolicy(private=False, networks=settings.private_networks),
             record_inputs=settings.record_inputs,
-            bundles=BundleFolders(settings.home / "bundles"),
+            bundles=BundleFolders(bundles_folder(settings)),
         )
         tools = None
         if settings.worker_runtime is not None:

@@ -86,6 +86,7 @@ class WorkLinkSuite:
     def test_lines_of_tasks_reach_the_store_once(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             execution_id = await orchestrator.submit(Submission(text=ONE))
+            await claim_until(link("w"), Claim("w", 1), 1)
             chunk = LogChunk(execution_id, [LogSource("only", "t")], [LogLine(0, 5.0, "stdout", "ä\x1b[0m", 2)])
             for number in (1, 2, 2):
                 await link("w").logs("w", number, [chunk])

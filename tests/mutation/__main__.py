@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -20,7 +21,8 @@ from tests.mutation.mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "development" / "mutants.md"
-SECONDS = 180.0  # a mutant that loops for ever is noticed by this
+CPU_SECONDS = 180  # a mutant that loops for ever is noticed by this, also on a machine with other work
+SECONDS = 1200.0  # one that waits for ever
 
 
 class Area(Struct, frozen=True):
@@ -105,6 +107,7 @@ def _notices(area: Area, mutant: Mutant, deadline: float | None) -> bool | None:
             capture_output=True,
             timeout=SECONDS,
             check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS)),
         )
     except subprocess.TimeoutExpired:
         return True

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
+import subprocess
+import sys
 import time
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing import run_tool
 from noetl.tools.python.process_pool import PythonPool
+from tests.server.http.serving import Cluster
 
 
 def ends(pid: int, seconds: float = 5.0) -> bool:
@@ -49,6 +53,9 @@ result = process.pid
 """
 DOUBLE_FORK = """
 import os
+import pwd
+import subprocess
+import sys
 read, write = os.pipe()
 if os.fork() == 0:
     os.setsid()
@@ -126,3 +133,84 @@ def test_an_ordinary_call_does_not_replace_the_process():
 def test_a_task_cannot_read_the_environment_of_its_worker():
     outcome = run_tool("python", {"code": "import os\nresult = open(f'/proc/{os.getppid()}/environ').read()"})
     assert outcome.error is not None
+
+
+def test_every_file_of_an_installation_is_private(tmp_path):
+    """Whatever the umask: folders have mode 0700, files 0600."""
+    home = tmp_path / "home"
+    playbook = tmp_path / "playbook.yaml"
+    playbook.write_text(
+        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: a}\nworkflow:\n"
+        "  - step: s\n    tool: {kind: python, code: \"print('x'); result = 'x' * 200000\"}\n"
+    )
+    environ = {**os.environ, "NOETL_HOME": str(home)}
+    run = [sys.executable, "-m", "noetl", "run", str(playbook)]
+    credential = [sys.executable, "-m", "noetl", "credential", "set", "x", "--type", "generic", "--data", '{"a": 1}']
+    for command in (run, credential):
+        subprocess.run(["sh", "-c", 'umask 0; exec "$@"', "sh", *command], env=environ, check=True, capture_output=True)
+    cluster = Cluster(home)
+    before = os.umask(0)
+    try:
+        cluster.start_server()
+        cluster.start_worker()
+        status, document = cluster.ask("POST", "/api/execute", {"content": playbook.read_text()})
+        assert status == 202
+        cluster.finished(document["execution_id"])
+        found = {str(path): path.lstat().st_mode & 0o777 for path in [home, *home.rglob("*")]}
+    finally:
+        os.umask(before)
+        cluster.stop()
+    assert len(found) > 10
+    assert {path: oct(mode) for path, mode in found.items() if mode & 0o077} == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start workers as another user")
+def test_a_worker_of_another_user_cannot_read_the_installation(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "admin.token").write_text("secret")
+    code = """
+import os, subprocess, tempfile
+from noetl.settings import load
+from noetl.worker.user import become_user, bundles_folder
+settings = load().settings
+become_user(settings)
+assert os.getresuid() == os.getresgid() == (UID, UID, UID) and 0 not in os.getgroups(), os.getresuid()
+for name in ("admin.token", "."):
+    try:
+        os.listdir(settings.home) if name == "." else open(settings.home / name)
+    except PermissionError:
+        continue
+    raise SystemExit(f"{name} can be read")
+shown = subprocess.run(["cat", str(settings.home / "admin.token")], capture_output=True).stdout
+assert shown == b""
+try:
+    os.setuid(0)
+except PermissionError:
+    assert str(bundles_folder(settings)).startswith(tempfile.gettempdir())
+    print("done")
+"""
+    nobody = pwd.getpwnam("nobody")
+    code = (
+        code.replace("(UID, UID, UID) and", f"({nobody.pw_uid},) * 3 and") if nobody.pw_uid == nobody.pw_gid else code
+    )
+    environ = {**os.environ, "NOETL_HOME": str(home), "NOETL_WORKER_USER": "nobody", "NOETL_RESULTS": "s3://bucket/x"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("user", "message"), [("no-such-user", "no user"), ("daemon", "cannot write the result store")]
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start workers as another user")
+def test_a_user_that_cannot_be_used_is_an_error(tmp_path, user, message):
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    code = (
+        "from noetl.settings import load; from noetl.worker.user import become_user\n"
+        "from noetl.errors import RequestRefused\n"
+        "try:\n    become_user(load().settings)\nexcept RequestRefused as problem:\n    print(problem)"
+    )
+    environ = {**os.environ, "NOETL_HOME": str(home), "NOETL_WORKER_USER": user}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert message in done.stdout

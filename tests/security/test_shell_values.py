@@ -10,8 +10,10 @@ import shutil
 
 import pytest
 
-from noetl.core.templates.binding import compile_bound
+from noetl.core.templates.binding import bound_parts, compile_bound
 from noetl.testing import run_tool
+from noetl.tools.shell.value_binding import bind
+from tests.security import shell_attacks
 
 PAYLOADS = {
     "substitution": "$(touch FILE)",
@@ -65,6 +67,14 @@ LISTS = [
 ]  # fmt: skip
 
 
+# Attempts of each case, for the page of the suite.
+ATTEMPTS = {
+    "test_a_value_in_a_command_is_never_code": len(PAYLOADS),
+    "test_a_value_in_a_list_of_arguments_is_never_code": len(PAYLOADS),
+    "test_no_program_evaluates_a_value": len(shell_attacks.PAYLOADS),
+}
+
+
 def attack(command, payload: str, tmp_path) -> bool:
     """Run a command with a hostile value; True if the value was evaluated as code."""
     file = tmp_path / "created"
@@ -80,6 +90,37 @@ def test_a_value_in_a_command_is_never_code(command, tmp_path):
         pytest.skip(f"{command.split()[0]} is not installed")
     for name, payload in PAYLOADS.items():
         assert not attack(command, payload, tmp_path), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", shell_attacks.COMMANDS, ids=str)
+def test_no_program_evaluates_a_value(command, tmp_path):
+    is_whole = isinstance(command, dict) and "{{ x }}" in (str(each).strip() for each in command.values())
+    is_whole = is_whole or command == {"commands": ["{{ x }}"]}
+    for name, payload in shell_attacks.PAYLOADS.items():
+        if is_whole and name == "plain":
+            continue  # the value is a program with arguments, by the choice of the author
+        rendered = compile_bound(command).evaluate({"x": payload.replace("FILE", str(tmp_path / "created"))})
+        fields = rendered if isinstance(rendered, dict) else {"command": rendered}
+        run_tool("shell", {**fields, "cwd": str(tmp_path)}, timeout=10)
+        assert not (tmp_path / "created").exists(), name
+
+
+@pytest.mark.parametrize("command", shell_attacks.DATA)
+def test_values_that_are_data_are_accepted(command):
+    value = 'a\'b; $(id) "c" | d'
+    bind(bound_parts(compile_bound(command).evaluate({"x": value})))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"command": "echo a\x00b"}, {"command": ["echo", "a\x00"]}, {"command": "echo", "env": {"A": "\x00"}}, {"script": "echo \x00"},
+     {"commands": ["echo \x00"]}, {"command": "{{ x }}"}, {"command": "echo {{ x }}"}, {"command": ["{{ x }}"]},
+     {"command": "echo", "cwd": "a\x00b"}, {"command": "echo", "shell": "/bin/sh\x00"}, {"command": "echo", "arguments": ["\x00"]}],
+)  # fmt: skip
+def test_a_null_character_is_an_error_of_the_task(fields):
+    outcome = run_tool("shell", compile_bound(fields).evaluate({"x": "a\x00b"}))
+    assert outcome.error.kind in ("schema", "not_found")
 
 
 @pytest.mark.parametrize("command", LISTS, ids=" ".join)

@@ -49,6 +49,10 @@ def groups() -> list[tuple[str, list[Case]]]:
     return list(found.items())
 
 
+# Attempts of each case, for the page of the suite.
+ATTEMPTS = {"test_no_function_of_the_language_takes_long": sum(len(each) for _, each in groups()) // len(groups())}
+
+
 @pytest.mark.parametrize(("name", "attacks"), groups(), ids=[name for name, _ in groups()])
 def test_no_function_of_the_language_takes_long(name, attacks, names):
     for case in attacks:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import tempfile
 from pathlib import Path
 
 import pytest
 from starlette.responses import PlainTextResponse
 
 from noetl.server.http.access import Tokens
-from noetl.server.http.middleware.security import SecurityMiddleware
+from noetl.server.http.middleware.security import MAX_ANONYMOUS_BYTES, MAX_TEXT_BODY, TEXT_PATHS, SecurityMiddleware
+from noetl.server.http.problems import flat_routes
 from noetl.server.http.routes.execute import _read
 
 
@@ -78,3 +81,103 @@ def test_malformed_bodies_are_refused_in_words(body):
     with pytest.raises(Exception) as caught:
         _read(body, "application/json")
     assert not isinstance(caught.value, (UnicodeDecodeError, RecursionError, MemoryError))
+
+
+def page_routes() -> list[str]:
+    """Routes with a body that the role viewer may call."""
+    from noetl.server.http import app as http_app
+
+    tokens = Tokens.prepare(Path(tempfile.mkdtemp()))
+    app = http_app.create_app(lambda: None, tokens, readiness=None, version="0")
+    found = []
+    for route in flat_routes(app.routes):
+        dependant = getattr(route, "dependant", None)
+        has_body = dependant is not None and route.body_field is not None and "POST" in route.methods
+        if has_body and ": Viewer" in inspect.getsource(route.endpoint):
+            found.append(route.path)
+    return found
+
+
+def test_texts_of_viewers_are_bounded_on_every_route():
+    others = {"/api/schedules/preview", "/api/inbox/links", "/api/executions/{execution_id}/signal"}  # no playbooks
+    assert set(page_routes()) - others <= TEXT_PATHS
+
+
+def test_viewers_send_short_texts_and_authors_long_ones(tmp_path):
+    tokens = Tokens.prepare(tmp_path)
+    viewer, author = tokens.add("v", "viewer"), tokens.add("a", "author")
+    for path in TEXT_PATHS:
+        for length, status in ((MAX_TEXT_BODY + 1, 413), (1000, 200)):
+            assert request(tokens, path, viewer, length) == status
+        assert request(tokens, path, author, 4_000_000) == 200
+    statuses = [request(tokens, "/api/validate", viewer, MAX_TEXT_BODY, middleware=one) for one in [guard(tokens)] * 5]
+    assert 429 in statuses
+
+
+def guard(tokens: Tokens) -> SecurityMiddleware:
+    async def app(scope, receive, send):
+        await PlainTextResponse("ok")(scope, receive, send)
+
+    return SecurityMiddleware(app, tokens=tokens)
+
+
+def request(tokens, path, token, length, *, middleware=None, scheme="http", cookie=None, client="192.0.2.1"):
+    """The status of one request through the middleware."""
+    sent: list[dict] = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"x" * length, "more_body": False}
+
+    async def collect(message):
+        sent.append(message)
+
+    headers = {"host": "127.0.0.1", "content-length": str(length)}
+    headers |= {"authorization": f"Bearer {token}"} if token else {}
+    headers |= {"cookie": cookie} if cookie else {}
+    scope = {
+        "type": "http", "method": "POST", "path": path, "root_path": "", "query_string": b"", "client": (client, 1),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()], "scheme": scheme,
+    }  # fmt: skip
+    asyncio.run((middleware or guard(tokens))(scope, receive, collect))
+    return sent[0]["status"]
+
+
+def test_over_https_only_the_cookie_of_this_host_is_read(tmp_path):
+    tokens = Tokens.prepare(tmp_path)
+    text = tokens.add("v", "viewer")
+    for scheme, cookie, status in (
+        ("http", f"noetl_token={text}", 200),
+        ("https", f"noetl_token={text}", 401),  # another host of the domain can set it
+        ("https", f"__Host-noetl_token={text}", 200),
+        ("https", f"noetl_token=x; __Host-noetl_token={text}", 200),
+        ("http", f"__Host-noetl_token={text}; noetl_token=x", 200),
+    ):
+        assert request(tokens, "/api/validate", None, 10, scheme=scheme, cookie=cookie) == status
+
+
+def test_failed_attempts_to_sign_in_are_slowed_by_address(tmp_path):
+    tokens = Tokens.prepare(tmp_path)
+
+    async def refusing(scope, receive, send):
+        await PlainTextResponse("no", status_code=401)(scope, receive, send)
+
+    middleware = SecurityMiddleware(refusing, tokens=tokens)
+    statuses = [request(tokens, "/api/session", None, 10, middleware=middleware) for _ in range(15)]
+    assert statuses[:10] == [401] * 10 and set(statuses[10:]) == {429}
+    assert request(tokens, "/api/session", None, 10, middleware=middleware, client="192.0.2.2") == 401
+    addresses = [f"2001:db8::{number:x}" for number in range(30)]  # one network
+    statuses = [request(tokens, "/api/session", None, 10, middleware=middleware, client=each) for each in addresses]
+    assert 429 in statuses
+    for number in range(11_000):
+        middleware._sign_ins.allow(str(number))
+    assert len(middleware._sign_ins._buckets) <= 10_000
+    assert request(tokens, "/api/session", None, 10_000) == 413
+
+
+def test_bodies_of_callers_without_a_token_share_a_limit(tmp_path):
+    tokens = Tokens.prepare(tmp_path)
+    middleware = guard(tokens)
+    middleware._anonymous = MAX_ANONYMOUS_BYTES - 100
+    assert request(tokens, "/api/webhooks/a", None, 1000, middleware=middleware) == 503
+    assert request(tokens, "/api/webhooks/a", None, 10, middleware=middleware) == 200
+    assert middleware._anonymous == MAX_ANONYMOUS_BYTES - 100

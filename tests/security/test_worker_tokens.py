@@ -10,6 +10,7 @@ import pytest
 
 from noetl.core.engine.declared_secrets import ANY, declared_secrets
 from noetl.core.language.compile import compile_playbook
+from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.core.model.work import Claim
 from noetl.errors import AccessRefused, RequestRefused, SecretUnavailable
 from noetl.server.http.access import Tokens, local_worker_token
@@ -32,6 +33,7 @@ class TestTokens(Served):
         """Lease a run of the playbook to the worker `victim`, and run `calls(attacker, victim, order)`."""
 
         async def scenario(orchestrator: Orchestrator, url: str) -> None:
+            self.orchestrator = orchestrator
             await orchestrator.submit(Submission(text=text))
             victim = HttpWorkLink(url, self.token)
             (order,) = await claim_until(victim, Claim("victim", 1), 1)
@@ -85,6 +87,25 @@ class TestTokens(Served):
                 await victim.secrets(execution_id, ["another_credential"])
 
         self.attack(DOOR, calls)
+
+    def test_lines_of_a_log_need_a_lease_of_the_execution(self) -> None:
+        async def calls(attacker, victim, order):
+            execution_id = order.context.execution_id
+            chunk = LogChunk(execution_id, [LogSource("s", "t")], [LogLine(0, 1.0, "stdout", "forged")])
+            real = LogChunk(execution_id, [LogSource("s", "t")], [LogLine(0, 1.0, "stdout", "real")])
+            name = f"attacker-{id(attacker)}"
+            await attacker.logs(name, 1, [chunk])
+            attacker._latest = {execution_id: (order.run_id, order.epoch)}
+            await attacker.logs(name, 2, [chunk])
+            attacker._proofs = {(order.run_id, order.epoch): "0" * 32}
+            await attacker.logs(name, 3, [chunk])
+            with pytest.raises(AccessRefused):
+                await attacker.logs("victim", 4, [chunk])
+            await victim.logs("victim", 1, [real])
+            found = await self.orchestrator.task_logs.read(execution_id, 0, 10)
+            assert [each.line.text for each in found.lines] == ["real"]
+
+        self.attack(ONE, calls)
 
     def test_a_worker_name_belongs_to_its_first_user(self) -> None:
         async def calls(attacker, victim, order):

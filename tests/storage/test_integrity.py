@@ -172,3 +172,63 @@ def test_the_tables_and_texts_of_postgres_are_checked(database):
 
     intact, damaged = asyncio.run(check())
     assert intact == [] and "does not match its digest" in damaged[0]
+
+
+LARGE = TEXT.replace(
+    "{step: start, tool: {kind: noop}}", "{step: start, tool: {kind: python, code: \"result = 'x' * 300000\"}}"
+)
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """The folder of the stored results of three executions."""
+    monkeypatch.setenv("NOETL_HOME", str(tmp_path))
+    for number in range(3):
+        assert (
+            asyncio.run(run_async(LARGE + f"# {number}\n", store=f"sqlite://{tmp_path}/noetl.db")).status == "success"
+        )
+    folder = tmp_path / "results"
+    assert len(payloads(folder)) == 3
+    return folder
+
+
+def payloads(folder):
+    return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+
+
+def verified(capsys) -> tuple[int, str]:
+    from noetl.cli import app
+
+    code = app.run(["doctor", "--verify"])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", ["none", "flipped", "cut", "removed"])
+def test_doctor_reads_every_stored_result(results, capsys, damage):
+    file = payloads(results)[1]
+    data = bytearray(file.read_bytes())
+    if damage == "flipped":
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    elif damage == "cut":
+        file.write_bytes(data[:-10])
+    elif damage == "removed":
+        file.unlink()
+    code, shown = verified(capsys)
+    assert ("3 stored results have valid checksums" in shown) is (damage == "none"), shown
+    assert (code == 0) is (damage == "none"), shown
+
+
+def test_retention_returns_the_space_of_stored_results(results):
+    async def forget() -> None:
+        events, _ = open_stores(f"sqlite://{results.parent}/noetl.db")
+        store = open_results(f"blob://{results}")
+        try:
+            await delete_old(events, store, time.time() + 86_400)
+        finally:
+            await store.close()
+            await events.close()
+
+    asyncio.run(forget())
+    assert payloads(results) == []
+    assert [path for path in results.rglob("*") if path.is_dir() and path.name.isdigit()] == []

@@ -544,6 +544,15 @@ def test_credentials_stay_with_their_origin(http, shop):
     assert here["authorization"] == "Bearer a" and here["x-shop"] == "key-1"
 
 
+def test_a_secret_in_any_header_stays_with_its_origin(http, shop):
+    other = shop.base.replace("127.0.0.1", "localhost")
+    host = ToolHost(credentials={"k": {"value": "sesame-77"}})
+    headers = {"X-Plain": "a", "X-Door": "open sesame-77"}
+    there = good(http(f"/redirect/307?to={other}/echo", headers=headers, host=host, method="POST"))["headers"]
+    assert "x-door" not in there and there["x-plain"] == "a"
+    assert good(http("/redirect/307?to=/echo", headers=headers, host=host))["headers"]["x-door"] == "open sesame-77"
+
+
 def test_a_redirect_to_another_scheme_is_refused(http):
     assert 'unsupported scheme "file"' in http("/redirect/302?to=file:///etc/passwd").error.message
 

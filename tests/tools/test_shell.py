@@ -77,7 +77,9 @@ def test_a_list_is_a_program_and_its_arguments(shell):
 
 
 def test_a_string_that_is_a_single_template_is_the_command(shell):
-    assert out(shell("{{ c }}", {"c": "echo a && echo b"})) == "a\nb\n"
+    assert out(shell("{{ c }}", {"c": "echo 'a  b' c"})) == "a  b c\n"
+    outcome = shell("{{ c }}", {"c": "echo a && echo b"})
+    assert outcome.error.kind == "schema" and "`stdin:`" in outcome.error.message
     assert out(shell("{{ c }}", {"c": ["echo", "a && b"]})) == "a && b\n"
 
 

@@ -64,7 +64,7 @@ def completion(shell: str) -> None:
 
 
 @click.command()
-@click.option("--verify", is_flag=True, help="Check every table, index, text and log of the store (slow).")
+@click.option("--verify", is_flag=True, help="Check every table, index, text, log and stored result (slow).")
 @click.option("--repair", is_flag=True, help="Rebuild indexes and the summaries that do not match their logs.")
 @with_target
 @json_options

@@ -181,21 +181,25 @@ def _orphans(settings: Settings, unfinished: list[str]) -> list[str]:
 
 
 def _verified(settings: Settings) -> Iterator[Finding]:
-    async def read() -> tuple[int, int, list[str], list[str]]:
+    async def read() -> tuple[int, int, list[str], list[str], tuple[int, list[str]]]:
         from noetl.server.lifecycle.log_verifier import verify
+        from noetl.server.lifecycle.result_verifier import verify_results
         from noetl.storage.factory import open_stores
         from noetl.storage.integrity import database_problems
+        from noetl.storage.results import open_results
 
         events, _ = open_stores(settings.store)
+        results = open_results(settings.results)
         try:
             database = getattr(events, "sql", None)
             problems = [] if database is None else [each async for each in database_problems(database)]
-            return *await verify(events), problems
+            return *await verify(events), problems, await verify_results(events, results)
         finally:
+            await results.close()
             await events.close()
 
     try:
-        executions, count, damaged, problems = asyncio.run(read())
+        executions, count, damaged, problems, (stored, unreadable) = asyncio.run(read())
     except (NoetlError, OSError) as problem:
         yield Finding("checksums", FAILED, f"{without_password(settings.store)}: {problem}")
         return
@@ -208,6 +212,10 @@ def _verified(settings: Settings) -> Iterator[Finding]:
         yield Finding("checksums", OK, f"{count} events of {executions} executions have valid checksums")
     for finding in damaged:
         yield Finding("checksums", FAILED, finding)
+    for finding in unreadable:
+        yield Finding("results", FAILED, finding)
+    if not unreadable:
+        yield Finding("results", OK, f"{stored} stored results have valid checksums")
 
 
 def _tools() -> Iterator[Finding]:

@@ -145,9 +145,9 @@ def events(execution_id: str, follow: bool, after: int, target: Target, as_json:
     """Print an execution's log; with --json one event per line."""
 
     def show(recorded: Recorded) -> None:
-        from noetl.core.model.events import envelope
+        from noetl.core.model.events import shown_envelope
 
-        document = envelope(recorded)
+        document = shown_envelope(recorded)
         if as_json:
             terminal.json_line(document)
         else:

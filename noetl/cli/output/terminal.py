@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
@@ -100,16 +100,20 @@ class Terminal:
 
     def diagnostics(self, found: Iterable[Any], text: bytes = b"") -> None:
         """Write the problems of a playbook, each with its position in the text and its fix."""
-        from noetl.core.language.diagnostics import as_text
-
         found = list(found)
         try:
             source = text.decode() if len(text) <= MAX_QUOTED_BYTES else ""
         except UnicodeDecodeError:
             source = ""  # binary data is not quoted
-        sources = {one.file: printable(source) for one in found}
-        lines = as_text([_printable_diagnostic(one) for one in found], sources, color=self.supports_color(sys.stderr))
+        lines = self.diagnostics_text(found, {one.file: source for one in found}, sys.stderr)
         self._write(lines.rstrip("\n"), is_safe=True)
+
+    def diagnostics_text(self, found: Iterable[Any], sources: Mapping[str, str], stream: TextIO) -> str:
+        """The text of diagnostics for a stream, in which the data of the playbook is escaped."""
+        from noetl.core.language.diagnostics import as_text
+
+        quoted = {printable(file): printable(source) for file, source in sources.items()}
+        return as_text(map(_printable_diagnostic, found), quoted, color=self.supports_color(stream))
 
     def styled(self, text: str, style: str, stream: TextIO | None = None) -> str:
         """The text in a style, if the stream (stderr) supports colors."""

@@ -79,7 +79,7 @@ def validate(
             found += compile_playbook(text, file=file, specs=specs, strict=strict, legacy=legacy).diagnostics
     errors = sum(one.severity == "error" for one in found)
     if format == "text":
-        sys.stdout.write(write.as_text(found, sources, color=terminal.supports_color(sys.stdout)))
+        sys.stdout.write(terminal.diagnostics_text(found, sources, sys.stdout))
         _print_totals(len(sources), errors, len(found) - errors)
     elif format == "json":
         sys.stdout.write(printable_json(write.as_json(found)))

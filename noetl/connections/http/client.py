@@ -58,7 +58,8 @@ class HttpFailure(NoetlError):
 
 
 class Request(Struct, frozen=True):
-    """One request. `body` creates the data for every hop; `private` names headers for one origin only."""
+    """One request. `body` creates the data for every hop; `private` names headers for one origin only, and so are those
+    whose value has a secret (`masked` changes it)."""
 
     method: str
     url: str
@@ -70,6 +71,7 @@ class Request(Struct, frozen=True):
     proxy: str | None = None
     tls: ssl.SSLContext | bool = True
     private: frozenset[str] = frozenset()
+    masked: Callable[[str], str] | None = None
 
 
 class _AddressCheck:
@@ -298,7 +300,9 @@ async def _send_with_redirects(request: Request, check: _AddressCheck) -> Respon
             headers = {
                 name: value
                 for name, value in headers.items()
-                if not SENSITIVE.search(name) and name.lower() not in request.private
+                if not SENSITIVE.search(name)
+                and name.lower() not in request.private
+                and (request.masked is None or request.masked(value) == value)
             }
         if (response.status == 303 and method != "HEAD") or (response.status in (301, 302) and method == "POST"):
             method, body = "GET", None

@@ -86,6 +86,15 @@ class RowTarget:
         """Write the rows of a `pyarrow.Table`."""
         raise NotImplementedError
 
+    async def columns(self) -> dict[str, str]:
+        """The columns of the existing table and their types as the database spells them (`TargetSpec.evolves`)."""
+        raise NotImplementedError
+
+    async def alter(self, add: list[Any], widen: dict[str, str]) -> None:
+        """Add columns (Arrow fields) and change types: column -> `smallint integer bigint numeric numeric(p, s)
+        double date timestamp timestamptz text` (`TargetSpec.evolves`)."""
+        raise NotImplementedError
+
     async def write_empty(self) -> None:
         """The source has neither rows nor columns, and `begin` was not called: mode replace empties the target."""
 
@@ -103,7 +112,8 @@ class TargetSpec(Struct, frozen=True, omit_defaults=True):
     """A kind of target: `open` returns the `RowTarget` of a transfer; it does not connect yet.
 
     `place` is the field that names the table, topic or path; it is required. Modes other than these are reported. A
-    target that can roll back (`transactional`) is committed after those that cannot."""
+    target that can roll back (`transactional`) is committed after those that cannot. One whose `RowTarget` has
+    `columns` and `alter` sets `evolves`: then playbooks can set its schema contract (`schema`)."""
 
     kind: str
     doc: str
@@ -115,6 +125,7 @@ class TargetSpec(Struct, frozen=True, omit_defaults=True):
     transactional: bool = True
     explain: Explain | None = None
     example: str = ""
+    evolves: bool = False
 
 
 class SqlResult(Struct, frozen=True):

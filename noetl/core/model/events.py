@@ -26,6 +26,7 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Step
 from noetl.core.model.position import Position
 from noetl.core.model.reference import Reference
+from noetl.core.model.secret_names import mask_secret_names
 
 Source = Literal["server", "worker"]
 EntityType = Literal["playbook", "workflow", "step", "task", "loop", "next"]
@@ -821,6 +822,23 @@ def envelope(recorded: Recorded) -> dict[str, Any]:
         "parent_event_id": event_id(recorded.execution_id, recorded.parent_seq) if recorded.parent_seq else None,
         "payload": payload,
     }
+
+
+def shown_envelope(recorded: Recorded) -> dict[str, Any]:
+    """The envelope for people and programs that read the log: texts under secret names (of a request, of `ctx`, of
+    a signal) are masked, as in all other documents."""
+    document = envelope(recorded)
+    document["payload"] = {name: _shown(name, value) for name, value in document["payload"].items()}
+    return document
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A field of an event with user data masked; tokens of the net are no secrets, results are shown as they are."""
+    if name in ("token", "tokens", "outcome", "output"):
+        return value
+    if name == "arcs":
+        return [{key: _shown(key, each) for key, each in arc.items()} for arc in value]
+    return mask_secret_names(value)
 
 
 def recorded_of(document: Mapping[str, Any]) -> Recorded:

@@ -23,10 +23,10 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_secret_names(value: Any) -> Any:
-    """JSON data with the texts under secret names masked; the same object if it has none."""
+    """JSON data with the texts under secret names masked, also in lists; the same object if it has none."""
     if isinstance(value, Mapping):
         masked = {
-            key: MASK if isinstance(each, str) and each and is_secret_name(str(key)) else mask_secret_names(each)
+            key: _masked_texts(each) if is_secret_name(str(key)) else mask_secret_names(each)
             for key, each in value.items()
         }
         return masked if any(masked[key] is not value[key] for key in masked) else value
@@ -34,3 +34,12 @@ def mask_secret_names(value: Any) -> Any:
         items = [mask_secret_names(each) for each in value]
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     return value
+
+
+def _masked_texts(value: Any) -> Any:
+    """A value under a secret name: its texts are masked, those of lists too; mappings have names of their own."""
+    if isinstance(value, str):
+        return MASK if value else value
+    if isinstance(value, list):
+        return [_masked_texts(each) for each in value]
+    return mask_secret_names(value)

@@ -120,6 +120,9 @@ class LogsRequest(Struct, frozen=True):
     worker: str
     number: int
     chunks: list[LogChunk]
+    runs: list[tuple[str, int]] = field(default_factory=list)  # a lease of each execution, current or ended
+    proofs: list[str] = field(default_factory=list)
+    session: str = ""
 
 
 class SecretsRequest(Struct, frozen=True):

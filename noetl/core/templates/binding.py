@@ -4,7 +4,7 @@ In `echo {{ name }}` the text around the expression is code, but the value of th
 interpreted as code. So the values of expressions are marked in the rendered text, and `bound_parts` splits
 it again into code and values. The whole template language is available, statements included.
 
-A text that is exactly one expression is not marked: its value is the whole text.
+A text that is exactly one expression is marked too: `whole_value` returns its value.
 """
 
 from __future__ import annotations
@@ -85,6 +85,14 @@ def bound_parts(text: str) -> list[str | Bound]:
     return parts
 
 
+def whole_value(value: Any) -> Bound | None:
+    """The value of a text that is one expression and nothing else; None for other values."""
+    if not isinstance(value, str) or not value.strip().startswith(_OPEN):
+        return None
+    parts = [part for part in bound_parts(value) if isinstance(part, Bound) or part.strip()]
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], Bound) else None
+
+
 def _flat(value: Any) -> Any:
     """Remove the marks from a value that contains marked pieces (of a `set` block, a macro)."""
     if isinstance(value, str) and _OPEN in value:
@@ -114,10 +122,6 @@ def _marking_text(text: str) -> str:
         tokens = list(SANDBOX.lexer.tokeniter(text, None))
     except TemplateSyntaxError:
         return text  # evaluation reports the error
-    kinds = [kind for _, kind, _ in tokens]
-    outside = [value for kind, value in _outside(tokens)]
-    if kinds.count("variable_begin") == 1 and not "".join(outside).strip() and "block_begin" not in kinds:
-        return text
     made = []
     for _, kind, value in tokens:
         if kind == "variable_begin":
@@ -127,16 +131,6 @@ def _marking_text(text: str) -> str:
         else:
             made.append(value)
     return "".join(made)
-
-
-def _outside(tokens: list[tuple[int, str, str]]) -> list[tuple[str, str]]:
-    """Return the tokens outside the expressions."""
-    found, depth = [], 0
-    for _, kind, value in tokens:
-        depth += (kind == "variable_begin") - (kind == "variable_end")
-        if depth == 0 and kind != "variable_end":
-            found.append((kind, value))
-    return found
 
 
 def _unmarked(text: str) -> str:

@@ -25,6 +25,7 @@ from msgspec import Struct, structs
 
 from noetl.core.model.roles import ROLES, Role
 from noetl.errors import Conflict, RequestRefused
+from noetl.runtime.private_files import private_folder
 from noetl.server.dispatch.lease_proofs import LeaseProofs
 from noetl.transport.signing import key_of, name_of
 
@@ -86,7 +87,7 @@ class Tokens:
     @classmethod
     def prepare(cls, folder: Path) -> Tokens:
         """Open the token file; create the admin token if there is none."""
-        private_folder(folder)
+        restrict_folder(folder)
         tokens = cls(folder)
         if any(token.role == "admin" for token in tokens.all()):
             return tokens
@@ -171,7 +172,7 @@ class Tokens:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Lock the token file against other processes, so that a read and the following write are atomic."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder)
         descriptor = os.open(self._folder / f".{TOKENS_FILE}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -228,16 +229,16 @@ def local_worker_token(folder: Path) -> str:
     return text
 
 
-def private_folder(folder: Path) -> None:
+def restrict_folder(folder: Path) -> None:
     """Create a folder that only its owner can read, whatever the umask; an existing one is restricted too."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(folder)
     if folder.stat().st_mode & 0o077 and folder.stat().st_uid == os.geteuid():
         folder.chmod(0o700)
 
 
 def _write_private(file: Path, text: str) -> None:
     """Replace a file atomically; only its owner can read it at any time."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(file.parent)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.runtime.private_files import private_opener
 
 log = logging.getLogger("noetl.control")
 
@@ -70,7 +71,8 @@ class MappedDecisionWatch(DecisionWatch):
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(self._file, _SIZE)
         self._mapped = mmap.mmap(self._file, _SIZE)
-        self._stack = open(self._path.with_suffix(".stack"), "w")  # noqa: SIM115 - open until `close`
+        place = self._path.with_suffix(".stack")
+        self._stack = open(place, "w", opener=private_opener)  # noqa: SIM115 - open until `close`
         faulthandler.register(signal.SIGVTALRM, file=self._stack, all_threads=False, chain=True)
 
     def deciding(self, execution_id: str, seq: int) -> DecisionWatch:

@@ -13,6 +13,7 @@ import msgspec
 
 from noetl.core.model import events as ev
 from noetl.core.model.outcome import Outcome
+from noetl.core.model.secret_names import MASK, is_secret_name, mask_secret_names
 from noetl.server.read_models.documents import summary_document
 from noetl.server.read_models.summaries import Progress, StepRow
 from noetl.storage.ports.events import ExecutionSummary
@@ -70,11 +71,17 @@ def _walk(a: Any, b: Any, path: Entry) -> Iterator[dict[str, Any]]:
             right = b[index] if index < len(b) else _MISSING
             yield from _walk(left, right, (*path, str(index)))
     elif a is _MISSING or b is _MISSING or a != b:
-        sides = {name: _shown(value) for name, value in (("a", a), ("b", b)) if value is not _MISSING}
+        is_secret = any(map(is_secret_name, path))
+        sides = {
+            name: MASK if is_secret and isinstance(value, str) else _shown(value)
+            for name, value in (("a", a), ("b", b))
+            if value is not _MISSING
+        }
         yield {"path": ".".join(path), **sides}
 
 
 def _shown(value: Any) -> Any:
+    value = mask_secret_names(value)
     text = msgspec.json.encode(value, enc_hook=str).decode()
     return value if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
 

@@ -35,7 +35,7 @@ async def restored(results: ResultStore, values: Mapping[str, Any]) -> dict[str,
 
 async def with_stored_values(results: ResultStore, document: dict[str, Any]) -> dict[str, Any]:
     """A document of an execution, with the stored values of `ctx`."""
-    document["ctx"] = await restored(results, document["ctx"])
+    document["ctx"] = mask_secret_names(await restored(results, document["ctx"]))
     return document
 
 
@@ -44,5 +44,6 @@ async def state_with_stored_values(results: ResultStore, document: dict[str, Any
     for scope in ("ctx", "state"):
         document[scope] = mask_secret_names(await restored(results, document[scope]))
     for run in document["runs"]:
-        run["scopes"] = {name: await restored(results, scope) for name, scope in run["scopes"].items()}
+        scopes = {name: await restored(results, scope) for name, scope in run["scopes"].items()}
+        run["scopes"] = {name: mask_secret_names(scope) for name, scope in scopes.items()}
     return document

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from noetl.core.model.events import instant
+from noetl.core.model.secret_names import mask_secret_names
 from noetl.errors import Conflict, NoetlError, NotFound, Overloaded, StoreUnavailable
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
@@ -343,7 +344,7 @@ def _waits(delivery: Delivery, running: list[Delivery]) -> bool:
 
 def delivery_document(delivery: Delivery, *, payload: bool = False) -> dict[str, Any]:
     """A delivery as a JSON document."""
-    document = msgspec.json.decode(delivery.data)
+    document = mask_secret_names(msgspec.json.decode(delivery.data))
     content = document.pop("payload", None)
     shown = {
         "id": delivery.id,

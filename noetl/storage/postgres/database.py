@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import asyncpg
 
-from noetl.errors import StoreUnavailable
+from noetl.errors import NoetlError, RequestRefused, StoreUnavailable
 from noetl.storage.ports.cluster import WakeBus
 from noetl.storage.ports.sql import Dialect
 
@@ -41,8 +41,10 @@ _MIGRATIONS = "CREATE TABLE IF NOT EXISTS noetl_migrations(part text PRIMARY KEY
 _LOCK = 0x6E6F65746C  # "noetl": one process migrates at a time
 
 
-def unavailable(problem: BaseException) -> StoreUnavailable:
-    """An error of Postgres as StoreUnavailable."""
+def unavailable(problem: BaseException) -> NoetlError:
+    """An error of Postgres as StoreUnavailable; RequestRefused for text that Postgres cannot store."""
+    if isinstance(problem, asyncpg.CharacterNotInRepertoireError | asyncpg.UntranslatableCharacterError):
+        return RequestRefused("a text has a null character or is not UTF-8")
     if isinstance(problem, asyncpg.InvalidAuthorizationSpecificationError):
         kind = "auth"
     elif isinstance(problem, asyncpg.DiskFullError):

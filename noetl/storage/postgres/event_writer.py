@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 from msgspec import Struct
 
-from noetl.errors import Conflict, LimitReached, StateConflict, StoreUnavailable, VersionConflict
+from noetl.errors import Conflict, LimitReached, RequestRefused, StateConflict, StoreUnavailable, VersionConflict
 from noetl.observability import metrics
 from noetl.storage.events.event_rows import Encoded
 from noetl.storage.events.execution_queries import columns_of
@@ -119,6 +119,8 @@ class EventWriter:
                     refused = await self._write(batch)
                 except StoreUnavailable as problem:
                     refused = dict.fromkeys(batch, problem)
+                except RequestRefused:
+                    refused = await self._write_each(batch)
                 for pending in batch:
                     if pending.done.done():
                         continue
@@ -185,6 +187,16 @@ class EventWriter:
                     raise problem if isinstance(problem, StoreUnavailable) else unavailable(problem) from None
             await asyncio.sleep(RETRY_DELAYS[min(number, len(RETRY_DELAYS) - 1)])
             number += 1
+
+    async def _write_each(self, batch: list[PendingAppend]) -> dict[PendingAppend, Exception]:
+        """Commit the appends of a batch one by one, because one of them has data that Postgres rejects."""
+        refused: dict[PendingAppend, Exception] = {}
+        for pending in batch:
+            try:
+                refused |= await self._write([pending])
+            except (StoreUnavailable, RequestRefused) as problem:
+                refused[pending] = problem
+        return refused
 
     async def _commit(
         self, connection: Any, batch: list[PendingAppend]

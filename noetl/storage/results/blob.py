@@ -19,6 +19,7 @@ from typing import IO, Any, ClassVar, TypeVar
 
 from noetl.core.model.reference import Reference, ReferenceType
 from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.runtime.private_files import create_private, private_folder
 from noetl.storage.results.payload_store import HOUR, Packing, PayloadStore, by_hour, missing, storage_name
 
 ABANDONED = 24 * HOUR  # seconds after which a temporary file is deleted
@@ -82,7 +83,7 @@ class BlobResults(PayloadStore):
         if second is None:  # small: one call in a thread
             await _in_thread(_store_whole, first, temporary, target)
             return
-        with await _in_thread(_create, temporary) as file:
+        with await _in_thread(create_private, temporary) as file:
             await _in_thread(file.write, first)
             await _in_thread(file.write, second)
             async for block in blocks:
@@ -146,18 +147,13 @@ def _open_stored(path: Path, reference: Reference) -> IO[bytes]:
         raise missing(path.name, reference) from None
 
 
-def _create(path: Path) -> IO[bytes]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("xb")
-
-
 def _flush(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
 
 
 def _store_whole(data: bytes, temporary: Path, target: Path) -> None:
-    with _create(temporary) as file:
+    with create_private(temporary) as file:
         file.write(data)
         _flush(file)
     _publish(temporary, target)
@@ -168,7 +164,7 @@ def _publish(temporary: Path, target: Path) -> None:
     existing = target.parent
     while not existing.exists():
         existing = existing.parent
-    target.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(target.parent)
     temporary.rename(target)
     folder = target.parent
     while True:

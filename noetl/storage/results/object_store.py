@@ -162,7 +162,7 @@ class ObjectResults(PayloadStore):
             yield
         except NoetlError:
             raise
-        except Exception as problem:
+        except objects.errors() as problem:
             info = objects.to_error_info(problem, f"result store {self.place.scheme}://{self.place.bucket} ({key})")
             kind = info.kind if info.kind in ("auth", "storage.quota", "storage.access") else "connection"
             raise StoreUnavailable(info.message, kind=kind) from problem

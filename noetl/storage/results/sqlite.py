@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from noetl.errors import StoreUnavailable
+from noetl.runtime.private_files import ensure_private, private_folder
 from noetl.storage.results.relational import RelationalResults
 
 T = TypeVar("T")
@@ -83,7 +84,8 @@ class SqliteResults(RelationalResults):
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path.parent)
+            ensure_private(str(self.path))
             connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
             # A rollback journal: SQLite before 3.51.3 can corrupt a WAL that two processes write.
             for setting in ("journal_mode=TRUNCATE", "synchronous=FULL", "foreign_keys=ON"):

@@ -34,6 +34,7 @@ from msgspec import Struct
 
 from noetl.errors import CorruptLog, NoetlError, StoreUnavailable
 from noetl.observability import metrics
+from noetl.runtime.private_files import ensure_private
 from noetl.storage.ports.sql import Dialect
 
 T = TypeVar("T")
@@ -420,6 +421,8 @@ class SqliteFile:
 
 def _connect(place: str) -> sqlite3.Connection:
     """A connection without automatic transactions, for any thread; `place` is an absolute path or a `file:` URI."""
+    if not place.startswith(("file:", ":")):
+        ensure_private(place)
     return sqlite3.connect(
         place, uri=place.startswith("file:"), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )

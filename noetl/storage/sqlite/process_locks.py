@@ -11,9 +11,11 @@ import fcntl
 import os
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 
 from noetl.core.model.ids import PROCESS_BITS, process_of
 from noetl.errors import StoreUnavailable
+from noetl.runtime.private_files import private_folder
 
 TRIES = 100
 
@@ -39,7 +41,7 @@ class ProcessLocks:
             return True
         path = self._path(number)
         try:
-            os.makedirs(self._folder, exist_ok=True)
+            private_folder(Path(self._folder))
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as problem:
             raise StoreUnavailable(f"cannot write {path} ({problem.strerror}); check its permissions") from None

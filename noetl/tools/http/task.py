@@ -98,6 +98,7 @@ async def _build_request(call: ToolCall, fields: Mapping[str, Any]) -> tuple[Req
         proxy=_proxy(fields["proxy"]) if fields.get("proxy") else None,
         tls=True if TLS_FIELDS.isdisjoint(fields) else _tls(call, fields),
         private=frozenset(name.lower() for name in auth.headers) if auth.headers else frozenset(),
+        masked=call.host.mask,
     )
     return request, auth
 

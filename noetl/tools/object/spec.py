@@ -10,13 +10,15 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
 from noetl.data.formats import FORMATS, OTHER_NAMES
 
-ACTIONS = ("put", "get", "list", "delete", "head", "exists")
+ACTIONS = ("put", "get", "list", "delete", "head", "exists", "copy", "move")
 ACTION_ALIASES = {
     "read": "get",
     "write": "put",
     "upload": "put",
     "download": "get",
     "info": "head",
+    "stat": "head",
+    "rename": "move",
     "keys": "list",
 }
 MAX_BYTES = 64 * 1024 * 1024
@@ -25,13 +27,13 @@ NULLS: dict[str, Any] = {"uri": None, "size": None, "etag": None, "last_modified
 SPEC = ToolSpec(
     kind="object",
     aliases=("s3", "gcs", "azure", "object_store"),
-    doc="Puts, gets, lists and deletes objects in S3 (and S3-compatible stores), Google Cloud Storage, Azure Blob "
-    "Storage and directories. Content is encoded and decoded by format: JSON, JSON lines, CSV, Parquet, Arrow, text or "
-    "bytes. A table is written from a list of mappings and read as `{rows, row_count, columns}`. Large content is "
-    "streamed to `output.ref`.",
+    doc="Puts, gets, lists, copies, moves and deletes objects in S3 (and S3-compatible stores), Google Cloud Storage, "
+    "Azure Blob Storage and directories. Content is encoded and decoded by format: JSON, JSON lines, CSV, Parquet, "
+    "Arrow, text or bytes, also compressed (`.gz`, `.zst`). A table is written from a list of mappings and read as "
+    "`{rows, row_count, columns}`. Large content is streamed to `output.ref`.",
     fields={
         "action": Field("string", "`put` (default if there is content to put), `get` (default otherwise), `list`, "
-                        "`delete`, `head` or `exists`.", choices=ACTIONS,
+                        "`delete`, `stat` (= `head`), `exists`, `copy` or `move`.", choices=ACTIONS,
                         also=(*ACTION_ALIASES, *(f"object_{action}" for action in ACTIONS)),
                         aliases=("operation", "op")),
         "uri": Field("string", "The address: `s3://bucket/key`, `gs://...`, `az://container/key`, or a path.",
@@ -41,6 +43,11 @@ SPEC = ToolSpec(
                         aliases=("container",)),
         "key": Field("string", "The key, with `bucket`.", aliases=("name",)),
         "keys": Field("list", "Several keys to delete."),
+        "to": Field("string", "Where `copy` and `move` put the object: an address, or a key in the same bucket. A path "
+                    "that ends with `/` keeps the name.", files=True, aliases=("target", "destination")),
+        "compression": Field("string", "`gzip` or `zstd`: put compresses and get decompresses. Default: by the "
+                             "extension of the key, `.gz` or `.zst`; `none` leaves the bytes.",
+                             choices=("gzip", "zstd", "none"), also=("gz", "zst", "auto")),
         "prefix": Field("string", "Prefix of the keys to list."),
         "data": Field("any", "The content to put.", aliases=("body", "content", "value", "rows")),
         "file": Field("string", "A local file to upload, or to download to.", files=True),
@@ -67,6 +74,8 @@ SPEC = ToolSpec(
             **dict.fromkeys(("", "put", "get", "head", "exists"), ("uri|key",)),
             "list": ("uri|key|prefix|bucket|auth",),
             "delete": ("uri|key|keys",),
+            **dict.fromkeys(("stat", "info"), ("uri|key",)),
+            **dict.fromkeys(("copy", "move", "rename"), ("uri|key", "to")),
         }
     },
     example="- name: archive\n  kind: object\n  action: put\n  auth: archive_bucket\n"

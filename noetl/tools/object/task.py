@@ -14,9 +14,9 @@ from noetl.connections.auth import BadAuth, fields_of
 from noetl.connections.objects import ObjectLocation
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
-from noetl.data import formats, table_files
+from noetl.data import compression, formats, table_files
 from noetl.data.content import INLINE_BYTES, encoded, kept_or_stored, natural_format, save
-from noetl.data.payload_reader import read_part
+from noetl.data.payload_reader import MemoryPayload, read_part
 from noetl.errors import SecretUnavailable
 from noetl.tools._common.payload_task import explain, read_count, read_part_fields, upload_blocks
 from noetl.tools._common.sql_task import flag
@@ -62,7 +62,7 @@ class _Task:
         self.target = place.url
         await objects.check_endpoint(place, fields, self.call.host.address_check)
         store = objects.shared_store(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
-        if action in ("put", "get", "head", "exists") and not place.key:
+        if action in ("put", "get", "head", "exists", "copy", "move") and not place.key:
             raise ValueError(f"`{action}` requires a key: {place.url} contains only a bucket")
         outcome: Outcome = await getattr(self, f"_{action}")(store, place)
         return outcome
@@ -105,7 +105,10 @@ class _Task:
     async def _put(self, store: Any, place: ObjectLocation) -> Outcome:
         default = natural_format(self.fields.get("data"))
         format = formats.format_of(given=self.fields.get("format"), path=place.key, default=default)
-        blocks, stored_type = upload_blocks(self.call, place.key, format, lambda data: encoded(data, format, place.key))
+        codec, name = self._codec(place.key, format), compression.without_ending(place.key)
+        blocks, stored_type = upload_blocks(self.call, name, format, lambda data: encoded(data, format, name))
+        if codec and not compression.is_compressed(str(self.fields.get("file") or "")):
+            blocks = compression.compressed_blocks(blocks, codec)
         counted = _CountedBlocks(blocks, self.call)
         reply = await objects.upload(
             store,
@@ -128,6 +131,9 @@ class _Task:
             size = await save(payload.stream(), path)
             return ok({"file": path, "bytes": size, "uri": place.url}, object=helper)
         format = formats.format_of(given=self.fields.get("format"), content_type=payload.content_type, path=place.key)
+        codec = self._codec(place.key, format)
+        if codec:
+            payload = await self._decompressed(payload, codec)
         part = read_part_fields(self.fields)
         if not part.is_all:
             max_bytes = int(call.spec.get("max_bytes") or MAX_BYTES)
@@ -137,10 +143,71 @@ class _Task:
         content = await kept_or_stored(call, payload.stream(), formats.CONTENT_TYPES[format], inline=inline)
         if not isinstance(content, bytes):
             return Outcome(status="ok", ref=content, helpers={"object": helper})
-        value = table_files.decode(content, format, path=place.key)
+        value = table_files.decode(content, format, path=compression.without_ending(place.key))
         if isinstance(value, bytes):
             value = base64.b64encode(value).decode()
         return ok(value, object=helper)
+
+    async def _decompressed(self, payload: Any, codec: str) -> Any:
+        """The content of a compressed object, in memory."""
+        if payload.size > MAX_BYTES:
+            raise ValueError(
+                f"{self.target} is compressed and larger than {MAX_BYTES >> 20} MiB; read it with kind: transfer, or "
+                "with compression: none and `file`"
+            )
+        packed = b"".join([block async for block in payload.stream()])
+        return MemoryPayload(await asyncio.to_thread(compression.decompress, packed, codec))
+
+    def _codec(self, key: str, format: str) -> str | None:
+        """How the content is compressed as a whole; columnar formats are compressed inside."""
+        if format in compression.COLUMNAR:
+            return None
+        given = self.fields.get("compression")
+        if given is None and format == "bytes":
+            return None  # content that is passed on as it is
+        return compression.compression_of(given, key, format)
+
+    async def _copy(self, store: Any, place: ObjectLocation) -> Outcome:
+        return await self._copy_to(store, place, move=False)
+
+    async def _move(self, store: Any, place: ObjectLocation) -> Outcome:
+        return await self._copy_to(store, place, move=True)
+
+    async def _copy_to(self, store: Any, place: ObjectLocation, *, move: bool) -> Outcome:
+        """Copy an object within its store, or stream it to another one; `move` deletes the original afterwards."""
+        target = self._target_place(place)
+        if target == place:
+            raise ValueError(f"`to` is the object itself: {place.url}")
+        known = (await objects.payload_of(store, place.key)).known
+        create = flag(self.fields.get("create"), False)
+        if target[:2] == place[:2]:
+            if create and await objects.exists(store, target.key):
+                raise FileExistsError(target.url)
+            await obstore.copy_async(store, place.key, target.key)
+        else:
+            fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
+            await objects.check_endpoint(target, fields, self.call.host.address_check)
+            other = objects.shared_store(
+                target, fields, connect=self.call.timeout.connect, total=self.call.timeout.total
+            )
+            counted = _CountedBlocks(objects.download(store, place.key), self.call)
+            await objects.upload(other, target.key, counted.blocks(), content_type=known["content_type"], create=create)
+        if move:
+            await obstore.delete_async(store, place.key)
+        helper = {**NULLS, **known, "uri": target.url}
+        return ok({"uri": target.url, "from": place.url, "bytes": known["size"]}, object=helper)
+
+    def _target_place(self, place: ObjectLocation) -> ObjectLocation:
+        to = str(self.fields.get("to") or "")
+        if not to:
+            raise ValueError("`copy` and `move` require `to`: an address, or a key in the same bucket")
+        if to.endswith("/"):
+            to += place.key.rpartition("/")[2]
+        if "://" in to:
+            return objects.parse_location(to)
+        if place.scheme == "file":
+            return objects.parse_location(self.call.host.resolve_path(to))
+        return place._replace(key=to.lstrip("/"))
 
     async def _list(self, store: Any, place: ObjectLocation) -> Outcome:
         limit = read_count(self.fields, "limit") or LIST_LIMIT

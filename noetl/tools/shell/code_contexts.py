@@ -5,11 +5,12 @@ places an expanded value is evaluated all the same:
 
     arithmetic     (( x )), $(( x )), let, [[ x -eq 1 ]], a[x]=1, ${a[x]}, ${a:x}, declare -i, for (( ... ))
     names          declare x, read x, unset x, printf -v x, [[ -v x ]]: a subscript in the name is evaluated
-    nested code    sh -c, eval, trap, source, ssh, a pipe or a here-document into a shell, python -c
+    nested code    sh -c, eval, trap, source, ssh, awk, sed, python -c, a pipe or a here-document into an interpreter
+                   (`program_code`)
 
 At these places only values are accepted that cannot be code: numbers, identifiers, or text without metacharacters. The
-same applies to a value that is stored in a variable which such a place reads. The search is by patterns and refuses in
-doubt: a refused value can always be passed in `env:` or in a list of arguments.
+same applies to a value that is stored in a variable or a file which such a place reads. The search is by patterns and
+refuses in doubt: a refused value can always be passed in `env:` or in a list of arguments.
 """
 
 from __future__ import annotations
@@ -18,44 +19,39 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from noetl.tools.shell.program_code import ONE_WORD, code_pattern, program_of
+from noetl.tools.shell.shell_words import HEREDOC, Word, segments, statements, words
+
 MARK = "\x01"  # stands for a value in the text of a command
 _SHELLS = r"(?:[\w./-]*/)?(?:ba|da|z|k|mk|a|fi|c|tc|rba)?sh(?![\w.-])|(?:[\w./-]*/)?busybox(?![\w.-])"
 _SHELL = re.compile(rf"(?<![\w./$-])(?:{_SHELLS})")
-_CODE_OPTION = re.compile(r"(?:^|\s)(?:-[A-Za-z]*c|--command)(?=[\s'\"=]|$)")
-_LANGUAGES = re.compile(
-    r"(?<![\w./-])(?:[\w./-]*/)?(?:python[\d.]*|perl|ruby|node|php|lua|tclsh|Rscript|osascript)(?![\w.-])"
-)
-_LANGUAGE_OPTION = re.compile(r"(?:^|\s)-[A-Za-z]*[cerE](?=[\s'\"=])")
-_EVALUATORS = re.compile(
-    r"(?<![\w./$-])(?:eval|trap|alias|source|ssh|su|runuser|watch|parallel|at|batch|crontab|script|expect|nsenter|chroot|"
-    r"complete|bind|enable|fc|coproc|xargs)(?=[\s'\"]|$)|(?:^|[\s;&|({`])\.\s"
-)
 _CODE_VARIABLES = re.compile(
-    r"(?<![\w$])(?:PROMPT_COMMAND|BASH_ENV|ENV|PS0|PS1|PS2|PS4|LD_PRELOAD|LD_LIBRARY_PATH|PATH|SHELL|EDITOR|VISUAL|PAGER|"
-    r"GIT_SSH_COMMAND|PERL5OPT|PYTHONSTARTUP|IFS|BASH_FUNC_\w+%%)\+?=\S*$"
+    r"(?:PROMPT_COMMAND|BASH_ENV|ENV|PS[0-4]|LD_\w+|PATH|SHELL|EDITOR|VISUAL|PAGER|\w+_PAGER|LESSOPEN|LESSCLOSE|GIT_\w+|PERL\w*|"
+    r"PYTHON\w*|RUBY\w*|NODE_OPTIONS|JAVA_TOOL_OPTIONS|MAKEFLAGS|TAR_OPTIONS|RSYNC_RSH|IFS|BASH_FUNC_\w+%%)\+?="
 )
+NESTED = "code of a nested shell or program"
 _DECLARING = (
     r"(?:declare|typeset|local|readonly|export|integer|unset|read|mapfile|readarray|getopts|printf\s+-v|wait\s+-p)"
 )
 _NAMING = re.compile(rf"(?<![\w./$-]){_DECLARING}(?:\s+-[A-Za-z]*)*(?:\s+[^\s;|&]+)*\s+[\"']?$")
 _IS_SET = re.compile(r"(?:\[\[?|test)\s.*-[vR]\s+[\"']?$", re.DOTALL)
+_NAMEREF = re.compile(r"(?<![\w./$-])(?:declare|typeset|local)\s+(?:-\w+\s+)*-\w*n\w*\s+\w+=[\"']?$")
 _INTEGER = re.compile(r"(?<![\w./$-])(?:declare|typeset|local|readonly|export)\s+(?:-\w+\s+)*-[A-Za-z]*i[A-Za-z]*\s")
 _COMPARISON = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge)\s")
-_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[[^\]\s]*$")
+_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[[^\]\s]*$|=\((?:[^)]*\s)?\[[^\]\s]*$")
 _SUBSTRING = re.compile(r"\$\{[A-Za-z_@*]\w*(?:\[[^\]]*\])?:[^-=?+}][^}]*$|\$\{[A-Za-z_@*]\w*(?:\[[^\]]*\])?:$")
 _SEPARATOR = re.compile(r"\n|;|&&|\|\||(?<!>)&(?!>)|\bthen\b|\bdo\b|\belse\b")
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_PLAIN = re.compile(r"[\w@%+=:,./ -]*")
 _ARITHMETIC = re.compile(
     r"\$?\(\((?P<a>.*?)\)\)|\$\[(?P<b>[^\]]*)\]|(?<![\w./$-])let\s(?P<c>[^\n;]*)|"
     r"\[\[(?P<d>[^\n]*?-(?:eq|ne|lt|le|gt|ge)\s[^\n]*?)\]\]|[A-Za-z_]\w*\[(?P<e>[^\]\n]*)\]|"
     r"\$\{\w+:(?P<f>[^}=?+-][^}]*)\}|(?:declare|typeset|local)\s+-\w*i\w*\s(?P<g>[^\n;]*)",
     re.DOTALL,
 )
-_ASSIGNED = re.compile(r"(?<![\w$])([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=(\S*)")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=")
 _ITERATED = re.compile(r"(?<!\w)(?:for|select)\s+([A-Za-z_]\w*)\s+in\s([^\n;]*)")
-_READ = re.compile(r"(?<!\w)(?:read|mapfile|readarray)\s+((?:-\w+\s+\S*\s*)*)((?:[A-Za-z_]\w*\s*)+)([^\n;]*)")
+_READ = re.compile(r"(?<!\w)(?:read|mapfile|readarray)\s+([^\n;|<]*)")
 
 
 class Place(NamedTuple):
@@ -114,6 +110,9 @@ def _arithmetic(command: str, at: int) -> Place | None:
     statement, before = command[start:end], command[start:at]
     if re.search(r"(?<![\w./$-])let\s", before) or _INTEGER.search(before):
         return place
+    test = command.rfind("[[ ", 0, at)
+    if test > command.rfind("]]", 0, at) and _COMPARISON.search(command[test:].partition("]]")[0].replace(MARK, " ")):
+        return place
     bracket = max(before.rfind("[[ "), before.rfind("[ "), before.rfind("test "))
     if bracket >= 0 and _COMPARISON.search(statement[bracket:].replace(MARK, " ")):
         return place
@@ -125,139 +124,153 @@ def _arithmetic(command: str, at: int) -> Place | None:
 def _name(command: str, at: int) -> Place | None:
     start, _ = _statement(command, at)
     before = command[start:at]
-    if _NAMING.search(before) or _IS_SET.search(before):
+    if _NAMING.search(before) or _IS_SET.search(before) or _NAMEREF.search(before):
         return Place(_NAME, "the name of a variable")
     return None
 
 
 def _code(command: str, at: int) -> Place | None:
-    start, end = _statement(command, at)
-    statement, before = command[start:end], command[start:at]
-    nested = Place(_PLAIN, "code of a nested shell")
-    if _EVALUATORS.search(before) or _CODE_VARIABLES.search(before):
-        return nested
-    for language in _LANGUAGES.finditer(before):
-        option = _LANGUAGE_OPTION.search(before, language.end())
-        if option and _same_word(before[option.end() :]):
-            return Place(_PLAIN, "code of a nested interpreter")
-    for shell in _SHELL.finditer(statement):
-        if _is_evaluated_by(statement, shell.end(), at - start, shell.start()):
-            return nested
-    return _code_by_heredoc(command, at)
+    pattern = code_pattern(command, at)
+    if pattern is not None:
+        return Place(pattern, NESTED)
+    word = _word_at(command, at)
+    if word is not None and _CODE_VARIABLES.match(word.text):
+        return Place(ONE_WORD, "the value of a variable that programs evaluate")
+    return None
 
 
-def _is_evaluated_by(statement: str, shell: int, at: int, begins: int) -> bool:
-    """Whether a shell that is named in a statement evaluates the value at `at`."""
-    after = re.split(r"(?<!\|)\|(?!\|)", statement[shell:], maxsplit=1)[0]
-    option = _CODE_OPTION.search(after)
-    if option:
-        return at >= shell + option.end() and _same_word(statement[shell + option.end() : at])
-    words = [
-        word
-        for word in re.sub(r"<<<?.*|[<>]\s*\S+", "", after, flags=re.DOTALL).split()
-        if not word.startswith(("-", "+"))
-    ]
-    words = [word for word in words if word not in ("pipefail", "errexit", "nounset", "posix", ")", "}")]
-    reads_input = not words or re.search(r"(?:^|\s)-[a-z]*s(?:\s|$)", after) is not None
-    if not reads_input:
-        return False  # `bash script.sh {{ x }}`
-    return at < begins or at >= shell  # piped into it, or in a here-string
-
-
-def _same_word(text: str) -> bool:
-    """Whether the end of a text belongs to its first word."""
-    quote = ""
-    text = text.lstrip(" \t=")
-    position = 0
-    while position < len(text):
-        character = text[position]
-        if character == "\\" and quote != "'":
-            position += 2
-            continue
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in " \t\n;&|":
-            return False
-        position += 1
-    return True
-
-
-_HEREDOC = re.compile(r"<<-?[ \t]*\\?(['\"]?)([A-Za-z0-9_.+-]+)\1")
-
-
-def _code_by_heredoc(command: str, at: int) -> Place | None:
-    """A here-document of a command that evaluates its input."""
-    for found in _HEREDOC.finditer(command, 0, at):
-        line_end = command.find("\n", found.end())
-        if line_end < 0 or line_end >= at:
-            continue
-        body_end = re.compile(rf"^\t*{re.escape(found[2])}$", re.MULTILINE).search(command, line_end)
-        if body_end and body_end.start() < at:
-            continue
-        line = command[command.rfind("\n", 0, found.start()) + 1 : line_end]
-        if _SHELL.search(line) or _EVALUATORS.search(line) or _LANGUAGES.search(line):
-            return Place(_PLAIN, "a here-document that a nested shell evaluates")
+def _word_at(command: str, at: int) -> Word | None:
+    """The word with an index, outside of here-documents."""
+    for start, end in statements(command):
+        if start <= at < end:
+            for part in segments(command, start, end):
+                for word in words(command, *part):
+                    if word.start <= at < word.end:
+                        return word
     return None
 
 
 def _without_literal_documents(command: str) -> str:
     """A command without the here-documents that no shell expands or evaluates: quoted ones of other programs."""
-    for found in _HEREDOC.finditer(command):
+    for found in HEREDOC.finditer(command):
         line_end = command.find("\n", found.end())
         body_end = re.compile(rf"^\t*{re.escape(found[2])}$", re.MULTILINE).search(command, max(line_end, 0))
         line = command[command.rfind("\n", 0, found.start()) + 1 : line_end]
         is_quoted = found[1] or "\\" in found[0]
-        if body_end and line_end >= 0 and is_quoted and not (_SHELL.search(line) or _EVALUATORS.search(line)):
+        if body_end and line_end >= 0 and is_quoted and not _SHELL.search(line):
             command = command[:line_end] + " " * (body_end.start() - line_end) + command[body_end.start() :]
     return command
 
 
 def _through_variables(command: str, at: int) -> Place | None:
-    """A place that reads a variable in which the value is stored."""
+    """A place that reads a variable or a file in which the value is stored."""
     stored = set(_stored(command, at))
-    if not stored:
-        return None
-    while True:
-        more = {name for name, value in _ASSIGNED.findall(command) if _mentions(value, stored)} - stored
+    while stored:
+        more = {name for name, value in _assigned(command) if _mentions(value, stored)} - stored
         more |= {name for name, value in _ITERATED.findall(command) if _mentions(value, stored)} - stored
         if not more:
             break
         stored |= more
-    bare = re.compile(rf"(?<![\w])(?:{'|'.join(sorted(stored))})(?!\w)")
+    return _place_of_names(command, stored) if stored else _through_files(command, at)
+
+
+def _place_of_names(command: str, names: set[str]) -> Place | None:
+    """A place of a command that evaluates one of these variables."""
+    bare = re.compile(rf"(?<![\w])(?:{'|'.join(map(re.escape, sorted(names)))})(?!\w)")
     for found in _ARITHMETIC.finditer(_without_literal_documents(command)):
         text = next((group for group in found.groups() if group is not None), "")
-        if bare.search(text) or ("@" in stored and re.search(r"\$(?:\{)?[\d@*]", text)):
+        if bare.search(text) or ("@" in names and re.search(r"\$(?:\{)?[\d@*]", text)):
             return Place(_NUMBER, "an arithmetic expression, through a variable")
-    for found in (*_EVALUATORS.finditer(command), *_SHELL.finditer(command)):
-        start, end = _statement(command, found.start())
-        rest = command[start:end]
-        if _mentions(rest, stored):
-            if (
-                _SHELL.fullmatch(found.group())
-                and not _CODE_OPTION.search(rest)
-                and "|" not in rest
-                and "<<" not in rest
-            ):
-                continue
-            return Place(_PLAIN, "code of a nested shell, through a variable")
+    variables = "|".join(re.escape(name) for name in names if name != "@") or "(?!)"
+    positional = r"|\$\{?[\d@*]" if "@" in names else ""
+    for found in re.finditer(rf"\$\{{?!?(?:{variables})(?!\w){positional}", command):
+        at = found.start()
+        if found.group().startswith("${!") or re.match(r"[^}]*@[PE]", command[found.end() :]):
+            return Place(_NAME, "the name of a variable, through a variable")
+        place = _name(command, at)
+        if place is not None:
+            return Place(place.pattern, f"{place.what}, through a variable")
+        pattern = code_pattern(command, at)
+        if pattern is not None:
+            inner = _quoted_code(command, at)
+            nested = _place_of_names(inner, names) if inner is not None else Place(pattern, NESTED)
+            if nested is not None:
+                return Place(nested.pattern, f"{NESTED}, through a variable")
+        if _is_command(command, at):
+            return Place(ONE_WORD, "a command, through a variable")
     return None
+
+
+def _quoted_code(command: str, at: int) -> str | None:
+    """The code of a nested shell in single quotes, in which a variable is expanded only by that shell."""
+    word = _word_at(command, at)
+    raw = command[word.start : word.end] if word is not None else ""
+    is_shell = _SHELL.search(command, 0, word.start) is not None if word is not None else False
+    return raw[1:-1] if is_shell and raw[:1] == raw[-1:] == "'" and "'" not in raw[1:-1] else None
+
+
+def _is_command(command: str, at: int) -> bool:
+    """Whether an unquoted variable is the first word of a command: its words are a program and its arguments."""
+    for start, end in statements(command):
+        if start <= at < end:
+            for part in segments(command, start, end):
+                found = words(command, *part)
+                first = next((word for word in found if word.text not in _RESERVED), None)
+                if first is not None and first.start == at:
+                    return True
+    return False
+
+
+_RESERVED = ("if", "then", "else", "elif", "while", "until", "do", "!", "{", "time")
+
+
+def _through_files(command: str, at: int) -> Place | None:
+    """A file that the value is written to and that another statement evaluates."""
+    own = next(((start, end) for start, end in statements(command) if start <= at < end), (0, 0))
+    written = {
+        name.rpartition("/")[2]
+        for name in re.findall(r"(?:>\|?|\btee\s+(?:-a\s+)?)\s*([\w./-]+)", command[slice(*own)])
+        if not name.startswith("/dev/")
+    }
+    if not written:
+        return None
+    for start, end in statements(command):
+        if (start, end) == own:
+            continue
+        found = words(command, start, end)
+        names = [index for index, word in enumerate(found) if word.text.rpartition("/")[2] in written]
+        if any(index == 0 or program_of(found[index - 1].text) is not None for index in names):
+            return Place(ONE_WORD, "code of a file that is executed")
+    return None
+
+
+def _assigned(command: str) -> Iterator[tuple[str, str]]:
+    """Variables and the texts that are assigned to them."""
+    for start, end in statements(command):
+        for part in segments(command, start, end):
+            for word in words(command, *part):
+                if found := _ASSIGNED.match(command, word.start):
+                    yield found[1], command[found.end() : word.end]
 
 
 def _stored(command: str, at: int) -> Iterator[str]:
     """The variables in which the value at an index is stored."""
-    for found in _ASSIGNED.finditer(command):
-        if found.start(2) <= at <= found.end(2) or (found.start(2) <= at and _same_word(command[found.start(2) : at])):
-            yield found[1]
+    start, end = next(((first, last) for first, last in statements(command) if first <= at < last), (0, len(command)))
+    word = _word_at(command, at)
+    if word is not None and (found := _ASSIGNED.match(command, word.start)):
+        yield found[1]
+    for found in re.finditer(r"\$\{([A-Za-z_]\w*):?=", command[start:at]):
+        yield found[1]
+    for found in re.finditer(r"printf\s+-v\s+([A-Za-z_]\w*)", command[start:at]):
+        yield found[1]
     for found in _ITERATED.finditer(command):
         if found.start(2) <= at <= found.end(2):
             yield found[1]
+    is_loop_input = re.match(r"\s*(?:done|\}|\)|fi|esac)", command[start:end]) is not None
     for found in _READ.finditer(command):
-        start, end = _statement(command, found.start())
-        if start <= at <= end:
-            yield from found[2].split()
-    start, _ = _statement(command, at)
+        if is_loop_input or start <= found.start() < end:
+            yield from re.findall(r"(?<![\w-])[A-Za-z_]\w*", found[1])
+            yield "REPLY"
     if re.match(r"\s*set\s+--", command[start:at]):
         yield "@"
     called = re.match(r"\s*([A-Za-z_]\w*)\s", command[start:at])
@@ -268,4 +281,6 @@ def _stored(command: str, at: int) -> Iterator[str]:
 def _mentions(text: str, names: set[str]) -> bool:
     if "@" in names and re.search(r"\$\{?[\d@*]", text):
         return True
+    if text.strip("\"'") in names:
+        return True  # the name itself, which arithmetic evaluates
     return any(re.search(rf"\$\{{?!?{re.escape(name)}(?!\w)", text) for name in names if name != "@")

@@ -19,7 +19,7 @@ SPEC = ToolSpec(
         "command": Field(
             "any",
             "A shell command, or a list: a program and its arguments, started without a shell. "
-            "If the string is a single `{{ ... }}`, its value is the command.",
+            "If the string is a single `{{ ... }}`, its value is a program with arguments, without shell syntax.",
             aliases=("cmd",),
             bind=True,
         ),

@@ -16,14 +16,14 @@ import msgspec
 
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
-from noetl.core.templates.binding import Bound, bound_parts, bound_text
+from noetl.core.templates.binding import Bound, bound_parts, bound_text, whole_value
 from noetl.errors import NoetlError
 from noetl.runtime.descendants import VARIABLE
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools.shell.child_process import Completed, OutputOptions, base_environment, run_program
 from noetl.tools.shell.nested_shell import code_argument
 from noetl.tools.shell.spec import SPEC
-from noetl.tools.shell.value_binding import CannotBind, bind
+from noetl.tools.shell.value_binding import CannotBind, bind, check_arguments, check_whole
 
 MAX_OUTPUT = 1024 * 1024
 MAX_LOG = 16 * 1024 * 1024
@@ -116,7 +116,11 @@ async def _argv(
     if present[0] == "script":
         return await _script_argv(call, value, str(fields.get("shell") or ""), arguments, env, files)
     shell = _shell(fields.get("shell"), env)
+    whole = whole_value(value)
+    if whole is not None:
+        value = check_whole(whole)
     if isinstance(value, list) and value:
+        check_arguments(value, is_program=present[0] == "command")
         words = [_argument(each) for each in value]
         code = code_argument(words)
         if code is not None and isinstance(value[code], str):  # [bash, -c, text]: the text is a command too
@@ -124,14 +128,14 @@ async def _argv(
             env.update(variables)
         if present[0] == "command" and not any(space in words[0] for space in " \t\n"):
             return [*words, *arguments]  # a program and its arguments: no shell, no binding
-        value = "set -e\n" + "\n".join(str(each) for each in value)
+        value = "set -e\n" + "\n".join(_line(each) for each in value)
     elif not isinstance(value, str):
         raise InvalidTask("schema", f"a command must be a string or a list, not {value!r}")
     elif present[0] == "commands":
         value = "set -e\n" + value
     text, variables = _bound(bound_parts(value), shell)
     env.update(variables)
-    return [shell, "-c", text, "noetl", *arguments]
+    return [shell, "-c", _without_null(text), "noetl", *arguments]
 
 
 async def _script_argv(
@@ -149,7 +153,8 @@ async def _script_argv(
         except ScriptUnavailable as failure:
             raise InvalidTask(failure.kind, str(failure)) from failure
     elif isinstance(value, str):
-        parts = bound_parts(value)
+        whole = whole_value(value)
+        parts = bound_parts(value) if whole is None else [str(check_whole(whole))]
     else:
         raise InvalidTask("schema", "`script` must be a string or `{uri}`")
     first = str(parts[0]).partition("\n")[0] if parts and isinstance(parts[0], str) else ""
@@ -160,7 +165,13 @@ async def _script_argv(
     names = {os.path.basename(word) for word in interpreter[:2]}
     text, variables = _bound(parts, next(iter(names & POSIX), interpreter[0]))
     env.update(variables)
-    return [*interpreter, files.enter_context(_temporary_file(text)), *arguments]
+    return [*interpreter, files.enter_context(_temporary_file(_without_null(text))), *arguments]
+
+
+def _line(value: Any) -> str:
+    """A command of a list, in which one that is an expression as a whole has its value."""
+    whole = whole_value(value)
+    return str(value) if whole is None else str(check_whole(whole))
 
 
 def _plain(value: Any) -> Any:
@@ -194,14 +205,19 @@ def _temporary_file(text: str) -> Iterator[str]:
 
 def _shell(given: Any, env: Mapping[str, str]) -> str:
     if given:
-        return str(given)
+        return _argument(given)
     return shutil.which("bash", path=env.get("PATH")) or "/bin/sh"
 
 
 def _argument(value: Any) -> str:
-    text = bound_text(value) if isinstance(value, str) else Bound(value).text
+    return _without_null(bound_text(value) if isinstance(value, str) else Bound(value).text)
+
+
+def _without_null(text: str) -> str:
     if "\x00" in text:
-        raise CannotBind("an argument contains a NUL character")
+        raise CannotBind(
+            "the command, an argument or a variable contains a NUL character, which no program can receive"
+        )
     return text
 
 
@@ -244,7 +260,7 @@ def _is_private(name: str) -> bool:
 
 
 def _working_folder(call: ToolCall, fields: Mapping[str, Any]) -> str | None:
-    cwd = fields.get("cwd")
+    cwd = fields.get("cwd") and _argument(fields["cwd"])
     folder = call.host.resolve_path(str(cwd or "."))
     if os.path.isdir(folder):
         return folder

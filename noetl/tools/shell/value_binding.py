@@ -19,10 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from noetl.core.model.excerpt import excerpt
-from noetl.core.templates.binding import Bound
-from noetl.tools.shell.code_contexts import MARK, place_of
+from noetl.core.templates.binding import Bound, bound_parts, bound_text
+from noetl.tools.shell.code_contexts import MARK, NESTED, place_of
+from noetl.tools.shell.nested_shell import code_argument
+from noetl.tools.shell.program_code import code_pattern
 
 PREFIX = "NOETL_"
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(\\?)(?:'([^'\n]*)'|\"([^\"\n]*)\"|([A-Za-z0-9_.+-]+))")
@@ -69,6 +72,60 @@ def bind(parts: Sequence[str | Bound]) -> tuple[str, dict[str, str]]:
 
 
 FIX = "pass it in `env:` and quote the variable, or as an argument, as in bash -c 'echo \"$1\"' _ {{ value }}"
+
+
+_SIMPLE = re.compile(r"[\w@%+=:,./ '\"-]*")
+
+
+def check_whole(value: Bound) -> Any:
+    """The value of a command that is one expression; CannotBind if it has characters that a shell evaluates.
+
+    A list is a program and its arguments, of which none may be code of a shell."""
+    if isinstance(value.value, list):
+        check_arguments([f"{MARK}{index}" for index in range(len(value.value))], values=value.value)
+        return value.value
+    if _SIMPLE.fullmatch(value.text) is None:
+        raise CannotBind(
+            "a command that is one expression as a whole is a program with arguments, and its value has characters "
+            "that a shell evaluates. Write the command in the playbook with values in it; to execute code that a value "
+            "contains, write `cmd: bash -s` with the value in `stdin:`"
+        )
+    return value.text
+
+
+def check_arguments(arguments: Sequence[Any], *, values: Sequence[Any] = (), is_program: bool = True) -> None:
+    """Check the values in a list of a program and its arguments; CannotBind where a program would evaluate one.
+
+    The code of a shell (`[bash, -c, code]`) is not checked here: its values are bound."""
+    if not is_program:
+        return
+    texts, marked = [], []
+    plain = [str(each) if values else bound_text(each) if isinstance(each, str) else "x" for each in arguments]
+    plain = [Bound(each).text for each in values] if values else plain
+    code = None if values else code_argument(plain)
+    for number, argument in enumerate(arguments):
+        parts = [Bound(values[number])] if values else bound_parts(argument) if isinstance(argument, str) else ["x"]
+        text = ""
+        for part in parts:
+            if isinstance(part, Bound) and not (values and _SHELL_WORD.fullmatch(part.text)):
+                if number != code and not _is_number(part.value):
+                    marked.append((number, len(text), part.text))
+                text += MARK
+            else:
+                text += part if isinstance(part, str) else part.text
+        texts.append(text)
+    offsets, command = [], ""
+    for text in texts:
+        offsets.append(len(command) + 1)
+        command += "'" + text.replace("'", "_") + "' "
+    for number, index, value in marked:
+        at = offsets[number] + index
+        pattern = code_pattern(command, at)
+        if pattern is not None and pattern.fullmatch(value) is None:
+            raise CannotBind(f"{_where(command, at)} a value would be evaluated as {NESTED}; {FIX}")
+
+
+_SHELL_WORD = re.compile(r"[\w./+-]{1,40}")
 
 
 def _inline(part: Bound) -> str:

@@ -85,6 +85,11 @@ async def chunked(
     schema: Any = None
     async with aclosing(batches):
         async for batch in batches:
+            if schema is not None and not batch.schema.equals(schema, check_metadata=True):  # the source has evolved
+                for table in [*([pending] if pending is not None else ()), *([_table(parts)] if parts else ())]:
+                    yield chunk(table, last=False)
+                    index += 1
+                pending, parts, count, schema = None, [], 0, None
             schema = batch.schema if schema is None else schema
             while batch.num_rows:
                 if pending is not None:
@@ -106,6 +111,12 @@ async def chunked(
         yield chunk(pending, last=True)
     elif parts or (index == 0 and schema is not None):
         yield chunk(pa.Table.from_batches(parts, schema=schema), last=True)
+
+
+def _table(parts: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(parts)
 
 
 class TemplateRenderer:

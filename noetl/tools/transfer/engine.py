@@ -20,7 +20,7 @@ from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, ren
 from noetl.tools.transfer.malloc import release_memory
 from noetl.tools.transfer.sources import open_source
 from noetl.tools.transfer.targets import Target, open_target
-from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
+from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
 MAX_WARNINGS = 20  # in the summary of one target
 Explain = Callable[[Exception], "ErrorInfo | None"]
@@ -55,6 +55,8 @@ class _TargetState:
             "chunks": self.target.chunks,
             "status": "ok" if done and self.active and not self.failures else "failed",
         }
+        if self.target.contract is not None:
+            summary |= self.target.contract.discarded.summary()
         if self.failures:
             summary |= {"failed_chunks": self.failures, "warnings": self.warnings}
         return summary
@@ -71,6 +73,7 @@ class Transfer:
         self.states = [_TargetState(open_target(call, target, peers)) for target in plan.targets]
         self.rows = 0
         self.chunks = 0
+        self._ledger: Any = None  # the source, if it loads only new objects
         self.incremental: Incremental | None = None
 
     @property
@@ -90,6 +93,7 @@ class Transfer:
         except Exception as failure:
             raise self._failed(failure, "the source") from failure
         try:
+            await self._read_ledger(source)
             columns = self.states[0].target.columns
             direct = self.incremental is None and pg_copy.can_copy(self.plan, source, columns)
             if direct and await self._copy_directly(source, columns):
@@ -114,14 +118,41 @@ class Transfer:
 
     def summary(self, *, done: bool) -> dict[str, Any]:
         """Rows and chunks written so far."""
+        ledger = self._ledger
+        objects = {} if ledger is None else {"objects": {"loaded": len(ledger.found), "skipped": ledger.skipped}}
         cursor = {} if self.incremental is None else {"cursor": self.incremental.summary()}
         return {
             "rows": self.rows,
             "count": self.rows,
             "chunks": self.chunks,
+            **objects,
             "targets": [state.summary(done=done) for state in self.states],
             **cursor,
         }
+
+    async def _read_ledger(self, source: Any) -> None:
+        """Tell a source with `only_new` what was loaded before."""
+        if not getattr(source, "only_new", False):
+            return
+        self._ledger = source
+        target = self.states[0].target
+        try:
+            is_table = target.plan.kind in DATABASES
+            if is_table and (len(self.states) > 1 or target.plan.warn_on_error or target.plan.mode == "replace"):
+                raise BadInput(
+                    "`only_new` needs exactly one target, with mode append or upsert and without `on_error: continue`: "
+                    "its table and the list of loaded objects change together"
+                )
+            source.known = await target.loaded_objects()
+        except Exception as failure:
+            await target.abort()
+            raise self._failed(failure, target.plan.label, target.explain(failure)) from failure
+
+    async def _write_ledger(self) -> None:
+        if self._ledger is not None and self._ledger.found:
+            target = self.states[0].target
+            found = [(each.uri, each.version) for each in self._ledger.found]
+            await self._attempt(self.states[0], target.record_objects(found))
 
     async def _copy_directly(self, source: Any, columns: Any) -> bool:
         try:
@@ -146,6 +177,7 @@ class Transfer:
                 if state.active:
                     has_data = self.chunks or state in static
                     await self._attempt(state, state.target.prepare() if has_data else state.target.write_empty())
+            await self._write_ledger()
             # Databases commit last: they can be rolled back until then.
             for state in sorted(self.states, key=lambda state: state.target.plan.commits):
                 if state.active:

@@ -22,9 +22,23 @@ IMPLIED_KINDS = {
     "url": "http", "endpoint": "http", "ref": "data", "data": "data", "uri": "object", "table": "", "path": "object",
 }  # fmt: skip
 MODES = ("append", "replace", "upsert")
+COLUMNS = ("evolve", "freeze", "discard_value", "discard_row")  # schema contracts
+TYPES = ("evolve", "freeze")
 ON_ERROR = ("fail", "continue")
 OTHER_ON_ERROR = ("warn", "ignore")  # older spellings of `continue`
 
+SCHEMA = Field(
+    "any",
+    "The schema contract: `{columns: evolve|freeze|discard_value|discard_row, types: evolve|freeze}`, or one word. "
+    "What happens to columns that the table does not have, and to values that need a wider type.",
+    choices=COLUMNS,
+    members=Members(
+        fields={
+            "columns": Field("string", "New columns: add them, reject them, leave out value or row.", choices=COLUMNS),
+            "types": Field("string", "Values of a wider type: change the column, or reject them.", choices=TYPES),
+        }
+    ),
+)
 CHUNK = Members(
     fields={
         "size": Field("integer", "Rows per chunk.", least=1),
@@ -63,7 +77,15 @@ _QUERY = {
 }
 _FILE = {"file": replace(DATABASE_FILE, aliases=(*DATABASE_FILE.aliases, "path"))}
 _HTTP = {name: declared for name, declared in REQUEST_FIELDS.items() if name != "auth"}
+_COMPRESSION = Field(
+    "string",
+    "`gzip` or `zstd` for CSV and JSON (default: by the extension, `.gz` and `.zst`); inside Parquet `zstd` (default), "
+    "`gzip`, `snappy` or `none`.",
+    choices=("gzip", "zstd", "snappy", "none"),
+    also=("gz", "zst", "auto"),
+)
 _OBJECT = {
+    "compression": _COMPRESSION,
     "uri": Field("string", "The address or path.", aliases=("path", "file", "key", "url")),
     "format": Field("string", "The format of the file.", choices=FORMATS, also=OTHER_NAMES),
     "provider": Field("string", "`s3`, `gcs`, `azure` or `file`."),
@@ -87,15 +109,23 @@ def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, .
         "on_error": Field("string", "What an error of this target means.", choices=ON_ERROR, also=OTHER_ON_ERROR),
         "create": Field("boolean", "Create a missing table."),
         "data": Field("any", "Written once to this target, instead of the source's rows."),
+        "schema": SCHEMA,
     }
     if location == "uri":
         known["uri"] = replace(fields["uri"], required=True)
         known.pop("key")
-        return Members(fields=known)
+        return Members(fields=known, required_by={"mode": dict.fromkeys(("append", "insert"), ("partition_by",))})
+    if location == "url":
+        known.pop("schema")
     known[location] = replace(known[location], required=True)
     return Members(fields=known, required_by={"mode": {"upsert": ("key",)}})
 
 
+PARTITION_BY = Field(
+    "any",
+    "Columns, or expressions `date_trunc('day', column)`, that divide the rows into folders `name=value/`. `mode: "
+    "replace` replaces the partitions of the rows, `append` adds files to them.",
+)
 _TABLE = {"table": Field("string", "The table.")}
 _SOURCES = {
     "postgres": _source({**_QUERY, **POSTGRES_CONNECTION}, ("query", "table")),
@@ -110,7 +140,25 @@ _SOURCES = {
         },
         ("url",),
     ),
-    "object": _source({**_OBJECT, "rows_path": Field("string", "The path of the rows in a JSON file.")}, ("uri",)),
+    "object": _source(
+        {
+            **_OBJECT,
+            "uri": replace(
+                _OBJECT["uri"],
+                doc="The address or path; `*` and `**` match several.",
+                aliases=(*_OBJECT["uri"].aliases, "glob"),
+            ),
+            "format": replace(_OBJECT["format"], choices=(*FORMATS, "excel", "fixed")),
+            "rows_path": Field("string", "The path of the rows in a JSON file."),
+            "only_new": Field(
+                "boolean", "Load only objects, or versions of them, that were not loaded into the target table before."
+            ),
+            "sheet": Field("any", "Excel: the name of the sheet, or its number from 0 (default: the first)."),
+            "widths": Field("mapping", "Format `fixed`: column -> number of characters, in the order of the file."),
+            "encoding": Field("string", "Format `fixed`: the encoding of the file (UTF-8)."),
+        },
+        ("uri",),
+    ),
     "data": _source(_DATA, ("data", "ref")),
 }
 _TARGETS = {
@@ -118,7 +166,7 @@ _TARGETS = {
     "duckdb": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
     "sqlite": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
     "http": _target({name: each for name, each in _HTTP.items() if name != "key"}, ("append",), ("insert",), "url"),
-    "object": _target(_OBJECT, ("replace",), (), "uri"),
+    "object": _target({**_OBJECT, "partition_by": PARTITION_BY}, ("replace", "append"), ("insert",), "uri"),
 }
 SOURCES = {name: _SOURCES[kind] for name, kind in KINDS.items()}
 TARGETS = {name: _TARGETS[kind] for name, kind in KINDS.items() if kind in _TARGETS}
@@ -134,4 +182,8 @@ def plugin_target(spec: TargetSpec) -> Members:
     also = ("insert",) if "append" in spec.modes else ()
     fields = {"table": _TABLE["table"], **spec.fields} if spec.place == "table" else spec.fields
     members = _target(fields, spec.modes, also, spec.place)
+    if not spec.evolves:
+        own = {"schema": spec.fields["schema"]} if "schema" in spec.fields else {}
+        others = {name: each for name, each in members.fields.items() if name != "schema"}
+        members = replace(members, fields={**others, **own})
     return members if "upsert" in spec.modes else replace(members, required_by={})

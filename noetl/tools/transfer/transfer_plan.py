@@ -13,6 +13,7 @@ from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.tools import connectors
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import side_fields
+from noetl.tools.transfer.schema_contract import SchemaContract, read_contract
 from noetl.tools.transfer.side_fields import IMPLIED_KINDS, KINDS, ON_ERROR, OTHER_ON_ERROR
 
 DATABASES = ("postgres", "duckdb", "sqlite")
@@ -28,7 +29,8 @@ _KEYS = frozenset({
     "dsn", "host", "port", "user", "password", "sslmode", "schema", "method", "headers", "json", "form", "body",
     "params", "payload", "verify", "ca", "cert", "proxy", "query", "sql", "command", "statement", "types", "pages",
     "retry", "chunk", "ref", "rows_path", "name", "content_type", "spec", "timeout", "multipart", "redirects",
-    "type", "locator", "meta", "auth_reference", "incremental",
+    "type", "locator", "meta", "auth_reference", "partition_by", "compression", "only_new", "glob", "sheet", "widths",
+    "encoding", "incremental",
 })  # fmt: skip
 _FORMAT_KINDS = ("parquet", "csv", "json")
 
@@ -60,6 +62,7 @@ class TargetPlan(NamedTuple):
     create_table: bool = True
     static: StaticData | None = None
     plugin: TargetSpec | None = None
+    schema: SchemaContract | None = None
 
     @property
     def commits(self) -> bool:
@@ -105,6 +108,11 @@ class Plan(NamedTuple):
     targets: tuple[TargetPlan, ...]
     size: int
     path: str | None
+
+    @property
+    def evolves(self) -> bool:
+        """Whether later rows may have columns and types that the first ones do not have."""
+        return any(target.schema is not None for target in self.targets)
 
 
 def read_plan(call: ToolCall) -> Plan:
@@ -178,7 +186,7 @@ def _target(number: int, target: Any) -> TargetPlan:
         raise BadInput(f"{what}: mode {mode!r} is not one of {', '.join(MODES)}")
     key = fields.pop("key", None) or fields.pop("keys", None) or ()
     key = (key,) if isinstance(key, str) else tuple(str(name) for name in key)
-    _check_mode(what, kind, mode, key, plugin)
+    _check_mode(what, kind, mode, key, plugin, partitioned=bool(fields.get("partition_by")))
     mapping = fields.pop("mapping", None)
     if mapping is not None and not isinstance(mapping, Mapping):
         raise BadInput(f"{what}: `mapping` must map target columns to source columns or to templates over `row`")
@@ -189,8 +197,10 @@ def _target(number: int, target: Any) -> TargetPlan:
     static = StaticData(fields.pop("data")) if "data" in fields else None
     if static is not None and is_deferred(static.data):
         raise BadInput(f"{what}: `data` is written once and cannot read `chunk` or `row`")
+    schema = _contract(what, kind, plugin, fields)
     columns = dict(mapping) if mapping else None
-    plan = TargetPlan(number, kind, fields, mode, key, columns, on_error != "fail", create_table, static, plugin)
+    warns = on_error != "fail"
+    plan = TargetPlan(number, kind, fields, mode, key, columns, warns, create_table, static, plugin, schema)
     if not plan.location:
         place = plugin.place if plugin is not None else _LOCATION_KEYS.get(kind, "table")
         raise BadInput(f"{what}: {kind} requires `{place}`")
@@ -208,16 +218,29 @@ def _plugin_fields(fields: dict[str, Any], members: Members, what: str) -> dict[
     return named
 
 
-def _check_mode(what: str, kind: str, mode: str, key: tuple[str, ...], plugin: TargetSpec | None) -> None:
+def _contract(what: str, kind: str, plugin: TargetSpec | None, fields: dict[str, Any]) -> SchemaContract | None:
+    if plugin is not None and not plugin.evolves:
+        return None  # `schema` is a field of its own, or an unknown one
+    contract = read_contract(fields.pop("schema", None), what)
+    if contract is not None and kind == "http":
+        raise BadInput(f"{what}: {kind} has no columns; `schema` is for tables and files")
+    return contract
+
+
+def _check_mode(
+    what: str, kind: str, mode: str, key: tuple[str, ...], plugin: TargetSpec | None, *, partitioned: bool
+) -> None:
     if plugin is not None:
         if ("append" if mode == "insert" else mode) not in plugin.modes:
             raise BadInput(f"{what}: {kind} has no mode {mode!r}; its modes are {', '.join(plugin.modes)}")
     elif mode == "upsert" and kind not in DATABASES:
         raise BadInput(f"{what}: mode upsert is supported only by databases")
-    if mode in ("append", "insert") and kind == "object":
+    if partitioned and kind != "object":
+        raise BadInput(f"{what}: `partition_by` is for files and objects")
+    if mode in ("append", "insert") and kind == "object" and not partitioned:
         raise BadInput(
-            f"{what}: a file is written as a whole, its only mode is replace; "
-            "for one file per chunk put {{ chunk.index }} in the path"
+            f"{what}: a file is written as a whole, its only mode is replace; for one file per chunk put "
+            "{{ chunk.index }} in the path, for files that are added to a folder use `partition_by`"
         )
     if mode == "replace" and kind == "http":
         raise BadInput(f"{what}: mode replace is not supported by http; use append")
@@ -234,7 +257,7 @@ def _reject_typos(given: Mapping[str, Any], what: str) -> None:
 
 _LOCATION_KEYS = {"object": "path", "http": "url"}
 _ALIASES = {  # kind -> (key, its aliases)
-    "object": ("uri", ("path", "file", "key")),
+    "object": ("uri", ("path", "file", "key", "glob")),
     "http": ("url", ("endpoint", "uri")),
     "duckdb": ("file", ("database", "db_path", "path")),
     "sqlite": ("file", ("database", "db_path", "path")),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noetl.core.templates.binding import Bound, bound_parts, bound_text, compile_bound
+from noetl.core.templates.binding import Bound, bound_parts, bound_text, compile_bound, whole_value
 from noetl.core.templates.template import compile_value
 from noetl.errors import TemplateError
 
@@ -22,8 +22,10 @@ def test_values_of_expressions_are_separated_from_the_authors_text():
 
 
 def test_a_text_that_is_one_expression_is_its_value():
-    assert compile_bound("{{ cmd }}").evaluate({"cmd": ["a", 1]}) == ["a", 1]
-    assert compile_bound("  {{ cmd }}\n").evaluate({"cmd": "x y"}) == "x y"
+    assert whole_value(compile_bound("{{ cmd }}").evaluate({"cmd": ["a", 1]})) == Bound(["a", 1])
+    assert whole_value(compile_bound("  {{ cmd }}\n").evaluate({"cmd": "x y"})) == Bound("x y")
+    assert whole_value(compile_bound("echo {{ cmd }}").evaluate({"cmd": "x y"})) is None
+    assert whole_value("echo a") is None
 
 
 def test_text_without_templates_is_static():

@@ -6,10 +6,12 @@ visitor's machine (DNS rebinding, cross-site requests).
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.exceptions import HTTPException
@@ -19,6 +21,7 @@ from noetl.server.http.access import Tokens
 from noetl.server.http.problems import problem, unauthorized
 
 COOKIE = "noetl_token"
+HOST_COOKIE = "__Host-noetl_token"  # over https: no other host and no other path can set it
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WORKER_PATHS = "/api/work/"
 
@@ -28,6 +31,15 @@ _USED = _SINGLE | {b"cookie", b"transfer-encoding", b"sec-fetch-site"}
 
 # Requests to these paths without a caller are rejected before their body is read.
 PROTECTED = ("/api/", "/metrics", "/openapi.json", "/docs", "/schema/")
+SIGN_IN = "/api/session"
+# Texts that are checked or translated take CPU time: callers that cannot register playbooks send short ones, not many.
+TEXT_PATHS = frozenset(
+    f"/api/{name}" for name in ("validate", "graph", "plan", "format", "migrate", "complete", "hover", "values", "form")
+)
+MAX_TEXT_BODY = 192 * 2**10
+TEXT_BYTES_PER_SECOND = 64 * 2**10
+MAX_SIGN_IN_BODY = 8 * 2**10
+MAX_ANONYMOUS_BYTES = 128 * 2**20  # of all bodies that are read for callers without a token (webhooks)
 
 
 class SecurityMiddleware:
@@ -50,6 +62,9 @@ class SecurityMiddleware:
         self._max_report = max_report
         self._rate = RateLimiter(per_second)
         self._failures = RateLimiter(10.0, burst=50.0)  # invalid tokens, per address
+        self._sign_ins = RateLimiter(1 / 6, burst=10.0)  # failed attempts to sign in, per address
+        self._texts = RateLimiter(TEXT_BYTES_PER_SECOND, burst=8 * TEXT_BYTES_PER_SECOND)
+        self._anonymous = 0  # bytes of bodies that are being read for callers without a token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one request and pass it on or reject it."""
@@ -58,6 +73,8 @@ class SecurityMiddleware:
             return
         path = route_path(scope)
         limit = self._max_report if path.startswith(WORKER_PATHS) else self._max_body
+        is_sign_in = path == SIGN_IN and scope["method"] == "POST"
+        limit = MAX_SIGN_IN_BODY if is_sign_in else limit
         headers, duplicate = _headers(scope)
         rejection = duplicate or self._check_host(headers) or self._check_origin(scope["method"], headers)
         send = _with_security_headers(send) if path.startswith("/api/") else send
@@ -65,12 +82,51 @@ class SecurityMiddleware:
             rejection = problem(413, f"the request body exceeds {limit} bytes")
         if rejection is None:
             rejection = self._check_caller(scope, path, headers)
+        if rejection is None and is_sign_in:
+            address = _address(scope)
+            if not self._sign_ins.has(address):
+                rejection = problem(
+                    429, "too many failed attempts to sign in; retry later", headers={"Retry-After": "6"}
+                )
+            send = self._counting_failures(send, address)
         if rejection is not None:
             await rejection(scope, receive, send)
+        elif scope["state"]["caller"] is None and scope["method"] == "POST":
+            await self._limit_anonymous(limit, scope, receive, send, _length(headers))
         elif b"content-length" in headers and b"transfer-encoding" not in headers:
             await self._app(scope, receive, send)  # the server reads at most Content-Length bytes
         else:
             await self._limit_body(limit, scope, receive, send)
+
+    def _counting_failures(self, send: Send, address: str) -> Send:
+        async def counting_send(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                self._sign_ins.allow(address)
+            await send(message)
+
+        return counting_send
+
+    async def _limit_anonymous(self, limit: int, scope: Scope, receive: Receive, send: Send, length: int) -> None:
+        """Limit the memory that all callers without a token use together."""
+        held = 0
+
+        async def limited_receive() -> Message:
+            nonlocal held
+            message = await receive()
+            count = len(message.get("body", b""))
+            held += count
+            self._anonymous += count
+            if self._anonymous > MAX_ANONYMOUS_BYTES:
+                raise HTTPException(503, "too many request bodies are being read; retry later")
+            return message
+
+        if self._anonymous + length > MAX_ANONYMOUS_BYTES:
+            await problem(503, "too many request bodies are being read; retry later")(scope, receive, send)
+            return
+        try:
+            await self._limit_body(limit, scope, limited_receive, send)
+        finally:
+            self._anonymous -= held
 
     async def _limit_body(self, limit: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the bytes while reading, because a chunked body has no declared length."""
@@ -89,8 +145,8 @@ class SecurityMiddleware:
 
     def _check_caller(self, scope: Scope, path: str, headers: Headers) -> ASGIApp | None:
         """Identify the caller and apply rate limits."""
-        address = scope["client"][0] if scope.get("client") else ""
-        text = _token(headers)
+        address = _address(scope)
+        text = _token(headers, is_secure=scope.get("scheme") == "https")
         caller = self._tokens.caller(text) if text else None
         if text and caller is None and not self._failures.allow(address):
             return problem(429, "too many invalid tokens from this address; retry later", headers={"Retry-After": "1"})
@@ -100,6 +156,12 @@ class SecurityMiddleware:
             return problem(429, "rate limit exceeded; retry later", headers={"Retry-After": "1"})
         if caller is None and _is_protected(scope, path):
             return unauthorized(wrong_token=bool(text))
+        if path in TEXT_PATHS and caller is not None and not caller.may("author"):
+            length = _length(headers)
+            if length > MAX_TEXT_BODY or b"content-length" not in headers:
+                return problem(413, f"a text of more than {MAX_TEXT_BODY:,} bytes needs the role author")
+            if not self._texts.allow(caller.name, length):
+                return problem(429, "too many texts; retry later", headers={"Retry-After": "5"})
         state = scope.setdefault("state", {})
         state["caller"] = caller
         state["wrong_token"] = bool(text) and caller is None
@@ -140,13 +202,18 @@ class RateLimiter:
         self._names = names
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def allow(self, name: str) -> bool:
-        """Take one token; False if the bucket is empty."""
+    def has(self, name: str) -> bool:
+        """Whether the bucket of a name has a token."""
+        left, then = self._buckets.get(name, (self._burst, 0.0))
+        return left >= 1 or left + (time.monotonic() - then) * self._per_second >= 1
+
+    def allow(self, name: str, cost: float = 1.0) -> bool:
+        """Take tokens; False if the bucket has too few."""
         now = time.monotonic()
         left, then = self._buckets.pop(name, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._per_second)
-        allowed = left >= 1
-        self._buckets[name] = (left - 1 if allowed else left, now)
+        allowed = left >= cost
+        self._buckets[name] = (left - cost if allowed else left, now)
         if len(self._buckets) > self._names:
             self._buckets.popitem(last=False)
         return allowed
@@ -224,12 +291,27 @@ def _with_security_headers(send: Send) -> Send:
     return sending
 
 
-def _token(headers: Headers) -> str | None:
+def _address(scope: Scope) -> str:
+    """The address of the client; of IPv6 the network, of which a client has all addresses."""
+    address: str = scope["client"][0] if scope.get("client") else ""
+    return _network(address) if ":" in address else address
+
+
+@lru_cache(4096)
+def _network(address: str) -> str:
+    try:
+        return str(ipaddress.IPv6Network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address
+
+
+def _token(headers: Headers, *, is_secure: bool) -> str | None:
     scheme, _, text = headers.get(b"authorization", "").partition(" ")
     if scheme.lower() == "bearer" and text.strip():
         return text.strip()
     try:
-        morsel = SimpleCookie(headers.get(b"cookie", "")).get(COOKIE)
+        cookies = SimpleCookie(headers.get(b"cookie", ""))
     except CookieError:
         return None
+    morsel = cookies.get(HOST_COOKIE) or (None if is_secure else cookies.get(COOKIE))
     return morsel.value if morsel else None

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from pydantic import ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
-from noetl.core.model.events import Recorded, envelope
+from noetl.core.model.events import Recorded, shown_envelope
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.request_models import Body
@@ -165,7 +165,7 @@ async def events(
 ) -> Response:
     """One page of events with seq > after, in order."""
     found = await state.orchestrator.events(execution_id, after, limit + 1)
-    return json_response(page_of(found, limit, lambda each: each.seq, envelope))
+    return json_response(page_of(found, limit, lambda each: each.seq, shown_envelope))
 
 
 @router.get(
@@ -182,7 +182,7 @@ async def stream(
 
 def _encode_events(events: Sequence[Recorded]) -> bytes:
     return b"".join(
-        b"id: %d\nevent: event\ndata: %b\n\n" % (recorded.seq, msgspec.json.encode(envelope(recorded)))
+        b"id: %d\nevent: event\ndata: %b\n\n" % (recorded.seq, msgspec.json.encode(shown_envelope(recorded)))
         for recorded in events
     )
 

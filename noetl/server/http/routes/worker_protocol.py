@@ -7,6 +7,7 @@ contexts: each context is sent once and orders refer to it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from starlette.types import Receive, Scope
 
 from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model import wire
+from noetl.core.model.ids import execution_of
 from noetl.core.model.outcome import error_info
 from noetl.core.model.work import HeartbeatReply, ReportAck
 from noetl.errors import RoleRequired
@@ -32,6 +34,8 @@ from noetl.server.http.middleware.fast_path import RawResponse, RawRoute
 from noetl.server.orchestrator.service import Orchestrator
 
 MAX_WAIT = 30.0
+log = logging.getLogger("noetl.workers")
+
 NOT_PROVED = "the request does not prove that the run is leased to this worker"
 _encode = msgspec.json.Encoder().encode
 
@@ -205,7 +209,13 @@ async def _report(
 
 
 async def _logs(state: AppState, workers: WorkerRegistry, request: wire.LogsRequest, caller: Caller) -> wire.RunsReply:
-    await state.orchestrator.work.logs(request.worker, request.number, request.chunks)
+    workers.identify(caller, request.worker, request.session)
+    proved = state.tokens.proofs.checks(caller.name, request.worker, request.runs, request.proofs)
+    leased = {execution_of(run_id) for (run_id, _), is_proved in zip(request.runs, proved, strict=True) if is_proved}
+    chunks = [chunk for chunk in request.chunks if chunk.execution_id in leased or caller.may("admin")]
+    if len(chunks) < len(request.chunks):
+        log.warning("worker %s sent lines of executions of which it has no lease; they are dropped", request.worker)
+    await state.orchestrator.work.logs(request.worker, request.number, chunks)
     return wire.RunsReply([])
 
 

@@ -19,7 +19,7 @@ from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.sources import postgres_source as pg_source
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, declared_types, find_values
-from noetl.tools.transfer.sources.file_source import ObjectSource, ReferenceSource, normalize_batch, with_types
+from noetl.tools.transfer.sources.file_source import ReferenceSource, normalize_batch, with_types
 from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
 
 BATCH_ROWS = 10_000
@@ -56,6 +56,8 @@ async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
 
         return HttpSource(call, fields, plan)
     if kind == "object":
+        from noetl.tools.transfer.sources.object_source import ObjectSource
+
         return ObjectSource(call, fields, plan.path)
     return await data_source(call, fields, plan.path)
 

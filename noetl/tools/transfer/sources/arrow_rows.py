@@ -110,8 +110,10 @@ class BatchBuilder:
         *,
         sample: list[dict[str, Any]] | None = None,
         json_text: bool = False,
+        evolves: bool = False,
     ) -> None:
         self._types = declared_types(types)
+        self._evolves = evolves  # later rows may have other columns and types
         self._json_text = json_text  # declared JSON is text, as in a database without that type
         self._label = label
         self._columns = list(columns)
@@ -124,14 +126,27 @@ class BatchBuilder:
             self.schema = self._infer_schema(self._sample or rows)
             self._names: set[Any] = set(self.schema.names)
         extra = set().union(*rows) - self._names
-        if extra:
+        if self._evolves:
+            self._evolve(rows)
+        elif extra:
             raise BadInput(
                 f"{self._label}: a row has the column {', '.join(sorted(map(str, extra)))}, which is not in the first "
-                "rows; declare all columns with `types` in the source ({column: type})"
+                "rows; declare all columns with `types` in the source ({column: type}), or set `schema: evolve` in "
+                "the target"
             )
         if not self._types:
             return conform_rows(rows, self.schema, self._label)
         return self._declared_batch(rows)
+
+    def _evolve(self, rows: list[dict[str, Any]]) -> None:
+        """Add the columns and types of these rows to the schema."""
+        import pyarrow as pa
+
+        given = {field.name: field for field in self._infer_schema(rows)}
+        fields = [tables.joined_field(field, given.pop(field.name)) for field in self.schema]
+        if fields != list(self.schema) or given:
+            self.schema = pa.schema([*fields, *given.values()])
+            self._names = set(self.schema.names)
 
     def _declared_batch(self, rows: list[dict[str, Any]]) -> Any:
         import pyarrow as pa
@@ -153,7 +168,13 @@ class BatchBuilder:
     def _infer_schema(self, rows: list[dict[str, Any]]) -> Any:
         import pyarrow as pa
 
-        names = dict.fromkeys([*self._columns, *(name for row in rows for name in row), *self._types])
+        names = dict.fromkeys(
+            [
+                *(self.schema.names if self.schema else self._columns),
+                *(name for row in rows for name in row),
+                *self._types,
+            ]
+        )
         schema = tables.inferred_schema(rows, list(names))
         return pa.schema(
             [self._types[field.name].field(field.name) if field.name in self._types else field for field in schema]

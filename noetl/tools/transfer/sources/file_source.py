@@ -1,4 +1,4 @@
-"""Sources that read files, objects and stored results.
+"""Reads local files and stored results as Arrow batches.
 
 Parquet and Arrow are read in ranges from their location. CSV and JSON are read by DuckDB, which infers their types,
 from a local copy if they are remote: memory use does not depend on their size.
@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from duckdb import BinderException, InvalidInputException
-from duckdb import Error as DuckdbError
-from msgspec.structs import replace
 
 from noetl.connections import duckdb, objects
-from noetl.connections.auth import fields_of
 from noetl.core.model.tool import ToolCall
 from noetl.data import arrow_tables as tables
 from noetl.data import duckdb_files as duck_files
@@ -30,79 +27,9 @@ from noetl.data.content import file_blocks, save
 from noetl.data.sql import bind
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
 
 INTERVAL = DeclaredType("interval")
-
-
-class ObjectSource:
-    """Parquet, Arrow, CSV, JSON or JSON lines, in an object store or a file; `*` matches several files."""
-
-    def __init__(self, call: ToolCall, fields: dict[str, Any], path: str | None) -> None:
-        self._call = call
-        self._fields = fields
-        self._path = path
-
-    async def batches(self) -> AsyncGenerator[Any, None]:
-        """The rows."""
-        address = str(self._fields["uri"])
-        credential = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
-        place = resolve_address(self._call, self._fields, address, credential)
-        if place.scheme == "file":
-            stream = self._local(f"{place.bucket}/{place.key}")
-            async with aclosing(stream):
-                async for batch in stream:
-                    yield batch
-            return
-        timeout = self._call.timeout
-        await objects.check_endpoint(place, credential, self._call.host.address_check)
-        store = objects.shared_store(place, credential, connect=timeout.connect, total=timeout.total)
-        payload = await objects.payload_of(store, place.key)
-        format = formats.format_of(given=self._fields.get("format"), content_type=payload.content_type, path=place.key)
-        if format in ("parquet", "arrow"):
-            types = declared_types(self._fields.get("types"))
-            ranged = ranged_batches(payload, format)
-            async with aclosing(ranged):
-                async for batch in ranged:
-                    yield with_types(batch, types)
-            return
-        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
-            local = str(Path(folder, f"object.{format}"))
-            await save(payload.stream(), local)
-            stream = _with_name(self._local(local, format), local, address)
-            async with aclosing(stream):
-                async for batch in stream:
-                    yield batch
-
-    async def _local(self, path: str, format: str | None = None) -> AsyncGenerator[Any, None]:
-        format = format or formats.format_of(given=self._fields.get("format"), path=path.rstrip("*"))
-        if not any(mark in path for mark in "*?[") and not await asyncio.to_thread(Path(path).exists):
-            raise FileNotFoundError(2, "file not found", path)
-        stream = file_batches(path, format, self._path, self._fields.get("types"))
-        async with aclosing(stream):
-            async for batch in stream:
-                yield batch
-
-    async def count(self) -> int | None:
-        """Not known in advance."""
-        return None
-
-    async def close(self) -> None:
-        """No resources to release."""
-
-
-async def _with_name(batches: AsyncGenerator[Any, None], local: str, name: str) -> AsyncGenerator[Any, None]:
-    """The batches; errors name what was copied to a local file, and not the file."""
-    try:
-        async with aclosing(batches):
-            async for batch in batches:
-                yield batch
-    except BadInput as failure:
-        raise BadInput(str(failure).replace(local, name)) from None
-    except DuckdbError as failure:
-        info = duckdb.to_error_info(failure)
-        raise ExplainedError(replace(info, message=info.message.replace(local, name))) from None
 
 
 def resolve_address(
@@ -283,7 +210,7 @@ class ReferenceSource:
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, f"payload.{format}"))
             await save(self._call.host.open_result(self._reference), local)
-            stream = _with_name(file_batches(local, format, self._path), local, "the stored result")
+            stream = file_batches(local, format, self._path)
             async with aclosing(stream):
                 async for batch in stream:
                     yield batch

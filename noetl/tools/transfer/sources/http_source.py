@@ -75,6 +75,7 @@ class HttpSource:
         self._call = call
         self._fields = fields
         self._path = plan.path
+        self._evolves = plan.evolves
         self._templates = TemplateRenderer(call)
         if not isinstance(fields.get("url"), str):
             raise BadInput("the source requires the `url` of the API")
@@ -85,7 +86,7 @@ class HttpSource:
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows of all pages."""
-        builder = BatchBuilder(self._fields.get("types"), "the source")
+        builder = BatchBuilder(self._fields.get("types"), "the source", evolves=self._evolves)
         pages = (
             self._numbered_pages() if self._pages.get("param") and not self._pages.get("next") else self._linked_pages()
         )

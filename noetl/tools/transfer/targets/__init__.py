@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
+from noetl.data.type_lattice import ColumnKind
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
 from noetl.tools.transfer.mapping import ColumnMapping
+from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
@@ -25,9 +27,11 @@ class Target:
         self.peers = peers  # state shared by the targets of one transfer that write to the same file, by path
         self.templates = TemplateRenderer(call)
         self.columns = ColumnMapping(plan.mapping, self.templates, plan.label)
+        self.contract = ContractChecker(plan.schema, plan.label) if plan.schema is not None else None
         self.rows = 0
         self.chunks = 0
         self._begun = False
+        self._known: dict[str, ColumnKind] | None = None  # the columns of the table, if there is a contract
 
     @property
     def can_continue(self) -> bool:
@@ -44,10 +48,24 @@ class Target:
         if not self._begun:
             await self.begin(table.schema)
             self._begun = True
+        if self.contract is not None:
+            table = await self._conform(self.contract, table)
         if chunk.size:
-            await self.write(table, chunk)
-            self.rows += chunk.size
+            if table.num_rows:
+                await self.write(table, chunk)
+            self.rows += table.num_rows
             self.chunks += 1
+
+    async def _conform(self, contract: ContractChecker, table: Any) -> Any:
+        """The rows that the schema contract lets through; the table is changed as far as the contract allows it."""
+        if self._known is None:
+            self._known = await self.known_columns()
+        table = await contract.admit(table, self._known)
+        changes = contract.changes(table, self._known)
+        if changes.add or changes.widen:
+            await self.alter(changes)
+            self._known = await self.known_columns()
+        return table
 
     async def write_static(self, data: Any) -> None:
         """Write the static data of this target."""
@@ -68,6 +86,24 @@ class Target:
 
     async def begin(self, schema: Any) -> None:
         """Prepare the target for rows of this schema."""
+
+    async def loaded_objects(self) -> dict[str, str]:
+        """The objects that were loaded into this table; other transfers into it wait until this one ends."""
+        raise BadInput(
+            f"{self.plan.label}: `only_new` needs a target that remembers the objects: a table of postgres, duckdb or "
+            "sqlite"
+        )
+
+    async def record_objects(self, found: list[tuple[str, str]]) -> None:
+        """Remember objects and their versions, in the transaction of the rows."""
+
+    async def known_columns(self) -> dict[str, ColumnKind]:
+        """The columns of the table and their types."""
+        raise NotImplementedError
+
+    async def alter(self, changes: Changes) -> None:
+        """Add columns to the table, and change the types of others."""
+        raise NotImplementedError
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Write the rows of one chunk."""
@@ -114,6 +150,10 @@ def open_target(call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> Targ
         from noetl.tools.transfer.targets.http_target import HttpTarget
 
         return HttpTarget(call, plan, peers)
+    if plan.fields.get("partition_by"):
+        from noetl.tools.transfer.targets.partitioned_target import PartitionedTarget
+
+        return PartitionedTarget(call, plan, peers)
     from noetl.tools.transfer.targets.object_target import ObjectTarget
 
     return ObjectTarget(call, plan, peers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import duckdb
 
 from noetl.connections import duckdb as duck
+from noetl.core.model.events import instant
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, split_name
+from noetl.data.type_lattice import NUMERIC, TEXT, ColumnKind, kind_in_database
 from noetl.runtime.threads import in_thread
 from noetl.tools.transfer.chunks import Chunk
+from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
-from noetl.tools.transfer.targets import Target
+from noetl.tools.transfer.targets import Target, object_ledger
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
 from noetl.tools.transfer.targets.number_columns import NumberColumns
@@ -28,7 +32,7 @@ UNIQUE_KEYS_QUERY = (
     "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? "
     "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
 )
-MEMORY_LIMIT = "64MB"  # of DuckDB while rows are written
+MEMORY_LIMIT = "128MB"  # of DuckDB while rows are written; less costs CPU time for evicted blocks
 
 
 def _qualified_name(parts: Any) -> str:
@@ -70,6 +74,49 @@ class DuckdbTarget(Target):
             with suppress(duckdb.Error):
                 await in_thread(lambda: self._cursor.execute("ROLLBACK"))
             raise
+
+    async def loaded_objects(self) -> dict[str, str]:
+        """The objects in the ledger; this transfer is the only writer of the file."""
+        await self._open()
+        await self._run_in_thread(lambda: self._cursor.execute(object_ledger.create()))
+        select, name = object_ledger.select("?"), str(self.plan.fields["table"])
+        found: list[Any] = await self._run_in_thread(lambda: self._cursor.execute(select, [name]).fetchall())
+        return dict(found)
+
+    async def record_objects(self, found: list[tuple[str, str]]) -> None:
+        """Add objects to the ledger."""
+        rows = object_ledger.rows(str(self.plan.fields["table"]), found, instant(time.time()))
+        if rows:
+            await self._run_in_thread(lambda: self._cursor.executemany(object_ledger.insert("?"), rows))
+
+    async def known_columns(self) -> dict[str, ColumnKind]:
+        """The columns of the table and their types."""
+        self._types: dict[str, str] = await self._run_in_thread(self._columns)
+        return {name: kind_in_database(kind) for name, kind in self._types.items()}
+
+    async def alter(self, changes: Changes) -> None:
+        """Add columns and change types."""
+        await self._run_in_thread(lambda: self._alter(changes))
+
+    def _alter(self, changes: Changes) -> None:
+        fields = zip(changes.add, self._arrow_types(changes.add), strict=True)
+        actions = [f"ADD COLUMN {quote_column(field.name)} {_duckdb_type(field, kind)}" for field, kind in fields]
+        for name, kind in changes.widen.items():
+            wide = "VARCHAR" if kind in (TEXT, NUMERIC) else str(kind)
+            actions.append(f"ALTER COLUMN {quote_column(name)} TYPE {wide}")
+        for action in actions:
+            self._cursor.execute(f"ALTER TABLE {self._table} {action}")
+
+    def _arrow_types(self, fields: Any) -> list[Any]:
+        """The types that DuckDB gives Arrow columns."""
+        import pyarrow as pa
+
+        if not fields:
+            return []
+        self._cursor.register(VIEW, pa.schema(fields).empty_table())
+        kinds: list[Any] = self._cursor.sql(f"SELECT * FROM {VIEW}").types
+        self._cursor.unregister(VIEW)
+        return kinds
 
     async def write_empty(self) -> None:
         """Empty the table in mode replace."""
@@ -156,9 +203,7 @@ class DuckdbTarget(Target):
         if not self._columns():
             if not plan.create_table:
                 raise plan.missing_table_error()
-            cursor.register(VIEW, schema.empty_table())
-            kinds = cursor.sql(f"SELECT * FROM {VIEW}").types
-            cursor.unregister(VIEW)
+            kinds = self._arrow_types(list(schema))
             columns = [
                 f"{quote_column(field.name)} {_duckdb_type(field, kind)}"
                 for field, kind in zip(schema, kinds, strict=True)
@@ -182,7 +227,7 @@ class DuckdbTarget(Target):
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
         columns = column_list(table.schema.names)
-        for name, kind in self._numbers.take_widened().items() if self._created else ():
+        for name, kind in self._numbers.take_widened().items() if self._created and self.contract is None else ():
             cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {quote_column(name)} TYPE {kind}")
         cursor.register(VIEW, _consuming_reader(mixed_as_text(table, self._is_structured)))
         try:

@@ -1,35 +1,83 @@
 """Object target: writes files and objects.
 
 A path without a chunk variable is one file (or object) for all rows, created when the transfer has succeeded. A path
-with a chunk variable is one file per chunk, created when the chunk is written.
+with a chunk variable is one file per chunk, created when the chunk is written. With `partition_by` the path is a folder
+(`partitioned_target`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 from noetl.connections import objects
 from noetl.connections.auth import fields_of
 from noetl.core.model.tool import ToolCall
-from noetl.data import formats, table_files
-from noetl.data.content import blocks_of, encoded, natural_format, unfinished
+from noetl.data import compression, formats, table_files
+from noetl.data.content import encoded, natural_format
+from noetl.data.type_lattice import ColumnKind, kind_of_stored
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
-from noetl.tools.transfer.sources.file_source import resolve_address
+from noetl.tools.transfer.schema_contract import Changes
+from noetl.tools.transfer.sources.file_source import LocalPayload, ranged_batches, resolve_address
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets.file_columns import FileColumns
+from noetl.tools.transfer.targets.file_writers import FileWriter, ObjectWriter
+from noetl.tools.transfer.targets.row_spool import RowSpool
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
+
+
+class FileEncoder:
+    """The bytes of one file: format, types of its columns, and compression."""
+
+    def __init__(self, columns: FileColumns, format: str, key: str, codec: str | None) -> None:
+        self._columns = columns
+        self._format = format
+        self._encoder: Any = None
+        self._options: dict[str, Any] = {}
+        self._compressor = None
+        if format == "csv" and compression.without_ending(key).lower().endswith(".tsv"):
+            self._options["delimiter"] = "\t"
+        if codec is not None and format in compression.COLUMNAR:
+            self._options["compression"] = None if codec == "none" else codec
+        elif codec is not None:
+            self._compressor = compression.Compressor(codec)
+
+    def write(self, table: Any) -> bytes:
+        """Encode rows; returns the bytes that are complete."""
+        table = self._columns.stored(table, self._format, fixed=self._encoder is not None)
+        if self._encoder is None:
+            self._encoder = table_files.encoder(self._format, table.schema, **self._options)
+        return self._compressed(b"".join([self._encoder.write(batch) for batch in table.to_batches()]))
+
+    def close(self, schema: Any) -> bytes:
+        """The rest of the file; the whole file if there were no rows."""
+        begun = b"" if self._encoder is not None else self.write(schema.empty_table())
+        rest = begun + self._compressed(self._encoder.close())
+        return rest if self._compressor is None else rest + self._compressor.close()
+
+    @property
+    def pending(self) -> int:
+        """Bytes of rows that are not encoded yet."""
+        return getattr(self._encoder, "pending", 0)
+
+    def flush(self) -> bytes:
+        """Encode the rows that wait for more."""
+        return self._encoder.flush() if self.pending else b""
+
+    def _compressed(self, data: bytes) -> bytes:
+        return data if self._compressor is None else self._compressor.write(data)
 
 
 class ObjectTarget(Target):
     """Parquet, Arrow, CSV, JSON or JSON lines in an object store or a folder."""
 
     _out: Any = None
-    _encoder: Any = None
+    _encoder: FileEncoder | None = None
     _credential: Any = None
+    _spool: RowSpool | None = None
 
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
@@ -44,24 +92,33 @@ class ObjectTarget(Target):
         """Open the one file, if there is one for all chunks."""
         if is_deferred(self.plan.fields):
             return
-        place, format = await self._resolve(self.plan.fields)
-        self._format, self._schema = format, schema
-        self._options = _options(format, place.key)
-        self._out = await self._writer(place, formats.CONTENT_TYPES[format])
+        self._place, self._format = await self._resolve(self.plan.fields)
+        self._schema = schema
+        self._encoder = self._new_encoder(self._format, self._place.key, self.plan.fields)
+        if self.plan.schema is not None and "evolve" in self.plan.schema:
+            self._spool = await asyncio.to_thread(RowSpool)
+        self._out = await self._writer(self._place, formats.CONTENT_TYPES[self._format])
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Append a chunk to the file, or write it to its own file."""
-        if self._out is not None:
-            data = await asyncio.to_thread(self._encode, table)
-            if data:
-                await self._out.write(data)
-            return
-        fields = self.templates.render(
-            self.plan.fields, chunk=chunk.template_values(data=reads_name(self.plan.fields, "chunk.data"))
-        )
-        place, format = await self._resolve(fields)
-        data = await asyncio.to_thread(self._encode_table, table, format, _options(format, place.key))
-        await self._put(place, formats.CONTENT_TYPES[format], data)
+        if self._spool is not None:
+            await asyncio.to_thread(self._spool.add, table)
+        elif self._out is not None and self._encoder is not None:
+            await self._append(table)
+        else:
+            fields = self.templates.render(
+                self.plan.fields, chunk=chunk.template_values(data=reads_name(self.plan.fields, "chunk.data"))
+            )
+            place, format = await self._resolve(fields)
+            encoder = self._new_encoder(format, place.key, fields)
+            data = await asyncio.to_thread(lambda: encoder.write(table) + encoder.close(table.schema))
+            await self._put(place, formats.CONTENT_TYPES[format], data)
+
+    async def _append(self, table: Any) -> None:
+        assert self._encoder is not None
+        data = await asyncio.to_thread(self._encoder.write, table)
+        if data:
+            await self._out.write(data)
 
     async def write_static(self, data: Any) -> None:
         """Write the static data as the content."""
@@ -69,47 +126,94 @@ class ObjectTarget(Target):
         place = resolve_address(self.call, self.plan.fields, address, await self._get_credential())
         given = self.plan.fields.get("format")
         format = formats.format_of(given=given, path=address, default=natural_format(data))
+        codec = self._codec(self.plan.fields, place.key, format)
         try:
-            content = await asyncio.to_thread(encoded, data, format, place.key)
+            content = await asyncio.to_thread(encoded, data, format, compression.without_ending(place.key))
         except ValueError as wrong:
             raise BadInput(f"{self.plan.label}: {wrong}") from None
+        if codec is not None and format not in compression.COLUMNAR:
+            content = await asyncio.to_thread(compression.compress, content, codec)
         await self._put(place, formats.CONTENT_TYPES[format], content)
         self.chunks = 1
 
+    # ── schema contracts ─────────────────────────────────────────────────────────────────────
+
+    async def known_columns(self) -> dict[str, ColumnKind]:
+        """The columns of the file that is replaced, otherwise those of the first rows."""
+        if self._known is not None:
+            return self._known
+        if is_deferred(self.plan.fields):
+            raise BadInput(f"{self.plan.label}: `schema` is for one file, and this path depends on `chunk`")
+        existing = await self._existing_schema()
+        return {field.name: kind_of_stored(field) for field in existing or self._schema}
+
+    async def alter(self, changes: Changes) -> None:
+        """The file is written when all columns are known."""
+        assert self._known is not None
+        self._known |= {field.name: kind_of_stored(field) for field in changes.add} | changes.widen
+
+    async def _existing_schema(self) -> Any:
+        if self._format not in compression.COLUMNAR:
+            return None
+        place = self._place
+        try:
+            if place.scheme == "file":
+                payload: Any = await asyncio.to_thread(LocalPayload, str(Path(place.bucket, place.key)))
+            else:
+                payload = await objects.payload_of(await self._store(place), place.key)
+        except FileNotFoundError:
+            return None
+        stream = ranged_batches(payload, self._format)
+        async with aclosing(stream):
+            async for batch in stream:
+                return batch.schema
+        return None
+
+    # ── end ──────────────────────────────────────────────────────────────────────────────────
+
+    async def prepare(self) -> None:
+        """Write the rows whose columns were not known before."""
+        if self._spool is None or self._out is None:
+            return
+        self._schema = self._spool.schema
+        tables = self._spool.tables()
+        while (table := await asyncio.to_thread(next, tables, None)) is not None:
+            await self._append(table)
+
     async def commit(self) -> None:
         """Finish the file."""
-        if self._out is not None:
-            await self._out.write(await asyncio.to_thread(self._finish))
+        await self._close_spool()
+        if self._out is not None and self._encoder is not None:
+            await self._out.write(await asyncio.to_thread(self._encoder.close, self._schema))
             out, self._out = self._out, None
             await out.commit()
 
     async def abort(self) -> None:
         """Delete the partial file."""
+        await self._close_spool()
         if self._out is not None:
             out, self._out = self._out, None
             await out.abort()
+
+    async def _close_spool(self) -> None:
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            await asyncio.to_thread(spool.close)
 
     def explain(self, failure: Exception) -> Any:
         """The error of the store."""
         return objects.to_error_info(failure, self.plan.label) if isinstance(failure, objects.errors()) else None
 
-    def _encode(self, table: Any) -> bytes:
-        table = self._columns.stored(table, self._format, fixed=self._encoder is not None)
-        if self._encoder is None:
-            self._encoder = table_files.encoder(self._format, table.schema, **self._options)
-        return b"".join([self._encoder.write(batch) for batch in table.to_batches()])
+    # ── places ───────────────────────────────────────────────────────────────────────────────
 
-    def _finish(self) -> bytes:
-        """The rest of the file; the whole file if there were no rows."""
-        if self._encoder is None:
-            self._encode(self._schema.empty_table())
-        rest: bytes = self._encoder.close()
-        return rest
+    def _new_encoder(self, format: str, key: str, fields: Any) -> FileEncoder:
+        return FileEncoder(self._columns, format, key, self._codec(fields, key, format))
 
-    def _encode_table(self, table: Any, format: str, options: dict[str, Any]) -> bytes:
-        table = self._columns.stored(table, format)
-        encoder = table_files.encoder(format, table.schema, **options)
-        return b"".join([encoder.write(batch) for batch in table.to_batches()]) + encoder.close()
+    def _codec(self, fields: Any, key: str, format: str) -> str | None:
+        try:
+            return compression.compression_of(fields.get("compression"), key, format)
+        except ValueError as wrong:
+            raise BadInput(f"{self.plan.label}: {wrong}") from None
 
     async def _get_credential(self) -> Any:
         if self._credential is None:
@@ -122,15 +226,19 @@ class ObjectTarget(Target):
         address = str(fields["uri"])
         credential = await self._get_credential()
         place = resolve_address(self.call, fields, address, credential)
-        format = formats.format_of(given=fields.get("format"), path=address, default="parquet")
-        if format in ("text", "bytes"):
-            raise BadInput(
-                f"{self.plan.label}: rows can be written as parquet, arrow, csv, json or jsonl, not as {format}"
-            )
+        format = self._row_format(fields, address)
         if not place.key or address.endswith("/"):
             name = f"part.{format}" if not is_deferred(self.plan.fields) else f"part-{self.chunks}.{format}"
             place = resolve_address(self.call, fields, address.rstrip("/") + "/" + name, credential)
         return place, format
+
+    def _row_format(self, fields: Any, address: str) -> str:
+        format = formats.format_of(given=fields.get("format"), path=address, default="parquet")
+        if format not in ("parquet", "arrow", "csv", "json", "jsonl"):
+            raise BadInput(
+                f"{self.plan.label}: rows can be written as parquet, arrow, csv, json or jsonl, not as {format}"
+            )
+        return format
 
     async def _put(self, place: objects.ObjectLocation, content_type: str, data: bytes) -> None:
         out = await self._writer(place, content_type)
@@ -143,66 +251,10 @@ class ObjectTarget(Target):
 
     async def _writer(self, place: objects.ObjectLocation, content_type: str) -> Any:
         if place.scheme == "file":
-            return await asyncio.to_thread(_FileWriter, Path(place.bucket, place.key))
+            return await asyncio.to_thread(FileWriter, Path(place.bucket, place.key))
+        return ObjectWriter(await self._store(place), place.key, content_type)
+
+    async def _store(self, place: objects.ObjectLocation) -> Any:
         timeout, credential = self.call.timeout, await self._get_credential()
         await objects.check_endpoint(place, credential, self.call.host.address_check)
-        store = objects.shared_store(place, credential, connect=timeout.connect, total=timeout.total)
-        return _ObjectWriter(store, place.key, content_type)
-
-
-def _options(format: str, key: str) -> dict[str, Any]:
-    return {"delimiter": "\t"} if format == "csv" and key.lower().endswith(".tsv") else {}
-
-
-class _FileWriter:
-    """A file that is written under a temporary name and renamed when it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._temporary = unfinished(path)
-        self._file = self._temporary.open("wb")
-
-    async def write(self, data: bytes) -> None:
-        await asyncio.to_thread(self._file.write, data)
-
-    async def commit(self) -> None:
-        await asyncio.to_thread(self._file.close)
-        await asyncio.to_thread(self._temporary.replace, self._path)
-
-    async def abort(self) -> None:
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
-
-
-class _ObjectWriter:
-    """An object that is uploaded while it is written."""
-
-    def __init__(self, store: Any, key: str, content_type: str) -> None:
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=4)
-        self._upload = asyncio.create_task(objects.upload(store, key, self._blocks(), content_type=content_type))
-
-    async def write(self, data: bytes) -> None:
-        async for block in blocks_of(data):
-            await self._put(block)
-
-    async def commit(self) -> None:
-        await self._put(None)
-        await self._upload
-
-    async def abort(self) -> None:
-        self._upload.cancel()
-        await asyncio.wait([self._upload])
-        if not self._upload.cancelled():
-            self._upload.exception()  # retrieved, so that asyncio does not log it
-
-    async def _put(self, block: bytes | None) -> None:
-        putting = asyncio.ensure_future(self._queue.put(block))
-        await asyncio.wait([putting, self._upload], return_when=asyncio.FIRST_COMPLETED)
-        if not putting.done():  # the upload has ended
-            putting.cancel()
-            await self._upload
-
-    async def _blocks(self) -> AsyncGenerator[bytes, None]:
-        while (block := await self._queue.get()) is not None:
-            yield block
+        return objects.shared_store(place, credential, connect=timeout.connect, total=timeout.total)

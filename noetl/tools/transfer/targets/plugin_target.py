@@ -6,7 +6,9 @@ from typing import Any
 
 from noetl.core.model.connector import RowTarget, TargetCall
 from noetl.core.model.tool import ToolCall
+from noetl.data.type_lattice import ColumnKind, kind_in_database
 from noetl.tools.transfer.chunks import Chunk, reads_name
+from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
@@ -42,6 +44,16 @@ class PluginTarget(Target):
         except BaseException:
             await target.abort()
             raise
+
+    async def known_columns(self) -> dict[str, ColumnKind]:
+        """The columns of the existing table."""
+        columns = {} if self._target is None else await self._target.columns()
+        return {name: kind_in_database(kind) for name, kind in columns.items()}
+
+    async def alter(self, changes: Changes) -> None:
+        """Add columns and change types."""
+        if self._target is not None:
+            await self._target.alter(changes.add, {name: str(kind) for name, kind in changes.widen.items()})
 
     async def write_empty(self) -> None:
         """Empty the target in mode replace."""

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, quote_name, split_name
+from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 
 COLUMNS_QUERY = """
-SELECT a.attname, t.typname, t.typcategory::text, a.atttypid::int
+SELECT a.attname, t.typname, t.typcategory::text, a.atttypid::int, format_type(a.atttypid, a.atttypmod)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
@@ -41,6 +42,7 @@ class PgColumn(NamedTuple):
     type: str
     category: str  # A: array
     oid: int = 0
+    spelled: str = ""
 
 
 def literal(text: str) -> str:
@@ -70,10 +72,23 @@ def create_table(table: str, types: Mapping[str, str], key: Sequence[str]) -> li
     return statements
 
 
+def alter_table(table: str, changes: Changes) -> list[str]:
+    """Add columns and change types."""
+    actions = [f"ADD COLUMN {quote_column(field.name)} {type_of(field)}" for field in changes.add]
+    for name, kind in changes.widen.items():
+        column, wide = quote_column(name), _KINDS.get(kind.name) or str(kind)
+        actions.append(f"ALTER COLUMN {column} TYPE {wide} USING {column}::{wide}")
+    return ["SET LOCAL TimeZone = 'UTC'", f"ALTER TABLE {quote_name(table)} {', '.join(actions)}"]
+
+
+_KINDS = {"double": "double precision", "text": "text"}
+
+
 def create_staging(table: str, columns: Sequence[str]) -> list[str]:
     """Create the temporary table for the rows to merge."""
     selected = column_list(columns)
     return [
+        f"DROP TABLE IF EXISTS pg_temp.{STAGING}",
         f"CREATE TEMP TABLE {STAGING} ON COMMIT DROP AS SELECT {selected} FROM {quote_name(table)} LIMIT 0",
         f"ALTER TABLE {STAGING} ADD COLUMN {ORDER} bigserial",
     ]

@@ -7,6 +7,7 @@ All chunks are one transaction and one COPY: rows are visible when the whole tra
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -14,13 +15,16 @@ import msgspec
 import psycopg
 
 from noetl.connections import postgres
+from noetl.core.model.events import instant
 from noetl.data import extended_dates as far_dates
 from noetl.data.arrow_tables import meaning_of, plain_column
 from noetl.data.sql import quote_name
+from noetl.data.type_lattice import ColumnKind, kind_in_database
 from noetl.data.values import jsonable
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.targets import Target
+from noetl.tools.transfer.schema_contract import Changes
+from noetl.tools.transfer.targets import Target, object_ledger
 from noetl.tools.transfer.targets import postgres_table as pg_table
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
 
@@ -30,15 +34,15 @@ class PostgresTarget(Target):
 
     _connection: psycopg.AsyncConnection[Any] | None = None
     _copy: Any = None
+    _schema: Any = None  # of the rows of the open COPY
 
     async def begin(self, schema: Any) -> None:
-        """Connect, create or empty the table, and start the COPY."""
+        """Connect, and create or empty the table."""
         connection = await self._connect()
         plan = self.plan
         table = str(plan.fields["table"])
         await connection.execute(pg_table.LOCK_TIMEOUT)
         known = await table_columns(connection, table)
-        names: list[str] = schema.names
         if not known:
             if not plan.create_table:
                 raise plan.missing_table_error()
@@ -47,6 +51,15 @@ class PostgresTarget(Target):
             known = await self._create_table(connection, table, pg_table.create_table(table, types, key))
         elif plan.mode == "replace":
             await empty_table(connection, table)
+        self._columns = known
+        if self.contract is None:
+            await self._start(schema)
+
+    async def _start(self, schema: Any) -> None:
+        """Start the COPY for rows of this schema."""
+        connection, plan, known = await self._connect(), self.plan, self._columns
+        table, names = str(plan.fields["table"]), schema.names
+        self._schema = schema
         self._encodings = column_encodings(schema, known)
         self._structured = {
             column.name for column in known if column.type in ("json", "jsonb") or column.category == "A"
@@ -89,6 +102,9 @@ class PostgresTarget(Target):
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Write a chunk to the COPY, or to its own COPY with `on_error: warn`."""
+        if self._schema is None or not self._schema.equals(table.schema, check_metadata=True):
+            await self.prepare()  # the columns have changed
+            await self._start(table.schema)
         data = await asyncio.to_thread(encode_csv, mixed_as_text(table, self._is_structured), self._encodings)
         if self._copy is not None:
             for start in range(0, len(data), 1 << 18):
@@ -100,6 +116,35 @@ class PostgresTarget(Target):
                 await copy.write(data)
             await self._merge(connection)
 
+    async def loaded_objects(self) -> dict[str, str]:
+        """The objects in the ledger; a lock of the transaction makes other transfers into this table wait."""
+        connection, name = await self._connect(), str(self.plan.fields["table"])
+        await connection.execute(pg_table.LOCK_TIMEOUT)
+        lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+        await connection.execute(lock, [object_ledger.TABLE])  # two sessions cannot create the table at once
+        await connection.execute(object_ledger.create())
+        await connection.execute(lock, [f"{object_ledger.TABLE} {name}"])
+        cursor = await connection.execute(object_ledger.select("%s"), [name])
+        return dict(await cursor.fetchall())
+
+    async def record_objects(self, found: list[tuple[str, str]]) -> None:
+        """Add objects to the ledger."""
+        connection = await self._connect()
+        rows = object_ledger.rows(str(self.plan.fields["table"]), found, instant(time.time()))
+        await connection.cursor().executemany(object_ledger.insert("%s"), rows)
+
+    async def known_columns(self) -> dict[str, ColumnKind]:
+        """The columns of the table and their types."""
+        return {column.name: kind_in_database(column.spelled) for column in self._columns}
+
+    async def alter(self, changes: Changes) -> None:
+        """Add columns and change types, between two COPY commands of the same transaction."""
+        await self.prepare()
+        connection, table = await self._connect(), str(self.plan.fields["table"])
+        for statement in pg_table.alter_table(table, changes):
+            await connection.execute(statement)
+        self._columns = await table_columns(connection, table)
+
     async def write_empty(self) -> None:
         """Empty the table in mode replace."""
         if self.plan.mode == "replace":
@@ -110,7 +155,7 @@ class PostgresTarget(Target):
     async def prepare(self) -> None:
         """End the COPY, which reports whether the server accepts all rows."""
         if self._copy is not None:
-            self._copy = None
+            self._copy = self._schema = None
             await self._stack.aclose()
             await self._merge(await self._connect())
 
@@ -141,7 +186,7 @@ class PostgresTarget(Target):
         return postgres.to_error_info(failure)[0] if isinstance(failure, psycopg.Error) else None
 
     async def _merge(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        if self.plan.mode != "upsert":
+        if self.plan.mode != "upsert" or not self._names:
             return
         table = str(self.plan.fields["table"])
         for statement in pg_table.merge(table, self._names, self.plan.key, has_unique=self._unique):

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from typing import Any
 
 from noetl.connections import sqlite as lite
+from noetl.core.model.events import instant
 from noetl.data.arrow_tables import meaning_of, plain_column
 from noetl.data.sql import column_list, quote_column, quote_name
+from noetl.data.type_lattice import ColumnKind
 from noetl.runtime.threads import in_thread
 from noetl.tools.transfer.chunks import Chunk
+from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
-from noetl.tools.transfer.targets import Target
+from noetl.tools.transfer.targets import Target, object_ledger
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 from noetl.tools.transfer.targets.mixed_columns import is_mixed
 
@@ -73,6 +77,30 @@ class SqliteTarget(Target):
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Insert or merge a chunk."""
         await self._run_in_thread(lambda: self._insert(table))
+
+    async def loaded_objects(self) -> dict[str, str]:
+        """The objects in the ledger; this transfer is the only writer of the file."""
+        await self._open()
+        await self._run_in_thread(lambda: self._connection.execute(object_ledger.create()))
+        select, name = object_ledger.select("?"), str(self.plan.fields["table"])
+        found: list[Any] = await self._run_in_thread(lambda: self._connection.execute(select, [name]).fetchall())
+        return dict(found)
+
+    async def record_objects(self, found: list[tuple[str, str]]) -> None:
+        """Add objects to the ledger."""
+        rows = object_ledger.rows(str(self.plan.fields["table"]), found, instant(time.time()))
+        await self._run_in_thread(lambda: self._connection.executemany(object_ledger.insert("?"), rows))
+
+    async def known_columns(self) -> dict[str, ColumnKind]:
+        """The columns of the table; their values have any type."""
+        return {row[1]: ColumnKind("other") for row in await self._run_in_thread(self._columns)}
+
+    async def alter(self, changes: Changes) -> None:
+        """Add columns."""
+        for field in changes.add:
+            action = f"ADD COLUMN {quote_column(field.name)} {_sqlite_type(field)}"
+            statement = f"ALTER TABLE {self._table} {action}"
+            await self._run_in_thread(lambda statement=statement: self._connection.execute(statement))
 
     async def write_empty(self) -> None:
         """Empty the table in mode replace."""

@@ -7,7 +7,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from noetl.server.http.dependencies import App, Viewer
-from noetl.server.http.middleware.security import COOKIE
+from noetl.server.http.middleware.security import COOKIE, HOST_COOKIE
 from noetl.server.http.problems import no_caller, problem
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response
@@ -30,16 +30,17 @@ async def sign_in(request: Request, state: App, body: TokenBody) -> Response:
     if caller is None:
         return problem(401, no_caller(wrong_token=True))
     response = json_response({"name": caller.name, "role": caller.role})
-    response.set_cookie(
-        COOKIE,
-        body.token,
-        max_age=MONTH,
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-        path=request.scope.get("root_path") or "/",
-    )
+    name, path = _cookie(request)
+    is_secure = name == HOST_COOKIE
+    response.set_cookie(name, body.token, max_age=MONTH, httponly=True, samesite="strict", secure=is_secure, path=path)
     return response
+
+
+def _cookie(request: Request) -> tuple[str, str]:
+    """Name and path of the cookie: over https it is bound to this host (`__Host-`), for which its path must be `/`."""
+    if request.url.scheme == "https":
+        return HOST_COOKIE, "/"
+    return COOKIE, request.scope.get("root_path") or "/"
 
 
 @router.get("/api/session", summary="Get the current caller")
@@ -52,5 +53,6 @@ async def who(caller: Viewer) -> Response:
 async def sign_out(request: Request, _: Viewer) -> Response:
     """Deletes the cookie."""
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, path=request.scope.get("root_path") or "/")
+    name, path = _cookie(request)
+    response.delete_cookie(name, path=path, secure=name == HOST_COOKIE, httponly=True, samesite="strict")
     return response

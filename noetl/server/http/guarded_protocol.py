@@ -1,0 +1,132 @@
+"""Connections with deadlines and limits that apply before a request is authenticated.
+
+A connection is closed if the head of a request is not complete after `HEAD_SECONDS`, or if its body arrives too slowly.
+A head is limited in bytes and in fields. The number of connections is limited: those that have waited longest without a
+request are closed for new ones. One task per server checks all connections every few seconds: requests have no timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+HEAD_SECONDS = 20.0
+BODY_SECONDS = 30.0
+BODY_BYTES_PER_SECOND = 4096  # after BODY_SECONDS, on average
+DRAIN_SECONDS = 5.0  # for the rest of a body after its response
+MAX_HEAD = 64 * 1024
+MAX_FIELDS = 200
+MAX_CONNECTIONS = 10_000
+SWEEP_SECONDS = 2.0
+RESERVED_FILES = 256  # descriptors for stores, logs and connections to other servers
+
+
+def connection_limit(wanted: int = MAX_CONNECTIONS) -> int:
+    """The number of connections that a process can serve, by its limit of open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(64, min(wanted, soft - RESERVED_FILES))
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with the limits of this module."""
+
+    limit = MAX_CONNECTIONS
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept a connection; close an idle one for it, or refuse it, if there are too many."""
+        self._since = self.loop.time()  # of the current wait of the client: for a head, or for a body
+        self._waits = True
+        self._in_head = True
+        self._received = 0
+        self._refused = False
+        super().connection_made(transport)
+        if len(self.connections) > self.limit and not self._close_idle():
+            self._refuse(503, b"too many connections")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._waits = self._in_head = True
+        self._since = self.loop.time()
+        super().on_message_begin()
+
+    def data_received(self, data: bytes) -> None:
+        """Count the bytes of a request and limit its head."""
+        self._received += len(data)
+        super().data_received(data)
+        if self._in_head and self._received > MAX_HEAD:
+            self._refuse(431, b"the head of the request is too large")
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is complete."""
+        self._in_head = False
+        self._received = 0
+        if len(self.headers) > MAX_FIELDS:
+            self._refuse(431, b"the request has too many header fields")
+            return
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body of a request that was accepted."""
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        self._waits = False
+        self._received = 0
+        if not self._refused:
+            super().on_message_complete()
+
+    def is_late(self, now: float) -> bool:
+        """Whether the client has not sent what the server waits for."""
+        waited = now - self._since
+        if not self._waits or self.transport is None or self.transport.is_closing():
+            return False
+        if self._in_head:
+            is_idle = self.cycle is None or self.cycle.response_complete
+            return is_idle and waited > HEAD_SECONDS
+        if self.cycle is not None and self.cycle.response_complete:
+            return waited > DRAIN_SECONDS
+        if self.flow.read_paused:  # the server does not read
+            return False
+        return waited > BODY_SECONDS + self._received / BODY_BYTES_PER_SECOND
+
+    def _close_idle(self) -> bool:
+        """Close the connection that has waited longest without a complete request; False if there is none."""
+        idle = [
+            each
+            for each in self.connections
+            if isinstance(each, GuardedProtocol)
+            and each is not self
+            and (each._in_head or (not each._waits and (each.cycle is None or each.cycle.response_complete)))
+            and not each.transport.is_closing()
+        ]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda each: each._since)
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+        return True
+
+    def _refuse(self, status: int, reason: bytes) -> None:
+        self._in_head = self._waits = False
+        self._refused = True
+        if self.transport.is_closing():
+            return
+        head = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + head % len(reason) + reason)
+        self.transport.close()
+
+
+async def close_late_connections(connections: set[Any]) -> None:
+    """Close connections whose clients are late, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        now = loop.time()
+        for each in list(connections):
+            if isinstance(each, GuardedProtocol) and each.is_late(now):
+                each.transport.abort()

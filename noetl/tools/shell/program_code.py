@@ -1,0 +1,243 @@
+"""Finds the words of a shell command that a program evaluates as code: `sh -c`, `awk`, `sed`, `python -c`, `eval`.
+
+For every program that evaluates text, the position of its code is known: the argument of an option, the first word that
+is no option, all words, or its input. A value after the code is an argument and therefore data. In doubt it is code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from noetl.tools.shell.shell_words import Word, documents, enclosing, segments, statements, words
+
+ONE_WORD = re.compile(r"(?!-(?!\d))(?!.*::)[\w@%+=:,./-]*")
+_PLAIN = re.compile(r"(?!-(?!\d))(?!.*::)[\w@%+=:,./ -]*")
+_DIGITS = re.compile(r"\d*")
+_NO_OPTION = re.compile(r"(?!-)(?!\w+::).*", re.DOTALL)
+_NO_REFERENCE = re.compile(r"(?!-)[^`$\n;&|]*")
+
+
+class Program(NamedTuple):
+    """How a program finds its code."""
+
+    options: str = ""  # pattern of options whose argument is code
+    first: bool = False  # the first word that is no option is code, if no such option is given
+    script: bool = False  # the first word that is no option is a file with code; without one its input is code
+    every: bool = False  # every word is code
+    joined: bool = False  # its words are joined to one text
+    reads: bool = False  # its input is code
+    takes: str = ""  # pattern of options with an argument that is not code
+    pattern: re.Pattern[str] = _PLAIN
+
+
+_SHELL = Program(r"-[A-Za-z]*c|--command", script=True, takes=r"[-+][A-Za-z]*[oO]|--rcfile|--init-file")
+_EVERY = Program(every=True)
+PROGRAMS: dict[str, Program] = {
+    r"(?:ba|da|z|k|mk|a|fi|c|tc|rba)?sh": _SHELL,
+    r"busybox|toybox": _SHELL,
+    r"python[\d.]*|pypy[\d.]*": Program(r"-[A-Za-z]*c", script=True, takes=r"-[WX]"),
+    r"perl[\d.]*|ruby[\d.]*": Program(r"-[A-Za-z0-9.]*[eE]", script=True),
+    r"node|nodejs|deno|bun|julia|elixir|lua[\d.]*|guile|php[\d.]*|R|Rscript|osascript|groovy|tclsh[\d.]*": Program(
+        r"-[A-Za-z]*[eprcREB]|--eval|--print|--execute|--run|eval", script=True
+    ),
+    r"[gmn]?awk|original-awk|busybox-awk": Program(
+        r"--source|-e", first=True, takes=r"-[Fv]|--assign|--field-separator|-f|--file"
+    ),
+    r"g?sed": Program(r"-[A-Za-z]*e|--expression", first=True, takes=r"-[lf]|--file|--line-length", pattern=_DIGITS),
+    r"eval": Program(every=True, joined=True),
+    r"trap|source|\.|alias|bind|complete|compgen|hash|fc|enable|coproc": Program(every=True, reads=True),
+    r"ssh|slogin|watch|expect|m4|gnuplot|emacs|gdb|lldb|vim?|view|ex|nvim|env -S": Program(every=True, reads=True),
+    r"at|batch|crontab|parallel|ed|red|dc|tclsh": Program(every=True, reads=True),
+    r"g?make|ninja|just": Program(r"--eval(?:=.*)?|-E", every=True, reads=True, pattern=_NO_REFERENCE),
+    r"su|runuser|sg|script|flock|psql|mysql|mariadb|sqlite3": Program(
+        r"-[A-Za-z]*[ce]|--command|--execute|-cmd", reads=True, pattern=ONE_WORD
+    ),
+    r"git": Program(r"-c|--config-env|--upload-pack|--receive-pack|--exec", pattern=_NO_OPTION),
+    r"tar|bsdtar|rsync|scp|zip|sort|split|man|less": Program(
+        r"--checkpoint-action(?:=.*)?|--to-command(?:=.*)?|--use-compress-program(?:=.*)?|--rsh(?:=.*)?|--compress-program(?:=.*)?|"
+        r"--filter(?:=.*)?|--info-script(?:=.*)?|--new-volume-script(?:=.*)?|-TT|--unzip-command|-P|-[IeFS]",
+        pattern=_NO_OPTION,
+    ),
+}
+_TABLE = [(re.compile(name), program) for name, program in PROGRAMS.items()]
+_SHELL_VARIABLE = re.compile(r"\$\{?(?:SHELL|BASH|0)\b")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
+# Programs that start no other program.
+_INERT = frozenset({
+    "echo", "printf", "cat", "cp", "mv", "rm", "mkdir", "rmdir", "ls", "curl", "wget", "grep", "egrep", "fgrep",
+    "test", "[", "[[", "true", "false", ":", "date", "touch", "chmod", "chown", "ln", "tee", "head", "tail", "wc",
+    "cut", "tr", "sort", "uniq", "basename", "dirname", "realpath", "sleep", "read", "export", "declare", "local",
+    "readonly", "unset", "set", "shift", "return", "exit", "cd", "pwd", "apt", "apt-get", "pip", "npm", "docker",
+    "kubectl", "stat", "file", "which", "type", "md5sum", "sha256sum", "base64", "jq", "diff", "cmp", "gzip",
+    "gunzip", "zcat", "install", "brew",
+})  # fmt: skip
+
+# Names of programs that are also words; they count only where a command begins.
+_AMBIGUOUS = frozenset({
+    ".", "at", "ed", "ex", "script", "source", "hash", "su", "sg", "view", "R", "just", "enable", "batch", "watch",
+    "bind", "alias", "complete", "trap", "fc", "man", "less", "sort", "split", "zip", "dc", "m4", "vi",
+})  # fmt: skip
+# Words before a command: reserved words, and programs that start the one that follows.
+_BEFORE = frozenset({
+    "if", "then", "else", "elif", "while", "until", "do", "!", "{", "(", "time", "coproc", "env", "nice", "nohup",
+    "timeout", "stdbuf", "setsid", "exec", "command", "builtin", "sudo", "doas", "ionice", "chrt", "taskset",
+    "unshare", "nsenter", "chroot", "flock", "xargs",
+})  # fmt: skip
+
+
+def _precedes(text: str) -> bool:
+    """Whether a word can stand before the name of a program."""
+    return text in _BEFORE or text.startswith(("-", "(")) or text.isdigit() or _ASSIGNMENT.match(text) is not None
+
+
+def program_of(name: str) -> Program | None:
+    """How a program evaluates code; None for one that does not."""
+    base = name.rpartition("/")[2]
+    if re.search(r"[?*\[]", base):
+        base = next((each for each in ("bash", "sh", "python3") if fnmatchcase(each, base)), base)
+    return next((program for pattern, program in _TABLE if pattern.fullmatch(base)), None)
+
+
+def code_pattern(command: str, at: int) -> re.Pattern[str] | None:
+    """What a value at an index must look like if a program evaluates it as code; None if it is data."""
+    for begin in (0, *enclosing(command, at)):
+        text, index = command[begin:], at - begin
+        for start, end in statements(text):
+            if start <= index < end:
+                pattern = _in_statement(text, start, end, index)
+                if pattern is not None:
+                    return pattern
+    return None
+
+
+def _in_statement(command: str, start: int, end: int, at: int) -> re.Pattern[str] | None:
+    body = next((head for head, first, stop in documents(command) if first <= at < stop), None)
+    position = at if body is None else body
+    parts = segments(command, start, end)
+    own = next((number for number, (first, last) in enumerate(parts) if first <= position < last), 0)
+    for number in range(own, len(parts)):
+        found = words(command, *parts[number])
+        place = _programs(command, found)
+        for index, program in place:
+            pattern = _evaluates(command, found, index, program, position, number > own)
+            if pattern is None and body is not None:
+                pattern = _evaluates(command, found, index, program, at, True)
+            if pattern is not None:
+                return pattern
+    return None
+
+
+def _programs(command: str, found: list[Word]) -> Iterator[tuple[int, Program]]:
+    """The words of a command that name programs which evaluate code, wherever they are."""
+    first = next((index for index, word in enumerate(found) if not _ASSIGNMENT.match(word.text)), len(found))
+    if first < len(found) and found[first].text in _INERT:
+        return
+    for index, word in enumerate(found):
+        if word.text.startswith("$") or word.text.startswith("`"):
+            program = _dynamic(command, word.text, found, index)
+        elif word.text == "timeit" or (word.text.endswith("env") and _splits(found[index:])):
+            program = _EVERY
+        elif word.text in _AMBIGUOUS and not all(_precedes(each.text) for each in found[:index]):
+            program = None  # an argument
+        else:
+            program = program_of(word.text)
+        if program is not None:
+            yield index, program
+
+
+def _splits(found: list[Word]) -> bool:
+    """Whether `env` splits a text into a command."""
+    return any(re.match(r"-[a-z]*S|--split-string", word.text) for word in found)
+
+
+def _dynamic(command: str, text: str, found: list[Word], index: int) -> Program | None:
+    """The program that a variable or a substitution names, as far as it is known."""
+    if _SHELL_VARIABLE.match(text):
+        return _SHELL
+    name = re.match(r"\$\{?([A-Za-z_]\w*)", text)
+    for value in re.findall(rf"(?<![\w$]){name[1]}=[\"']?([\w./-]+)", command) if name else ():
+        if program := program_of(value):
+            return program
+    is_first = index == 0 or _ASSIGNMENT.match(found[0].text) is not None
+    has_option = index + 1 < len(found) and re.fullmatch(r"-[A-Za-z]*[ce]", found[index + 1].text)
+    return _SHELL if is_first and has_option else None
+
+
+def _evaluates(
+    command: str, found: list[Word], index: int, program: Program, at: int, is_input: bool
+) -> re.Pattern[str] | None:
+    """The pattern for a value at `at` if the program at `index` evaluates it."""
+    arguments = found[index + 1 :]
+    code, script = _code_words(arguments, program)
+    if is_input or at < found[index].start or any(_is_redirected(command, found, word, at) for word in arguments):
+        from_input = program.reads or (program.script and not code and script in (None, "-", "/dev/stdin"))
+        if script is not None and re.match(r"[<>]\(", script):
+            from_input = from_input or program.script
+        runs_words = any(word.text in ("xargs", "parallel") for word in found[:index])
+        return ONE_WORD if from_input or (runs_words and (code or program.script)) else None
+    word = next((each for each in arguments if each.start <= at < each.end), None)
+    if word is None:
+        return None
+    if program.every or word in code:
+        follows = program.joined and word is not arguments[0]
+        return _PLAIN if follows else _at_start(command, word, at, program, word in code)
+    if program.pattern is _NO_OPTION:
+        return _NO_OPTION
+    return ONE_WORD if program.script and not code and word.text == script else None
+
+
+def _is_redirected(command: str, found: list[Word], word: Word, at: int) -> bool:
+    """Whether a value is in a here-string or in a process whose output is the input."""
+    if not word.start <= at < word.end:
+        return False
+    number = found.index(word)
+    return number > 0 and found[number - 1].text.startswith("<") and not found[number - 1].text.startswith("<(")
+
+
+def _code_words(arguments: list[Word], program: Program) -> tuple[list[Word], str | None]:
+    """The words with code, and the first word that is no option."""
+    code: list[Word] = []
+    first: Word | None = None
+    wants = skips = ended = False
+    for number, word in enumerate(arguments):
+        text = word.text
+        if text.startswith(("<", ">")) and not re.match(r"[<>]\(", text):
+            skips = text in ("<", ">", ">>", "<<", "<<<")
+        elif skips:
+            skips = False
+        elif wants and not (text.startswith("-") and program is _SHELL and number + 1 < len(arguments)):
+            code.append(word)
+            wants, ended = False, True
+        elif program.options and not ended and (found := re.match(rf"(?:{program.options})(?:=|$)", text)):
+            wants = not found.group().endswith("=") and "=" not in text
+            if "=" in text:
+                code.append(word)
+        elif (
+            program.options and not ended and re.match(rf"(?:{program.options})(?=\W|$)", text) and text.startswith("-")
+        ):
+            code.append(word)  # the option and its argument are one word
+        elif program.takes and re.fullmatch(program.takes, text):
+            skips = True
+        elif first is None and not (text.startswith(("-", "+")) and len(text) > 1):
+            first = word
+            ended = ended or program.script
+    if program.first and first is not None and not code:
+        code.append(first)
+    return code, first.text if first is not None else None
+
+
+def _at_start(command: str, word: Word, at: int, program: Program, is_code: bool) -> re.Pattern[str]:
+    """The pattern for a value in code: at the beginning of a command it is one word."""
+    before = command[word.start : at].rstrip(" \t\"'$\\\n")
+    if program.pattern is _DIGITS:  # sed: text in `s/a/.../` has no delimiter and no line break
+        inside = re.search(r"(?:^|[;{}\s\d$'\"])s([^\w\s\\]).*$", command[word.start : at], re.DOTALL)
+        flags = re.search(r"[/|,#!][gIipm0-9]*[ew]", command[at : word.end])
+        if not inside or flags or inside[1] in "@%+=: .-":
+            return _DIGITS
+        return re.compile(r"[\w@%+=: .-]*")
+    if program.pattern is not _PLAIN:
+        return ONE_WORD if is_code else program.pattern
+    return ONE_WORD if not before or before[-1] in ";|&({`\n" or program.every else _PLAIN

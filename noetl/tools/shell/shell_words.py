@@ -1,0 +1,130 @@
+"""Splits shell text into statements, pipeline segments and words; quotes and substitutions are kept whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_BREAKS = re.compile(r"\n|;|&&|\|\||(?<![<>&])&(?![>&])")
+_PIPE = re.compile(r"(?<!\|)\|&?(?!\|)")
+_SPACE = re.compile(r"[ \t]+|(?=[<>])(?![<>]\()(?<![<>&\d])|(?<=[<>])(?![<>&=(])")
+HEREDOC = re.compile(r"<<-?[ \t]*\\?(['\"]?)([A-Za-z0-9_.+-]+)\1")
+
+
+class Word(NamedTuple):
+    """A word and where it is; `text` has no quotes and no backslashes."""
+
+    start: int
+    end: int
+    text: str
+
+
+def statements(command: str) -> Iterator[tuple[int, int]]:
+    """Where the statements begin and end: pipelines, with the bodies of their here-documents."""
+    bodies = list(documents(command))
+    at = 0
+    for start, end in _split(command, 0, len(command), _BREAKS, bodies):
+        body = next((stop for head, first, stop in bodies if start <= head < end), None)
+        if end > at or body:
+            yield max(start, at), max(end, body or end)
+        at = max(at, body or 0)
+
+
+def segments(command: str, start: int, end: int) -> list[tuple[int, int]]:
+    """The commands of a pipeline."""
+    return list(_split(command, start, end, _PIPE, list(documents(command))))
+
+
+def words(command: str, start: int, end: int) -> list[Word]:
+    """The words of a command, redirections included, here-documents excluded."""
+    document = next((first for _, first, _ in documents(command) if start <= first < end), end)
+    end = min(end, document)
+    found = []
+    for first, last in _split(command, start, end, _SPACE, []):
+        raw = command[first:last].strip()
+        if raw:
+            first += len(command[first:last]) - len(command[first:last].lstrip())
+            found.append(Word(first, first + len(raw), dequoted(raw)))
+    return found
+
+
+def dequoted(text: str) -> str:
+    """The text without quotes, backslashes and line continuations."""
+    return re.sub(r"\$(?=['\"])|['\"]|\\\n?", "", text)
+
+
+def documents(command: str) -> Iterator[tuple[int, int, int]]:
+    """The here-documents: where their operator is, and where their body begins and ends."""
+    for found in HEREDOC.finditer(command):
+        if command[found.start() - 1 : found.start()] == "<" or command.startswith("<<<", found.start()):
+            continue
+        line_end = command.find("\n", found.end())
+        if line_end < 0:
+            continue
+        closing = re.compile(rf"^\t*{re.escape(found[2])}$", re.MULTILINE).search(command, line_end)
+        yield found.start(), line_end, closing.end() if closing else len(command)
+
+
+def enclosing(command: str, at: int) -> Iterator[int]:
+    """Where the texts of the subshells and substitutions around an index begin, outermost first."""
+    stack: list[str] = []
+    opened: list[int] = []
+    position = 0
+    while position < at:
+        before = len(stack)
+        position = _step(command, position, stack)
+        if len(stack) > before:
+            opened.append(position)
+        elif len(stack) < before:
+            opened.pop()
+    yield from (start for start, kind in zip(opened, stack, strict=True) if kind in ")`")
+
+
+def _split(
+    command: str, start: int, end: int, separator: re.Pattern[str], bodies: list[tuple[int, int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Split at separators outside of quotes, parentheses, `${...}` and here-documents."""
+    stack: list[str] = []
+    position = begin = start
+    while position < end:
+        body = next((stop for _, first, stop in bodies if first <= position < stop), None)
+        if body is not None and body <= end:
+            if separator is _BREAKS:
+                yield begin, position
+                begin = body
+            position = body
+            continue
+        found = None if stack else separator.match(command, position, end)
+        if found is not None and (found.end() > position or position > begin):
+            yield begin, position
+            begin = max(found.end(), position)
+            position = max(found.end(), position + (found.end() == position))
+            continue
+        position = _step(command, position, stack)
+    if begin < end:
+        yield begin, end
+
+
+def _step(command: str, position: int, stack: list[str]) -> int:
+    character, inner = command[position], stack[-1] if stack else ""
+    if character == "\\" and inner != "'":
+        return position + 2
+    if inner == "'":
+        if character == "'":
+            stack.pop()
+    elif character == inner and character in '"`)}':
+        stack.pop()
+    elif command.startswith(("$(", "<(", ">("), position):
+        stack.append(")")
+        return position + 2
+    elif command.startswith("${", position):
+        stack.append("}")
+        return position + 2
+    elif character == "`" or (character == '"' and inner != '"'):
+        stack.append(character)
+    elif inner != '"' and character == "'":
+        stack.append("'")
+    elif inner != '"' and character == "(":
+        stack.append(")")
+    return position + 1

@@ -1,0 +1,315 @@
+"""Files and objects as a source: one, or all that match a pattern, also compressed, and only new ones.
+
+Parquet and Arrow objects are read in ranges. Of several objects, many are fetched at a time into a temporary folder
+and read together: a million small ones need neither a million round trips one after the other nor memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import glob
+import re
+import tempfile
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import obstore
+
+from noetl.connections import objects
+from noetl.connections.auth import fields_of
+from noetl.core.model.tool import ToolCall
+from noetl.data import compression, formats
+from noetl.data.content import save
+from noetl.tools._common.sql_task import BadInput, flag
+from noetl.tools.transfer.sources import spreadsheet_source as sheets
+from noetl.tools.transfer.sources.arrow_rows import declared_types
+from noetl.tools.transfer.sources.file_source import file_batches, ranged_batches, resolve_address, with_types
+
+GROUP_OBJECTS = 500  # fetched and read together
+GROUP_BYTES = 64 << 20
+IN_FLIGHT = 64
+_PATTERN = re.compile(r"[*?\[]")
+
+
+class FoundObject(NamedTuple):
+    """A file or object that a pattern matches."""
+
+    uri: str
+    key: str  # in its store; the path of a file
+    size: int
+    version: str
+
+
+class ObjectSource:
+    """Parquet, Arrow, CSV, JSON, JSON lines, Excel or text of fixed width; `*` matches several files or objects."""
+
+    def __init__(self, call: ToolCall, fields: dict[str, Any], path: str | None) -> None:
+        self._call = call
+        self._fields = fields
+        self._path = path
+        self.only_new = flag(fields.get("only_new"), False)
+        self.known: dict[str, str] = {}  # object -> the version that was loaded before
+        self.found: list[FoundObject] = []  # the objects to load
+        self.skipped = 0
+
+    async def batches(self) -> AsyncGenerator[Any, None]:
+        """The rows."""
+        address = str(self._fields["uri"])
+        self._credential = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
+        place = resolve_address(self._call, self._fields, address, self._credential)
+        has_pattern = bool(_PATTERN.search(place.key if place.scheme != "file" else f"{place.bucket}/{place.key}"))
+        if self.only_new or has_pattern or place.scheme != "file":
+            stream = self._objects(place, has_pattern)
+        else:
+            stream = self._file(f"{place.bucket}/{place.key}", address)
+        async with aclosing(stream):
+            async for batch in stream:
+                yield batch
+
+    async def count(self) -> int | None:
+        """Not known in advance."""
+        return None
+
+    async def close(self) -> None:
+        """No resources to release."""
+
+    # ── one file ─────────────────────────────────────────────────────────────────────────────
+
+    async def _file(self, path: str, name: str, format: str | None = None) -> AsyncGenerator[Any, None]:
+        """The rows of a local file."""
+        if not await asyncio.to_thread(Path(path).exists):
+            raise FileNotFoundError(2, "file not found", path)
+        format = format or self._format(name)
+        codec = self._codec(name, format)
+        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+            if codec is not None:
+                plain = str(Path(folder, Path(compression.without_ending(name)).name))
+                await asyncio.to_thread(_decompress, path, plain, codec, name)
+                path = plain
+            stream = self._rows(path, format)
+            async with aclosing(stream):
+                async for batch in stream:
+                    yield batch
+
+    async def _rows(self, path: str, format: str) -> AsyncGenerator[Any, None]:
+        if format in sheets.FORMATS:
+            read = sheets.excel_batches if format == "excel" else sheets.fixed_batches
+            for each in sorted(glob.glob(path)) if _PATTERN.search(path) else [path]:
+                batches = read(each, self._fields)
+                while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                    yield batch
+            return
+        stream = file_batches(path, format, self._path, self._fields.get("types"))
+        async with aclosing(stream):
+            async for batch in stream:
+                yield batch
+
+    def _format(self, name: str, content_type: str | None = None) -> str:
+        given = str(self._fields.get("format") or "").lower()
+        if given in sheets.FORMATS:
+            return given
+        by_ending = sheets.format_by_ending(name) if not given or given == "auto" else None
+        try:
+            return by_ending or formats.format_of(given=given, content_type=content_type, path=name.rstrip("*"))
+        except ValueError as wrong:
+            raise BadInput(f"the source: {wrong}") from None
+
+    def _codec(self, name: str, format: str) -> str | None:
+        if format in compression.COLUMNAR or format == "excel":
+            return None
+        try:
+            return compression.compression_of(self._fields.get("compression"), name, format)
+        except ValueError as wrong:
+            raise BadInput(f"the source: {wrong}") from None
+
+    # ── several files or objects ─────────────────────────────────────────────────────────────
+
+    async def _objects(self, place: objects.ObjectLocation, has_pattern: bool) -> AsyncGenerator[Any, None]:
+        store = None if place.scheme == "file" else await self._store(place)
+        found = await self._find(store, place, has_pattern)
+        if not found:
+            raise FileNotFoundError(2, "no file matches", place.url)
+        self.found = [each for each in found if not self.only_new or self.known.get(each.uri) != each.version]
+        self.skipped = len(found) - len(self.found)
+        if store is not None and len(found) == 1 and self.found:
+            stream = self._one_object(store, self.found[0])
+        else:
+            stream = self._groups(store)
+        async with aclosing(stream):
+            async for batch in stream:
+                yield batch
+
+    async def _store(self, place: objects.ObjectLocation) -> Any:
+        timeout = self._call.timeout
+        await objects.check_endpoint(place, self._credential, self._call.host.address_check)
+        return objects.shared_store(place, self._credential, connect=timeout.connect, total=timeout.total)
+
+    async def _find(self, store: Any, place: objects.ObjectLocation, has_pattern: bool) -> list[FoundObject]:
+        """What the address matches, in the order of the names."""
+        if store is None:
+            pattern = f"{place.bucket}/{place.key}"
+            return await asyncio.to_thread(_local_files, pattern)
+        if not has_pattern:
+            entry = await obstore.head_async(store, place.key)
+            return [_found(place, entry)]
+        fixed = place.key[: _PATTERN.search(place.key).start()]  # type: ignore[union-attr]
+        matches = re.compile(_expression(place.key)).fullmatch
+        found = []
+        async for page in obstore.list(store, prefix=fixed.rpartition("/")[0] or None, chunk_size=1000):
+            found += [_found(place, entry) for entry in page if matches(entry["path"])]
+        return sorted(found)
+
+    async def _one_object(self, store: Any, found: FoundObject) -> AsyncGenerator[Any, None]:
+        payload = await objects.payload_of(store, found.key)
+        format = self._format(found.key, payload.content_type)
+        if format in compression.COLUMNAR:
+            types = declared_types(self._fields.get("types"))
+            ranged = ranged_batches(payload, format)
+            async with aclosing(ranged):
+                async for batch in ranged:
+                    yield with_types(batch, types)
+            return
+        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+            local = str(Path(folder, Path(found.key).name))
+            await save(payload.stream(), local)
+            stream = self._file(local, found.key, format)
+            async with aclosing(stream):
+                async for batch in _named(stream, {local: found.uri}):
+                    yield batch
+
+    async def _groups(self, store: Any) -> AsyncGenerator[Any, None]:
+        """The rows of all objects; the next ones are fetched while the rows of some are used."""
+        groups = _groups(self.found)
+        pending = self._start(store, next(groups, None))
+        try:
+            while pending is not None:
+                folder, format, names = await pending
+                pending = self._start(store, next(groups, None))
+                try:
+                    stream = self._rows(str(Path(folder.name, f"*.{format}")), format)
+                    async with aclosing(stream):
+                        async for batch in _named(stream, names):
+                            yield batch
+                finally:
+                    await asyncio.to_thread(folder.cleanup)
+        finally:
+            if pending is not None:
+                pending.cancel()
+                await asyncio.wait([pending])
+                if not pending.cancelled() and pending.exception() is None:
+                    pending.result()[0].cleanup()
+
+    def _start(self, store: Any, group: Sequence[FoundObject] | None) -> asyncio.Task[Any] | None:
+        return None if group is None else asyncio.create_task(self._fetch(store, group))
+
+    async def _fetch(self, store: Any, group: Sequence[FoundObject]) -> tuple[Any, str, dict[str, str]]:
+        """The objects of a group, decompressed, in a temporary folder."""
+        folder = tempfile.TemporaryDirectory(prefix="noetl-transfer-")
+        format = self._format(group[0].key)
+        names: dict[str, str] = {}
+        room = asyncio.Semaphore(IN_FLIGHT)
+
+        async def fetch(number: int, found: FoundObject) -> None:
+            if self._format(found.key) != format:
+                raise BadInput(f"{found.uri} is {self._format(found.key)}, and {group[0].uri} is {format}")
+            target = Path(folder.name, f"{number:06}.{format}")
+            names[str(target)] = found.uri
+            codec = self._codec(found.key, format)
+            if store is None:
+                if codec is None:
+                    await asyncio.to_thread(_link, found.key, target)
+                else:
+                    await asyncio.to_thread(_decompress, found.key, str(target), codec, found.uri)
+                return
+            async with room:
+                result = await obstore.get_async(store, found.key)
+                content = bytes(await result.bytes_async())
+            if codec is not None:
+                content = await asyncio.to_thread(_decompressed, content, codec, found.uri)
+            _store_content(target, content)
+
+        try:
+            await asyncio.gather(*(fetch(number, found) for number, found in enumerate(group)))
+        except BaseException:
+            folder.cleanup()
+            raise
+        self._call.host.progress(objects=len(names))
+        return folder, format, names
+
+
+def _link(path: str, target: Path) -> None:
+    target.symlink_to(Path(path).absolute())
+
+
+def _store_content(path: Path, content: bytes) -> None:
+    """Write a file; most are small, so a thread would cost more than the write."""
+    path.write_bytes(content)
+
+
+def _decompress(source: str, target: str, codec: str, name: str) -> None:
+    try:
+        compression.decompress_file(source, target, codec)
+    except ValueError as wrong:
+        raise BadInput(f"{name}: {wrong}") from None
+
+
+def _decompressed(content: bytes, codec: str, name: str) -> bytes:
+    try:
+        return compression.decompress(content, codec)
+    except ValueError as wrong:
+        raise BadInput(f"{name}: {wrong}") from None
+
+
+def _found(place: objects.ObjectLocation, entry: Any) -> FoundObject:
+    version = str(entry.get("e_tag") or entry.get("version") or entry["last_modified"].isoformat())
+    return FoundObject(place._replace(key=entry["path"]).url, entry["path"], entry["size"], version)
+
+
+def _local_files(pattern: str) -> list[FoundObject]:
+    paths = sorted(glob.glob(pattern, recursive=True)) if _PATTERN.search(pattern) else [pattern]
+    found = []
+    for path in paths:
+        if Path(path).is_file() and not path.endswith(".unfinished"):
+            state = Path(path).stat()
+            found.append(FoundObject(f"file://{path}", path, state.st_size, f"{state.st_mtime_ns}-{state.st_size}"))
+    return found
+
+
+def _expression(pattern: str) -> str:
+    """A pattern of keys as a regular expression: `*` stays in its folder, `**` does not."""
+    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]*\])", pattern)
+    plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        plain.get(part) or (fnmatch.translate(part)[4:-3] if part.startswith("[") else re.escape(part))
+        for part in parts
+    )
+
+
+def _groups(found: list[FoundObject]) -> Iterator[list[FoundObject]]:
+    group: list[FoundObject] = []
+    size = 0
+    for each in found:
+        if group and (len(group) == GROUP_OBJECTS or size + each.size > GROUP_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(each)
+        size += each.size
+    if group:
+        yield group
+
+
+async def _named(stream: AsyncGenerator[Any, None], names: dict[str, str]) -> AsyncGenerator[Any, None]:
+    """The batches; an error names the object instead of the temporary file."""
+    try:
+        async for batch in stream:
+            yield batch
+    except (BadInput, duckdb.Error) as failure:
+        text = str(failure)
+        path = next((path for path in names if path in text), None)
+        if path is None:
+            raise
+        raise BadInput(text.replace(path, names[path])) from failure

@@ -1,0 +1,164 @@
+"""Object target with `partition_by`: a folder of partitions, each replaced or extended as a whole.
+
+Mode `replace` replaces the partitions of which there are rows and leaves the others: running a day again gives the same
+files. Until the transfer commits, the rows are in temporary files; then every partition is replaced with one atomic
+operation. In an object store that is the upload of its one object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import obstore
+
+from noetl.connections import objects
+from noetl.core.model.tool import ToolCall
+from noetl.data import formats
+from noetl.data.content import file_blocks, unfinished
+from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.chunks import Chunk
+from noetl.tools.transfer.sources.file_source import resolve_address
+from noetl.tools.transfer.targets.object_target import FileEncoder, ObjectTarget
+from noetl.tools.transfer.targets.partitions import MAX_PARTITIONS, read_partitioning, replace_partition, split
+from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
+
+MAX_PENDING = 64 << 20  # bytes of rows in memory, over all partitions
+_SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
+
+
+class _Partition:
+    """The new file of one partition."""
+
+    def __init__(self, temporary: Path, encoder: FileEncoder, schema: Any) -> None:
+        self.temporary = temporary
+        self._encoder = encoder
+        self._schema = schema
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(b"")
+
+    def write(self, table: Any) -> None:
+        """Append rows."""
+        self._append(self._encoder.write(table))
+
+    @property
+    def pending(self) -> int:
+        """Bytes of rows that are not in the file yet."""
+        return self._encoder.pending
+
+    def flush(self) -> None:
+        """Write the rows that wait for more."""
+        self._append(self._encoder.flush())
+
+    def close(self) -> None:
+        """Complete the file."""
+        self._append(self._encoder.close(self._schema))
+
+    def _append(self, data: bytes) -> None:
+        if data:
+            with self.temporary.open("ab") as file:
+                file.write(data)
+
+
+class PartitionedTarget(ObjectTarget):
+    """A folder of partitions in an object store or the file system."""
+
+    def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
+        super().__init__(call, plan, peers)
+        self._parts = read_partitioning(plan.fields["partition_by"], f"target {plan.number}")
+        if is_deferred(plan.fields):
+            raise BadInput(f"{plan.label}: a path with `partition_by` cannot depend on `chunk`")
+        self._partitions: dict[str, _Partition] = {}
+        self._folder: Any = None
+
+    @property
+    def can_continue(self) -> bool:
+        """A chunk that failed may have been written in part."""
+        return False
+
+    async def begin(self, schema: Any) -> None:
+        """Determine the folder and the format."""
+        fields = self.plan.fields
+        address = str(fields["uri"]).rstrip("/")
+        credential = await self._get_credential()
+        self._base = resolve_address(self.call, fields, address + "/x", credential)
+        self._format = self._row_format({**fields, "format": fields.get("format") or "parquet"}, address)
+        codec = self._codec(fields, "", self._format)
+        suffix = "" if self._format in ("parquet", "arrow") else _SUFFIXES.get(codec or "", "")
+        stem = "part-0" if self.plan.mode == "replace" else f"part-{self.call.idempotency_key}"
+        self._name = f"{stem}.{self._format}{suffix}"
+        self._schema = schema
+        if self._base.scheme != "file":
+            self._folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="noetl-transfer-")
+
+    async def write(self, table: Any, chunk: Chunk) -> None:
+        """Append the rows of a chunk to the files of their partitions."""
+        await asyncio.to_thread(self._write, table)
+
+    def _write(self, table: Any) -> None:
+        for path, rows in split(table, self._parts, self.plan.label):
+            partition = self._partitions.get(path)
+            if partition is None:
+                if len(self._partitions) >= MAX_PARTITIONS:
+                    raise BadInput(f"{self.plan.label}: `partition_by` makes more than {MAX_PARTITIONS:,} partitions")
+                encoder = self._new_encoder(self._format, "", self.plan.fields)
+                partition = self._partitions[path] = _Partition(self._temporary(path), encoder, table.schema)
+            partition.write(rows)
+        if sum(partition.pending for partition in self._partitions.values()) > MAX_PENDING:
+            for partition in self._partitions.values():
+                partition.flush()
+
+    def _temporary(self, path: str) -> Path:
+        if self._folder is not None:
+            return Path(self._folder.name, path, self._name)
+        return unfinished(Path(self._base.bucket, path, self._name))
+
+    async def prepare(self) -> None:
+        """Complete the files; in an object store, check that replacing them is atomic."""
+        for partition in self._partitions.values():
+            await asyncio.to_thread(partition.close)
+        if self._folder is not None and self.plan.mode == "replace":
+            store = await self._store(self._base)
+            for path in self._partitions:
+                await self._check_replaceable(store, self._key(path))
+
+    async def _check_replaceable(self, store: Any, key: str) -> None:
+        """BadInput if a partition has other objects: it could be replaced only in several steps."""
+        folder = key.rpartition("/")[0]
+        async for page in obstore.list(store, prefix=folder, chunk_size=1000):
+            others = [entry["path"] for entry in page if entry["path"] != key]
+            if others:
+                raise BadInput(
+                    f"{self.plan.label}: the partition {folder} has objects that mode replace did not write "
+                    f"({others[0]}); delete them, as an object store cannot replace several objects at once"
+                )
+
+    def _key(self, path: str) -> str:
+        return f"{self._base.key.removesuffix('x')}{path}/{self._name}"
+
+    async def commit(self) -> None:
+        """Replace each partition, or add its file."""
+        for path, partition in self._partitions.items():
+            if self._folder is not None:
+                blocks = file_blocks(str(partition.temporary))
+                content_type = formats.CONTENT_TYPES[self._format]
+                await objects.upload(await self._store(self._base), self._key(path), blocks, content_type=content_type)
+            elif self.plan.mode == "replace":
+                folder = Path(self._base.bucket, path)
+                await asyncio.to_thread(replace_partition, folder, partition.temporary, self._name)
+            else:
+                await asyncio.to_thread(partition.temporary.replace, Path(self._base.bucket, path, self._name))
+        await self._clean_up()
+
+    async def abort(self) -> None:
+        """Delete the temporary files."""
+        for partition in self._partitions.values():
+            partition.temporary.unlink(missing_ok=True)
+        await self._clean_up()
+
+    async def _clean_up(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            await asyncio.to_thread(folder.cleanup)

@@ -1,0 +1,130 @@
+"""Partitions of a folder of files: `partition_by: [region, "date_trunc('day', ordered_at)"]`.
+
+The layout is that of Hive, `region=eu/ordered_at_day=2024-01-31/`, with one file per partition and transfer. The
+columns stay in the files, so every file is complete by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from noetl.data.arrow_tables import plain_column
+from noetl.data.content import unfinished
+from noetl.data.values import unique_names
+from noetl.tools._common.sql_task import BadInput
+
+MAX_PARTITIONS = 10_000
+MISSING = "__HIVE_DEFAULT_PARTITION__"
+UNITS = ("year", "month", "week", "day", "hour")
+_EXPRESSION = re.compile(r"date_trunc\(\s*'(\w+)'\s*,\s*(?:\"([^\"]+)\"|(\w+))\s*\)(?:\s+as\s+(\w+))?", re.IGNORECASE)
+_AT_FDCWD, _EXCHANGE = -100, 2
+
+
+class Partitioning(NamedTuple):
+    """One part of the path of a partition: the name, the column, and the unit to which a time is truncated."""
+
+    name: str
+    column: str
+    unit: str | None = None
+
+
+def read_partitioning(given: Any, what: str) -> tuple[Partitioning, ...]:
+    """The partitioning in the fields of a target; BadInput if it is invalid."""
+    items = [given] if isinstance(given, str) else given
+    if not isinstance(items, list | tuple) or not items or not all(isinstance(item, str) and item for item in items):
+        raise BadInput(f"{what}: `partition_by` is a list of columns and expressions date_trunc('day', column)")
+    parts = []
+    for item in items:
+        found = _EXPRESSION.fullmatch(item.strip())
+        if found is None and "(" in item:
+            raise BadInput(f"{what}: partition_by {item!r} is neither a column nor date_trunc('day', column)")
+        if found is None:
+            parts.append(Partitioning(item, item))
+            continue
+        unit, column = found[1].lower(), found[2] or found[3]
+        if unit not in UNITS:
+            raise BadInput(f"{what}: partition_by: the unit {unit!r} is not one of {', '.join(UNITS)}")
+        parts.append(Partitioning(found[4] or f"{column}_{unit}", column, unit))
+    names = unique_names(part.name for part in parts)
+    if names != [part.name for part in parts]:
+        raise BadInput(f"{what}: `partition_by` has the same name twice; use date_trunc('day', column) AS name")
+    return tuple(parts)
+
+
+def split(table: Any, parts: tuple[Partitioning, ...], label: str) -> list[tuple[str, Any]]:
+    """The rows of each partition, with its relative path."""
+    import pyarrow as pa
+
+    texts = []
+    for part in parts:
+        if part.column not in table.schema.names:
+            raise BadInput(
+                f"{label}: partition_by: the rows have no column {part.column!r}; columns: "
+                f"{', '.join(table.schema.names)}"
+            )
+        texts.append(_values(table.column(part.column), table.schema.field(part.column), part, label))
+    paths = ["/".join(row) for row in zip(*texts, strict=True)]
+    indexes: dict[str, list[int]] = {}
+    for number, path in enumerate(paths):
+        indexes.setdefault(path, []).append(number)
+    return [(path, table.take(pa.array(rows, pa.int64()))) for path, rows in indexes.items()]
+
+
+def _values(column: Any, field: Any, part: Partitioning, label: str) -> list[str]:
+    """The part of the path for every row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if part.unit is not None:
+        if not (pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)):
+            raise BadInput(
+                f"{label}: partition_by: date_trunc needs a date or timestamp, and {part.column!r} is {field.type}; "
+                f"declare it in the source: types: {{{part.column}: timestamptz}}"
+            )
+        if pa.types.is_date(field.type):
+            column = column.cast(pa.timestamp("us"))
+        column = pc.floor_temporal(column, unit=part.unit)
+        form = "%Y-%m-%dT%H" if part.unit == "hour" else {"year": "%Y", "month": "%Y-%m"}.get(part.unit, "%Y-%m-%d")
+        values = pc.strftime(column, form).to_pylist()
+    else:
+        values = plain_column(column, field)
+    known: dict[Any, str] = {}
+    found = []
+    for value in values:
+        key = value if value is None or isinstance(value, str) else str(value)
+        if key not in known:
+            known[key] = f"{part.name}={MISSING if key is None else quote(key, safe='') or MISSING}"
+        found.append(known[key])
+    return found
+
+
+def replace_partition(folder: Path, temporary: Path, name: str) -> None:
+    """Make a complete file the only one of a partition, atomically: readers see the old files or the new one."""
+    others = [each for each in folder.iterdir() if each.name != name and not each.name.endswith(".unfinished")]
+    if not others:
+        temporary.replace(folder / name)
+        return
+    fresh = unfinished(folder)
+    fresh.mkdir()
+    temporary.replace(fresh / name)
+    if not _exchange(fresh, folder):
+        # Without an atomic exchange the partition is missing for a moment, but it is never a mix.
+        aside = unfinished(folder)
+        folder.rename(aside)
+        fresh.rename(folder)
+        fresh = aside
+    shutil.rmtree(fresh)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders with one system call; False if the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    return bool(rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _EXCHANGE) == 0)

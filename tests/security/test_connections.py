@@ -1,0 +1,134 @@
+"""Class "connections": clients that send slowly, too much or nothing do not keep others from the server."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.server.http.serving import SERVE, Cluster
+
+pytestmark = pytest.mark.integration
+
+LIMIT = 40
+CODE = (
+    "import noetl.server.http.guarded_protocol as guard; guard.HEAD_SECONDS = 1.0; guard.BODY_SECONDS = 1.0; "
+    f"guard.DRAIN_SECONDS = 0.5; guard.SWEEP_SECONDS = 0.1; guard.connection_limit = lambda: {LIMIT}; " + SERVE
+)
+HEAD = b"POST /api/validate HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(Path(tmp_path_factory.mktemp("home")))
+    try:
+        cluster.start_server(CODE)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def connect(cluster: Cluster, stack: ExitStack, data: bytes = b"") -> socket.socket:
+    client = stack.enter_context(socket.create_connection(("127.0.0.1", cluster.port), timeout=10))
+    client.sendall(data)
+    return client
+
+
+def answer(client: socket.socket) -> bytes:
+    """What the server sends until it closes the connection."""
+    received = b""
+    try:
+        while part := client.recv(65536):
+            received += part
+    except ConnectionError:
+        pass
+    return received
+
+
+def authorized(cluster: Cluster) -> bytes:
+    return HEAD + f"Authorization: Bearer {cluster.token}\r\nContent-Type: application/json\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"G", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX", HEAD, HEAD + b"Content-Length: 100\r\n"],
+)
+def test_an_incomplete_head_has_a_deadline(cluster, data):
+    with ExitStack() as stack:
+        client = connect(cluster, stack, data)
+        began = time.monotonic()
+        assert b"200" not in answer(client)
+        assert 0.5 < time.monotonic() - began < 8
+
+
+def test_a_head_that_arrives_byte_by_byte_has_a_deadline(cluster):
+    with ExitStack() as stack:
+        client = connect(cluster, stack, HEAD)
+        client.settimeout(0.1)
+        began = time.monotonic()
+        is_closed = False
+        while not is_closed and time.monotonic() - began < 10:
+            try:
+                client.sendall(b"X: y\r\n")
+                is_closed = client.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                is_closed = True
+        assert is_closed
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 100000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc"])
+def test_a_body_has_a_deadline(cluster, framing):
+    with ExitStack() as stack:
+        client = connect(cluster, stack, authorized(cluster) + framing)
+        assert b"200 OK" not in answer(client)
+
+
+def test_a_body_after_its_response_has_a_deadline(cluster):
+    with ExitStack() as stack:
+        client = connect(cluster, stack, HEAD + b"Content-Length: 1000000\r\n\r\n")  # no token: refused at once
+        assert b"401" in answer(client)
+
+
+def test_a_head_is_limited_in_size_and_fields(cluster):
+    with ExitStack() as stack:
+        large = connect(cluster, stack, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"y" * 300_000)
+        assert b"431" in answer(large)
+    with ExitStack() as stack:
+        many = b"".join(b"X%d: y\r\n" % number for number in range(500))
+        fields = connect(cluster, stack, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + many + b"\r\n")
+        assert b"431" in answer(fields)
+    with ExitStack() as stack:
+        long = connect(cluster, stack, b"GET /" + b"y" * 300_000)
+        assert b"431" in answer(long)
+
+
+def test_idle_connections_are_closed_for_new_ones(cluster):
+    """Three times as many connections as the server accepts, and it still answers."""
+    with ExitStack() as stack:
+        for _ in range(LIMIT * 3):
+            connect(cluster, stack)
+        assert cluster.ask("GET", "/healthz", token="")[0] == 200
+        for _ in range(LIMIT):
+            connect(cluster, stack, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert cluster.ask("GET", "/healthz", token="")[0] == 200
+
+
+def test_ordinary_requests_and_slow_readers_are_served(cluster):
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=10)
+    try:
+        for pause in (0.0, 0.0, 1.5):  # idle between requests: that is no deadline of a head
+            time.sleep(pause)
+            connection.request("GET", "/healthz", headers={"Host": "127.0.0.1"})
+            assert connection.getresponse().read()
+    finally:
+        connection.close()
+    content = "# " + "x" * 1_000_000
+    assert cluster.ask("POST", "/api/validate", {"content": content})[0] == 200

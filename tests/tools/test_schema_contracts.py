@@ -1,0 +1,252 @@
+"""Schema contracts: what a target does with columns and types that it does not have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import duckdb
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from noetl.core.model.outcome import Outcome
+from noetl.testing.tools import ToolHost, run_tool
+
+
+class Place:
+    """A database with a table, read with its own driver."""
+
+    def __init__(self, kind: str, folder: Path, dsn: str) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.dsn = dsn
+
+    def target(self, **others: Any) -> dict[str, Any]:
+        """The fields of a target."""
+        place = {"auth": self.dsn} if self.kind == "postgres" else {"file": "t.duckdb"}
+        return {"kind": self.kind, "table": "t", **place, **others}
+
+    def query(self, text: str) -> list[tuple[Any, ...]]:
+        """The rows of a query; none for a statement."""
+        if self.kind == "postgres":
+            with psycopg.connect(self.dsn, autocommit=True) as connection:
+                connection.execute("SET TimeZone = 'UTC'")
+                cursor = connection.execute(text)  # type: ignore[call-overload]
+                return cursor.fetchall() if cursor.description else []
+        with duckdb.connect(str(self.folder / "t.duckdb")) as database:
+            database.execute("SET TimeZone = 'UTC'")
+            return database.execute(text).fetchall()
+
+    def type_of(self, column: str) -> str:
+        """The type of a column of the table, in lower case."""
+        found = self.query(
+            f"SELECT data_type FROM information_schema.columns WHERE table_name = 't' AND column_name = '{column}'"
+        )
+        return str(found[0][0]).lower()
+
+
+@pytest.fixture(params=["postgres", "duckdb"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> Place:
+    return Place(request.param, tmp_path, database)
+
+
+def move(folder: Path, source: Any, *targets: Any, **others: Any) -> Outcome:
+    given = {"source": source} if isinstance(source, dict) else {"data": source}
+    return run_tool("transfer", {**given, "targets": list(targets), **others}, host=ToolHost(folder=folder))
+
+
+def good(outcome: Outcome) -> Any:
+    assert outcome.error is None, outcome.error
+    return outcome.data
+
+
+# ── columns ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "replace"])
+def test_evolve_adds_the_columns_that_the_table_does_not_have(place: Place, mode: str) -> None:
+    place.query("create table t (id int primary key, name text)")
+    place.query("insert into t values (1, 'old')")
+    target = place.target(schema="evolve", mode=mode, **({"key": "id"} if mode == "upsert" else {}))
+    good(move(place.folder, [{"id": 2, "name": "b", "tags": ["x"], "price": 1.5}, {"id": 3, "seen": True}], target))
+    rows = place.query("select id, name, price, seen from t order by id")
+    assert rows[-2:] == [(2, "b", 1.5, None), (3, None, None, True)]
+    assert len(rows) == (2 if mode == "replace" else 3)
+    assert place.type_of("tags") in ("jsonb", "json")
+
+
+def test_freeze_rejects_a_new_column_and_writes_nothing(place: Place) -> None:
+    place.query("create table t (id int)")
+    outcome = move(place.folder, [{"id": 1, "extra": 2}], place.target(schema={"columns": "freeze"}))
+    assert outcome.error is not None and outcome.error.kind == "schema"
+    assert "the column extra" in outcome.error.message and "schema.columns: freeze" in outcome.error.message
+    assert place.query("select * from t") == []
+
+
+@pytest.mark.parametrize(("policy", "ids", "rows"), [("discard_value", [1, 2, 3], 0), ("discard_row", [1, 3], 1)])
+def test_discarded_values_and_rows_are_counted(place: Place, policy: str, ids: list[int], rows: int) -> None:
+    place.query("create table t (id int)")
+    data = [{"id": 1, "extra": None}, {"id": 2, "extra": "x"}, {"id": 3}]
+    summary = good(move(place.folder, data, place.target(schema=policy)))["targets"][0]
+    assert [row[0] for row in place.query("select id from t order by id")] == ids
+    assert summary["rows"] == len(ids)
+    assert summary["discarded"] == {"rows": rows, "values": 1, "columns": {"extra": 1}}
+
+
+def test_a_table_without_any_column_of_the_rows_is_an_error(place: Place) -> None:
+    place.query("create table t (id int)")
+    outcome = move(place.folder, [{"a": 1}], place.target(schema="discard_value"))
+    assert outcome.error is not None and "none of the columns a" in outcome.error.message
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────────
+
+WIDER = [  # the column, a value in it, the new value, the type in Postgres and in DuckDB, the values then
+    ("smallint", "5", 70_000, "integer", "integer", [5, 70_000]),
+    ("integer", "5", 2**40, "bigint", "bigint", [5, 2**40]),
+    ("bigint", "5", 2**70, "numeric", "decimal(22,0)", [5, 2**70]),
+    ("integer", "5", 1.25, "double precision", "double", [5.0, 1.25]),
+    ("bigint", "9007199254740993", 1.25, "numeric", "decimal(21,2)", [Decimal("9007199254740993"), Decimal("1.25")]),
+    ("numeric(5,2)", "1.25", 1234.5, "numeric", "decimal(6,2)", [Decimal("1.25"), Decimal("1234.5")]),
+    ("integer", "5", "many", "text", "varchar", ["5", "many"]),
+    ("boolean", "true", "maybe", "text", "varchar", ["true", "maybe"]),
+    ("date", "'2024-01-01'", "soon", "text", "varchar", ["2024-01-01", "soon"]),
+    ("varchar(3)", "'abc'", "longer", "text", "varchar", ["abc", "longer"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "before", "value", "in_postgres", "in_duckdb", "after"), WIDER)
+def test_types_become_wider_as_far_as_the_values_need(
+    place: Place, kind: str, before: str, value: Any, in_postgres: str, in_duckdb: str, after: list[Any]
+) -> None:
+    place.query(f"create table t (n int, v {kind})")
+    place.query(f"insert into t values (1, {before})")
+    good(move(place.folder, [{"n": 2, "v": value}], place.target(schema="evolve")))
+    assert place.type_of("v").removesuffix("(0)") == (in_postgres if place.kind == "postgres" else in_duckdb)
+    assert [row[0] for row in place.query("select v from t order by n")] == after
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("integer", 5), ("double precision", 5), ("numeric(10,2)", 1.25), ("timestamptz", "2024-01-01T00:00:00Z"),
+        ("uuid", "0b5b3a78-2250-4f7f-8c2c-a3487551801c"), ("date", "2024-01-01"), ("text", 5), ("integer", None),
+    ],
+)  # fmt: skip
+def test_values_that_fit_leave_the_type(place: Place, kind: str, value: Any) -> None:
+    kind = "double" if kind == "double precision" and place.kind == "duckdb" else kind
+    place.query(f"create table t (v {kind})")
+    before = place.type_of("v")
+    for types in ("evolve", "freeze"):
+        good(move(place.folder, [{"v": value}], place.target(schema={"columns": "evolve", "types": types})))
+    assert place.type_of("v") == before
+    assert place.query("select count(*) from t") == [(2,)]
+
+
+def test_frozen_types_reject_a_wider_value(place: Place) -> None:
+    place.query("create table t (v integer)")
+    contract = {"columns": "evolve", "types": "freeze"}
+    outcome = move(place.folder, [{"v": 2**40}], place.target(schema=contract))
+    assert outcome.error is not None
+    assert "the column 'v' is integer, and the rows need bigint (schema.types: freeze)" in outcome.error.message
+
+
+# ── columns that appear in the middle of a transfer ──────────────────────────────────────────
+
+PAGES: list[list[dict[str, Any]]] = [
+    [{"id": 1, "v": 1}, {"id": 2, "v": 2}],
+    [{"id": 3, "v": 2.5, "name": "c"}],
+    [{"id": 4, "v": "text", "tags": [1]}, {"id": 1, "v": 7, "name": "again"}],
+]
+
+
+@pytest.fixture
+def api() -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = int(self.path.partition("page=")[2] or 1)
+            body = json.dumps(PAGES[number - 1] if number <= len(PAGES) else []).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_later_pages_add_columns_and_widen_types(place: Place, api: str, mode: str) -> None:
+    source = {"kind": "http", "url": api, "pages": {"param": "page"}}
+    good(move(place.folder, source, place.target(schema="evolve", mode=mode, key="id")))
+    rows = place.query("select id, replace(v, '.0', ''), name from t order by id, v")
+    assert rows[-4:] == [(1, "7", "again"), (2, "2", None), (3, "2.5", "c"), (4, "text", None)]
+    assert len(rows) == (5 if mode == "append" else 4)
+
+
+def test_without_a_contract_a_later_column_is_an_error_that_names_it(place: Place, api: str) -> None:
+    source = {"kind": "http", "url": api, "pages": {"param": "page"}}
+    outcome = move(place.folder, source, place.target())
+    assert outcome.error is not None and "name" in outcome.error.message and "schema" in outcome.error.message
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", ["o.parquet", "o.csv", "o.jsonl", "o.arrow"])
+def test_a_file_has_all_columns_of_all_pages(tmp_path: Path, api: str, path: str) -> None:
+    source = {"kind": "http", "url": api, "pages": {"param": "page"}}
+    good(move(tmp_path, source, {"kind": "file", "path": path, "schema": "evolve"}))
+    assert sorted(each.name for each in tmp_path.iterdir()) == [path]
+    back = good(run_tool("object", {"action": "get", "uri": str(tmp_path / path)}, host=ToolHost(folder=tmp_path)))
+    rows = back["rows"]
+    assert [str(row["v"]).removesuffix(".0") for row in rows] == ["1", "2", "2.5", "text", "7"]
+    missing = "" if path == "o.csv" else None
+    assert [row.get("name") for row in rows] == [missing, missing, "c", missing, "again"]
+
+
+def test_the_contract_of_a_file_is_the_file_that_exists(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), tmp_path / "o.parquet")
+    target = {"kind": "file", "path": "o.parquet"}
+    rows = [{"id": 2, "extra": 5}]
+    frozen = move(tmp_path, rows, {**target, "schema": "freeze"})
+    assert frozen.error is not None and "extra" in frozen.error.message
+    assert pq.read_table(tmp_path / "o.parquet").to_pylist() == [{"id": 1}]
+    good(move(tmp_path, rows, {**target, "schema": "discard_value"}))
+    assert pq.read_table(tmp_path / "o.parquet").to_pylist() == [{"id": 2}]
+    good(move(tmp_path, rows, {**target, "schema": "evolve"}))
+    assert pq.read_table(tmp_path / "o.parquet").to_pylist() == [{"id": 2, "extra": 5}]
+
+
+# ── wrong contracts ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("contract", "message"),
+    [
+        ("evolv", "schema.columns 'evolv' is not one of evolve, freeze, discard_value, discard_row"),
+        ({"types": "discard_row"}, "schema.types 'discard_row' is not one of evolve, freeze"),
+        ({"column": "evolve"}, "`schema` has no `column`"),
+        ([1], "`schema` is {columns: evolve|freeze|discard_value|discard_row, types: evolve|freeze}"),
+    ],
+)
+def test_a_wrong_contract_is_an_error(tmp_path: Path, contract: Any, message: str) -> None:
+    target = {"kind": "duckdb", "file": "x.duckdb", "table": "t", "schema": contract}
+    outcome = move(tmp_path, [{"a": 1}], target)
+    assert outcome.error is not None and message in outcome.error.message

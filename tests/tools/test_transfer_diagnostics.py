@@ -1,0 +1,28 @@
+"""What the validator reports about the fields of transfers and objects, on their lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import noetl
+
+HERE = Path(__file__).parent / "playbooks"
+
+
+def problems(name: str) -> list[tuple[int, str, str]]:
+    return [(each.line, each.severity, each.message) for each in noetl.validate((HERE / name).read_text())]
+
+
+def test_correct_fields_have_no_diagnostics() -> None:
+    assert problems("transfer_files.yaml") == []
+
+
+def test_wrong_values_are_reported_where_they_are() -> None:
+    found = problems("transfer_files_wrong.yaml")
+    assert [(line, severity) for line, severity, _ in found] == [
+        (9, "error"), (9, "error"), (11, "error"), (12, "error"), (12, "warning"), (13, "warning"), (14, "error"),
+        (15, "error"), (16, "warning"), (18, "error"), (21, "error"),
+    ]  # fmt: skip
+    words = ["only_new", "lzma", "evolv", "discard_row", "tables", "schema", "partition_by", "upsert", "partition_by",
+             '"to"', "rar"]  # fmt: skip
+    assert all(word in message for word, (_, _, message) in zip(words, found, strict=True)), found

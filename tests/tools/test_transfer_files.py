@@ -1,0 +1,415 @@
+"""Files of a transfer: partitions, compression, only new objects, workbooks, fixed widths; and actions on objects."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import multiprocessing
+import os
+import signal
+import zipfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+
+from noetl.core.model.outcome import Outcome
+from noetl.testing.tools import ToolHost, run_tool
+
+PARTS = ("endpoint", "access_key_id", "secret_access_key", "region")
+
+
+def move(folder: Path, source: Any, *targets: Any, **others: Any) -> Outcome:
+    given = {"source": source} if isinstance(source, dict) else {"data": source}
+    return run_tool("transfer", {**given, "targets": list(targets), **others}, host=ToolHost(folder=folder))
+
+
+def good(outcome: Outcome) -> Any:
+    assert outcome.error is None, outcome.error
+    return outcome.data
+
+
+def failure(outcome: Outcome) -> str:
+    assert outcome.error is not None
+    return outcome.error.message
+
+
+# ── partitions ───────────────────────────────────────────────────────────────────────────────
+
+
+def orders(*days: int, price: float = 1.5) -> dict[str, Any]:
+    rows = [
+        {"id": day * 10 + n, "region": region, "at": f"2024-01-{day:02}T0{n}:00:00Z", "price": price}
+        for day in days
+        for n, region in enumerate(["eu", "us/west", None])
+    ]
+    return {"kind": "data", "data": rows, "types": {"at": "timestamptz"}}
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_rows_are_divided_into_folders(tmp_path: Path) -> None:
+    target = {"kind": "file", "path": "lake", "partition_by": ["region", "date_trunc('day', at)"]}
+    good(move(tmp_path, orders(1, 2), target))
+    assert files(tmp_path / "lake") == sorted(
+        f"region={region}/at_day=2024-01-0{day}/part-0.parquet"
+        for region in ("eu", "us%2Fwest", "__HIVE_DEFAULT_PARTITION__")
+        for day in (1, 2)
+    )
+    found = duckdb.sql(f"select count(*), count(distinct id) from '{tmp_path}/lake/**/*.parquet'").fetchall()
+    assert found == [(6, 6)]
+
+
+def test_running_a_day_again_replaces_its_partition_only(tmp_path: Path) -> None:
+    target = {"kind": "file", "path": "lake", "partition_by": "date_trunc('day', at) as day", "format": "jsonl"}
+    good(move(tmp_path, orders(1, 2), target))
+    before = files(tmp_path / "lake")
+    good(move(tmp_path, orders(2, price=9.0), target))
+    assert files(tmp_path / "lake") == before == ["day=2024-01-01/part-0.jsonl", "day=2024-01-02/part-0.jsonl"]
+    prices = [
+        {json.loads(line)["price"] for line in (tmp_path / "lake" / name).read_text().splitlines()} for name in before
+    ]
+    assert prices == [{1.5}, {9.0}]
+
+
+def test_append_adds_a_file_to_a_partition_and_replace_removes_all_of_them(tmp_path: Path) -> None:
+    target = {"kind": "file", "path": "lake", "partition_by": ["date_trunc('month', at)"]}
+    for number in range(3):
+        call = {"source": orders(number + 1), "targets": [{**target, "mode": "append"}]}
+        good(run_tool("transfer", call, host=ToolHost(folder=tmp_path), part=f"-{number}"))
+    folder = tmp_path / "lake" / "at_month=2024-01"
+    assert len(files(folder)) == 3
+    good(move(tmp_path, orders(9), target))
+    assert files(tmp_path / "lake") == ["at_month=2024-01/part-0.parquet"]
+    assert pq.read_table(folder / "part-0.parquet").num_rows == 3
+
+
+def _replace(folder: str, price: float, stop_at: int) -> None:
+    """Replace the partitions in a process that is killed at a call of `os.rename`, `os.replace` or `renameat2`."""
+    from noetl.tools.transfer.targets import partitions
+
+    calls = 0
+
+    def counted(function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == stop_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args)
+
+        return call
+
+    Path.replace = counted(Path.replace)  # type: ignore[method-assign]
+    Path.rename = counted(Path.rename)  # type: ignore[method-assign]
+    Path.mkdir = counted(Path.mkdir)  # type: ignore[method-assign]
+    partitions._exchange = counted(partitions._exchange)
+    partitions.shutil.rmtree = counted(partitions.shutil.rmtree)  # type: ignore[assignment]
+    target = {"kind": "file", "path": "lake", "partition_by": ["date_trunc('day', at)"]}
+    outcome = move(Path(folder), orders(1, 2, price=price), target)
+    os._exit(0 if outcome.error is None else 1)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 12))
+def test_a_killed_transfer_leaves_the_old_or_the_new_partition(tmp_path: Path, stop_at: int) -> None:
+    target = {"kind": "file", "path": "lake", "partition_by": ["date_trunc('day', at)"]}
+    good(move(tmp_path, orders(1, 2), target))
+    extra = tmp_path / "lake" / "at_day=2024-01-02" / "more.parquet"
+    extra.write_bytes((tmp_path / "lake" / "at_day=2024-01-02" / "part-0.parquet").read_bytes())
+    process = multiprocessing.get_context("spawn").Process(target=_replace, args=(str(tmp_path), 9.0, stop_at))
+    process.start()
+    process.join(60)
+    for day, old in (("at_day=2024-01-01", 3), ("at_day=2024-01-02", 6)):
+        tables = [pq.read_table(path) for path in (tmp_path / "lake" / day).glob("*.parquet")]
+        prices = {price for table in tables for price in table.column("price").to_pylist()}
+        rows = sum(table.num_rows for table in tables)
+        assert (prices, rows) in (({1.5}, old), ({9.0}, 3)), (day, process.exitcode)
+    good(move(tmp_path, orders(1, 2, price=9.0), target))
+    found = duckdb.sql(
+        f"select distinct price, count(*) from '{tmp_path}/lake/at_day=2024-01-0?/*.parquet' group by 1"
+    ).fetchall()
+    assert found == [(9.0, 6)]
+
+
+def test_partitions_of_an_object_store_are_single_objects(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
+    auth = {name: s3[name] for name in PARTS}
+    target = {"kind": "s3", "auth": auth, "path": f"s3://{bucket}/lake", "partition_by": ["date_trunc('day', at)"]}
+    for price in (1.5, 9.0):
+        good(move(tmp_path, orders(1, 2, price=price), target))
+    listing = {"action": "list", "uri": f"s3://{bucket}/lake", "auth": auth}
+    keys = [each["key"] for each in good(run_tool("object", listing))["objects"]]
+    assert keys == ["lake/at_day=2024-01-01/part-0.parquet", "lake/at_day=2024-01-02/part-0.parquet"]
+    source = {"kind": "s3", "auth": auth, "path": f"s3://{bucket}/lake/**/*.parquet"}
+    good(move(tmp_path, source, {"kind": "duckdb", "file": "o.duckdb", "table": "t"}))
+    with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
+        assert connection.execute("select count(*), min(price) from t").fetchall() == [(6, 9.0)]
+    other = {"uri": f"s3://{bucket}/lake/at_day=2024-01-02/other.parquet", "auth": auth, "data": [{"a": 1}]}
+    good(run_tool("object", other))
+    assert "objects that mode replace did not write" in failure(move(tmp_path, orders(2), target))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partition_by": ["nothing"]}, "the rows have no column 'nothing'"),
+        (
+            {"partition_by": ["date_trunc('day', region)"]},
+            "date_trunc needs a date or timestamp, and 'region' is string",
+        ),
+        ({"partition_by": ["date_trunc('century', at)"]}, "the unit 'century' is not one of"),
+        ({"partition_by": ["lower(region)"]}, "is neither a column nor date_trunc"),
+        ({"partition_by": [5]}, "`partition_by` is a list of columns"),
+        ({"partition_by": ["region", "region"]}, "has the same name twice"),
+        ({"partition_by": ["id"], "compression": "lzma"}, "compression 'lzma' is not one of zstd, gzip, snappy, none"),
+        ({"path": "x.csv.gz", "compression": "snappy"}, "compression 'snappy' is not one of gzip, zstd, none"),
+        ({"path": "x.parquet.gz"}, "parquet is compressed inside the file"),
+        ({"path": "x.csv", "mode": "append"}, "use `partition_by`"),
+    ],
+)
+def test_wrong_fields_of_files_are_errors(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    assert message in failure(move(tmp_path, orders(1), {"kind": "file", "path": "lake", **fields}))
+    assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("*.unfinished"))
+
+
+# ── compression ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", ["o.csv.gz", "o.jsonl.zst", "o.json.gz", "o.csv.zst"])
+def test_compressed_files_are_written_and_read(tmp_path: Path, path: str) -> None:
+    rows = [{"id": n, "text": f"żółć {n}"} for n in range(5000)]
+    good(move(tmp_path, rows, {"kind": "file", "path": path}))
+    plain = len(json.dumps(rows))
+    assert (tmp_path / path).stat().st_size < plain / 3
+    good(move(tmp_path, {"kind": "file", "path": path}, {"kind": "duckdb", "file": "o.duckdb", "table": "t"}))
+    with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
+        assert connection.execute("select count(*), max(text) from t").fetchall() == [(5000, "żółć 999")]
+    got = good(run_tool("object", {"action": "get", "uri": str(tmp_path / path)}))
+    assert len(got if isinstance(got, list) else got["rows"]) == 5000
+
+
+def test_the_codec_inside_a_parquet_file_can_be_chosen(tmp_path: Path) -> None:
+    for codec, name in (("gzip", "GZIP"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED"), (None, "ZSTD")):
+        target = {"kind": "file", "path": f"{codec}.parquet", **({"compression": codec} if codec else {})}
+        good(move(tmp_path, [{"a": 1}], target))
+        meta = pq.ParquetFile(tmp_path / f"{codec}.parquet").metadata
+        assert meta.row_group(0).column(0).compression == name
+
+
+def test_a_file_that_is_not_compressed_as_its_name_says_is_an_error(tmp_path: Path) -> None:
+    for name in ("x.csv.gz", "x.csv.zst"):
+        (tmp_path / name).write_text("a\n1\n")
+        message = failure(move(tmp_path, {"kind": "file", "path": name}, {"kind": "file", "path": "o.jsonl"}))
+        assert name in message and "not valid" in message
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"a\n1\n2\n" * 1000)[:-20])
+    assert "not valid gzip" in failure(
+        move(tmp_path, {"kind": "file", "path": "cut.csv.gz"}, {"kind": "file", "path": "o.jsonl"})
+    )
+
+
+# ── only new objects ─────────────────────────────────────────────────────────────────────────
+
+
+def count(place: dict[str, Any], folder: Path) -> list[tuple[Any, ...]]:
+    query = "select count(*), count(distinct id) from t"
+    if place["kind"] == "postgres":
+        with psycopg.connect(place["auth"]) as connection:
+            return connection.execute(query).fetchall()
+    kind = place["kind"]
+    rows = good(run_tool(kind, {"file": place["file"], "command": query}, host=ToolHost(folder=folder)))["rows"]
+    return [tuple(row.values()) for row in rows]
+
+
+@pytest.fixture(params=["postgres", "duckdb", "sqlite"])
+def table(request: pytest.FixtureRequest, database: str) -> dict[str, Any]:
+    place = {"auth": database} if request.param == "postgres" else {"file": f"t.{request.param}"}
+    return {"kind": request.param, "table": "t", **place}
+
+
+def test_objects_are_loaded_once(tmp_path: Path, table: dict[str, Any]) -> None:
+    source = {"kind": "file", "glob": "in/*.csv", "only_new": True}
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.csv").write_text(f"id,name\n{number},a\n")
+    first = good(move(tmp_path, source, table))
+    assert first["objects"] == {"loaded": 3, "skipped": 0}
+    assert good(move(tmp_path, source, table))["objects"] == {"loaded": 0, "skipped": 3}
+    (tmp_path / "in" / "9.csv").write_text("id,name\n9,a\n")
+    (tmp_path / "in" / "0.csv").write_text("id,name\n100,changed\n")
+    assert good(move(tmp_path, source, table))["objects"] == {"loaded": 2, "skipped": 2}
+    assert count(table, tmp_path) == [(5, 5)]
+
+
+def test_a_failed_load_remembers_nothing(tmp_path: Path, table: dict[str, Any]) -> None:
+    source = {"kind": "file", "glob": "in/*.jsonl", "only_new": True, "types": {"id": "bigint"}}
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.jsonl").write_text('{"id": 1}\n')
+    (tmp_path / "in" / "2.jsonl").write_text('{"id": "no number"}\n')
+    assert "2.jsonl" in failure(move(tmp_path, source, table))
+    (tmp_path / "in" / "2.jsonl").write_text('{"id": 2}\n')
+    assert good(move(tmp_path, source, table))["objects"] == {"loaded": 2, "skipped": 0}
+    assert count(table, tmp_path) == [(2, 2)]
+
+
+def _load(folder: str, table: dict[str, Any], stop_before: str) -> None:
+    """Load in a process that is killed before a step of the target."""
+    from noetl.tools.transfer.targets import duckdb_target, postgres_target
+
+    async def killed(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    cls: Any = {"postgres": postgres_target.PostgresTarget, "duckdb": duckdb_target.DuckdbTarget}[table["kind"]]
+    if stop_before == "after commit":
+        commit = cls.commit
+
+        async def commit_and_stop(self: Any) -> None:
+            await commit(self)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        cls.commit = commit_and_stop
+    else:
+        setattr(cls, stop_before, killed)
+    move(Path(folder), {"kind": "file", "glob": "in/*.csv", "only_new": True}, table)
+
+
+@pytest.mark.parametrize("stop_before", ["write", "prepare", "record_objects", "commit", "after commit"])
+@pytest.mark.parametrize("kind", ["postgres", "duckdb"])
+def test_a_killed_load_loses_and_doubles_nothing(tmp_path: Path, database: str, kind: str, stop_before: str) -> None:
+    place = {"auth": database} if kind == "postgres" else {"file": "t.duckdb"}
+    table = {"kind": kind, "table": "t", **place}
+    (tmp_path / "in").mkdir()
+    for number in range(5):
+        (tmp_path / "in" / f"{number}.csv").write_text(f"id\n{number}\n")
+    process = multiprocessing.get_context("spawn").Process(target=_load, args=(str(tmp_path), table, stop_before))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    summary = good(move(tmp_path, {"kind": "file", "glob": "in/*.csv", "only_new": True}, table))
+    assert summary["objects"]["loaded"] == (0 if stop_before == "after commit" else 5)
+    assert count(table, tmp_path) == [(5, 5)]
+
+
+def test_only_new_reads_object_stores(tmp_path: Path, s3: dict[str, Any], bucket: str, table: dict[str, Any]) -> None:
+    auth = {name: s3[name] for name in PARTS}
+    for number in range(3):
+        put = {"uri": f"s3://{bucket}/in/{number}.jsonl.gz", "auth": auth, "data": [{"id": number}]}
+        good(run_tool("object", put))
+    source = {"kind": "s3", "auth": auth, "glob": f"s3://{bucket}/in/*.jsonl.gz", "only_new": True}
+    assert good(move(tmp_path, source, table))["objects"] == {"loaded": 3, "skipped": 0}
+    assert good(move(tmp_path, source, table))["objects"] == {"loaded": 0, "skipped": 3}
+    assert count(table, tmp_path) == [(3, 3)]
+
+
+def test_only_new_needs_one_table_that_grows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    source = {"kind": "file", "glob": "*.csv", "only_new": True}
+    table = {"kind": "sqlite", "file": "t.sqlite", "table": "t"}
+    assert "exactly one target" in failure(move(tmp_path, source, {**table, "mode": "replace"}))
+    assert "exactly one target" in failure(move(tmp_path, source, table, {**table, "table": "u"}))
+    assert "a table of postgres, duckdb or sqlite" in failure(move(tmp_path, source, {"kind": "file", "path": "o.csv"}))
+
+
+# ── workbooks and fixed widths ───────────────────────────────────────────────────────────────
+
+
+SHEET = """<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>
+<row r="2"><c r="A2" t="inlineStr"><is><t>id</t></is></c><c r="B2" t="inlineStr"><is><t>name</t></is></c>
+<c r="C2" t="inlineStr"><is><t>price</t></is></c><c r="D2" t="inlineStr"><is><t>at</t></is></c>
+<c r="E2" t="inlineStr"><is><t>ok</t></is></c></row>
+<row r="3"><c r="A3"><v>1</v></c><c r="B3" t="inlineStr"><is><t>a</t></is></c><c r="C3"><v>1.5</v></c>
+<c r="D3" s="1"><v>45293.5</v></c><c r="E3" t="b"><v>1</v></c></row>
+<row r="4"><c r="A4"><v>2</v></c><c r="C4"><v>2</v></c><c r="E4" t="b"><v>0</v></c></row>
+</sheetData></worksheet>"""
+WORKBOOK = {
+    "[Content_Types].xml": """<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
+<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
+<Default Extension="xml" ContentType="application/xml"/></Types>""",
+    "_rels/.rels": """<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
+<Relationship Id="r1" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+Target="xl/workbook.xml"/></Relationships>""",
+    "xl/workbook.xml": """<workbook xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships"><sheets>
+<sheet name="Sheet" sheetId="1" r:id="r1"/><sheet name="second" sheetId="2" r:id="r2"/></sheets></workbook>""",
+    "xl/_rels/workbook.xml.rels": """<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">
+<Relationship Id="r1" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet" Target="worksheets/sheet1.xml"/>
+<Relationship Id="r2" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet" Target="worksheets/sheet2.xml"/>
+<Relationship Id="r3" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/styles" Target="styles.xml"/>
+</Relationships>""",
+    "xl/styles.xml": """<styleSheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><cellXfs count="2">
+<xf numFmtId="0"/><xf numFmtId="22" applyNumberFormat="1"/></cellXfs></styleSheet>""",
+    "xl/worksheets/sheet1.xml": SHEET,
+    "xl/worksheets/sheet2.xml": '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData/></worksheet>',
+}  # fmt: skip
+
+
+def test_a_sheet_of_a_workbook_is_read_with_its_types(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "b.xlsx", "w") as archive:
+        for name, content in WORKBOOK.items():
+            archive.writestr(name, content)
+    good(move(tmp_path, {"kind": "file", "path": "b.xlsx"}, {"kind": "file", "path": "o.parquet"}))
+    table = pq.read_table(tmp_path / "o.parquet")
+    assert [str(field.type) for field in table.schema] == ["int64", "string", "double", "timestamp[us]", "bool"]
+    first, second = table.to_pylist()
+    assert first == {"id": 1, "name": "a", "price": 1.5, "at": datetime.fromisoformat("2024-01-02T12:00"), "ok": True}
+    assert second == {"id": 2, "name": None, "price": 2.0, "at": None, "ok": False}
+    for sheet, message in (("third", "no sheet 'third'; its sheets are Sheet, second"), (7, "has 2 sheets")):
+        wrong = move(tmp_path, {"kind": "file", "path": "b.xlsx", "sheet": sheet}, {"kind": "file", "path": "o.csv"})
+        assert message in failure(wrong)
+    (tmp_path / "bad.xlsx").write_text("no workbook")
+    assert "cannot be read as a workbook" in failure(
+        move(tmp_path, {"kind": "file", "path": "bad.xlsx"}, {"kind": "file", "path": "o.csv"})
+    )
+
+
+def test_columns_of_fixed_width(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("00001Anna      12.50\n00002Bob           \n\n")
+    source = {"kind": "file", "path": "in.txt", "format": "fixed", "widths": {"id": 5, "name": 10, "price": 5},
+              "types": {"price": "decimal(8, 2)"}}  # fmt: skip
+    good(move(tmp_path, source, {"kind": "file", "path": "o.jsonl"}))
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert rows == [{"id": "00001", "name": "Anna", "price": 12.5}, {"id": "00002", "name": "Bob", "price": None}]
+    (tmp_path / "in.txt").write_text("00001Anna      12.50 too long\n")
+    assert "line 1 has" in failure(move(tmp_path, source, {"kind": "file", "path": "o.jsonl"}))
+    for widths in (None, {"id": 0}):
+        wrong = move(tmp_path, {**source, "widths": widths}, {"kind": "file", "path": "o.jsonl"})
+        assert "widths" in failure(wrong)
+
+
+# ── actions on objects ───────────────────────────────────────────────────────────────────────
+
+
+def test_objects_are_copied_moved_and_described(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
+    auth = {name: s3[name] for name in PARTS}
+
+    def act(**fields: Any) -> Outcome:
+        return run_tool("object", {"auth": auth, **fields}, host=ToolHost(folder=tmp_path))
+
+    base = f"s3://{bucket}"
+    good(act(action="put", uri=f"{base}/in/a.json", data={"x": 1}))
+    assert good(act(action="copy", uri=f"{base}/in/a.json", to="archive/"))["uri"] == f"{base}/archive/a.json"
+    good(act(action="move", uri=f"{base}/in/a.json", to=f"{base}/done/b.json"))
+    assert good(act(action="exists", uri=f"{base}/in/a.json"))["exists"] is False
+    assert good(act(action="get", uri=f"{base}/done/b.json")) == {"x": 1}
+    assert good(act(action="stat", uri=f"{base}/done/b.json"))["size"] == 7
+    local = good(act(action="copy", uri=f"{base}/done/b.json", to=f"file://{tmp_path}/local.json"))
+    assert local["bytes"] == 7 and json.loads((tmp_path / "local.json").read_text()) == {"x": 1}
+    same = act(action="copy", uri=f"{base}/done/b.json", to=f"{base}/done/b.json")
+    assert "is the object itself" in failure(same)
+    kept = act(action="copy", uri=f"{base}/done/b.json", to="archive/a.json", create=True)
+    assert "already exists" in failure(kept)
+    missing = act(action="move", uri=f"{base}/none.json", to="x.json")
+    assert missing.error is not None and missing.error.kind == "not_found"
+    assert "`to`" in failure(act(action="copy", uri=f"{base}/done/b.json"))
+
+
+def test_many_small_json_files_are_read_with_little_memory(tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number:02}.jsonl").write_text(f'{{"id": {number}, "long": "{"x" * 70_000}"}}\n')
+    good(move(tmp_path, {"kind": "file", "path": "*.jsonl"}, {"kind": "duckdb", "file": "o.duckdb", "table": "t"}))
+    with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
+        assert connection.execute("select count(*), min(length(long)) from t").fetchall() == [(60, 70_000)]
