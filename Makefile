@@ -40,7 +40,7 @@ run: $(RUN_ENV) ## run the quickstart playbook on the embedded engine
 
 test: $(DEV_ENV) $(UI_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers, and a browser
 	@.ci/browser
-	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial"
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial and not transcript"
 	@$(PY) -m pytest -m serial
 
 test-fast: $(DEV_ENV) ## unit tests, without servers and browser
@@ -54,7 +54,7 @@ test-plugins: $(RUN_ENV) ## the tests of the plug-ins, each installed with noetl
 coverage: $(DEV_ENV) $(UI_ENV) ## the suite with statement coverage, also of server and worker processes; fails below the floor
 	@.ci/browser
 	@rm -f .coverage .coverage.*
-	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial" --cov --cov-report=
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial and not transcript" --cov --cov-report=
 	@$(VENV)/bin/coverage combine -q 2>/dev/null; $(PY) .ci/coverage_floor.py
 
 check: $(DEV_ENV) $(UI_ENV) ## format, lint, types, import contracts, and that the built page is what its sources give
@@ -85,9 +85,17 @@ bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 bench-peers: $(DEV_ENV) ## the same, beside other engines in environments of their own
 	@$(PY) -m bench --peers
 
-docs: $(DEV_ENV) ## write the generated pages
+docs: $(DEV_ENV) ## write the generated pages, and build the site into build/site
 	@$(PY) -m docs.generate
 	@$(PY) tests/core/engine/state_machines.py
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+
+.PHONY: docs-test docs-publish
+docs-test: $(DEV_ENV) ## type every command of README, tutorial, how-to and comparison pages with the built wheel; run the cookbook
+	@$(PY) -m pytest -m "transcript or not transcript" tests/pages
+
+docs-publish: $(DEV_ENV) ## commit the site of this version to the local branch gh-pages, as `latest`
+	@PATH=$(abspath $(VENV))/bin:$$PATH NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases $$($(PY) -c 'import noetl; print(".".join(noetl.__version__.split(".")[:2]))') latest
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 	@$(PY) -m tests.simulation --seeds 10000

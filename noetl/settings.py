@@ -53,6 +53,9 @@ class Settings(Struct, frozen=True):
     server_port: int
     server_hosts: tuple[str, ...]
     server_prefix: str
+    server_tls_cert: Path | None
+    server_tls_key: Path | None
+    server_trusted_proxies: tuple[str, ...]
     server_lease_seconds: float
     server_drain_seconds: float
     worker_pool: str
@@ -316,6 +319,14 @@ TABLE: tuple[Setting, ...] = (
     Setting("server.port", _port, 8642, "port that a server listens on"),
     Setting("server.hosts", _texts, (), "host names that a server accepts in addition to loopback"),
     Setting("server.prefix", _prefix, "", "path prefix under which a reverse proxy publishes a server"),
+    Setting("server.tls_cert", _path, None, "certificate (PEM, with its chain) with which a server uses TLS"),
+    Setting("server.tls_key", _path, None, "private key of that certificate; none: it is in the same file"),
+    Setting(
+        "server.trusted_proxies",
+        _networks,
+        (),
+        "addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` a server accepts",
+    ),
     Setting("server.lease_seconds", _seconds, 30.0, "time without a heartbeat after which a worker loses its runs"),
     Setting(
         "server.drain_seconds",

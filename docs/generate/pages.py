@@ -1,4 +1,4 @@
-"""The reference pages that are generated from the code: cli, api, settings, metrics, grammar and tools/*."""
+"""The reference pages that are generated: cli, api, settings, metrics, grammar, tools/*, and the cookbook."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from docs.generate.api_page import api_page
 from docs.generate.attack_page import attack_suite
+from docs.generate.cookbook_pages import write_cookbook
 from docs.generate.language_rules_page import language_rules_page
 from docs.generate.messages_page import messages_page
 from docs.generate.seed_audit_page import seed_audit_page
@@ -149,3 +150,4 @@ def write_pages(folder: Path) -> None:
     (folder / "language-rules.md").write_text(language_rules_page(), encoding="utf-8")
     (folder / "attack-suite.md").write_text(attack_suite(), encoding="utf-8")
     write_tool_pages(folder / "tools")
+    write_cookbook(folder.parent / "cookbook")

@@ -91,6 +91,12 @@ class Target(NamedTuple):
         settings = self.settings()
         return self.is_remote(settings) or bool(ProcessTable(settings.home).members("server"))
 
+    def at_server(self) -> Target:
+        """This target, or the server that is running on this machine instead of its store."""
+        settings = self.settings()
+        running = () if self.store is not None or self.is_remote(settings) else _running_servers(settings, "server")
+        return self._replace(server=",".join(running)) if running else self
+
     def warn_if_orphaned(self, execution_id: str, status: str) -> None:
         """Warn that an unfinished execution has no process and has to be resumed."""
         settings = self.settings()

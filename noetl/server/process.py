@@ -369,6 +369,9 @@ def serve(settings: Settings, sock: socket.socket | None = None, on_ready: Calla
     gc.set_threshold(*GC_THRESHOLDS)  # modules imported from here on stay in memory
     import uvicorn
 
+    from noetl.server.tls import uvicorn_options, watch_certificate
+
+    options = uvicorn_options(settings)
     asyncio.run(_check_stores(settings))
     import_module("noetl.core.language.compile")  # not during the first request that needs it
     if sock is None:
@@ -388,7 +391,9 @@ def serve(settings: Settings, sock: socket.socket | None = None, on_ready: Calla
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,
         server_header=False,
+        **options,
     )
+    watcher: asyncio.Task[None] | None = None
 
     class HttpServer(uvicorn.Server):
         """Ends long polls and streams before it waits for requests to finish."""
@@ -418,12 +423,18 @@ def serve(settings: Settings, sock: socket.socket | None = None, on_ready: Calla
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             self._closing = asyncio.ensure_future(close_late_connections(self.server_state.connections))
+            nonlocal watcher
+            if config.ssl is not None and settings.server_tls_cert is not None:
+                files = settings.server_tls_cert, settings.server_tls_key
+                watcher = asyncio.create_task(watch_certificate(config.ssl, *files))
             if self.started and on_ready is not None:
                 on_ready()
 
         async def shutdown(self, sockets: Any = None) -> None:
             server.release_waiting_requests()
             self._closing.cancel()
+            if watcher is not None:
+                watcher.cancel()
             await super().shutdown(sockets)
 
     http_server = HttpServer(config)

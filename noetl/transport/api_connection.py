@@ -336,6 +336,11 @@ def _reason(problem: BaseException) -> str:
         return "timed out"
     if isinstance(problem, socket.gaierror):
         return "unknown host"
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted: {problem.verify_message}; use a name of the certificate as address, and "
+            "set SSL_CERT_FILE to the file of a private certificate authority"
+        )
     if isinstance(problem, ssl.SSLError):
         return f"TLS: {problem.reason or problem}"
     if isinstance(problem, OSError) and problem.strerror:

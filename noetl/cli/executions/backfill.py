@@ -80,6 +80,7 @@ def start(
 
     path, version = split_version(path)
     options |= {"version": version, "payload": read_payload(payload, sets)}
+    target = target if wait else target.at_server()
     if target.is_remote(target.settings()):
         with target.client(target.settings()) as client:
             document = client.add_backfill(path, start, end, every, **options)
@@ -159,6 +160,7 @@ def retry(name: str, wait: bool, target: Target, as_json: bool) -> int:
 
 
 def _continue(name: str, command: Command, wait: bool, target: Target, as_json: bool) -> int:
+    target = target if wait else target.at_server()
     if target.is_remote(target.settings()):
         target.call(lambda backend: backend.control_backfill(name, command))
         return _follow_remotely(target, name, wait, as_json)

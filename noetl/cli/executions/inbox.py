@@ -74,8 +74,8 @@ async def _create_link(target: Target, execution_id: str, name: str, recipient: 
     from noetl.cli.backend.remote import RemoteBackend
     from noetl.core.model.durations import seconds
 
-    settings = target.settings()
-    if not target.is_remote(settings):
+    target = target.at_server()
+    if not target.is_remote(target.settings()):
         raise RequestRefused("a link is a page of a server; start one with `noetl server start`, or give --server URL")
     try:
         expires_s = seconds(expires)

@@ -287,7 +287,8 @@ def server_url(settings: Settings) -> str:
     """The address of a server on this machine."""
     host = settings.server_host
     shown = "127.0.0.1" if host in ("0.0.0.0", "localhost") else f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{settings.server_port}{settings.server_prefix}"
+    scheme = "http" if settings.server_tls_cert is None else "https"
+    return f"{scheme}://{shown}:{settings.server_port}{settings.server_prefix}"
 
 
 def _with_server(settings: Settings) -> Settings:

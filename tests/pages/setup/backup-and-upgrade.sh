@@ -1,0 +1,2 @@
+playbook hello.yaml hello start
+noetl run hello.yaml

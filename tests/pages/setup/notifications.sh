@@ -1,0 +1,2 @@
+# needs: smtp
+servers

@@ -1,0 +1,3 @@
+playbook report.yaml report start
+mkdir playbooks build
+cp report.yaml playbooks/

@@ -1,0 +1,1 @@
+playbook report.yaml report start
