@@ -47,6 +47,8 @@ def _part(value: str) -> list[str]:
         return _section(f"Target `{found.kind}`", found, modes)
     if isinstance(found, TriggerSpec):
         return _section(f"Trigger `{found.kind}`", found)
+    if not hasattr(found, "SPEC"):
+        return []  # a runtime has no parameters
     return [
         line.replace("# ", "## ", 1) if line.startswith("#") else line
         for line in tool_page(found.SPEC).replace("```yaml part", "```text").split("\n")

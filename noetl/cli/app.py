@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "logs": "executions.logs:logs",
     "replay": "executions.inspect:replay",
     "why": "executions.inspect:why",
+    "query": "executions.query:query",
     "execute": "run:execute",
     "cancel": "executions.control:cancel",
     "pause": "executions.control:pause",

@@ -491,6 +491,23 @@ class Operations:
         """Remove a limit."""
         yield Request("DELETE", _limit(subject, name))
 
+    # ── queries over results ────────────────────────────────────────────────────────────
+
+    def tables(self, execution_id: str) -> Operation[list[Document]]:
+        """The results of an execution that can be queried."""
+        found = yield Request("GET", f"/api/executions/{execution_id}/tables")
+        return [*found["items"]]
+
+    def query(self, execution_id: str, sql: str, limit: int = 1_000) -> Operation[Document]:
+        """The first rows of a SELECT over the results of an execution: `columns`, `rows`, `truncated`."""
+        body = {"sql": sql, "limit": limit}
+        return _document((yield Request("POST", f"/api/executions/{execution_id}/query", body)))
+
+    def export_query(self, execution_id: str, sql: str, format: Literal["csv", "json", "parquet"]) -> Operation[bytes]:
+        """All rows of a SELECT over the results of an execution, as a file."""
+        body = {"sql": sql, "format": format}
+        return _bytes((yield Request("POST", f"/api/executions/{execution_id}/query", body, raw=True)))
+
     # ── state ───────────────────────────────────────────────────────────────────────────
 
     def states(self) -> Pages[Document]:

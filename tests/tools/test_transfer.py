@@ -464,3 +464,20 @@ def test_a_server_that_dies_in_the_middle_is_a_connection_error(host: ToolHost, 
 def test_progress_is_reported(host: ToolHost) -> None:
     move(host, ROWS, {"kind": "file", "path": "x.parquet"}, chunk=10)
     assert host.counts == [{"rows": 10, "chunks": 1}, {"rows": 20, "chunks": 2}, {"rows": 25, "chunks": 3}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bad.csv", b"id,name\n1,a\n2,b,c\n3,d\n", "line 3 has 3 values, the first line has 2"),
+        ("bad.jsonl", b'{"id": 1}\n{"id": \n', "alformed JSON"),
+    ],
+)
+def test_an_error_in_an_object_names_the_object_and_its_line(host, bucket, tmp_path, name, content, message):
+    put = {"action": "put", "auth": "store", "uri": f"s3://{bucket}/{name}", "data": content.decode(), "format": "text"}
+    assert run_tool("object", put, host=host).status == "ok"
+    source = {"kind": "s3", "auth": "store", "path": f"s3://{bucket}/{name}", "format": name.partition(".")[2]}
+    outcome = move(host, source, {"kind": "duckdb", "file": "x.duckdb", "table": "t"})
+    assert outcome.status == "error"
+    assert f"s3://{bucket}/{name}" in outcome.error.message and message in outcome.error.message, outcome.error
+    assert "noetl-transfer-" not in outcome.error.message

@@ -273,7 +273,7 @@ def run_killed_loads(folder: Path, kills: int, seed: int) -> int:
                 connection.execute("insert into orders values (?, ?, ?)", row)
         connection.close()
         process = run()
-        time.sleep(chance.uniform(0.3, 1.1) * duration)
+        time.sleep(chance.uniform(0.2, 0.9) * duration)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             killed += 1

@@ -159,6 +159,15 @@ class Backend(Protocol):
     async def remove_limit(self, subject: str, name: str) -> None:
         """Remove a limit."""
 
+    async def tables(self, execution_id: str) -> list[Document]:
+        """The results of an execution that can be queried."""
+
+    async def query(self, execution_id: str, sql: str, limit: int) -> Document:
+        """The first rows of a SELECT over the results of an execution."""
+
+    async def export_query(self, execution_id: str, sql: str, format: Any) -> bytes:
+        """All rows of a SELECT over the results of an execution, as a file."""
+
     async def states(self) -> list[Document]:
         """The playbooks that have state."""
 

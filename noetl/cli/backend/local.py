@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from functools import cached_property
@@ -279,6 +280,24 @@ class LocalBackend:
     async def remove_limit(self, subject: str, name: str) -> None:
         await self._limits.remove(subject, name)
 
+    async def tables(self, execution_id: str) -> list[Document]:
+        from noetl.server.read_models.result_queries import known_results, listed_tables
+
+        return listed_tables(await known_results(self._orchestrator, execution_id))
+
+    async def query(self, execution_id: str, sql: str, limit: int) -> Document:
+        from noetl.server.read_models.result_queries import ResultQuery, known_results, query_rows
+
+        known = await known_results(self._orchestrator, execution_id)
+        return await query_rows(known, self._orchestrator.results, ResultQuery(sql, limit=limit))
+
+    async def export_query(self, execution_id: str, sql: str, format: Any) -> bytes:
+        from noetl.server.read_models.result_queries import ResultQuery, exported, known_results
+
+        known = await known_results(self._orchestrator, execution_id)
+        async with exported(known, self._orchestrator.results, ResultQuery(sql), format) as path:
+            return await asyncio.to_thread(_read_bytes, path)
+
     async def states(self) -> list[Document]:
         from noetl.server.orchestrator.playbook_states import path_document
 
@@ -377,3 +396,8 @@ def idempotency_key() -> str:
     from noetl.transport.api_connection import IDEMPOTENCY_KEY
 
     return IDEMPOTENCY_KEY.get() or ""
+
+
+def _read_bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -29,6 +29,7 @@ from noetl.server.http.routes import (
     limits,
     operations,
     playbooks,
+    queries,
     result_tables,
     results,
     schemas,
@@ -64,9 +65,8 @@ def create_app(
     )
     for module in (
         executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
-        schedules, webhooks, triggers, notifications, limits, lineage, results, result_tables, schemas, states, session,
-        health,
-        operations, history, access_tokens, openapi, web_page,
+        schedules, webhooks, triggers, notifications, limits, lineage, results, result_tables, queries, schemas, states,
+        session, health, operations, history, access_tokens, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()

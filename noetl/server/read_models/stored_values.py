@@ -41,7 +41,8 @@ async def with_stored_values(results: ResultStore, document: dict[str, Any]) -> 
 
 async def state_with_stored_values(results: ResultStore, document: dict[str, Any]) -> dict[str, Any]:
     """A document of a state, with the stored values of `ctx` and of the scopes of runs."""
-    document["ctx"] = mask_secret_names(await restored(results, document["ctx"]))
+    for scope in ("ctx", "state"):
+        document[scope] = mask_secret_names(await restored(results, document[scope]))
     for run in document["runs"]:
         scopes = {name: await restored(results, scope) for name, scope in run["scopes"].items()}
         run["scopes"] = {name: mask_secret_names(scope) for name, scope in scopes.items()}
