@@ -38,7 +38,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import iteration_id, task_run_id
 from noetl.core.model.playbook import COMPENSATION, Playbook
-from noetl.server.read_models.summaries import project
+from noetl.server.read_models.summaries import project, step_durations
 from noetl.storage.ports.events import ExecutionSummary
 
 
@@ -85,7 +85,8 @@ def _attempt_of(body: WaitStarted | WaitFinished) -> str:
 def check_projection(summary: ExecutionSummary | None, log: Sequence[Recorded], playbook: Playbook) -> list[str]:
     """The differences of an execution's summary row and folded state from its log."""
     state = fold(playbook, list(log))
-    projected = project(None, list(log), None, wait_counts(state))
+    steps = step_durations(state) if state.processed else None
+    projected = project(None, list(log), None, wait_counts(state), steps)
     shown = msgspec.structs.replace(summary, key=None, held=None) if summary else None
     if shown != projected:
         return [f"the projection {shown} differs from the log: {projected}"]
