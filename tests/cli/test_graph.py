@@ -41,9 +41,7 @@ def test_a_plan_is_text_or_one_document_with_findings(noetl, playbook):
 
 def test_a_plan_lists_tasks_without_a_timeout(noetl, playbook):
     steps = "workflow:\n  - step: start\n    tool:\n      - {name: a, kind: shell, command: make}\n"
-    steps += (
-        "      - {name: b, kind: shell, command: make, spec: {timeout: 5}}\n      - {name: c, kind: http, url: u}\n"
-    )
+    steps += "      - {name: b, kind: shell, command: make, spec: {timeout: 5}}\n      - {name: c, kind: http, url: http://u/}\n"
     file = playbook(steps)
     (found,) = noetl("plan", file, "--json").json["findings"]
     assert (found["code"], found["line"]) == ("missing-timeout", 7)

@@ -56,7 +56,7 @@ def _keys(log: Sequence[Recorded]) -> Iterator[str]:
                     waiting[arc.token] = _Keys(arc.target, arc.partition, arc.dedupe)
         elif isinstance(body, StepDone | StepFailed):
             running.pop(body.step_run_id, None)
-        elif isinstance(body, TokenParked) and body.token in waiting:
+        elif isinstance(body, TokenParked) and body.token in waiting and body.reason != "paused":
             if _rivals(body.token, waiting, running):
                 yield f"{body.token} waits beside another token with the dedupe key {waiting[body.token].dedupe}"
         elif isinstance(body, TokenMerged) and body.token in waiting:

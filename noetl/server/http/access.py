@@ -139,10 +139,11 @@ class Tokens:
     def remove(self, name: str) -> bool:
         """Delete a token; False if there was none. Conflict if it is the only one of an admin."""
         with self._locked():
-            remaining = [token for token in self.all() if token.name != name]
-            if len(remaining) == len(self._known):
+            removed = next((token for token in self.all() if token.name == name), None)
+            if removed is None:
                 return False
-            if not any(token.role == "admin" for token in remaining):
+            remaining = [token for token in self._known.values() if token is not removed]
+            if removed.role == "admin" and not any(token.role == "admin" for token in remaining):
                 raise Conflict(
                     f"{name} is the only admin token; create another one first: `noetl token create NAME --role admin`"
                 )

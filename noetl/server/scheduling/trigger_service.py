@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.errors import Conflict, NotFound, RequestRefused
+from noetl.errors import Conflict, NotFound
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.scheduling.triggers import Trigger, check_registered, decode, define, name_after
@@ -115,7 +115,7 @@ class Triggers:
     def _class(self, kind: str) -> type[Trigger]:
         of = self.kinds.get(kind)
         if of is None:
-            raise RequestRefused(f"{kind!r} is not a kind of trigger; kinds are {', '.join(self.kinds)}")
+            raise NotFound(f"{kind!r} is not a kind of trigger; kinds are {', '.join(self.kinds)}")
         return of
 
     async def _row(self, kind: str, name: str) -> StoredTrigger:

@@ -260,6 +260,10 @@ class SqliteFile:
                 return connection
         except sqlite3.Error as problem:
             raise store_error(problem, self.path) from problem
+        except UnicodeDecodeError as problem:  # in the message about a damaged schema
+            raise CorruptLog(
+                f"{self.path} is damaged ({problem}); restore it from a backup, or move the file"
+            ) from None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
@@ -93,6 +94,7 @@ async def _columns(
 
 
 async def _facts(
+    request: Request,
     columns: Annotated[ExecutionFilter, Depends(_columns)],
     error: Annotated[str | None, Query(max_length=300, description="text in the error, or a cause")] = None,
     version: Annotated[str | None, Query(max_length=40)] = None,
@@ -103,6 +105,9 @@ async def _facts(
     least_ms: Annotated[float | None, Query(ge=0, le=1e13, description="took at least")] = None,
     most_ms: Annotated[float | None, Query(ge=0, le=1e13, description="took at most")] = None,
 ) -> ExecutionFilter:
+    for name in ("error", "version", "trigger", "least_ms", "most_ms"):
+        if len(request.query_params.getlist(name)) > 1:
+            raise RequestValidationError([{"loc": ("query", name), "msg": "must not be repeated"}])
     return msgspec.structs.replace(
         columns,
         error=error or None,
