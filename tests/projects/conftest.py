@@ -13,7 +13,8 @@ from tests.server.http.serving import Cluster
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(Path(tmp_path_factory.mktemp("home")))
+    labels = "gpu=true,zone=eu"  # of the example of placement
+    cluster = Cluster(Path(tmp_path_factory.mktemp("home")), NOETL_WORKER_LABELS=labels)
     try:
         cluster.start_server()
         cluster.start_worker()
