@@ -40,7 +40,7 @@ OPEN = (
     "/api/webhooks/{name}", "/answer/{token}",  # they require a signature
     "/", "/assets/{name}", *SECTIONS, *(f"{section}/{{rest:path}}" for section in SECTIONS),
 )  # fmt: skip
-REFUSED = (400, 401, 403, 404, 405, 421, 307, 308)
+REFUSED = (400, 401, 403, 404, 405, 413, 421, 307, 308)
 
 GOOD_HOSTS = ("127.0.0.1", "127.0.0.1:8642", "localhost", "localhost:1", "[::1]:8642", "LOCALHOST")
 BAD_HOSTS = (

@@ -279,7 +279,12 @@ OF_TRANSFER = [
     at("a misspelled key of a target", (*TARGET, "tabel"), "orders", "unknown-parameter"),
     at("a mapping that is a list", (*TARGET, "mapping"), ["id"], "parameter-type", (0,)),
     at("an unknown format", (*TASK, "targets", 1, "format"), "parqet", "parameter-type"),
-    at("a file that is appended to", (*TASK, "targets", 1, "mode"), "append", "parameter-type"),
+    Fault(
+        "a file that is appended to",
+        put((*TASK, "targets", 1, "mode"), "append"),
+        "missing-parameter",
+        (*TASK, "targets", 1, "kind"),
+    ),
     at("a target that is text", (*TASK, "targets", 1), "orders", "parameter-type"),
     at("an unknown kind of source", (*SOURCE, "kind"), "postgress", "parameter-type"),
     Fault("a source without a query", without((*SOURCE, "query")), "missing-parameter", (*SOURCE, "kind")),

@@ -11,6 +11,7 @@ import msgspec
 from noetl.core.model.events import Recorded, TaskProgress, TokenParked
 
 VOLATILE_FIELDS = {
+    "lineage",
     *("at", "ts", "duration_ms", "duration", "started_at", "ended_at", "elapsed", "elapsed_ms", "worker", "epoch"),
     *("draws", "playbook", "file", "requested_by", "token", "tokens", "locator", "key", "headers", "request_id"),
 }

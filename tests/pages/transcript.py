@@ -39,6 +39,7 @@ VARYING = (
     (re.compile(r"\b\d+(\.\d+)? ?(ms|s|min|h)\b"), "DURATION"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), "ADDRESS"),
     (re.compile(r"\bpid \d+|\bprocess \d+"), "PID"),
+    (re.compile(r"\buser-[0-9a-f]+\b"), "VERSION"),
     (re.compile(r"\b[0-9a-f]{12,64}\b"), "DIGEST"),
     (re.compile(r"━+"), "BAR"),
     (re.compile(r" {2,}"), "  "),

@@ -68,6 +68,7 @@ CALLS: dict[str, list[list[str]]] = {
     "events": [["A"], ["F", "--json"], ["E"]],
     "logs": [["A"], ["F"], ["F", "--json"], ["E"]],
     "replay": [["A"], ["F", "--json"], ["E"]],
+    "query": [["A"], ["A", "select 1"], ["F", "E"], ["E", "select 1"]],
     "why": [["A"], ["F"], ["F", "--json"], ["E"]],
     "execute": [["fails", "--wait"], ["E"], ["fails", "--set", "text=E", "--wait", "--json"]],
     "cancel": [["E"], ["F"]],
@@ -227,6 +228,7 @@ def test_a_command_escapes_what_it_shows(name, served, capsys, monkeypatch):
 WRITERS = {
     "output/terminal.py", "output/display.py", "output/progress.py",  # the ways of printing
     "playbooks/validate.py", "app.py",  # escape what they write
+    "executions/query.py",  # exported data, to a pipe
 }  # fmt: skip
 
 

@@ -100,6 +100,7 @@ def page_routes() -> list[str]:
 
 def test_texts_of_viewers_are_bounded_on_every_route():
     others = {"/api/schedules/preview", "/api/inbox/links", "/api/executions/{execution_id}/signal"}  # no playbooks
+    others |= {"/api/executions/{execution_id}/query", "/api/results/{ref}/query"}  # SQL, with limits of its own
     assert set(page_routes()) - others <= TEXT_PATHS
 
 

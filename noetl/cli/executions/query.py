@@ -49,7 +49,9 @@ def query(
     if format == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("parquet is binary: write it to a file with --output FILE")
     data = _call(target, execution_id, lambda backend, found: backend.export_query(found, text, format))
-    if output is None:
+    if output is None and sys.stdout.isatty():
+        terminal.data(data.decode())
+    elif output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     else:

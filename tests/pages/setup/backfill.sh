@@ -18,3 +18,4 @@ workflow:
           result = n
 YAML
 noetl register export.yaml
+playbook invoice.yaml etl/invoice start; noetl register invoice.yaml
