@@ -32,7 +32,8 @@ def test_a_value_of_the_wrong_type_is_named(reducer, kind):
     [
         ("sum", [1, 2, 3.5], 6.5), ("count", ["a", None, 0], 3), ("append", [1, [2]], [1, [2]]), ("extend", [[1], [2, 3]], [1, 2, 3]),
         ("merge", [{"a": {"b": 1}}, {"a": {"c": 2}}], {"a": {"b": 1, "c": 2}}), ("any", [0, "", 1], True), ("any", [0, ""], False),
-        ("all", [1, "a"], True), ("all", [1, 0, 1], False), ("last", [1, 2, None], None), ("min", [3, 1, 2], 1), ("max", [1, 3, 2], 3),
+        ("all", [1, "a"], True), ("all", [1, 0, 1], False), ("last", [1, 2, None], None), ("last", [1, 2], 2),
+        ("min", [3, 1, 2], 1), ("max", [1, 3, 2], 3),
         ("min", ["b", "a"], "a"), ("max", ["a", "b"], "b"), ("min", ["a", 5], 5), ("max", ["a", 5], "a"), ("max", [5, "a"], "a"),
         ("min", [5, "a"], 5), ("extend", [(1, 2), [3]], [1, 2, 3]),
     ],
