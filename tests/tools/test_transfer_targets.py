@@ -140,7 +140,7 @@ host.progress = lambda **counts: None
 async def main():
     run = load("transfer")
     rss = []
-    for rows in (1000, given["rows"]):
+    for rows in given["rows"]:
         query = given["query"].replace("ROWS", str(rows))
         targets = [{**target, "table": f"t{rows}"} if "table" in target else target for target in given["targets"]]
         source = {"kind": "postgres", "auth": given["pg"], "query": query}
@@ -165,15 +165,23 @@ def test_rows_for_three_targets_are_never_all_in_memory(
         {"kind": "s3", "auth": "store", "path": f"s3://{bucket}/all.parquet"},
     ]
     query = "SELECT n AS id, repeat(md5(n::text), 16) AS text FROM generate_series(1, ROWS) AS g(n)"
-    given = {"pg": database, "s3": s3, "folder": str(tmp_path), "rows": 200_000, "query": query, "targets": targets}
+    given = {
+        "pg": database,
+        "s3": s3,
+        "folder": str(tmp_path),
+        "rows": [200_000, 600_000],
+        "query": query,
+        "targets": targets,
+    }
     done = subprocess.run(
         [sys.executable, "-c", MEMORY], input=json.dumps(given), capture_output=True, text=True, timeout=120,
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     small, large = json.loads(done.stdout.splitlines()[-1])
-    assert large - small < 180, (small, large)  # there are 105 MB of text, three times over
-    assert large < 370, (small, large)
+    # The first transfer fills the buffers of Postgres, DuckDB and the upload. The second one has 210 MB of text more for each target.
+    assert large - small < 120, (small, large)
+    assert large < 500, (small, large)
 
 
 ZONED = """
