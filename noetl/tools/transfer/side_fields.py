@@ -26,6 +26,21 @@ COLUMNS = ("evolve", "freeze", "discard_value", "discard_row")  # schema contrac
 TYPES = ("evolve", "freeze")
 ON_ERROR = ("fail", "continue")
 OTHER_ON_ERROR = ("warn", "ignore")  # older spellings of `continue`
+BAD_ROWS = ("fail", "quarantine")
+BAD_ROWS_FIELDS = {
+    "bad_rows": Field(
+        "string",
+        "What happens to a row that cannot be read, converted or written: it fails the transfer, or is written to the "
+        "quarantine.",
+        choices=BAD_ROWS,
+    ),
+    "quarantine": Field(
+        "mapping",
+        "Where bad rows go: `{kind, table|path}` as a target; without `kind`, a table in the database of the target. "
+        "Its columns are `row reason source position target execution_id at id`.",
+    ),
+    "max_bad_rows": Field("any", "How many rows may be bad: a number, or a share of all rows such as `1%`."),
+}
 
 SCHEMA = Field(
     "any",
@@ -110,6 +125,7 @@ def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, .
         "create": Field("boolean", "Create a missing table."),
         "data": Field("any", "Written once to this target, instead of the source's rows."),
         "schema": SCHEMA,
+        **BAD_ROWS_FIELDS,
     }
     if location == "uri":
         known["uri"] = replace(fields["uri"], required=True)

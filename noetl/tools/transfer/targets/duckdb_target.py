@@ -21,6 +21,7 @@ from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets import Target, object_ledger
+from noetl.tools.transfer.targets.duckdb_checks import TableChecks
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
 from noetl.tools.transfer.targets.number_columns import NumberColumns
@@ -75,6 +76,15 @@ class DuckdbTarget(Target):
                 await in_thread(lambda: self._cursor.execute("ROLLBACK"))
             raise
 
+    async def rejected(self, table: Any) -> dict[int, str]:
+        """The rows that do not fit the types and constraints of the table."""
+        schema, name = (["main", *split_name(str(self.plan.fields["table"]))])[-2:]
+        key = self.plan.key if self.plan.mode == "upsert" else ()
+        mixed = mixed_as_text(table, self._is_structured)
+        checks = TableChecks(self._cursor, self._table, (schema, name), self._types, key)
+        found: dict[int, str] = await self._run_in_thread(lambda: checks.rejected(mixed))
+        return found
+
     async def loaded_objects(self) -> dict[str, str]:
         """The objects in the ledger; this transfer is the only writer of the file."""
         await self._open()
@@ -128,7 +138,7 @@ class DuckdbTarget(Target):
     async def commit(self) -> None:
         """Commit the transaction."""
         if self._cursor is not None:
-            if not (self.plan.warn_on_error and self._begun):
+            if not (self.plan.warn_on_error and self.begun):
                 await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
             await self._close()
 

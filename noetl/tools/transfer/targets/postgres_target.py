@@ -7,6 +7,7 @@ All chunks are one transaction and one COPY: rows are visible when the whole tra
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -75,7 +76,7 @@ class PostgresTarget(Target):
             self._unique = any(sorted(plan.key) == row[0] for row in found)
         self._statement = pg_table.copy_in(self._into, names, "csv")
         self._stack = AsyncExitStack()
-        if not plan.warn_on_error:
+        if not self.keeps_going:
             self._copy = await self._stack.enter_async_context(connection.cursor().copy(self._statement))
 
     async def _create_table(
@@ -180,6 +181,17 @@ class PostgresTarget(Target):
                     await self._stack.__aexit__(InterruptedError, InterruptedError("the transfer failed"), None)
         finally:
             await connection.close()
+
+    def is_row_error(self, failure: Exception) -> bool:
+        """Data exceptions and violated constraints."""
+        state = getattr(failure, "sqlstate", None) or ""
+        return super().is_row_error(failure) or (isinstance(failure, psycopg.Error) and state[:2] in ("22", "23"))
+
+    def failed_row(self, failure: Exception) -> int | None:
+        """The line of the COPY."""
+        context = getattr(getattr(failure, "diag", None), "context", None) or ""
+        found = re.match(r"COPY \S+, line (\d+)", context)
+        return int(found[1]) - 1 if found else None
 
     def explain(self, failure: Exception) -> Any:
         """The error of the server."""

@@ -119,6 +119,11 @@ class SqliteTarget(Target):
         """Roll back the transaction."""
         await self._leave()
 
+    def is_row_error(self, failure: Exception) -> bool:
+        """Violated constraints, and values that SQLite does not accept."""
+        kinds = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+        return super().is_row_error(failure) or isinstance(failure, kinds)
+
     def explain(self, failure: Exception) -> Any:
         """The error of SQLite."""
         return lite.to_error_info(failure) if isinstance(failure, sqlite3.Error) else None
