@@ -109,14 +109,15 @@ def delimiter_of(path: str) -> str:
 
 def misfit(path: str) -> str | None:
     """The first line of CSV that has more or fewer values than the first one, in words."""
-    if not Path(path).is_file():
-        return None
-    with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        lines = csv.reader(file, delimiter=delimiter_of(path))
-        width = len(next(lines, []))
-        for row in lines:
-            if row and len(row) != width:
-                return f"{path}: line {lines.line_num} has {len(row)} values, the first line has {width}"
+    for each in sorted(glob.glob(path)) if any(mark in path for mark in "*?[") else [path]:
+        if not Path(each).is_file():
+            continue
+        with Path(each).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            lines = csv.reader(file, delimiter=delimiter_of(each))
+            width = len(next(lines, []))
+            for row in lines:
+                if row and len(row) != width:
+                    return f"{each}: line {lines.line_num} has {len(row)} values, the first line has {width}"
     return None
 
 

@@ -168,8 +168,8 @@ def make_source(kind: str, place: Place) -> tuple[dict[str, Any], str, tuple[int
             for name, text in (("a", csv_text()), ("b", "id,amount\n11,11\n")):
                 put = {"uri": f"s3://{place.bucket}/in/{name}.csv", "auth": place.auth, "data": text, "format": "text"}
                 good(run_tool("object", put))
-            source = {"kind": "s3", "auth": place.auth, "path": f"s3://{place.bucket}/in/*.csv"}
-            return source, f"s3://{place.bucket}/in/a.csv", (4, 8)
+            objects: dict[str, Any] = {"kind": "s3", "auth": place.auth, "path": f"s3://{place.bucket}/in/*.csv"}
+            return objects, f"s3://{place.bucket}/in/a.csv", (4, 8)
     assert kind == "data"
     return {"kind": "data", "data": rows()}, "data", (3, 7)
 
@@ -209,7 +209,7 @@ def ids_in(kind: str, place: Place) -> list[int]:
             return sorted(row["id"] for row in got["rows"])
         case _:
             path = {"partitions": "out/**/*.parquet"}.get(kind, f"out.{kind}")
-            found = duckdb.sql(f"select id from '{place.folder / path}'").fetchall()
+            found = duckdb.execute(f"select id from '{place.folder / path}'").fetchall()
     return sorted(int(row[0]) for row in found)
 
 
@@ -285,7 +285,7 @@ def run_sql(kind: str, place: Place, *statements: str) -> list[Any]:
     if kind == "postgres":
         with psycopg.connect(place.dsn, autocommit=True) as connection:
             for statement in statements:
-                cursor = connection.execute(statement)  # type: ignore[call-overload]
+                cursor = connection.execute(statement)
                 found = cursor.fetchall() if cursor.description else []
     elif kind == "duckdb":
         with duckdb.connect(str(place.folder / "out.duckdb")) as database:
@@ -328,7 +328,8 @@ def test_a_quarantine_is_any_file_or_object(path: str, place: Place) -> None:
     else:
         files = list((place.folder / "folder").iterdir()) if path == "folder/" else [place.folder / path]
         assert len(files) == 1
-        found = duckdb.sql(f"select * from '{files[0]}'").to_arrow_table().to_pylist()
+        got = duckdb.execute(f"select position from '{files[0]}'").fetchall()
+        found = [{"position": row[0]} for row in got]
     assert [row["position"] for row in found] == [4, 8]
 
 
@@ -422,10 +423,9 @@ def test_constraints_of_every_kind(kind: str, place: Place) -> None:
         {"id": 7, "a": 1, "b": None, "c": None, "d": None},
     ]
     target = make_target(kind, place)
-    assert move(place.folder, given, target).error is not None or kind == "sqlite"
-    run_sql(kind, place, "delete from t")
+    assert move(place.folder, given, target).error is not None
     summary = good(move(place.folder, given, target, **QUARANTINE))
-    expected = [1, 7] if kind != "sqlite" else [1, 5, 7]  # SQLite checks foreign keys only if it is asked to
+    expected = [1, 7]
     assert ids_in(kind, place) == expected
     assert len(bad_rows(place.folder)) == 7 - len(expected)
     check_counts(summary)
@@ -443,11 +443,11 @@ def test_upsert_needs_a_key_in_every_row(kind: str, place: Place) -> None:
 
 def test_values_that_do_not_fit_the_columns_of_a_table(place: Place) -> None:
     for kind in ("postgres", "duckdb"):
-        run_sql(kind, place, "create table t (id int, at date, price decimal(5, 2))")
+        run_sql(kind, place, "create table t (id int, day date, price decimal(5, 2))")
         given = [
-            {"id": 1, "at": "2024-01-01", "price": 1.5},
-            {"id": 2, "at": "soon", "price": 1.5},
-            {"id": 3, "at": "2024-01-01", "price": 12345.5},
+            {"id": 1, "day": "2024-01-01", "price": 1.5},
+            {"id": 2, "day": "soon", "price": 1.5},
+            {"id": 3, "day": "2024-01-01", "price": 12345.5},
         ]
         summary = good(move(place.folder, given, make_target(kind, place), **QUARANTINE))
         assert ids_in(kind, place) == [1]
@@ -456,11 +456,11 @@ def test_values_that_do_not_fit_the_columns_of_a_table(place: Place) -> None:
 
 
 def test_many_bad_rows_in_a_large_chunk(place: Place) -> None:
-    run_sql("postgres", place, "create table t (id int check (id % 7 <> 0), name text)")
-    given = {"kind": "duckdb", "query": "select range::int as id, 'a\n' || range as name from range(1, 20001)"}
+    run_sql("postgres", place, "create table t (id int check (id % 50 <> 0), name text)")
+    given = {"kind": "duckdb", "query": "select range::int as id, 'a\n' || range as name from range(1, 5001)"}
     summary = good(move(place.folder, given, make_target("postgres", place), **QUARANTINE))
-    assert ids_in("postgres", place) == [n for n in range(1, 20_001) if n % 7]
-    assert sorted(row["row"]["id"] for row in bad_rows(place.folder)) == list(range(7, 20_001, 7))
+    assert ids_in("postgres", place) == [n for n in range(1, 5_001) if n % 50]
+    assert sorted(row["row"]["id"] for row in bad_rows(place.folder)) == list(range(50, 5_001, 50))
     assert all(row["position"] == row["row"]["id"] for row in bad_rows(place.folder))
     check_counts(summary)
 

@@ -74,7 +74,7 @@ class Quarantine:
             "position": (pa.array([row.position for row in rows], pa.int64()), None),
             "target": (pa.array([where] * count, pa.string()), None),
             "execution_id": (pa.array([self._call.execution_id] * count, pa.string()), None),
-            "at": (pa.array([self._at] * count, pa.string()).cast(pa.timestamp("us", "UTC")), None),
+            "quarantined_at": (pa.array([self._at] * count, pa.string()).cast(pa.timestamp("us", "UTC")), None),
             "id": (pa.array(ids, pa.string()), None),
         }
         schema = pa.schema([pa.field(name, array.type, metadata=meaning) for name, (array, meaning) in columns.items()])

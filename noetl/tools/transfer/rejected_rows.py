@@ -33,30 +33,34 @@ class RejectedRows:
         self._label = label
         self.count = 0
         self._chunk: Any = None
+        self._pending: list[BadRow] = []
 
-    async def begin(self, chunk: Chunk) -> None:
+    def begin(self, chunk: Chunk) -> None:
         """Begin a chunk."""
         self._chunk = chunk
 
+    async def flush(self) -> None:
+        """Pass on the rejected rows of the chunk."""
+        rows, self._pending = self._pending, []
+        await self._add(rows, self._label)
+
     async def add(self, table: Any, reason: str) -> None:
         """Reject rows."""
-        await self._reject(table.column(ROW).to_pylist(), reason)
+        self._reject(table.column(ROW).to_pylist(), reason)
 
-    async def _reject(self, numbers: list[int], reason: str) -> None:
+    def _reject(self, numbers: list[int], reason: str) -> None:
         from noetl.data.arrow_tables import rows_of
 
         chunk = self._chunk
-        rows = []
         for number in numbers:
             source, position = "data", number + 1
             if chunk.positions is not None:
                 source, position = self._rows.describe(chunk.positions[number].as_py())
             row = rows_of(chunk.table.slice(number, 1))[0]
-            rows.append(BadRow(row, reason[:_MAX_REASON], source, position))
-        self.count += len(rows)
-        await self._add(rows, self._label)
+            self._pending.append(BadRow(row, reason[:_MAX_REASON], source, position))
+        self.count += len(numbers)
 
-    async def mapped(self, columns: ColumnMapping) -> Any:
+    def mapped(self, columns: ColumnMapping) -> Any:
         """The rows of the chunk with the columns of the target; those whose templates fail are rejected."""
         import pyarrow as pa
 
@@ -73,7 +77,7 @@ class RejectedRows:
         tables, wrong = isolate(chunk.size, attempt)
         failed.update(wrong)
         for number, reason in sorted(failed.items()):
-            await self._reject([number], reason)
+            self._reject([number], reason)
         table = (
             pa.concat_tables(tables) if tables else chunk.table.slice(0, 0).append_column(ROW, pa.array([], "int32"))
         )
@@ -121,7 +125,7 @@ class RejectedRows:
                     info = target.explain(failure)
                     await self.add(part, info.message if info is not None else str(failure))
                 else:
-                    parts.extendleft(reversed(_divided(part, target.failed_row(failure))))
+                    parts.extendleft(reversed(_divided(part, target.failed_row(failure, part))))
         return written
 
 

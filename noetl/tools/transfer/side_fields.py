@@ -37,7 +37,7 @@ BAD_ROWS_FIELDS = {
     "quarantine": Field(
         "mapping",
         "Where bad rows go: `{kind, table|path}` as a target; without `kind`, a table in the database of the target. "
-        "Its columns are `row reason source position target execution_id at id`.",
+        "Its columns are `row reason source position target execution_id quarantined_at id`.",
     ),
     "max_bad_rows": Field("any", "How many rows may be bad: a number, or a share of all rows such as `1%`."),
 }

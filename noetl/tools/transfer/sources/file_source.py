@@ -86,7 +86,7 @@ async def file_batches(
             async for batch in stream:
                 yield batch
     except (BadInput, DuckdbError) as failure:
-        text = str(failure)
+        text = str(failure).partition("\n\nLINE ")[0]  # without DuckDB's query
         for local, name in files.names.items():
             text = text.replace(local, name)
         if text == str(failure):

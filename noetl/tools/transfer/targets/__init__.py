@@ -64,10 +64,13 @@ class Target:
 
     async def _write_good_rows(self, chunk: Chunk, rejected: RejectedRows) -> None:
         """Write the rows of a chunk that can be written; the others are rejected one by one."""
-        await rejected.begin(chunk)
-        table = await rejected.mapped(self.columns)
-        if chunk.size and not table.num_rows:
-            return
+        rejected.begin(chunk)
+        table = rejected.mapped(self.columns)
+        if table.num_rows or not chunk.size:
+            await self._write_mapped(table, chunk, rejected)
+        await rejected.flush()
+
+    async def _write_mapped(self, table: Any, chunk: Chunk, rejected: RejectedRows) -> None:
         table = self.adapt(table)
         if self.plan.mode == "upsert":
             self.plan.check_key(table.schema.names)
@@ -151,8 +154,8 @@ class Target:
         """Whether `write` failed because of a row, and has written nothing."""
         return isinstance(failure, RowError)
 
-    def failed_row(self, failure: Exception) -> int | None:
-        """The number of the row that made `write` fail, if the error says it."""
+    def failed_row(self, failure: Exception, table: Any) -> int | None:
+        """The number of the row that made `write` of this table fail, if the error says it."""
         return None
 
     async def write_empty(self) -> None:

@@ -118,6 +118,20 @@ def copy_in(table: str, columns: Sequence[str], format: str) -> str:
     return f"COPY {table} ({column_list(columns)}) FROM STDIN (FORMAT {format})"
 
 
+def last_lines(table: Any) -> list[int]:
+    """The last line of each row in CSV: texts can have line breaks."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lines = pa.array([1] * table.num_rows, pa.int64())
+    for column, field in zip(table.columns, table.schema, strict=True):
+        if pa.types.is_string(field.type):
+            breaks = pc.fill_null(pc.count_substring(column.combine_chunks(), "\n"), 0)
+            lines = pc.add(lines, breaks.cast(pa.int64()))
+    found: list[int] = pc.cumulative_sum(lines).to_pylist()
+    return found
+
+
 _MEANINGS = {"json": "jsonb", "number": "numeric", "uuid": "uuid", "interval": "interval"}
 
 

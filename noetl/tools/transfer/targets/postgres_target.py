@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from bisect import bisect_left
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -187,11 +188,14 @@ class PostgresTarget(Target):
         state = getattr(failure, "sqlstate", None) or ""
         return super().is_row_error(failure) or (isinstance(failure, psycopg.Error) and state[:2] in ("22", "23"))
 
-    def failed_row(self, failure: Exception) -> int | None:
-        """The line of the COPY."""
+    def failed_row(self, failure: Exception, table: Any) -> int | None:
+        """The row at the line of the COPY."""
         context = getattr(getattr(failure, "diag", None), "context", None) or ""
         found = re.match(r"COPY \S+, line (\d+)", context)
-        return int(found[1]) - 1 if found else None
+        if found is None:
+            return None
+        last_lines = pg_table.last_lines(table)
+        return bisect_left(last_lines, int(found[1]))
 
     def explain(self, failure: Exception) -> Any:
         """The error of the server."""
