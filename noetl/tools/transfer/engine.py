@@ -59,6 +59,8 @@ class _TargetState:
             "chunks": self.target.chunks,
             "status": "ok" if done and self.active and not self.failures else "failed",
         }
+        if self.target.tables:
+            summary["tables"] = self.target.tables
         if self.target.bad_rows is not None:
             summary["quarantined"] = self.target.bad_rows.count
         if self.target.contract is not None:
@@ -97,7 +99,7 @@ class Transfer:
         self._source_quarantine = None if plan is None else quarantine(plan)
         for state in self.states:
             own = state.target.plan.bad_rows
-            if own is not None:
+            if own is not None and state.target.plan.nested == "json":
                 state.target.bad_rows = RejectedRows(self.source_rows, quarantine(own).add, state.target.plan.label)
         return list(opened.values())
 

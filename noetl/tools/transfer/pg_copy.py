@@ -42,6 +42,7 @@ def can_copy(plan: Plan, source: Any, columns: ColumnMapping) -> bool:
         and target.static is None
         and target.schema is None
         and target.bad_rows is None
+        and target.nested == "json"
         and columns.is_simple
         and _asyncpg_options(source.info) is not None
     )

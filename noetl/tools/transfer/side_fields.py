@@ -26,6 +26,7 @@ COLUMNS = ("evolve", "freeze", "discard_value", "discard_row")  # schema contrac
 TYPES = ("evolve", "freeze")
 ON_ERROR = ("fail", "continue")
 OTHER_ON_ERROR = ("warn", "ignore")  # older spellings of `continue`
+NESTED = ("json", "tables")
 BAD_ROWS = ("fail", "quarantine")
 BAD_ROWS_FIELDS = {
     "bad_rows": Field(
@@ -143,6 +144,14 @@ PARTITION_BY = Field(
     "replace` replaces the partitions of the rows, `append` adds files to them.",
 )
 _TABLE = {"table": Field("string", "The table.")}
+_NESTED = {
+    "nested": Field(
+        "string",
+        "Objects and lists in a row: kept as JSON (default), or members as columns (`to__city`) and lists as child "
+        "tables (`orders__items`).",
+        choices=NESTED,
+    )
+}
 _SOURCES = {
     "postgres": _source({**_QUERY, **POSTGRES_CONNECTION}, ("query", "table")),
     "duckdb": _source({**_QUERY, **_FILE}, ("query", "table")),
@@ -178,9 +187,9 @@ _SOURCES = {
     "data": _source(_DATA, ("data", "ref")),
 }
 _TARGETS = {
-    "postgres": _target({**_TABLE, **POSTGRES_CONNECTION}, MODES, ("insert",), "table"),
-    "duckdb": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
-    "sqlite": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
+    "postgres": _target({**_TABLE, **_NESTED, **POSTGRES_CONNECTION}, MODES, ("insert",), "table"),
+    "duckdb": _target({**_TABLE, **_NESTED, **_FILE}, MODES, ("insert",), "table"),
+    "sqlite": _target({**_TABLE, **_NESTED, **_FILE}, MODES, ("insert",), "table"),
     "http": _target({name: each for name, each in _HTTP.items() if name != "key"}, ("append",), ("insert",), "url"),
     "object": _target({**_OBJECT, "partition_by": PARTITION_BY}, ("replace", "append"), ("insert",), "uri"),
 }

@@ -20,6 +20,7 @@ from noetl.tools.transfer.side_fields import (
     BAD_ROWS_FIELDS,
     IMPLIED_KINDS,
     KINDS,
+    NESTED,
     ON_ERROR,
     OTHER_ON_ERROR,
 )
@@ -71,6 +72,7 @@ class TargetPlan(NamedTuple):
     static: StaticData | None = None
     plugin: TargetSpec | None = None
     schema: SchemaContract | None = None
+    nested: str = "json"
     own_bad_rows: Mapping[str, Any] = MappingProxyType({})  # as the target has them
     bad_rows: BadRowsPlan | None = None
 
@@ -226,11 +228,27 @@ def read_target(number: int, target: Any, what: str = "") -> TargetPlan:
     columns = dict(mapping) if mapping else None
     warns = on_error != "fail"
     own = plain_strings({name: target[name] for name in BAD_ROWS_FIELDS if target.get(name) is not None})
-    plan = TargetPlan(number, kind, fields, mode, key, columns, warns, create_table, static, plugin, schema, own)
+    nested = _nested(what, kind, plugin, fields)
+    plan = TargetPlan(
+        number, kind, fields, mode, key, columns, warns, create_table, static, plugin, schema, nested, own
+    )
+    if nested == "tables" and warns:
+        raise BadInput(f"{what}: `nested: tables` writes all tables in one transaction; remove `on_error: continue`")
     if not plan.location:
         place = plugin.place if plugin is not None else _LOCATION_KEYS.get(kind, "table")
         raise BadInput(f"{what}: {kind} requires `{place}`")
     return plan
+
+
+def _nested(what: str, kind: str, plugin: TargetSpec | None, fields: dict[str, Any]) -> str:
+    if plugin is not None:
+        return "json"
+    nested = str(fields.pop("nested", None) or "json").lower()
+    if nested not in NESTED:
+        raise BadInput(f"{what}: nested {nested!r} is not one of {', '.join(NESTED)}")
+    if nested == "tables" and kind not in DATABASES:
+        raise BadInput(f"{what}: `nested: tables` is for tables of {', '.join(DATABASES)}")
+    return nested
 
 
 def _plugin_fields(fields: dict[str, Any], members: Members, what: str) -> dict[str, Any]:

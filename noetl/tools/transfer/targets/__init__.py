@@ -37,6 +37,11 @@ class Target:
         self._known: dict[str, ColumnKind] | None = None  # the columns of the table, if there is a contract
 
     @property
+    def tables(self) -> dict[str, int]:
+        """The rows of further tables that this target writes."""
+        return {}
+
+    @property
     def can_continue(self) -> bool:
         """Whether more chunks can be written after one has failed."""
         return self.begun
@@ -129,6 +134,17 @@ class Target:
     async def record_objects(self, found: list[tuple[str, str]]) -> None:
         """Remember objects and their versions, in the transaction of the rows."""
 
+    def join(self, root: Target) -> None:
+        """Write in the transaction of another target, which commits or aborts it."""
+
+    async def child_tables(self) -> list[str]:
+        """The existing tables of lists (`nested: tables`)."""
+        raise NotImplementedError
+
+    async def delete_rows(self, keys: Any) -> None:
+        """Delete the rows with these values in these columns."""
+        raise NotImplementedError
+
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
         raise NotImplementedError
@@ -179,6 +195,10 @@ def open_target(call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> Targ
     """The target that a plan describes; it does not connect yet."""
     if plan.commits and is_deferred(plan.fields):
         raise BadInput(f"{plan.label}: a table cannot depend on the chunk")
+    if plan.nested == "tables":
+        from noetl.tools.transfer.targets.nested_target import NestedTarget
+
+        return NestedTarget(call, plan, peers)
     if plan.plugin is not None:
         from noetl.tools.transfer.targets.plugin_target import PluginTarget
 

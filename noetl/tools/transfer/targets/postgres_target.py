@@ -37,6 +37,31 @@ class PostgresTarget(Target):
     _connection: psycopg.AsyncConnection[Any] | None = None
     _copy: Any = None
     _schema: Any = None  # of the rows of the open COPY
+    _root: PostgresTarget | None = None
+
+    def join(self, root: Target) -> None:
+        """Write over the connection of another table."""
+        assert isinstance(root, PostgresTarget)
+        self._root = root
+
+    async def child_tables(self) -> list[str]:
+        """The tables of lists, which have positions."""
+        table = str(self.plan.fields["table"])
+        connection = await self._connect()
+        found = await (await connection.execute(*pg_table.select_child_tables(table))).fetchall()
+        before = table.rpartition(".")
+        return [f"{before[0]}{before[1]}{row[0]}" for row in found]
+
+    async def delete_rows(self, keys: Any) -> None:
+        """Delete rows by key, with the keys in a temporary table."""
+        connection, table = await self._connect(), str(self.plan.fields["table"])
+        create, copy, delete = pg_table.delete_by_key(table, keys.schema.names)
+        for statement in create:
+            await connection.execute(statement)
+        data = encode_csv(keys, column_encodings(keys.schema, await table_columns(connection, table)))
+        async with connection.cursor().copy(copy) as writer:
+            await writer.write(data)
+        await connection.execute(delete)
 
     async def begin(self, schema: Any) -> None:
         """Connect, and create or empty the table."""
@@ -162,7 +187,7 @@ class PostgresTarget(Target):
             await self._merge(await self._connect())
 
     async def commit(self) -> None:
-        """Commit the transaction."""
+        """Commit the transaction, unless another table does."""
         connection = self._connection
         if connection is None:
             return
@@ -212,6 +237,8 @@ class PostgresTarget(Target):
         return name in self._structured
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        if self._root is not None:
+            return await self._root._connect()
         if self._connection is None:
             info = await postgres_conninfo(self.call.host, self.plan.fields)
             self._connection = await postgres.open_connection(info, timeout=self.call.timeout.connect)
