@@ -194,7 +194,7 @@ class ResultTables:
         try:
             statements = self._db.extract_statements(sql)
         except self._errors as problem:
-            raise QueryFailed(str(problem)) from None
+            raise QueryFailed(f"the query: {problem}") from None
         if len(statements) != 1 or statements[0].type != self._select:
             raise QueryFailed("write one SELECT statement: results cannot be changed")
 
@@ -208,7 +208,7 @@ class ResultTables:
         except self._errors as problem:
             if type(problem).__name__ == "InterruptException":
                 raise QueryFailed(f"the query was stopped after {SECONDS:g} s") from None
-            raise QueryFailed(str(problem).replace(f"{self.folder}/", "")) from None
+            raise QueryFailed(f"the query: {problem}".replace(f"{self.folder}/", "")) from None
         finally:
             timer.cancel()
 
