@@ -240,8 +240,10 @@ def _task_of_a_step(context: AnalysisContext, site: TemplateSite, name: str) -> 
         if name in context.body(step).tasks:
             kept = f"`set: {{ctx.{name}: ...}}` there"
             if step is site.body and "output" in site.visibility.scopes:
-                return f'"{name}" is a task of this step: here write `output.data` for the step\'s result, or keep it with {kept}'
-            return f'"{name}" is a task of step "{step.name}": write `{step.name}.data` for the step\'s result, or keep it with {kept}'
+                where, result = "this step: here", "output.data"
+            else:
+                where, result = f'step "{step.name}":', f"{step.name}.data"
+            return f'"{name}" is a task of {where} write `{result}` for the result of the step, or keep it with {kept}'
     return ""
 
 
