@@ -18,6 +18,7 @@ from noetl.server.notifications.channels import Channels
 from noetl.server.notifications.notifier import Notifier
 from noetl.server.notifications.rules import Rules
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.read_models.result_queries import ResultQueries
 from noetl.server.scheduling.backfills import Backfills
 from noetl.server.scheduling.deliveries import Deliveries, DeliveryLimits
 from noetl.server.scheduling.kinds import KINDS
@@ -89,5 +90,6 @@ def build_app_state(
         notifier=notifier,
         answer_links=links,
         backfills=Backfills(backends.triggers, orchestrator.catalog, clock),
+        queries=ResultQueries(orchestrator.results),
         version=__version__,
     )
