@@ -55,11 +55,11 @@ def build_app_state(
 ) -> AppState:
     """The services of a server, whose master key is in `home`; without settings with their defaults."""
     clock = backends.clock
-    triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
+    triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS, backends.credentials)
     links = AnswerLinks(partial(open_ring, home, os.environ))
     channels = Channels(backends.credentials, allows_address)
     notifier = Notifier(
-        Rules(backends.triggers, clock),
+        Rules(backends.triggers, clock, backends.credentials),
         backends.deliveries,
         triggers,
         orchestrator,
