@@ -91,7 +91,7 @@ async def file_batches(
             text = text.replace(local, name)
         if text == str(failure):
             raise
-        raise BadInput(text) from failure
+        raise type(failure)(text) from failure
 
 
 async def _table_batches(
