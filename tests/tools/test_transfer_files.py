@@ -45,7 +45,7 @@ def test_files_of_killed_transfers_are_removed(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
-    kept = [f"o.jsonl.{host}-{os.getpid()}-1.unfinished", "o.jsonl.elsewhere-1-1.unfinished", "mine.unfinished"]
+    kept = [f"o.jsonl.{host}-{os.getpid()}-999999.unfinished", "o.jsonl.elsewhere-1-1.unfinished", "mine.unfinished"]
     gone = [
         f"o.jsonl.{host}-{ended.pid}-1.unfinished",
         f"other.csv.{ended.pid}-9.unfinished",
