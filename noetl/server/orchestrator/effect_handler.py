@@ -83,8 +83,8 @@ class EffectHandler:
     def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
         """Update leases from the events and perform the effects of a stored decision."""
         self.work.follow(decision.events)
-        path = execution.summary.path if execution.summary else ""
-        self._perform(execution.id, decision.effects, path, waiting=execution.waits)
+        if decision.effects:
+            self._perform(execution.id, decision.effects, execution.state, waiting=execution.waits)
         if self.stored_timers and execution.waited != execution.waits and execution.state is not None:
             self._set_timer(execution.id, next_due(execution.state), waiting=execution.waits)
         if self.enabled and execution.waited != execution.waits and execution.state is not None:
@@ -106,7 +106,7 @@ class EffectHandler:
             self.work.expire_all(state)
         else:
             self.work.adopt(state)
-        self._perform(state.execution_id, effects, state.playbook.path, waiting=state.status == "waiting")
+        self._perform(state.execution_id, effects, state, waiting=state.status == "waiting")
         if self.enabled:
             self.children.check_wait(state)
         if any(isinstance(effect, ContinueLater) for effect in effects):
@@ -128,11 +128,13 @@ class EffectHandler:
             at = None
         self.timers.set(execution_id, at)
 
-    def _perform(self, execution_id: str, effects: Iterable[Effect], path: str, *, waiting: bool) -> None:
+    def _perform(self, execution_id: str, effects: Iterable[Effect], state: State | None, *, waiting: bool) -> None:
         if not self.enabled:
             return
         queued: list[QueuedRun] = []
-        weight = self.limiter.weights.get(path, 1) if self.limiter.weights else 1
+        weights, request = self.limiter.weights, state.request if state is not None else None
+        weight = weights.get(state.playbook.path, 1) if weights and state is not None else 1
+        tenant = self.limiter.tenant_of(request.labels) if request is not None else ""
         for effect in effects:
             if isinstance(effect, EnqueueRun):
                 pool = effect.pool or "default"
@@ -140,7 +142,7 @@ class EffectHandler:
                 queued.append(
                     QueuedRun(
                         execution_id, effect.run_id, pool, effect.affinity, now, effect.limit, None, weight,
-                        effect.priority, effect.labels, effect.cost,
+                        effect.priority, effect.labels, effect.cost, tenant,
                     )
                 )  # fmt: skip
             elif isinstance(effect, SetTimer):

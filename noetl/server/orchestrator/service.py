@@ -169,7 +169,7 @@ class Orchestrator:
     async def rerun(self, request: RerunRequest, *, key: str | None = None, by: str | None = None) -> str:
         """Run the playbook of an execution again, or from a point of its log; return the id of the new execution."""
         submission, _ = await self._rerun(request)
-        return await self.submit(structs.replace(submission, key=key, requested_by=by))
+        return await self.submit(structs.replace(submission, key=key, requested_by=by, bounded=True))
 
     async def plan_rerun(self, request: RerunRequest) -> RerunPlan:
         """What a rerun would do; nothing is started."""
@@ -206,6 +206,7 @@ class Orchestrator:
             return_step=earlier.return_step if earlier.return_step in playbook.steps_by_name else None,
             rerun=kept,
             legacy=True,
+            labels=self.limiter.tenant_labels(earlier.labels),
         ), plan
 
     # ── queries ─────────────────────────────────────────────────────────────────────────
