@@ -146,9 +146,10 @@ def test_requests_of_a_tenant_are_refused_with_429_at_its_bound(cluster: Cluster
         program.run(["limit", "set", "label", "tenant=acme", "0", "--max-waiting", "2", "--weight", "3", *where]) == 0
     )
     assert "queued     0 runs (requests are refused at 2)" in capsys.readouterr().out
-    body = {"content": LONG, "labels": {"tenant": "acme"}}
+    text = LONG.replace("start, tool", "start, spec: {pool: nowhere}, tool")
+    body = {"content": text, "labels": {"tenant": "acme"}}
     ids = [cluster.ask("POST", "/api/execute", body)[1]["execution_id"] for _ in range(2)]
-    while cluster.ask("GET", "/api/limits/label/tenant=acme")[1]["waiting"] < 2:  # parked by the claims of workers
+    while cluster.ask("GET", "/api/limits/label/tenant=acme")[1]["queued"] < 2:
         time.sleep(0.02)
     request = urllib.request.Request(
         cluster.url + "/api/execute",
