@@ -137,7 +137,7 @@ def build_orchestrator(
         background.run_until_done(f"timer of {execution_id}", lambda: executions.send(execution_id, FireTimer()))
 
     timers = Timers(clock, fire_timer)
-    ends = EndNotifier()
+    ends = EndNotifier(getattr(stores.events, "lengths", None))  # a store in memory has no other writers
     effects = EffectHandler(
         executions=executions,
         work=work,

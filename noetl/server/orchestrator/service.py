@@ -50,8 +50,6 @@ from noetl.storage.ports.results import ResultStore
 if TYPE_CHECKING:
     from noetl.server.read_models.explain import Explanation
 
-POLL_SECONDS = 1.0  # how often `wait` reads the store for what another process wrote
-
 
 @dataclass(eq=False, repr=False)
 class Orchestrator:
@@ -93,17 +91,15 @@ class Orchestrator:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         with self.ends.subscribed(execution_id) as ended:
-            # The cached summary is the newest one for executions of this process; others are polled.
+            # The cached summary is the newest one for executions of this process.
             summary = self._cached(execution_id) or await self.summary(execution_id)
             while summary.status not in FINAL:
-                remaining = POLL_SECONDS if deadline is None else deadline - loop.time()
-                if remaining <= 0:
-                    raise TimeoutError(f"execution {execution_id} is still {summary.status} after {timeout} s")
-                timer = loop.call_later(min(POLL_SECONDS, remaining), ended.set)
                 try:
-                    await ended.wait()
-                finally:
-                    timer.cancel()
+                    async with asyncio.timeout_at(deadline):
+                        await ended.wait()
+                except TimeoutError:
+                    message = f"execution {execution_id} is still {summary.status} after {timeout} s"
+                    raise TimeoutError(message) from None
                 ended.clear()
                 cached = self._cached(execution_id)
                 if cached is None or cached is summary:  # unchanged in this process: read the store
