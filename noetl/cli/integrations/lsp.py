@@ -19,6 +19,8 @@ def lsp(stdio: bool, strict: bool, legacy: bool) -> None:
     Diagnostics while typing, completion, hover, outline, go to definition, references, rename, quick fixes and
     formatting of playbooks. The editor starts this command; it ends with the editor. Requires the extra `lsp`.
     """
+    import pygls  # noqa: F401 - first: the message about a missing package names the extra that has it
+
     from noetl.cli.integrations.language_server.build import build_server
 
     # Copies, because the server closes its streams. What a plug-in prints must not become part of the protocol.

@@ -120,5 +120,9 @@ async def editor(
         yield client
         await client.shutdown_async(None)
         client.exit(None)
+        await asyncio.wait_for(client._server.wait(), 30)
     finally:
+        if client._server.returncode is None:
+            client._server.kill()
         await client.stop()
+        assert client._server.returncode in (0, -9)

@@ -70,7 +70,13 @@ def _replacement(diagnostic: Diagnostic, line: str) -> Edit | None:
 
 
 def _misspelled(diagnostic: Diagnostic, line: str, meant: str) -> Edit | None:
-    """The word that the message quotes, in the range of the diagnostic or after it on the line."""
+    """What the message quotes: the range of the diagnostic, or a word in it or after it on the line."""
+    written = line[diagnostic.column - 1 : diagnostic.end_column - 1]
+    whole = written.strip("\"'")
+    is_word = _WORD.fullmatch(whole) or not _WORD.fullmatch(meant)  # else it is a part of a dotted name
+    if whole and is_word and whole in (found[0] or found[1] for found in _QUOTED.findall(diagnostic.message)):
+        start = diagnostic.column + written.index(whole)
+        return Edit(diagnostic.line, start, start + len(whole), meant)
     quoted = [word for found in _QUOTED.findall(diagnostic.message) for word in _WORD.findall(found[0] or found[1])]
     candidates = {word for word in quoted if word != meant and closest(word, [meant]) == meant} or set(quoted)
     begin = diagnostic.column - 1
