@@ -188,6 +188,7 @@ COMPLETIONS = [
     ('    desc: "{{ ctx.total | def', {"default"}),
     ("    desc: \"{{ done('", {"start", "report"}),
     ("    tool:\n      - name: a\n        kind: object\n        action: p", {"put"}),
+    ("    tool: {kind: object, action: p", {"put"}),
     ("    tool:\n      - name: a\n        kind: http\n        auth: ", {"shop"}),
     (
         "    tool:\n      - name: first\n        kind: noop\n        spec: {policy: {rules: [{else: {then: {do: jump, to: ",

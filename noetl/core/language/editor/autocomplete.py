@@ -47,9 +47,9 @@ def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -
         typed, offered = _in_template(current, lines, line)
     elif (flow := flow_at(lines, line, current)) is not None:
         typed = flow.typed
-        kind = flow.given.get("kind", "")
+        spec = specs.get(flow.given.get("kind", ""))
         offered = (
-            list(_values([*flow.path, flow.key], lines, line, kind, specs)) if flow.key else _flow_keys(flow, specs)
+            list(_values([*flow.path, flow.key], lines, line, spec, specs)) if flow.key else _flow_keys(flow, specs)
         )
     elif here.key is not None and ":" in current:
         path = [*_parents([_parse_line(each) for each in lines[: line - 1]], _key_column(here)), here.key]
