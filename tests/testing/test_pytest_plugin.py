@@ -90,7 +90,7 @@ def test_test_writes_junit_and_annotations(project: Path):
     (project / "other.test.yaml").unlink()
     ran = run(project, "noetl.clictl", "test", "--junit", "build/junit.xml", GITHUB_ACTIONS="true")
     assert ran.returncode == 1, ran.stderr
-    assert "::error file=orders.test.yaml::is wrong: output: expected 7, got 1" in ran.stderr
+    assert "::error file=orders.test.yaml,line=6::is wrong: output: expected 7, got 1" in ran.stderr
     suites = ElementTree.parse(project / "build" / "junit.xml").getroot()
     (suite,) = suites
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")

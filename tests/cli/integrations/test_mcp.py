@@ -11,6 +11,8 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from tests.server.http.serving import Cluster
+
 pytestmark = pytest.mark.integration
 
 GOOD = """\
@@ -41,12 +43,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def with_assistant(folder: Path, work, *arguments: str) -> None:
-    environment = {
-        **os.environ,
-        "NOETL_HOME": str(folder.parent / "home"),
-        "SHOP_TOKEN": SECRET,
-    }
+def with_assistant(folder: Path, work, *arguments: str, **settings: str) -> None:
+    environment = {**os.environ, "NOETL_HOME": str(folder.parent / "home"), "SHOP_TOKEN": SECRET, **settings}
     parameters = StdioServerParameters(
         command=sys.executable, args=["-m", "noetl", "mcp", *arguments], env=environment, cwd=str(folder)
     )
@@ -108,3 +106,32 @@ def test_run_why_and_events_mask_secrets(folder):
         assert "give one of" in await call(client, "run")
 
     with_assistant(folder, work, "--allow-run")
+
+
+def test_the_tools_use_a_server(folder):
+    cluster = Cluster(folder.parent / "cluster", SHOP_TOKEN=SECRET)
+    try:
+        cluster.start_server()
+        cluster.start_worker()
+        assert cluster.ask("POST", "/api/catalog/register", {"content": GOOD})[0] in (200, 201)
+
+        async def work(client: Client) -> None:
+            assert (await call(client, "validate", file="bad.yaml"))["errors"] == 1
+            ran = await call(client, "run", path="orders", workload={"amount": 4})
+            assert (ran["status"], ran["output"]["data"]["paid"]) == ("success", 8)
+            ran = await call(client, "run", file="good.yaml")
+            assert (ran["status"], ran["output"]["data"]["paid"]) == ("success", 4)
+            why = await call(client, "why", execution_id=ran["execution_id"])
+            assert (why["execution_id"], why["status"]) == (ran["execution_id"], "success")
+            assert (await call(client, "events", execution_id=ran["execution_id"]))["events"][0]["seq"] == 1
+            assert len((await call(client, "executions"))["executions"]) == 2
+            assert "missing" in await call(client, "run", path="missing")
+
+        with_assistant(folder, work, "--allow-run", "--server", cluster.url, NOETL_TOKEN=cluster.token)
+
+        async def refused(client: Client) -> None:
+            assert "token" in await call(client, "executions")
+
+        with_assistant(folder, refused, "--server", cluster.url, NOETL_TOKEN="wrong")
+    finally:
+        cluster.stop()
