@@ -234,7 +234,7 @@ class ResultTables:
 def check_size(reference: Reference, format: str) -> int:
     """The largest size of a table of this format; RequestRefused if a result is larger, or no table."""
     if format not in ("json", "jsonl", "csv", "parquet", "arrow"):
-        raise RequestRefused(f"a result of format {format} is no table; download it instead")
+        raise RequestRefused(f"a result of format {format} is not a table; download it instead")
     most = MAX_COLUMNAR_BYTES if format in ("parquet", "arrow") else MAX_TEXT_BYTES
     if reference.meta.bytes > most:
         raise RequestRefused(
@@ -276,6 +276,6 @@ def _table_of(rows: Any) -> Any:
     from noetl.data.arrow_tables import batch_of_mappings, inferred_schema
 
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise RequestRefused("the result is no list of rows; only tables are sorted and queried")
+        raise RequestRefused("the result is not a list of rows; only tables are sorted and queried")
     schema = inferred_schema(rows)
     return pa.Table.from_batches([batch_of_mappings(rows, schema, plain=True)])
