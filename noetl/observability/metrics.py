@@ -180,7 +180,7 @@ DELIVERIES = Counter(
     "kind",
     "status",
 )
-NOTIFICATIONS = Counter("noetl_notifications_total", "Occurrences of notification rules, by result: sent or failed for good.", "status")
+NOTIFICATIONS = Counter("noetl_notifications_total", "Occurrences of notification rules, by result.", "status")
 EVENTS = Counter("noetl_events_appended_total", "Events this server wrote to the log and flushed.")
 PROGRESS = Gauge(
     "noetl_last_progress_timestamp_seconds",
@@ -190,7 +190,8 @@ FLUSH = Histogram("noetl_flush_seconds", "Duration of one transaction of the sto
 BATCH = Histogram("noetl_flush_writes", "Writes that shared one transaction and its flush.", COUNTS)
 STORE_FAILURES = Counter("noetl_store_failures_total", "Transactions of the store that could not be written.")
 CONFLICTS = Counter(
-    "noetl_append_conflicts_total", "Appends that conflicted with another writer and were decided again; normal with several servers."
+    "noetl_append_conflicts_total",
+    "Appends that conflicted with another writer and were decided again; normal with several servers.",
 )
 DECISION = Histogram("noetl_decision_seconds", "Duration of one decision of the engine, without I/O.")
 REPORTS = Counter("noetl_reports_total", "Reports of workers, by result.", "verdict")
