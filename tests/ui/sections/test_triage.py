@@ -165,7 +165,7 @@ def test_a_result_is_sorted_filtered_profiled_and_exported(opened: Opened, jobs:
 def test_triggers_and_deliveries_are_listed_and_replayed(opened: Opened, cluster: Cluster, jobs: list[str]):
     cluster.ask("POST", "/api/schedules", {"path": "triage/job", "cron": "0 6 * * *", "tz": "UTC", "name": "triage"})
     page = opened("/operations/schedules").page
-    page.get_by_role("button", name="Run triage now").click()
+    page.get_by_role("button", name="Run now triage").click()
     expect(page.get_by_text("Started triage/job")).to_be_visible()
     page.get_by_role("tab", name="Triggers").click()
     row = page.get_by_role("row").filter(has_text="triage")
