@@ -141,6 +141,7 @@ def pages(ids: dict[str, str]) -> list[Shown]:
         Shown(f"/executions/{done}?tab=events", ".ev-row"),
         Shown(f"/executions/{done}?tab=state", ".panel"),
         Shown(f"/compare/{done}/{ids['other']}", "table"),
+        Shown("/lineage", "h1, h2"),
         Shown("/inbox", "text=Publish the sales report?", "inbox"),
         Shown("/playbooks", "text=shop/orders"),
         Shown("/playbooks/shop/orders", ".net-step", "editor"),

@@ -18,6 +18,7 @@ const PAGES: [string, string][] = [
   ["/inbox", "Inbox"],
   ["/playbooks", "Playbooks"],
   ["/playbooks?new=1", "New playbook"],
+  ["/lineage", "Lineage"],
   ["/operations", "Operations: overview"],
   ...["workers", "limits", "schedules", "backfills", "triggers", "deliveries", "webhooks", "notifications", "schemas", "state", "credentials", "tokens"].map((each): [string, string] => [`/operations/${each}`, `Operations: ${each}`]),
 ];
