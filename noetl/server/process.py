@@ -274,6 +274,8 @@ class Server:
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
             options=Options(
                 lease_seconds=self.settings.server_lease_seconds,
+                tenant_label=self.settings.server_tenant_label,
+                max_waiting_runs=self.settings.server_max_waiting_runs,
                 process_number=number,
                 stored_timers=True,
                 watch=watch,
@@ -356,7 +358,7 @@ class Server:
         """Fail the executions that ended a server, before anything of them is decided again."""
         for each in orchestrator.actors.watch.poisoned():
             if locks is None or locks.acquire_orphans([each.execution_id]):
-                log.error("execution %s is given up: %s", each.execution_id, each.error.message)
+                log.error("execution %s cannot be continued: %s", each.execution_id, each.error.message)
                 await orchestrator.give_up(each.execution_id, each.error)
 
 

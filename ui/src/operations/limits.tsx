@@ -2,17 +2,19 @@
 import { useState } from "preact/hooks";
 import { api, type Page } from "../common/api";
 import { useFetch } from "../common/fetch";
-import { Button, EmptyState, ErrorState, Loading, notify } from "../common/components";
+import { Button, EmptyState, ErrorState, Loading } from "../common/components";
 import { Link } from "../common/router";
 import { useHasRole } from "../common/session";
 import { Time } from "../common/times";
-import { ListHeader, Choice, actThenReload, FormDialog, List, ConfirmDialog, TextField } from "./components";
+import { Choice, FormDialog, List, ListHeader, RowButton, TextField, useEntryDialogs, type FormProps } from "./components";
 
 interface Limit {
   subject: string;
   name: string;
   most: number | null;
   weight: number;
+  max_waiting?: number | null;
+  queued?: number;
   held: number;
   waiting: number;
   waiting_since: string | null;
@@ -21,26 +23,27 @@ interface Limit {
 
 const SUBJECTS: Record<string, string> = {
   credential: "runs with a credential",
+  label: "runs with a label",
   playbook: "executions of a playbook",
   pool: "runs of a pool",
 };
 const route = (subject: string, name: string) => `/api/limits/${subject}/${name.split("/").map(encodeURIComponent).join("/")}`;
-const called = (limit: Limit) => `${limit.subject} ${limit.name}`;
+const called = (limit: Limit) => `the limit for ${limit.subject} ${limit.name}`;
 
 export function Limits() {
   const { value, problem, reload } = useFetch<Page<Limit>>("/api/limits", { limit: 500 }, 3000);
-  const [writing, setWriting] = useState<Limit | "new" | null>(null);
-  const [removing, setRemoving] = useState<Limit | null>(null);
   const canEdit = useHasRole("operator");
+  const { dialogs, ...entries } = useEntryDialogs<Limit>({
+    reload,
+    called,
+    route: (limit) => route(limit.subject, limit.name),
+    warning: "Waiting runs can start.",
+    form: (props) => <LimitForm {...props} />,
+  });
   if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   if (!value) return <Loading what="Loading limits" />;
-  const act = actThenReload(reload);
-  const remove = (limit: Limit) => {
-    setRemoving(null);
-    void act(() => api.delete(route(limit.subject, limit.name)), `Deleted the limit for ${called(limit)}`);
-  };
   const add = canEdit && (
-    <Button kind="primary" onClick={() => setWriting("new")}>
+    <Button kind="primary" onClick={entries.add}>
       Add limit
     </Button>
   );
@@ -76,6 +79,11 @@ export function Limits() {
                 </td>
                 <td>
                   <span class="number">{each.waiting}</span>
+                  {each.queued !== undefined && (
+                    <div class="quiet">
+                      {each.queued} queued{each.max_waiting != null && `, at most ${each.max_waiting}`}
+                    </div>
+                  )}
                   {each.waiting_since && (
                     <div class="quiet">
                       since <Time at={each.waiting_since} />
@@ -85,12 +93,7 @@ export function Limits() {
                 <td class="right">
                   {canEdit && (
                     <>
-                      <Button class="small" aria-label={`Edit ${called(each)}`} onClick={() => setWriting(each)}>
-                        Edit
-                      </Button>{" "}
-                      <Button class="small" kind="danger" aria-label={`Delete ${called(each)}`} onClick={() => setRemoving(each)}>
-                        Delete
-                      </Button>
+                      <RowButton action="Edit" name={called(each)} onClick={() => entries.edit(each)} /> <RowButton action="Delete" name={called(each)} kind="danger" onClick={() => entries.remove(each)} />
                     </>
                   )}
                 </td>
@@ -99,54 +102,43 @@ export function Limits() {
           </List>
         </>
       )}
-      {writing && (
-        <Write
-          begun={writing === "new" ? null : writing}
-          onClose={() => setWriting(null)}
-          onDone={(limit) => {
-            setWriting(null);
-            notify(`Saved the limit for ${called(limit)}`);
-            reload();
-          }}
-        />
-      )}
-      {removing && (
-        <ConfirmDialog title={`Delete the limit for ${called(removing)}?`} action="Delete" onClose={() => setRemoving(null)} onConfirm={() => remove(removing)}>
-          Waiting runs can start.
-        </ConfirmDialog>
-      )}
+      {dialogs}
     </>
   );
 }
 
-function Write({ begun, onClose, onDone }: { begun: Limit | null; onClose: () => void; onDone: (limit: Limit) => void }) {
-  const [subject, setSubject] = useState(begun?.subject ?? "credential");
-  const [name, setName] = useState(begun?.name ?? "");
-  const [most, setMost] = useState(begun?.most?.toString() ?? "");
-  const [weight, setWeight] = useState(begun && begun.weight > 1 ? begun.weight.toString() : "");
-  const weighed = subject === "playbook";
+function LimitForm({ known, onClose, onDone }: FormProps<Limit>) {
+  const [subject, setSubject] = useState(known?.subject ?? "credential");
+  const [name, setName] = useState(known?.name ?? "");
+  const [most, setMost] = useState(known?.most?.toString() ?? "");
+  const [weight, setWeight] = useState(known && known.weight > 1 ? known.weight.toString() : "");
+  const [maxWaiting, setMaxWaiting] = useState(known?.max_waiting?.toString() ?? "");
+  const labelled = subject === "label";
+  const weighed = subject === "playbook" || labelled;
   const save = async () => {
     if (!name.trim()) return "Enter a name.";
     const body: Record<string, number> = {};
-    for (const [key, text] of [["most", most], ["weight", weighed ? weight : ""]]) {
+    for (const [key, text] of [["most", most], ["weight", weighed ? weight : ""], ["max_waiting", labelled ? maxWaiting : ""]]) {
       if (!text.trim()) continue;
       if (!/^\d+$/.test(text.trim())) return `${text.trim()} is not an integer.`;
       body[key] = Number(text);
     }
     if (!Object.keys(body).length) return weighed ? "Enter a maximum or a weight." : "Enter a maximum.";
-    onDone(await api.put<Limit>(route(subject, name.trim()), body));
+    await api.put(route(subject, name.trim()), body);
+    onDone(`Saved the limit for ${subject} ${name.trim()}`);
   };
   return (
-    <FormDialog id="limit-form" title={begun ? `Limit for ${called(begun)}` : "Add limit"} action="Save" onClose={onClose} onSave={save}>
-      {!begun && (
+    <FormDialog id="limit-form" title={known ? `Edit ${called(known)}` : "Add limit"} action="Save" onClose={onClose} onSave={save}>
+      {!known && (
         <div class="pair">
           <Choice id="limit-subject" label="Applies to" value={subject} onChange={setSubject} choices={SUBJECTS} />
-          <TextField id="limit-name" label="Name" hint={weighed ? "path" : undefined} value={name} onInput={setName} />
+          <TextField id="limit-name" label="Name" hint={labelled ? "tenant=acme" : weighed ? "path" : undefined} value={name} onInput={setName} />
         </div>
       )}
       <div class="pair">
         <TextField id="limit-most" label="Maximum" hint="0 blocks all" value={most} onInput={setMost} />
         {weighed && <TextField id="limit-weight" label="Weight" hint="share relative to others" value={weight} onInput={setWeight} />}
+        {labelled && <TextField id="limit-max-waiting" label="Maximum queued" hint="further requests are refused" value={maxWaiting} onInput={setMaxWaiting} />}
       </div>
     </FormDialog>
   );
