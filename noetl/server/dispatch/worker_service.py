@@ -22,6 +22,7 @@ from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
 from noetl.core.model import events as ev
 from noetl.core.model.ids import execution_of, iteration_id
+from noetl.core.model.quotas import QuotaCall, QuotaReply
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
@@ -29,6 +30,7 @@ from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.concurrency.quotas import Quotas
 from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
 from noetl.server.dispatch.leases import Lease, Leases
 from noetl.server.dispatch.task_logs import TaskLogs
@@ -58,6 +60,7 @@ class WorkerService:
     queue: RunQueue
     catalog: Catalog
     limiter: ConcurrencyLimiter
+    quotas: Quotas
     background: BackgroundTasks
     clock: Clock
     task_logs: TaskLogs
@@ -173,6 +176,10 @@ class WorkerService:
         if self.schemas is None:
             raise NotFound(f"this installation has no schema registry; {reference!r} is unknown")
         return msgspec.json.encode(await self.schemas.find(reference))
+
+    async def quota(self, call: QuotaCall) -> QuotaReply:
+        """Take a token of a quota, or pause it."""
+        return await self.quotas.call(call)
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Keychain values for a run of an execution."""

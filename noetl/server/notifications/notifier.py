@@ -207,6 +207,11 @@ class Notifier:
                 found += await self._open_waits(child.child)
         return found
 
+    async def _waits_only_for_quotas(self, execution_id: str) -> bool:
+        """Whether it waits for its turns only, and not for an answer or a time of the author."""
+        state = await self._orchestrator.state(execution_id)
+        return bool(state.waits) and all(wait.request.quota is not None for wait in state.waits.values())
+
     async def _reasons(self, execution_id: str) -> list[str]:
         """What an execution and its children wait for."""
         state = await self._orchestrator.state(execution_id)
@@ -241,6 +246,8 @@ class Notifier:
             title = f"{execution.path} failed: {execution.error or 'see the execution'}"
             return await self._incident("failed", execution, title, execution.execution_id)
         if execution.status == "waiting":
+            if await self._waits_only_for_quotas(execution.execution_id):
+                return None
             reasons = await self._reasons(execution.execution_id)
             title = f"{execution.path} waits" + (f": {reasons[0]}" if reasons else "")
             key = f"{execution.execution_id}:{execution.seq}"

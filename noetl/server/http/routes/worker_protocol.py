@@ -23,6 +23,7 @@ from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model import wire
 from noetl.core.model.ids import execution_of
 from noetl.core.model.outcome import error_info
+from noetl.core.model.quotas import QuotaCall, QuotaReply, checked_call
 from noetl.core.model.work import HeartbeatReply, ReportAck
 from noetl.errors import RoleRequired
 from noetl.runtime.tasks import cancel
@@ -227,6 +228,10 @@ async def _secrets(
     return await state.orchestrator.work.secrets_of_runs(request.execution_id, request.worker, runs, request.names)
 
 
+async def _quota(state: AppState, workers: WorkerRegistry, request: QuotaCall, caller: Caller) -> QuotaReply:
+    return await state.orchestrator.work.quota(checked_call(request))
+
+
 def content_routes(state: Callable[[], AppState]) -> list[Route]:
     """`GET /api/work/playbooks|bundles|files|schemas/{digest}`: a playbook, a bundle, a file of one, a schema."""
 
@@ -261,6 +266,7 @@ WORKER_CALLS = {
     "give-back": WorkerCall(wire.RunsRequest, _give_back),
     "report": WorkerCall(wire.ReportRequest, _report),
     "logs": WorkerCall(wire.LogsRequest, _logs),
+    "quota": WorkerCall(QuotaCall, _quota),
     "secrets": WorkerCall(wire.SecretsRequest, _secrets, http_only=True),
 }
 
