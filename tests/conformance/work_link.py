@@ -16,6 +16,7 @@ import msgspec
 from noetl.core.model.events import IterationDone, Recorded, StepDone, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.quotas import Demand, QuotaCall, Turn
 from noetl.core.model.reference import Reference
 from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.core.model.work import Claim, HeartbeatReply, Report, RunOrder
@@ -72,6 +73,17 @@ class WorkLinkSuite:
         asyncio.run(asyncio.wait_for(run(), 60))
 
     # ── claims ──────────────────────────────────────────────────────────────────────────
+
+    def test_tokens_of_a_quota_have_different_instants(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            line, demand = link("w1"), Demand("api", 1.0)
+            first, second = [await line.quota(QuotaCall(demand)) for _ in range(2)]
+            assert (first.seconds, second.at - first.at) == (0.0, 1.0)
+            assert (await line.quota(QuotaCall(demand, Turn(second.at)))).at == second.at
+            await line.quota(QuotaCall(demand, pause_s=60))
+            assert (await line.quota(QuotaCall(demand))).seconds > 50
+
+        self._run(scenario)
 
     def test_a_waiting_worker_gets_a_run_immediately(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
