@@ -18,10 +18,10 @@ import re
 import secrets
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
@@ -38,6 +38,7 @@ GROUP_SECONDS = 60.0
 Occurrence = Literal["failed", "late", "waiting", "recovered", "dead_trigger"]
 EVENT = "event:"  # before the name of a custom event, or a pattern of names
 MAX_PATTERN = 200
+Wanted = Annotated[str, Meta(pattern=r"^(failed|late|waiting|recovered|dead_trigger|event:\S.*)$")]
 OCCURRENCES = ", ".join((*get_args(Occurrence), "event:NAME"))  # in messages
 
 
@@ -86,7 +87,7 @@ class Rule(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     id: str
     name: str
-    on: tuple[str, ...]  # occurrences, `event:` with patterns of names
+    on: tuple[Wanted, ...]
     to: Channel
     paths: tuple[str, ...] = ("*",)
     labels: dict[str, str] = field(default_factory=dict)
