@@ -50,7 +50,7 @@ from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
 from noetl.worker.payloads import Payloads
 from noetl.worker.quotas import MAX_QUOTA_SLEEP, WorkerQuotas
-from noetl.worker.reports import RunReports
+from noetl.worker.reports import RunEnded, RunReports
 from noetl.worker.schemas import Schemas
 from noetl.worker.task_inputs import InputRecorder
 from noetl.worker.tool_call import BadSpec, BeforeRetry, call_tool, timeout_of
@@ -174,7 +174,7 @@ class Runner:
                 await self._end(active, error_info("timeout", message))
         except NoetlError as problem:
             await self._end(active, _error_of(problem))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RunEnded):
             if active.reports.revoked:  # else another worker continues the run
                 await self._run_finally(active)
             raise

@@ -237,14 +237,14 @@ class WorkLinkSuite:
             (order,) = await claim_until(link("w"), Claim("w", 1), 1)
             held = (order.run_id, order.epoch)
 
-            def stands(lost: list[str] | None = None) -> HeartbeatReply:
-                return HeartbeatReply(lost or [], term=orchestrator.work.term)
+            def stands(lost: list[str] | None = None, ended: list[str] | None = None) -> HeartbeatReply:
+                return HeartbeatReply(lost or [], term=orchestrator.work.term, ended=ended or [])
 
             assert await link("w").extend("w", [held]) == stands()
             assert await link("w").extend("w", [held, ("77:ghost:1", 1)]) == stands(["77:ghost:1"])
             assert await link("other").extend("other", [held]) == stands([order.run_id])
             await link("w").report("w", [done(order)])
-            assert await link("w").extend("w", [held]) == stands([order.run_id])
+            assert await link("w").extend("w", [held]) == stands([order.run_id], [order.run_id])
 
         self._run(scenario)
 

@@ -220,7 +220,8 @@ def _report(state: State, command: ReportRun, env: EvaluationContext, record: Re
     report = command.report
     run = state.open.get(report.run_id)
     if run is None:
-        return _repeated(state, report) or _rejected(report, "the run has ended or does not exist")
+        ended = Reply(False, "the run has ended or does not exist", ReportAck(report.run_id, False, ended=True))
+        return _repeated(state, report) or ended
     if report.epoch != run.epoch:
         return _rejected(report, f"epoch {report.epoch} is not current ({run.epoch})")
     for event in report.events:

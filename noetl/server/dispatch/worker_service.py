@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
@@ -94,14 +94,20 @@ class WorkerService:
             await self.heartbeats.record_heartbeat(worker, runs)
         else:
             doubtful = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
-        lost = [run_id for run_id, epoch in doubtful if not await self._confirm_lease(worker, run_id, epoch)]
+        lost, ended = [], []
+        for run_id, epoch in doubtful:
+            run = await self._confirm_lease(worker, run_id, epoch)
+            if run != "held":
+                lost.append(run_id)
+            if run == "ended":
+                ended.append(run_id)
         unknown = []
         for lease in self.leases.unreported(worker, runs, DELIVERY_SECONDS):
             if self.heartbeats is None or await self._is_current(lease):
                 unknown.append((lease.run_id, lease.epoch))
             else:
                 self.leases.release(lease.run_id, lease.epoch)  # the run ended on another server
-        return HeartbeatReply(lost, unknown, self.term)
+        return HeartbeatReply(lost, unknown, self.term, ended=ended)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs that were revoked from this worker; waits up to `wait` seconds for one."""
@@ -348,19 +354,19 @@ class WorkerService:
         runs = [(order.run_id, order.epoch) for order in orders]
         self.background.run_until_done(f"returning {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
 
-    async def _confirm_lease(self, worker: str, run_id: str, epoch: int) -> bool:
+    async def _confirm_lease(self, worker: str, run_id: str, epoch: int) -> Literal["held", "lost", "ended"]:
         """Whether the log has a lease that this table may not have; it is granted or released accordingly."""
         try:
             actor = self.executions.get(execution_of(run_id))
             state = await (actor.load() if self.heartbeats is None else actor.refresh())
         except NotFound:
-            return False
+            return "lost"
         run = state.open.get(run_id)
         if run is None or run.status != "leased" or run.epoch != epoch or run.worker != worker:
             self.leases.release(run_id, epoch)
-            return False
+            return "ended" if run is None else "lost"
         self.leases.grant(run_id, epoch, worker)
-        return True
+        return "held"
 
     async def _watch_leases(self, term: float) -> None:
         while True:

@@ -162,7 +162,7 @@ async def _extend(
     unknown = [run for run in reply.unknown if tuple(run) not in {tuple(each) for each in refused}]
     given = [proofs.make(caller.name, request.worker, run_id, epoch) for run_id, epoch in unknown]
     lost = [*reply.lost, *(run_id for run_id, _ in refused)]
-    return HeartbeatReply(lost, unknown, reply.term, given)
+    return HeartbeatReply(lost, unknown, reply.term, given, reply.ended)
 
 
 async def _revoked(
