@@ -7,13 +7,15 @@ there. Values with few choices, step names in arcs and tool kinds are offered to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from noetl.core.language.editor.schema_fields import Completion, schema_fields
-from noetl.core.language.flow.visibility import OLDER_SCOPES, SCOPES
+from noetl.core.language.flow.visibility import OLDER_SCOPES, SCOPES, STATUS_HELPERS
 from noetl.core.language.syntax.grammar import ITERATION_NAMES, KEYCHAIN_KINDS, SHAPES, Key
 from noetl.core.model.tool import ToolSpec
+from noetl.core.templates.free_names import filters
 
 ENVELOPE = {
     "status": "`ok` or `error`.",
@@ -42,14 +44,17 @@ def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -
     current = lines[line - 1][: column - 1]
     here = _parse_line(current)
     if current.rfind("{{") > current.rfind("}}"):
-        *path, typed = _DOTTED.findall(current)[0].split(".")
-        offered = list(_names(path, lines)) or list(schema_fields(path, lines, line))
+        typed, offered = _in_template(current, lines, line)
     elif (flow := flow_at(lines, line, current)) is not None:
         typed = flow.typed
-        offered = list(_values([*flow.path, flow.key], lines, specs)) if flow.key else _flow_keys(flow, specs)
+        spec = specs.get(flow.given.get("kind", ""))
+        offered = (
+            list(_values([*flow.path, flow.key], lines, line, spec, specs)) if flow.key else _flow_keys(flow, specs)
+        )
     elif here.key is not None and ":" in current:
         path = [*_parents([_parse_line(each) for each in lines[: line - 1]], _key_column(here)), here.key]
-        offered = list(_values(path, lines, specs))
+        position = KeyPosition(here.key, _key_column(here), tuple(path[:-1]), line - 1)
+        offered = list(_values(path, lines, line, fields_at("task", position, lines, specs)[0], specs))
         typed = here.value
     else:
         depth = here.dashes[-1] + 2 if here.dashes else len(current) - len(current.lstrip(" "))
@@ -158,6 +163,7 @@ def _line_depth(line: str) -> int:
     return _key_column(_parse_line(line))
 
 
+@lru_cache(maxsize=65_536)  # a request parses every line of the text; most are those of the request before
 def _parse_line(text: str) -> _Line:
     found = _LINE.match(text)
     assert found is not None  # every part of it may be empty
@@ -259,29 +265,87 @@ def _key_completions(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key]
     return completions + [Completion(key, known.doc) for key, known in entry.items() if known.state == "canonical"]
 
 
-def _values(path: list[str], lines: list[str], specs: Mapping[str, ToolSpec]) -> Iterator[Completion]:
-    shape = shape_at(path[:-1])
-    if shape is None or shape not in SHAPES:
+def _values(
+    path: list[str], lines: list[str], line: int, spec: ToolSpec | None, specs: Mapping[str, ToolSpec]
+) -> Iterator[Completion]:
+    """The values of a key; `spec` is that of the kind beside it."""
+    *parents, key = path
+    inside_input = parents[-1:] == ["input"]
+    shape = shape_at(parents[:-1] if inside_input else parents)
+    if shape is None or shape not in SHAPES or (inside_input and shape != "task"):
         return
-    key = path[-1]
-    known: Key | None = SHAPES[shape].keys.get(key)
+    known: Key | None = None if inside_input else SHAPES[shape].keys.get(key)
     if shape == "task" and key == "kind":
-        for kind, spec in sorted(specs.items()):
-            if kind == spec.kind:
-                yield Completion(kind, spec.doc, True)
+        for name, each in sorted(specs.items()):
+            if name == each.kind:
+                yield Completion(name, each.doc, True)
     elif shape == "keychain" and key == "kind":
-        yield from (Completion(kind, "", True) for kind in KEYCHAIN_KINDS)
-    elif shape == "arc" and key == "step":
+        yield from (Completion(name, "", True) for name in KEYCHAIN_KINDS)
+    elif (shape == "arc" and key == "step") or (known is not None and key in ("entry_step", "return_step")):
         yield from (Completion(step, "", True) for step in _steps(lines))
+    elif shape == "directive" and key == "to":
+        yield from (Completion(task, "", True) for task in _tasks_of_step(lines, line))
     elif known is not None:
-        yield from (Completion(choice, known.doc, True) for choice in known.choices)
-        if known.type == "boolean":
-            yield from (Completion(word, known.doc, True) for word in ("true", "false"))
+        yield from _choices(known.choices, known.type, known.doc)
+    elif shape != "task" or spec is None:
+        return
+    elif spec.kind == "workbook" and key == "block":
+        yield from (Completion(name, "", True) for name in _named(lines, "workbook"))
+    elif key == "auth":
+        yield from (Completion(name, "", True) for name in _named(lines, "keychain"))
+    elif key in spec.fields:
+        field = spec.fields[key]
+        yield from _choices(field.choices, field.type, field.doc)
+
+
+def _choices(choices: Iterable[object], type: str, doc: str) -> Iterator[Completion]:
+    yield from (Completion(str(choice), doc, True) for choice in choices)
+    if type == "boolean":
+        yield from (Completion(word, doc, True) for word in ("true", "false"))
+
+
+def _tasks_of_step(lines: list[str], line: int) -> list[str]:
+    """The named tasks of the step that contains a line (from 1)."""
+    starts = [at for _, at, _ in step_lines(lines)]
+    first = max((at for at in starts if at <= line), default=1)
+    last = min((at for at in starts if at > line), default=len(lines) + 1)
+    return [
+        each.value
+        for row, (each, parents) in _keyed_lines(lines)
+        if first <= row + 1 < last and each.key == "name" and parents == ["workflow", "tool"]
+    ]
+
+
+def _named(lines: list[str], root: str) -> Iterator[str]:
+    """The entries below a root key: their names in a list, or the keys of a mapping."""
+    for _, (line, parents) in _keyed_lines(lines):
+        if parents == [root] and line.key:
+            if line.key == "name":
+                yield line.value
+            elif root == "workbook" and not line.dashes:
+                yield line.key
 
 
 # --- names inside a template ---------------------------------------------------------------------
 
 _DOTTED = re.compile(r"[\w.]*$")
+
+
+_FILTER = re.compile(r"\|\s*(\w*)$")
+_QUOTED_STEP = re.compile(rf"""(?:\b(?:{"|".join(sorted(STATUS_HELPERS))})\([^)]*|\bsteps\[)['"]([\w-]*)$""")
+
+
+def _in_template(current: str, lines: list[str], line: int) -> tuple[str, list[Completion]]:
+    """The typed text and the names that can stand at the end of `current`, which ends inside a template."""
+    inside = current[current.rfind("{{") :]
+    quoted = _QUOTED_STEP.search(inside)
+    if quoted:
+        return quoted[1], [Completion(step, "", True) for step in _steps(lines)]
+    filter = _FILTER.search(inside)
+    if filter:
+        return filter[1], [Completion(name, doc, True) for name, doc in filters().items()]
+    *path, typed = _DOTTED.findall(current)[0].split(".")
+    return typed, list(_names(path, lines)) or list(schema_fields(path, lines, line))
 
 
 def _names(path: list[str], lines: list[str]) -> Iterator[Completion]:
@@ -299,32 +363,37 @@ def _names(path: list[str], lines: list[str]) -> Iterator[Completion]:
     elif path == ["steps"]:
         yield from (Completion(step, "", True) for step in _steps(lines))
     elif path == ["keychain"]:
-        inside = [line for line, parents in _keyed_lines(lines) if parents == ["keychain"] and line.key == "name"]
-        yield from (Completion(line.value, "", True) for line in inside)
+        yield from (Completion(name, "", True) for name in _named(lines, "keychain"))
     elif path[0] == "workload":
-        for line, parents in _keyed_lines(lines):
+        for _, (line, parents) in _keyed_lines(lines):
             if parents == path and line.key:
                 yield Completion(line.key, f"default: {line.value}" if line.value else "", True)
 
 
-def _keyed_lines(lines: list[str]) -> Iterator[tuple[_Line, list[str]]]:
-    """The lines that start with a key, each with the enclosing keys."""
+def _keyed_lines(lines: list[str]) -> Iterator[tuple[int, tuple[_Line, list[str]]]]:
+    """The lines that start with a key: index, line, and the enclosing keys."""
     above: list[tuple[int, str]] = []
-    for text in lines:
+    for row, text in enumerate(lines):
         line = _parse_line(text)
         if line.key is None:
             continue
         depth = line.dashes[0] + 1 if line.dashes else line.indent
         while above and above[-1][0] >= depth:
             above.pop()
-        yield line, [key for _, key in above]
+        yield row, (line, [key for _, key in above])
         above.append((_key_column(line), line.key))
 
 
+def step_lines(lines: list[str]) -> Iterator[tuple[str, int, int]]:
+    """The name of each step, with line and column (both from 1)."""
+    for row, (line, parents) in _keyed_lines(lines):
+        if line.key == "step" and parents == ["workflow"] and line.value:
+            name = line.value.split(" #")[0].strip().strip("\"'")
+            yield name, row + 1, lines[row].index(name, _key_column(line) + len("step:")) + 1
+
+
 def _steps(lines: list[str]) -> Iterator[str]:
-    for line, parents in _keyed_lines(lines):
-        if line.key == "step" and parents == ["workflow"]:
-            yield line.value
+    return (name for name, _, _ in step_lines(lines))
 
 
 def _find_all(lines: list[str], pattern: str) -> list[str]:
