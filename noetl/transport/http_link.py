@@ -20,7 +20,7 @@ import msgspec
 
 from noetl.core.model import wire
 from noetl.core.model.ids import execution_of
-from noetl.core.model.quotas import QuotaCall, QuotaReply
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import SecretUnavailable, StoreUnavailable, read_reasons

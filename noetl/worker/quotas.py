@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.quotas import MAX_PAUSE, Demand, QuotaCall, QuotaReply, Turn
+from noetl.core.model.quotas.token_bucket import MAX_PAUSE, Demand, QuotaCall, QuotaReply, Turn
 from noetl.storage.ports.work_link import WorkLink
 from noetl.worker.tool_call import BeforeRetry
 

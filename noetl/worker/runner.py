@@ -25,7 +25,7 @@ from noetl.core.model.events import (
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import OutputPolicy, Step, Task
 from noetl.core.model.position import Item, Position
-from noetl.core.model.quotas import Demand
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.reference import Reference, is_stored
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
 from noetl.core.model.work import RunOrder

@@ -16,7 +16,7 @@ import msgspec
 from noetl.core.model.events import IterationDone, Recorded, StepDone, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.core.model.playbook import Playbook
-from noetl.core.model.quotas import Demand, QuotaCall, Turn
+from noetl.core.model.quotas.token_bucket import Demand, QuotaCall, Turn
 from noetl.core.model.reference import Reference
 from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.core.model.work import Claim, HeartbeatReply, Report, RunOrder

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetl.core.model.quotas import (
+from noetl.core.model.quotas.token_bucket import (
     MAX_RETURNED,
     RECOVERY_SECONDS,
     Bucket,

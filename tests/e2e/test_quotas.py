@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from noetl.core.model.quotas import Demand, QuotaCall
+from noetl.core.model.quotas.token_bucket import Demand, QuotaCall
 from noetl.embedded import open_local
 from noetl.server.orchestrator.submissions import Submission
 from tests.e2e.conftest import playbook

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from noetl.core.model.quotas import QuotaCall, QuotaReply
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import NoetlError, StoreUnavailable
 from tests.simulation.virtual_time import block_if_dead

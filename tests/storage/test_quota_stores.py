@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from noetl.core.model.quotas import Bucket, Demand, QuotaCall, apply
+from noetl.core.model.quotas.token_bucket import Bucket, Demand, QuotaCall, apply
 from noetl.runtime.clock import RealClock
 from noetl.server.concurrency.quotas import Quotas
 from noetl.server.lifecycle.background import BackgroundTasks

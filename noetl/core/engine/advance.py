@@ -75,7 +75,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import IterationPath, iteration_id, task_run_id
 from noetl.core.model.playbook import Playbook
-from noetl.core.model.quotas import Demand
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.work import count_fitting
 from noetl.core.templates.budget import NondeterminismSource
 from noetl.errors import CorruptLog

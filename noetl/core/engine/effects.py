@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from noetl.core.model.events import Parent
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.core.model.quotas import Demand
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.reference import Reference
 
 

@@ -25,7 +25,7 @@ from noetl.core.model.ids import IterationPath, event_id, iteration_id, task_run
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Step
 from noetl.core.model.position import Position
-from noetl.core.model.quotas import Demand
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.reference import Reference
 from noetl.core.model.secret_names import mask_secret_names
 

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from noetl.core.model.outcome import ErrorInfo, Outcome
-from noetl.core.model.quotas import Turn
+from noetl.core.model.quotas.token_bucket import Turn
 from noetl.core.model.reference import Reference
 
 

@@ -16,7 +16,7 @@ from noetl.core.model.events import Event, IterationDone, IterationFailed, StepD
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import Task
-from noetl.core.model.quotas import Demand, Turn
+from noetl.core.model.quotas.token_bucket import Demand, Turn
 from noetl.core.model.reference import Reference
 
 

@@ -17,7 +17,7 @@ from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
 from noetl.core.model.position import CallFrame, LoopFrame, PendingMove, Position
-from noetl.core.model.quotas import Demand
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.work import RunOrder
 from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog

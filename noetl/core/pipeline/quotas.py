@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.events import WaitStarted
 from noetl.core.model.playbook import WORKBOOK
-from noetl.core.model.quotas import MAX_KEY, Demand, Turn, burst_of, rate_of
+from noetl.core.model.quotas.token_bucket import MAX_KEY, Demand, Turn, burst_of, rate_of
 from noetl.core.pipeline.actions import Suspend, TakeToken
 from noetl.core.pipeline.error_locations import MISSING_DATA, located
 from noetl.core.pipeline.frame import Frame, Level, position_of

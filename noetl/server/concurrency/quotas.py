@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from noetl.core.model.quotas import Bucket, QuotaCall, QuotaReply, apply
+from noetl.core.model.quotas.token_bucket import Bucket, QuotaCall, QuotaReply, apply
 from noetl.runtime.clock import Clock
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.storage.ports.quotas import QuotaStore

@@ -22,7 +22,7 @@ from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
 from noetl.core.model import events as ev
 from noetl.core.model.ids import execution_of, iteration_id
-from noetl.core.model.quotas import QuotaCall, QuotaReply
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable

@@ -18,7 +18,7 @@ from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueR
 from noetl.core.engine.outstanding import next_due, outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import PlaybookProcessed
-from noetl.core.model.quotas import QuotaCall
+from noetl.core.model.quotas.token_bucket import QuotaCall
 from noetl.errors import NoetlError
 from noetl.observability import lineage, metrics, tracing
 from noetl.runtime.clock import Clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from noetl.core.model.quotas import Bucket
+from noetl.core.model.quotas.token_bucket import Bucket
 
 T = TypeVar("T")
 Change = Callable[[Bucket, float], tuple[Bucket, T]]  # of a bucket at an instant

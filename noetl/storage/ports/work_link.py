@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from noetl.core.model.quotas import QuotaCall, QuotaReply
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 

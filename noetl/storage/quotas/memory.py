@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from noetl.core.model.quotas import Bucket
+from noetl.core.model.quotas.token_bucket import Bucket
 from noetl.storage.ports.quotas import Change
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, TypeVar
 
-from noetl.core.model.quotas import Bucket, decode_bucket, encode_bucket
+from noetl.core.model.quotas.token_bucket import Bucket, decode_bucket, encode_bucket
 from noetl.storage.ports.quotas import Change
 from noetl.storage.ports.sql import Schemas
 

@@ -19,7 +19,7 @@ from noetl.core.engine.state import Loop, OpenWait, Run, State, StepRun, Token
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.playbook import worker_command
-from noetl.core.model.quotas import Demand, rate_text
+from noetl.core.model.quotas.token_bucket import Demand, rate_text
 from noetl.core.model.waits import answer_command
 from noetl.core.templates.template import Compiled, compile_value
 

@@ -24,7 +24,7 @@ from noetl.core.language.syntax.tree import (
     TaskSyntax,
     ValidationSyntax,
 )
-from noetl.core.model.quotas import RATE_HINT, burst_of, rate_of
+from noetl.core.model.quotas.token_bucket import RATE_HINT, burst_of, rate_of
 from noetl.core.model.tool import PLUGIN_KINDS, install_hint
 
 CONSTRUCTS = ("choose", "while", "until")

@@ -23,7 +23,7 @@ from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model import wire
 from noetl.core.model.ids import execution_of
 from noetl.core.model.outcome import error_info
-from noetl.core.model.quotas import QuotaCall, QuotaReply, checked_call
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply, checked_call
 from noetl.core.model.work import HeartbeatReply, ReportAck
 from noetl.errors import RoleRequired
 from noetl.runtime.tasks import cancel
