@@ -59,6 +59,8 @@ def _export_named(found: dict[str, dict[str, None]], name: tuple[str, ...]) -> N
                 return
     if name[0] in found:
         _export_result(found[name[0]], name[1:])
+        if name[1:2] == ("result",):
+            _export_result(found[name[0]], name[2:])
 
 
 def _export_result(paths: dict[str, None], rest: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Fields, Reader, describe_node, is_template, shorten, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
+from noetl.core.language.syntax.foreign_idioms import KINDS as OTHER_KINDS
 from noetl.core.language.syntax.grammar import SHAPES, Key
 from noetl.core.language.syntax.parameters import bind_parameters
 from noetl.core.language.syntax.placement import read_placement
@@ -139,6 +140,9 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     if reader.report_rejected("kind", written, node):
         return
     known = sorted({spec.kind for spec in reader.specs.values()})
+    if written in OTHER_KINDS:
+        reader.add("unknown-kind", node, f'unknown tool kind "{written}"', OTHER_KINDS[written])
+        return
     hint = did_you_mean(written, reader.specs, "known kinds: " + ", ".join(known))
     hint += ' (packages with entry points in "noetl.tools" add more)'
     reader.add("unknown-kind", node, f'unknown tool kind "{written}"', hint)
