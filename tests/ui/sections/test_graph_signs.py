@@ -60,6 +60,6 @@ def test_the_graph_of_an_execution_shows_its_signs(
     expect(arc).to_be_visible()
     expect(arc).to_contain_text("⇶ customer")
     expect(arc).to_contain_text("↑ 5")
-    expect(page.locator(".net-arc.made").first).to_be_attached()
+    expect(page.locator(".net-arc.made.taken")).to_have_count(2)
     assert tab.serious_violations() == []
     picture(tab, "graph-signs")
