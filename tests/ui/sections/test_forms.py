@@ -30,7 +30,13 @@ def registered(cluster: Cluster) -> None:
 
 
 def test_a_schedule_is_edited_and_shown_in_the_calendar(opened: Opened, cluster: Cluster):
-    schedule = {"path": "forms/job", "cron": "0 6 * * *", "name": "early", "tz": "Europe/Amsterdam", "payload": {"n": 3}}
+    schedule = {
+        "path": "forms/job",
+        "cron": "0 6 * * *",
+        "name": "early",
+        "tz": "Europe/Amsterdam",
+        "payload": {"n": 3},
+    }
     assert cluster.ask("POST", "/api/schedules", schedule)[0] == 201
     page = opened("/operations/schedules").page
     page.get_by_role("button", name="Edit early").click()
