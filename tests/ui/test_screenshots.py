@@ -12,7 +12,6 @@ import pytest
 from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
-
 TABLE = """
 apiVersion: noetl.io/v2
 kind: Playbook

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, with_server
 from noetl.errors import Conflict, NotFound
@@ -28,7 +29,7 @@ class OccurrenceType(click.Choice):  # type: ignore[type-arg]
         return super().convert(value, param, context)
 
 
-@click.group()
+@click.group(cls=AliasedGroup)
 def notify() -> None:
     """Send mails and messages when executions fail, are late or wait."""
 

@@ -1,7 +1,7 @@
 /** The form of a notification rule. */
 import { useState } from "preact/hooks";
 import { api } from "../common/api";
-import { CheckField, Choice, FormDialog, TextField } from "./components";
+import { CheckField, Choice, FormDialog, TextField, type FormProps } from "./components";
 
 export interface Rule {
   name: string;
@@ -27,7 +27,7 @@ const EVENT = "event:";
 const isEvent = (on: string) => on.startsWith(EVENT);
 const split = (text: string) => text.split(",").map((each) => each.trim()).filter(Boolean);
 
-export function NotificationForm({ known, onClose, onDone }: { known: Rule | null; onClose: () => void; onDone: (name: string) => void }) {
+export function NotificationForm({ known, onClose, onDone }: FormProps<Rule>) {
   const [name, setName] = useState(known?.name ?? "");
   const [on, setOn] = useState<string[]>(known?.on.filter((each) => !isEvent(each)) ?? ["failed"]);
   const [events, setEvents] = useState((known?.on ?? []).filter(isEvent).map((each) => each.slice(EVENT.length)).join(", "));
@@ -57,7 +57,7 @@ export function NotificationForm({ known, onClose, onDone }: { known: Rule | nul
     if (known?.labels && Object.keys(known.labels).length) body.labels = known.labels;
     if (known?.paused) body.paused = true;
     await api.put(`/api/notifications/${encodeURIComponent(name.trim())}`, body);
-    onDone(name.trim());
+    onDone(`Saved ${name.trim()}`);
   };
 
   return (
