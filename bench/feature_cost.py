@@ -1,7 +1,7 @@
 """What compensation adds to W4: `python -m bench.feature_cost [ROUNDS]`.
 
-1,000 concurrent executions of three noop steps, with and without a compensation on every step, measured alternately in one
-process. Prints the CPU time of a round of each (median) and the ratio; the target is less than 3 %.
+1,000 concurrent executions of three noop steps, with and without a compensation on every step, measured alternately in
+one process. Prints the CPU time of a round of each (median) and the ratio; the target is less than 3 %.
 """
 
 from __future__ import annotations
