@@ -11,7 +11,7 @@ UI_ENV := ui/node_modules/.ready
 VSCODE_ENV := editors/vscode/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-plugins coverage check fmt ui vscode screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean
+.PHONY: help run test test-fast test-plugins test-pythons coverage check fmt ui vscode screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean simulate-nodes
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ PLUGINS ?= $(sort $(notdir $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/py
 test-plugins: $(RUN_ENV) ## the tests of the plug-ins, each installed with noetl into its own environment
 	@for name in $(PLUGINS); do echo "plugins/$$name"; $(PY) plugins/run_tests.py $$name || exit 1; done
 
+test-pythons: $(DEV_ENV) ## install the built wheel with pip for every Python 3.11 to 3.14 of this machine, and use it
+	@NOETL_PYTHONS=1 $(PY) -m pytest tests/install/test_python_versions.py
+
 coverage: $(DEV_ENV) $(UI_ENV) $(VSCODE_ENV) ## the suite with statement coverage, also of server and worker processes; fails below the floor
 	@.ci/browser
 	@rm -f .coverage .coverage.*
@@ -86,7 +89,7 @@ ui: $(UI_ENV) ## build the web page into noetl/ui
 
 screenshots: $(DEV_ENV) $(UI_ENV) ## take the pictures of the documentation again
 	@.ci/browser
-	@NOETL_SCREENSHOTS=1 $(PY) -m pytest -q tests/ui/test_screenshots.py tests/ui/sections/test_screenshots.py
+	@NOETL_SCREENSHOTS=1 $(PY) -m pytest -q tests/ui/test_screenshots.py tests/ui/sections/test_screenshots.py tests/ui/sections/test_gallery.py
 
 bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 	@$(PY) -m bench
@@ -108,6 +111,9 @@ docs-publish: $(DEV_ENV) ## commit the site of this version to the local branch 
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 	@$(PY) -m tests.simulation --seeds 10000
+
+simulate-nodes: $(DEV_ENV) ## ten thousand workers and a million executions in virtual time
+	@$(PY) -m tests.simulation.many_nodes
 
 mutate: $(DEV_ENV) ## change the engine, the pipeline and the server in one place at a time; writes docs/development/mutants.md
 	@$(PY) -m tests.mutation

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 import noetl
 
@@ -104,6 +106,22 @@ def test_a_broken_test_file_is_in_the_report(project: Path):
     assert ran.returncode == 3
     suites = ElementTree.parse(project / "junit.xml").getroot()
     assert [suite.get("errors") for suite in suites if suite.get("name") == "other.test.yaml"] == ["1"]
+
+
+def test_the_commands_of_the_github_workflow_run(tmp_path: Path):
+    """Those of the job `check`, in a new project."""
+    workflow = yaml.safe_load((ROOT / "examples" / "ci" / "playbooks.yml").read_text())
+    commands = [step["run"] for step in workflow["jobs"]["check"]["steps"] if "run" in step]
+    assert commands[0] == "pip install noetl-engine"
+    assert run(tmp_path, "noetl", "new", "shop", "--template", "basic").returncode == 0
+    for command in commands[1:]:
+        program, *words = shlex.split(command)
+        ran = run(tmp_path / "shop", program, *words, GITHUB_ACTIONS="true")
+        assert (program, ran.returncode) == ("noetl", 0), ran.stdout + ran.stderr
+    uploaded = next(
+        step["with"]["path"] for step in workflow["jobs"]["check"]["steps"] if "upload" in step.get("uses", "")
+    )
+    assert (tmp_path / "shop" / uploaded).is_file()
 
 
 PARENT = """\

@@ -9,7 +9,7 @@ from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcInvalidParams
 
 from noetl.cli.integrations.language_server.documents import NoetlLanguageServer, OpenDocument, workspace_edit
-from noetl.core.language.editor.autocomplete import step_lines
+from noetl.core.language.editor.line_structure import step_lines
 from noetl.core.language.editor.symbols import RENAMED, CannotRename, Edit, Occurrence, rename
 
 

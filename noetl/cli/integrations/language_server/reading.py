@@ -7,8 +7,9 @@ from lsprotocol import types as lsp
 from noetl.cli.integrations.language_server.documents import NoetlLanguageServer, OpenDocument
 from noetl.core.language.diagnostic_codes import CODES
 from noetl.core.language.diagnostics import Diagnostic
-from noetl.core.language.editor.autocomplete import complete, step_lines
+from noetl.core.language.editor.autocomplete import complete
 from noetl.core.language.editor.hover import hover
+from noetl.core.language.editor.line_structure import step_lines
 from noetl.core.language.syntax.tree import StepSyntax, TaskSyntax
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.manual import diagnostic_page
