@@ -71,7 +71,11 @@ def orders_api(dsn: str) -> Iterator[str]:
 
         def log_message(self, *_: Any) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Api(ThreadingHTTPServer):
+        def handle_error(self, *_: Any) -> None:
+            """The client was killed."""
+
+    server = Api(("127.0.0.1", 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -60,7 +60,7 @@ def csv_query(
         given |= dict.fromkeys(texts | numbers, "VARCHAR")
     call = csv_call(path, given, quoted_nulls=quoted_nulls)
     if store_rejects:
-        call = f"{call[:-1]}, store_rejects=true, rejects_limit=0)"
+        call = call.removesuffix(")") + ", store_rejects=true, rejects_limit=0)"
     return f"SELECT * FROM {call}", numbers
 
 

@@ -159,11 +159,11 @@ def make_source(kind: str, place: Place) -> tuple[dict[str, Any], str, tuple[int
         case "duckdb":
             text_table(lambda: duckdb.connect(str(folder / "in.duckdb")), "?")
             query = "select * from given order by id"
-            return {"kind": "duckdb", "file": "in.duckdb", "query": query}, f"duckdb {query}", (3, 7)
+            return {"kind": "duckdb", "file": "in.duckdb", "query": query}, "duckdb query", (3, 7)
         case "postgres":
             text_table(lambda: psycopg.connect(place.dsn), "%s")
             query = "select * from given order by id"
-            return {"kind": "postgres", "auth": place.dsn, "query": query}, f"postgres {query}", (3, 7)
+            return {"kind": "postgres", "auth": place.dsn, "query": query}, "postgres query", (3, 7)
         case "s3":
             for name, text in (("a", csv_text()), ("b", "id,amount\n11,11\n")):
                 put = {"uri": f"s3://{place.bucket}/in/{name}.csv", "auth": place.auth, "data": text, "format": "text"}

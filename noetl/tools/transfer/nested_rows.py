@@ -27,7 +27,8 @@ def child_name(table: str, path: Path) -> str:
     before, dot, last = table.rpartition(".")
     name = SEPARATOR.join([last, *path])
     if len(name.encode()) > MAX_NAME:
-        name = f"{name[: MAX_NAME - 24]}_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+        hashed = hashlib.sha256(name.encode()).hexdigest()
+        name = "_".join((name[: MAX_NAME - 24], hashed[:12]))
     return f"{before}{dot}{name}"
 
 

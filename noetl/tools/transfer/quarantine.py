@@ -61,7 +61,7 @@ class Quarantine:
         import pyarrow as pa
 
         texts = [msgspec.json.encode(jsonable(row.row)).decode() for row in rows]
-        key = self._call.idempotency_key
+        key, mask = self._call.idempotency_key, self._call.host.mask
         ids = [
             hashlib.sha256("\0".join((key, where, row.source, str(row.position), text)).encode()).hexdigest()[:32]
             for row, text in zip(rows, texts, strict=True)
@@ -69,8 +69,8 @@ class Quarantine:
         count = len(rows)
         columns = {
             "row": (pa.array(texts, pa.string()), {"noetl": "json"}),
-            "reason": (pa.array([row.reason for row in rows], pa.string()), None),
-            "source": (pa.array([row.source for row in rows], pa.string()), None),
+            "reason": (pa.array([mask(row.reason) for row in rows], pa.string()), None),
+            "source": (pa.array([mask(row.source) for row in rows], pa.string()), None),
             "position": (pa.array([row.position for row in rows], pa.int64()), None),
             "target": (pa.array([where] * count, pa.string()), None),
             "execution_id": (pa.array([self._call.execution_id] * count, pa.string()), None),

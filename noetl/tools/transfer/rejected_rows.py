@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ROW = "noetl_chunk_row"
 PIECE = 1_000  # rows that are written together after a chunk has failed
-_MAX_REASON = 1_000
 
 
 class RejectedRows:
@@ -57,7 +56,7 @@ class RejectedRows:
             if chunk.positions is not None:
                 source, position = self._rows.describe(chunk.positions[number].as_py())
             row = rows_of(chunk.table.slice(number, 1))[0]
-            self._pending.append(BadRow(row, reason[:_MAX_REASON], source, position))
+            self._pending.append(BadRow(row, reason, source, position))
         self.count += len(numbers)
 
     def mapped(self, columns: ColumnMapping) -> Any:

@@ -218,9 +218,8 @@ class SqliteSource:
 
 
 def query_name(fields: Mapping[str, Any], kind: str) -> str:
-    """What the rows of a database are called in a quarantine: the table, or the beginning of the query."""
-    text = str(fields.get("query") or fields.get("table") or "")
-    return f"{kind} {' '.join(text.split())[:200]}"
+    """What the rows of a database are called in a quarantine; a query may contain secrets, and is not shown."""
+    return f"{kind} query" if fields.get("query") else f"{kind} {fields.get('table')}"
 
 
 async def data_source(

@@ -23,8 +23,8 @@ class PluginSource:
     ) -> None:
         self._spec = spec
         self._types = fields.get("types")
-        place = next((str(fields[name]) for group in spec.requires for name in group if fields.get(name)), "")
-        self._rows = NumberedRows(rows, f"{spec.kind} {' '.join(place.split())[:200]}".strip())
+        place = next((str(fields[name]) for name in ("table", "topic", "path") if fields.get(name)), "")
+        self._rows = NumberedRows(rows, f"{spec.kind} {place}".strip())
         self._call = SourceCall(spec.kind, fields, call.host, call.timeout, min(chunk_rows, BATCH_ROWS))
 
     async def batches(self) -> AsyncGenerator[Any, None]:
