@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -86,7 +85,12 @@ class Install:
 
     def server_with_page(self) -> None:
         process = subprocess.Popen(
-            [self.bin / "noetl", "dev"], cwd=self.examples, env=self.environ, stderr=subprocess.PIPE, text=True
+            [self.bin / "noetl", "dev"],
+            cwd=self.examples,
+            env=self.environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         try:
             assert process.stderr is not None
@@ -96,7 +100,7 @@ class Install:
             self.run("noetl", "register", "hello.yaml")
             self.run("noetl", "execute", "examples/hello", "--server", url)
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             process.communicate(timeout=60)
         assert process.returncode == 0
 
