@@ -270,7 +270,7 @@ class Server:
             specs,
             keychain=backends.keychain,
             clock=backends.clock(),
-            cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
+            cluster=Cluster(cluster, getattr(backends.stores.events, "database", None), cluster),
             options=Options(
                 lease_seconds=self.settings.server_lease_seconds,
                 process_number=number,
@@ -353,10 +353,13 @@ class Server:
 
     async def _give_up_poisoned(self, orchestrator: Orchestrator, locks: ProcessLocks | None) -> None:
         """Fail the executions that ended a server, before anything of them is decided again."""
+        from noetl.server.lifecycle.membership import give_up_suspects
+
         for each in orchestrator.actors.watch.poisoned():
             if locks is None or locks.acquire_orphans([each.execution_id]):
                 log.error("execution %s is given up: %s", each.execution_id, each.error.message)
                 await orchestrator.give_up(each.execution_id, each.error)
+        await give_up_suspects(orchestrator)
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:

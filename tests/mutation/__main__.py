@@ -83,8 +83,6 @@ def main(arguments: list[str] | None = None) -> int:
         ]
         lines += [f"SURVIVOR {mutant}" for mutant in survivors]
         print(f"{area.name}: {len(ran) - len(survivors)} of {len(ran)} noticed", flush=True)
-        for mutant in survivors:
-            print(f"  survived: {mutant}", flush=True)
     _write(lines, given.seed)
     return 0 if total and noticed / total >= given.wanted else 1
 
@@ -111,6 +109,8 @@ def _notices(area: Area, mutant: Mutant, deadline: float | None) -> bool | None:
         )
     except subprocess.TimeoutExpired:
         return True
+    if done.returncode == 0:
+        print(f"  survived: {mutant}", flush=True)
     return done.returncode != 0
 
 
