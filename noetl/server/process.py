@@ -289,6 +289,7 @@ class Server:
     async def _run(self, state: AppState, backends: _Backends, closing: AsyncExitStack) -> None:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
+        from noetl.runtime.network_policy import AddressPolicy
         from noetl.runtime.tasks import running
         from noetl.server.lifecycle import recovery
         from noetl.server.lifecycle.external_changes import watch_external_changes
@@ -325,6 +326,7 @@ class Server:
             leadership=cluster,
             listener=state.notifier,
             reporter=state.notifier,
+            allows=AddressPolicy(private=False, networks=self.settings.private_networks).allows,
         )
         emitter = self._lineage_emitter(stores.events)
         periodic = running(

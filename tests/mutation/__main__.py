@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from tests.mutation.mutants import Mutant, mutants_of
+from tests.mutation.one import NOT_LOADED
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "development" / "mutants.md"
@@ -109,6 +110,8 @@ def _notices(area: Area, mutant: Mutant, deadline: float | None) -> bool | None:
         )
     except subprocess.TimeoutExpired:
         return True
+    if done.returncode == NOT_LOADED:
+        raise RuntimeError(f"{mutant}: the original was loaded instead of the mutant")
     if done.returncode == 0:
         print(f"  survived: {mutant}", flush=True)
     return done.returncode != 0

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_BREAKS = re.compile(r"\n|;|&&|\|\||(?<![<>&])&(?![>&])")
+_BREAKS = re.compile(r"\n|;|&&|\|\||(?<![<>&|])&(?![>&])")
 _PIPE = re.compile(r"(?<!\|)\|&?(?!\|)")
 _SPACE = re.compile(r"[ \t]+|(?=[<>])(?![<>]\()(?<![<>&\d])|(?<=[<>])(?![<>&=(])")
 HEREDOC = re.compile(r"<<-?[ \t]*\\?(['\"]?)([A-Za-z0-9_.+-]+)\1")

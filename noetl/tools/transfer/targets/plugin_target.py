@@ -7,6 +7,7 @@ from typing import Any
 from noetl.core.model.connector import RowTarget, TargetCall
 from noetl.core.model.tool import ToolCall
 from noetl.data.type_lattice import ColumnKind, kind_in_database
+from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target
@@ -27,6 +28,7 @@ class PluginTarget(Target):
         """Prepare the target for rows of this schema."""
         self._schema = schema
         if self._target is not None:
+            await self._check(self.plan.fields)
             await self._target.begin(schema)
 
     async def write(self, table: Any, chunk: Chunk) -> None:
@@ -35,7 +37,9 @@ class PluginTarget(Target):
             await self._target.write(table)
             return
         values = chunk.template_values(data=reads_name(self.plan.fields, "chunk.data"))
-        target = self._open(self.templates.render(self.plan.fields, chunk=values))
+        fields = self.templates.render(self.plan.fields, chunk=values)
+        await self._check(fields)
+        target = self._open(fields)
         try:
             await target.begin(self._schema)
             await target.write(table)
@@ -47,6 +51,7 @@ class PluginTarget(Target):
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the existing table."""
+        await self._check({} if self._target is None else self.plan.fields)
         columns = {} if self._target is None else await self._target.columns()
         return {name: kind_in_database(kind) for name, kind in columns.items()}
 
@@ -58,6 +63,7 @@ class PluginTarget(Target):
     async def write_empty(self) -> None:
         """Empty the target in mode replace."""
         if self._target is not None:
+            await self._check(self.plan.fields)
             await self._target.write_empty()
 
     async def prepare(self) -> None:
@@ -79,6 +85,9 @@ class PluginTarget(Target):
         """The error that the plug-in gives for an exception of its driver."""
         plugin = self.plan.plugin
         return None if plugin is None or plugin.explain is None else plugin.explain(failure)
+
+    async def _check(self, fields: dict[str, Any]) -> None:
+        await check_addresses(fields, self.call.host)
 
     def _open(self, fields: dict[str, Any]) -> RowTarget:
         plan = self.plan
