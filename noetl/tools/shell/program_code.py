@@ -56,7 +56,10 @@ PROGRAMS: dict[str, Program] = {
     r"su|runuser|sg|script|flock|psql|mysql|mariadb|sqlite3": Program(
         r"-[A-Za-z]*[ce]|--command|--execute|-cmd", reads=True, pattern=ONE_WORD
     ),
-    r"git": Program(r"-c|--config-env|--upload-pack|--receive-pack|--exec", pattern=_NO_OPTION),
+    r"git": Program(
+        r"-c|--config-env|--upload-pack|--receive-pack|--exec|-[uxO]|--open-files-in-pager|--\w+(?:-\w+)?-filter|--setup|foreach|run",
+        pattern=_NO_OPTION,
+    ),
     r"tar|bsdtar|rsync|scp|zip|sort|split|man|less": Program(
         r"--checkpoint-action(?:=.*)?|--to-command(?:=.*)?|--use-compress-program(?:=.*)?|--rsh(?:=.*)?|--compress-program(?:=.*)?|"
         r"--filter(?:=.*)?|--info-script(?:=.*)?|--new-volume-script(?:=.*)?|-TT|--unzip-command|-P|-[IeFS]",
