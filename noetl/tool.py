@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import AbstractAsyncContextManager
+from importlib import import_module
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -54,6 +55,9 @@ from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, Stor
 
 __all__ = [
     "ERROR_KINDS",
+    "SQL_FIELDS",
+    "SQL_OPTIONS",
+    "SQL_SOURCE_FIELDS",
     "BadAuth",
     "ConnectorError",
     "ErrorInfo",
@@ -84,6 +88,7 @@ __all__ = [
     "TriggerCall",
     "TriggerSpec",
     "WorkerLost",
+    "auth_field",
     "auth_fields",
     "encode_task",
     "bind_sql",
@@ -91,6 +96,7 @@ __all__ = [
     "error_info",
     "file_format",
     "jsonable",
+    "lazy",
     "ok",
     "per_loop",
     "read_table",
@@ -101,6 +107,51 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_STATEMENT = ("sql", "statement")
+# What the SQL kinds of plug-ins have in common (`run_sql`): fields, one of `command` and `script` is required; options.
+SQL_FIELDS = {
+    "command": Field(
+        "any",
+        "The SQL: one string (statements are separated by `;`), or a list of strings and of `{sql, params}`.",
+        aliases=("commands", "query", "queries", *_STATEMENT, "statements"),
+    ),
+    "script": Field("mapping", "SQL from a file: `{uri, source?}`."),
+    "params": Field(
+        "any",
+        "Parameters: a mapping for `%(name)s` or `:name`, a list for `%s`, `?` or `$1`. A list of mappings (or of "
+        "lists) executes one statement once per item.",
+        aliases=("parameters",),
+    ),
+}
+SQL_OPTIONS = {
+    "timeout": "`connect` and `total` seconds; a statement that runs longer is cancelled.",
+    "transaction": "`false`: every statement commits separately.",
+    "inline_rows": "Largest result returned in `output.data`, in rows.",
+    "inline_bytes": "The same limit in bytes.",
+    "result_format": "Format of a streamed result: `parquet` (default), `arrow`, `jsonl` or `csv`.",
+}
+# Fields of a source that is a query or a table: one of the two is required.
+SQL_SOURCE_FIELDS = {
+    "query": Field("string", "The query.", aliases=(*_STATEMENT, "command")),
+    "table": Field("string", "The table, instead of a query."),
+    "params": Field("any", "Parameters of the query.", aliases=("parameters",)),
+}
+
+
+def auth_field(doc: str, *, required: bool = True) -> Field:
+    """The field `auth` (or `credential`): the connection, by a credential's name, a URL or a mapping."""
+    return Field("any", doc, required=required, aliases=("credential",))
+
+
+def lazy(path: str) -> Callable[..., Any]:
+    """The function or class `module:name`, imported when it is called: importing a declaration stays cheap."""
+    module, _, name = path.partition(":")
+
+    def call(*args: Any, **options: Any) -> Any:
+        return getattr(import_module(module), name)(*args, **options)
+
+    return call
 
 
 def per_loop(key: Hashable, make: Callable[[], T]) -> T:

@@ -71,6 +71,30 @@ COMMANDS: dict[str, str] = {
 # Other names of commands; they work and are not listed.
 ALIASES = {"lint": "validate", "init": "new"}
 REMOVED = {"cluster": "`make cluster` in a checkout of the repository starts a local cluster"}
+# Names that similar tools use for a command of ours.
+ELSEWHERE = {
+    "executions": ("list", "ls", "ps", "runs", "jobs", "history"),
+    "status": ("describe", "show", "get", "inspect"),
+    "execute": ("submit", "start", "launch"),
+    "rerun": ("retry", "restart", "clear"),
+    "cancel": ("stop", "kill", "terminate", "abort"),
+    "signal": ("approve", "reject", "answer"),
+    "why": ("explain",),
+    "events": ("trace",),
+    "logs": ("tail",),
+    "dev": ("up", "standalone", "ui"),
+    "server": ("serve", "api", "webserver", "scheduler"),
+    "worker": ("agent", "executor"),
+    "credential": ("secret", "secrets", "connection", "connections", "profile"),
+    "catalog": ("playbook", "playbooks", "flow", "flows", "dag", "dags", "workflow", "workflows"),
+    "apply": ("deploy", "sync"),
+    "schedule": ("cron", "schedules"),
+    "validate": ("check", "verify", "compile"),
+    "fmt": ("format",),
+    "new": ("create", "scaffold"),
+    "upgrade": ("db", "migrations"),
+    "retention": ("prune", "delete", "gc"),
+}
 
 
 class LazyGroup(click.Group):
@@ -97,7 +121,8 @@ class LazyGroup(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             from difflib import get_close_matches
 
-            close = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
+            close = [ours for ours, theirs in ELSEWHERE.items() if name in theirs]
+            close = close or get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
             hint = f'did you mean "{close[0]}"?' if close else "`noetl --help` lists all commands."
             hint = REMOVED.get(name, hint)
             raise click.UsageError(f'unknown command "{name}"; {hint}', ctx)

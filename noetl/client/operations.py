@@ -10,7 +10,7 @@ import base64
 import secrets
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE = 1_000
 FINAL = ("success", "failed", "cancelled")
+QUERY_SECONDS = 90.0  # to wait for the first rows; the server stops a query after 60 s
 STOP_SECONDS = 30.0  # that a cancelled execution has to end
 
 T = TypeVar("T")
@@ -501,12 +502,15 @@ class Operations:
     def query(self, execution_id: str, sql: str, limit: int = 1_000) -> Operation[Document]:
         """The first rows of a SELECT over the results of an execution: `columns`, `rows`, `truncated`."""
         body = {"sql": sql, "limit": limit}
-        return _document((yield Request("POST", f"/api/executions/{execution_id}/query", body)))
+        asked = Request("POST", f"/api/executions/{execution_id}/query", body, seconds=QUERY_SECONDS)
+        return _document((yield asked))
 
-    def export_query(self, execution_id: str, sql: str, format: Literal["csv", "json", "parquet"]) -> Operation[bytes]:
-        """All rows of a SELECT over the results of an execution, as a file."""
-        body = {"sql": sql, "format": format}
-        return _bytes((yield Request("POST", f"/api/executions/{execution_id}/query", body, raw=True)))
+    def export_query(
+        self, execution_id: str, sql: str, format: Literal["csv", "json", "parquet"], file: BinaryIO
+    ) -> Operation[None]:
+        """Write all rows of a SELECT over the results of an execution to a file."""
+        path, body = f"/api/executions/{execution_id}/query", {"sql": sql, "format": format}
+        yield Request("POST", path, body, into=file, seconds=QUERY_SECONDS)
 
     # ── state ───────────────────────────────────────────────────────────────────────────
 

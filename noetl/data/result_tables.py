@@ -7,6 +7,7 @@ network, no extension. Only one SELECT is executed; memory, threads and time are
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from noetl.data.arrow_tables import rows_of
+from noetl.data.column_profiles import column_profiles
 from noetl.data.duckdb_files import ROWS_KEYS, csv_call, literal
 from noetl.data.sql import quote_column
 from noetl.errors import RequestRefused
@@ -46,11 +48,12 @@ class QueryRows(NamedTuple):
 
 
 class ResultTables:
-    """A DuckDB with results as tables; used in one thread at a time."""
+    """A DuckDB with results as tables, for one thread at a time. `only_objects` refuses rows that are no objects."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, only_objects: bool = False) -> None:
         import duckdb
 
+        self._only_objects = only_objects
         self.folder = Path(tempfile.mkdtemp(prefix="noetl-query-"))
         self._files = 0
         self._db = duckdb.connect(
@@ -86,16 +89,16 @@ class ResultTables:
 
     async def add_rows(self, table: tuple[str, str], rows: AsyncIterator[Any]) -> None:
         """Add rows as a table."""
-        path = self._new_file("jsonl")
+        path, wide = self._new_file("jsonl"), _WideIntegers()
         empty = True
         with path.open("wb") as file:
             async for row in rows:
-                file.write(_line(row))
+                file.write(self._line(row, wide))
                 empty = False
         if empty:
             self.add_value(table, [])
         else:
-            await asyncio.to_thread(self._add_file, table, path, "jsonl")
+            await asyncio.to_thread(self._add_file, table, path, "jsonl", wide)
 
     def add_value(self, table: tuple[str, str], value: Any) -> None:
         """Add a value as a table: a list of rows, a document with `rows`, or one row."""
@@ -105,13 +108,23 @@ class ResultTables:
             self._db.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_column(table[0])}")
             self._db.execute(f"CREATE TABLE {quote_column(table[0])}.{quote_column(table[1])} ({columns})")
             return
-        path = self._new_file("jsonl")
+        path, wide = self._new_file("jsonl"), _WideIntegers()
         with path.open("wb") as file:
-            file.writelines(map(_line, rows))
-        self._add_file(table, path, "jsonl")
+            file.writelines(self._line(row, wide) for row in rows)
+        self._add_file(table, path, "jsonl", wide)
+
+    def _line(self, row: Any, wide: _WideIntegers) -> bytes:
+        if not isinstance(row, Mapping):
+            if self._only_objects:
+                raise QueryFailed("the result is not a list of objects; only tables are sorted and queried")
+            row = {"value": row}
+        wide.see(row)
+        return _encode(row) + b"\n"
 
     def lock(self) -> None:
         """Forbid access to everything but the files of the results, for good."""
+        self._db.execute("SET python_enable_replacements = false")
+        self._db.execute("SET TimeZone = 'UTC'")
         self._db.execute(f"SET allowed_directories = [{literal(str(self.folder) + '/')}]")
         self._db.execute("SET enable_external_access = false")
         self._db.execute("SET lock_configuration = true")
@@ -120,7 +133,7 @@ class ResultTables:
         self._files += 1
         return self.folder / f"r{self._files}.{suffix}"
 
-    def _add_file(self, table: tuple[str, str], path: Path, format: str) -> None:
+    def _add_file(self, table: tuple[str, str], path: Path, format: str, wide: _WideIntegers | None = None) -> None:
         """Parquet is read where it is; other formats are read once, which also finds their types."""
         schema, name = map(quote_column, table)
         try:
@@ -129,11 +142,20 @@ class ResultTables:
                 place = path if format == "parquet" else _as_parquet(path)
                 self._db.execute(f"CREATE VIEW {schema}.{name} AS SELECT * FROM read_parquet({literal(str(place))})")
                 return
-            source = csv_call(str(path)) if format == "csv" else f"read_json_auto({literal(str(path))}, {_JSON_LINES})"
+            source = csv_call(str(path)) if format == "csv" else self._json_call(path, wide)
             self._db.execute(f"CREATE TABLE {schema}.{name} AS SELECT * FROM {source}")
             path.unlink()
         except self._errors as problem:
             raise QueryFailed(f"{'.'.join(table)} cannot be read as a table: {problem}") from None
+
+    def _json_call(self, path: Path, wide: _WideIntegers | None) -> str:
+        """The table function of a file of JSON lines; integers that DuckDB reads as doubles keep their digits."""
+        call = f"read_json_auto({literal(str(path))}, {_JSON_LINES}"
+        if not wide or not wide.types:
+            return f"{call})"
+        found = self._db.execute(f"DESCRIBE SELECT * FROM {call})").fetchall()
+        types = ((name, wide.types.get(name, kind) if kind == "DOUBLE" else kind) for name, kind, *_ in found)
+        return f"{call}, columns={{{', '.join(f'{quote_column(name)}: {literal(kind)}' for name, kind in types)}}})"
 
     # ── queries ─────────────────────────────────────────────────────────────────────────
 
@@ -150,13 +172,21 @@ class ResultTables:
                     break
         return QueryRows(columns, rows[:limit], len(rows) > limit)
 
+    def profile(self, sql: str) -> list[dict[str, Any]]:
+        """The profile of each column of a SELECT."""
+        self._check(sql)
+        with self._bounded():
+            return column_profiles(self._db, sql)
+
     def export(self, sql: str, format: Export) -> Path:
-        """Write all rows of a SELECT to a file in the folder."""
+        """Write all rows of a SELECT to a temporary file, which the caller removes."""
         self._check(sql)
         path = self._new_file(f"out.{format}")
         with self._bounded():
-            self._db.execute(f"COPY ({sql.strip().rstrip(';')}\n) TO {literal(str(path))} ({_EXPORTS[format]})")
-        return path
+            self._db.execute(f"COPY ({sql}\n) TO {literal(str(path))} ({_EXPORTS[format]})")
+        number, name = tempfile.mkstemp(prefix="noetl-export-", suffix=f".{format}")
+        os.close(number)
+        return path.replace(name)
 
     def _check(self, sql: str) -> None:
         if len(sql) > MAX_TEXT:
@@ -164,7 +194,7 @@ class ResultTables:
         try:
             statements = self._db.extract_statements(sql)
         except self._errors as problem:
-            raise QueryFailed(str(problem)) from None
+            raise QueryFailed(f"the query: {problem}") from None
         if len(statements) != 1 or statements[0].type != self._select:
             raise QueryFailed("write one SELECT statement: results cannot be changed")
 
@@ -178,13 +208,22 @@ class ResultTables:
         except self._errors as problem:
             if type(problem).__name__ == "InterruptException":
                 raise QueryFailed(f"the query was stopped after {SECONDS:g} s") from None
-            raise QueryFailed(str(problem).replace(f"{self.folder}/", "")) from None
+            raise QueryFailed(f"the query: {problem}".replace(f"{self.folder}/", "")) from None
         finally:
             timer.cancel()
 
 
-def _line(row: Any) -> bytes:
-    return _encode(row if isinstance(row, Mapping) else {"value": row}) + b"\n"
+class _WideIntegers:
+    """Columns with integers that do not fit into 64 bits, and the types that hold them."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, str] = {}
+
+    def see(self, row: Mapping[str, Any]) -> None:
+        for name, value in row.items():
+            if type(value) is int and not -(2**63) <= value < 2**63:
+                exact = abs(value) < 10**38 and self.types.get(name) != "VARCHAR"
+                self.types[name] = "DECIMAL(38,0)" if exact else "VARCHAR"
 
 
 def named_tables(sql: str, known: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ from noetl.server.notifications.channels import Channels
 from noetl.server.notifications.notifier import Notifier
 from noetl.server.notifications.rules import Rules
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.read_models.result_queries import ResultQueries
 from noetl.server.scheduling.backfills import Backfills
 from noetl.server.scheduling.deliveries import Deliveries, DeliveryLimits
 from noetl.server.scheduling.kinds import KINDS
@@ -54,11 +55,11 @@ def build_app_state(
 ) -> AppState:
     """The services of a server, whose master key is in `home`; without settings with their defaults."""
     clock = backends.clock
-    triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS)
+    triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS, backends.credentials)
     links = AnswerLinks(partial(open_ring, home, os.environ))
     channels = Channels(backends.credentials, allows_address)
     notifier = Notifier(
-        Rules(backends.triggers, clock),
+        Rules(backends.triggers, clock, backends.credentials),
         backends.deliveries,
         triggers,
         orchestrator,
@@ -89,5 +90,6 @@ def build_app_state(
         notifier=notifier,
         answer_links=links,
         backfills=Backfills(backends.triggers, orchestrator.catalog, clock),
+        queries=ResultQueries(orchestrator.results),
         version=__version__,
     )

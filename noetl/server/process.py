@@ -186,6 +186,7 @@ class Server:
                 allows_address=allows,
                 settings=self.settings,
             )
+            closing.push_async_callback(self._state.queries.close)
             app.state.app_state = self._state
             app.state.operations = operations = Operations(
                 self._state, app.state.workers, backends.load_samples, self._address

@@ -174,10 +174,12 @@ class SourceConformance(_Suite):
 class TargetConformance(_Suite):
     """What a target of `transfer` has to do. `place()` returns the fields of a new target, `read(fields)` its rows.
 
-    `modes` are those of the kind. `rolls_back`: a failed transfer leaves nothing behind. `ordered` as for sources."""
+    `modes` are those of the kind. `rolls_back`: a failed transfer leaves nothing behind. `evolves`: as in its
+    `TargetSpec`."""
 
     modes: tuple[str, ...] = ("append", "replace", "upsert")
     rolls_back = True
+    evolves = False
     rows: Rows = ROWS
 
     @pytest.fixture
@@ -283,6 +285,30 @@ class TargetConformance(_Suite):
         assert write(self.rows, target).error is None
         expected = [{"id": row["id"], "title": row["name"]} for row in self.rows]
         assert self._sorted(read(target)) == expected
+
+    def test_a_schema_contract_is_kept(self, place: Any, write: Any, read: Any) -> None:
+        """`schema` of a target that can change its table: new columns, wider types."""
+        if not self.evolves:
+            pytest.skip("this target has no schema contract")
+        target = place()
+        assert write([{"id": 1, "name": "a", "price": 1}], target).error is None
+        wider = [{"id": 2, "name": "b", "price": 2.5, "added": "x"}, {"id": 3, "name": "c", "price": None}]
+        frozen = write(wider, {**target, "schema": "freeze"})
+        assert frozen.error is not None
+        assert "added" in frozen.error.message
+        kept = write(wider, {**target, "schema": {"columns": "discard_value", "types": "evolve"}})
+        assert (kept.error, kept.data["targets"][0]["discarded"]["values"]) == (None, 1)
+        assert "added" not in read(target)[0]
+        modes = {"mode": "upsert", "key": "id"} if "upsert" in self.modes else {}
+        more = wider if modes else []
+        assert (
+            write([*more, {"id": 4, "name": "d", "added": "y"}], {**target, **modes, "schema": "evolve"}).error is None
+        )
+        rows = self._sorted(read(target))
+        assert [(row["id"], row["added"]) for row in rows] == [
+            (1, None), (2, "x" if modes else None), (3, None), (4, "y"),
+        ]  # fmt: skip
+        assert [float(row["price"]) for row in rows[:2]] == [1, 2.5]
 
     def test_a_misspelt_field_is_reported(self, place: Any) -> None:
         """By the validator."""

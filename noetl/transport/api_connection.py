@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
@@ -29,6 +29,8 @@ IDLE_SECONDS = 45.0  # a stream without data for so long counts as broken (a ser
 RECONNECT_SECONDS = 60.0  # how long a broken stream is retried
 RECONNECT_DELAY = 0.5
 UNREACHABLE = (OSError, http.client.HTTPException)
+COPY_BYTES = 1 << 20
+INTERRUPTED = "the connection to the server broke during the download; repeat the command"
 
 
 # The key of the changes that this command makes (`--key`); None: requests have keys of their own, or none.
@@ -44,6 +46,8 @@ class Request(NamedTuple):
     query: Mapping[str, Any] | None = None  # values that are None or () are left out
     headers: Mapping[str, str] | None = None
     raw: bool = False  # the response is bytes and not JSON
+    into: BinaryIO | None = None  # receives the body of a successful response
+    seconds: float | None = None  # to wait for data; None: the timeout of the connection
 
     @property
     def target(self) -> str:
@@ -94,6 +98,8 @@ class ServerAddress(ServerAddresses):
         """The value of a response; an error response is raised as an exception."""
         if response.status >= 300:
             raise self.error(response)
+        if request.into is not None:
+            return None
         if request.raw:
             return response.data
         if not response.data:
@@ -213,9 +219,12 @@ class ApiConnection(ServerAddress):
     def _exchange(self, url: str, connection: http.client.HTTPConnection, request: Request) -> Response:
         try:
             target = urlsplit(url).path + request.target
+            connection.timeout = request.seconds or self._timeout
+            if connection.sock is not None:
+                connection.sock.settimeout(connection.timeout)
             connection.request(request.method, target, body=request.data, headers=self.headers(request))
             reply = connection.getresponse()
-            response = _read(reply)
+            response = _copied(reply, request.into) if request.into and reply.status < 300 else _read(reply)
         except BaseException:
             connection.close()
             raise
@@ -317,6 +326,21 @@ def diagnostics(documents: Any) -> list[Diagnostic]:
 
 def _read(reply: http.client.HTTPResponse) -> Response:
     return Response(reply.status, reply.getheader("Content-Type") or "", reply.read())
+
+
+def _copied(reply: http.client.HTTPResponse, file: BinaryIO) -> Response:
+    """Copy the body to a file; it cannot be requested again once something is written."""
+    first = reply.read(COPY_BYTES)
+    try:
+        chunk = first
+        while chunk:
+            file.write(chunk)
+            chunk = reply.read(COPY_BYTES)
+    except UNREACHABLE as broken:
+        raise StoreUnavailable(f"{INTERRUPTED}: {_reason(broken)}") from None
+    if reply.length:
+        raise StoreUnavailable(f"{INTERRUPTED}: {reply.length:,} bytes are missing")
+    return Response(reply.status, reply.getheader("Content-Type") or "", b"")
 
 
 def _next_line(reply: http.client.HTTPResponse, connection: http.client.HTTPConnection, until: float | None) -> bytes:

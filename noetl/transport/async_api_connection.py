@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import aiohttp
 from yarl import URL
 
 from noetl.errors import StoreUnavailable
 from noetl.transport.api_connection import (
+    COPY_BYTES,
     IDLE_SECONDS,
+    INTERRUPTED,
     RECONNECT_DELAY,
     EventParser,
     Request,
@@ -89,10 +91,12 @@ class AsyncApiConnection(ServerAddress):
             URL(self.url + request.target, encoded=True),
             data=request.data,
             headers=self.headers(request),
-            timeout=self._timeout,
+            timeout=aiohttp.ClientTimeout(sock_read=request.seconds) if request.seconds else self._timeout,
             allow_redirects=False,
         )
         async with sending as reply:
+            if request.into is not None and reply.status < 300:
+                return await _copied(reply, request.into)
             return await _read(reply)
 
     async def _stream_once(self, path: str, after: int, until: float | None) -> AsyncIterator[tuple[int | None, bytes]]:
@@ -117,6 +121,16 @@ class AsyncApiConnection(ServerAddress):
 
 async def _read(reply: aiohttp.ClientResponse) -> Response:
     return Response(reply.status, reply.headers.get("Content-Type", ""), await reply.read())
+
+
+async def _copied(reply: aiohttp.ClientResponse, file: BinaryIO) -> Response:
+    """Copy the body to a file; it cannot be requested again once something is written."""
+    try:
+        async for chunk in reply.content.iter_chunked(COPY_BYTES):
+            await asyncio.to_thread(file.write, chunk)
+    except aiohttp.ClientError as broken:
+        raise StoreUnavailable(f"{INTERRUPTED}: {broken}") from None
+    return Response(reply.status, reply.headers.get("Content-Type", ""), b"")
 
 
 async def _lines(content: aiohttp.StreamReader, until: float | None) -> AsyncIterator[bytes]:

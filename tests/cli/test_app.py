@@ -86,6 +86,12 @@ def test_the_removed_command_cluster_names_its_replacement(capsys):
     assert "`make cluster`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [("list", "executions"), ("retry", "rerun"), ("deploy", "apply")])
+def test_the_name_of_a_command_in_other_tools_gets_the_name_here(theirs, ours, capsys):
+    assert program.run([theirs]) == 2
+    assert f'unknown command "{theirs}"; did you mean "{ours}"?' in capsys.readouterr().err
+
+
 def test_an_unknown_option_is_a_usage_error(capsys):
     assert program.run(["config", "show", "--colour"]) == 2
     assert "--colour" in capsys.readouterr().err

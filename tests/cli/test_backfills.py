@@ -132,3 +132,14 @@ def test_a_server_runs_a_backfill_also_after_it_was_killed(noetl, playbook, fold
     assert len(rows) == 10
     refused = noetl("backfill", path, "--from", "b", "--to", "a", "--every", "1d", *server)
     assert refused.code == 2 and "is not an instant" in refused.err
+
+
+def test_a_backfill_on_the_store_of_a_server_is_followed_to_its_end(noetl, playbook, folder, cluster, monkeypatch):
+    for name in ("NOETL_HOME", "NOETL_STORE"):
+        if name in cluster.environ:
+            monkeypatch.setenv(name, cluster.environ[name])
+    path = noetl("register", playbook(TEXT, "export"), "--json").json[0]["path"]
+    answer = noetl("backfill", path, *JANUARY, "--concurrency", "3", "--set", f"out={folder / 'out.txt'}")
+    assert answer.code == 0, answer.err
+    assert "done: 10 of 10 slots succeeded" in answer.err
+    assert len(days(folder)) == 10

@@ -118,6 +118,47 @@ def test_the_sql_reads_results_and_nothing_else(noetl, playbook, sql, message):
     assert "Traceback" not in answer.err
 
 
+def test_large_integers_keep_their_digits(noetl, playbook):
+    code = "result = [{'n': 12345678901234567890123, 'm': 10 ** 50, 'k': n} for n in range(2)]"
+    text = f'workflow:\n  - {{step: numbers, tool: {{kind: python, code: "{code}"}}}}\n'
+    assert noetl("run", playbook(text)).code == 0
+    (row, _) = rows(noetl, "select n::varchar as n, m, k from step.numbers")
+    assert row == {"n": "12345678901234567890123", "m": "1" + "0" * 50, "k": 0}
+
+
+def test_an_interrupted_export_leaves_no_file(folder, monkeypatch):
+    """The server closes the connection in the middle of the body."""
+    import socket
+    import threading
+
+    from noetl.client import Client
+    from noetl.errors import StoreUnavailable
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\na,b\n1,2\n")
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}", "t") as client:
+            received = io.BytesIO()
+            with pytest.raises(StoreUnavailable, match="broke during the download"):
+                client.export_query("1", "select 1", "csv", received)
+        thread.join()
+    from noetl.cli.executions.query import _written
+
+    try:
+        with _written(folder / "x.csv") as file:
+            file.write(b"a,b")
+            raise StoreUnavailable("it broke")
+    except StoreUnavailable:
+        pass
+    assert list(folder.glob("x.csv*")) == []
+
+
 def test_the_api_filters_sorts_and_pages_a_result(cluster: Cluster):
     head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: mixed}\n"
     _, document = cluster.ask("POST", "/api/execute", {"content": head + MIXED})

@@ -15,7 +15,7 @@ import nats
 import pytest
 
 from noetl.core.model.events import ExecutionRequested
-from noetl.errors import Conflict, NotFound, RequestRefused
+from noetl.errors import NotFound, RequestRefused
 from noetl.runtime.clock import RealClock
 from noetl.runtime.tasks import running
 from noetl.server.composition import Options, Stores, build_orchestrator
@@ -68,7 +68,7 @@ class Installation:
         stores = Stores(self.events, self.playbooks, NoResults(), MemoryRunQueue())
         orchestrator = build_orchestrator(stores, specs, options=Options(process_number=self.number))
         clock = RealClock()
-        self.triggers = Triggers(self.rows, orchestrator.catalog, clock, KINDS)
+        self.triggers = Triggers(self.rows, orchestrator.catalog, clock, KINDS, self.credentials)  # type: ignore[arg-type]
         self.deliveries = Deliveries(self.kept, self.triggers, orchestrator, clock)
         self.sources = TriggerSources(self.deliveries, orchestrator, self.credentials, clock)  # type: ignore[arg-type]
         self.orchestrator = orchestrator
@@ -568,10 +568,8 @@ def test_definitions_are_validated_and_replaced_as_a_whole(here):
             first = await put("execution", "e", {"path": "work", "of": "x", "overlap": "queue", "labels": {"a": "b"}})
             second = await put("execution", "e", {"path": "work", "of": "y"})
             assert (second.id, second.overlap, second.labels) == (first.id, "allow", {})
-            await put("object", "e", {"path": "work", "url": "/tmp"})
-            with pytest.raises(Conflict, match="execution/e"):
-                await here.triggers.find("e")
-            assert (await here.triggers.find("object/e")).KIND == "object"
+            with pytest.raises(RequestRefused, match="there is no credential 'lost'; create it with"):
+                await put("object", "e", {"path": "work", "url": "s3://bucket/in/", "credential": "lost"})
 
     asyncio.run(scenario())
 

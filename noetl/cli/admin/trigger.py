@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -234,16 +235,17 @@ def replay(delivery: str, target: Target, as_json: bool) -> None:
 
 
 def _find(client: Client, name: str) -> dict[str, Any]:
-    """The trigger of NAME or KIND/NAME."""
+    """The trigger of NAME, KIND/NAME or the path of its playbook."""
     kind, slash, rest = name.partition("/")
-    if slash:
-        return client.trigger(kind, rest)
-    found = [one for one in client.triggers() if one["name"] == name]
+    with suppress(NotFound):
+        if slash:
+            return client.trigger(kind, rest)
+    found = [one for one in client.triggers() if name in (one["name"], one["path"])]
     if not found:
         raise NotFound(f"there is no trigger {name!r}; `noetl trigger list` shows all triggers")
     if len(found) > 1:
-        kinds = ", ".join(f"{one['kind']}/{name}" for one in found)
-        raise Conflict(f"several triggers are named {name}: {kinds}")
+        names = ", ".join(f"{one['kind']}/{one['name']}" for one in found)
+        raise Conflict(f"several triggers are named {name} or start it: {names}")
     return found[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, TypeAlias, Unpack
 
 from noetl.errors import NotFound
 
@@ -165,7 +165,7 @@ class Backend(Protocol):
     async def query(self, execution_id: str, sql: str, limit: int) -> Document:
         """The first rows of a SELECT over the results of an execution."""
 
-    async def export_query(self, execution_id: str, sql: str, format: Any) -> bytes:
+    async def export_query(self, execution_id: str, sql: str, format: Any, file: BinaryIO) -> None:
         """All rows of a SELECT over the results of an execution, as a file."""
 
     async def states(self) -> list[Document]:

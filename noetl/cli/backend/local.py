@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Unpack
 
 import msgspec
 
@@ -281,22 +283,22 @@ class LocalBackend:
         await self._limits.remove(subject, name)
 
     async def tables(self, execution_id: str) -> list[Document]:
-        from noetl.server.read_models.result_queries import known_results, listed_tables
+        from noetl.server.read_models.result_queries import execution_results, listed_tables
 
-        return listed_tables(await known_results(self._orchestrator, execution_id))
+        return listed_tables(await execution_results(self._orchestrator, execution_id))
 
     async def query(self, execution_id: str, sql: str, limit: int) -> Document:
-        from noetl.server.read_models.result_queries import ResultQuery, known_results, query_rows
+        from noetl.server.read_models.result_queries import ResultQueries, ResultQuery, execution_results
 
-        known = await known_results(self._orchestrator, execution_id)
-        return await query_rows(known, self._orchestrator.results, ResultQuery(sql, limit=limit))
+        known = await execution_results(self._orchestrator, execution_id)
+        return await ResultQueries(self._orchestrator.results).rows(known, ResultQuery(sql, limit=limit))
 
-    async def export_query(self, execution_id: str, sql: str, format: Any) -> bytes:
-        from noetl.server.read_models.result_queries import ResultQuery, exported, known_results
+    async def export_query(self, execution_id: str, sql: str, format: Any, file: BinaryIO) -> None:
+        from noetl.server.read_models.result_queries import ResultQueries, ResultQuery, execution_results
 
-        known = await known_results(self._orchestrator, execution_id)
-        async with exported(known, self._orchestrator.results, ResultQuery(sql), format) as path:
-            return await asyncio.to_thread(_read_bytes, path)
+        known = await execution_results(self._orchestrator, execution_id)
+        path = await ResultQueries(self._orchestrator.results).export(known, ResultQuery(sql), format)
+        await asyncio.to_thread(_move_into, path, file)
 
     async def states(self) -> list[Document]:
         from noetl.server.orchestrator.playbook_states import path_document
@@ -398,6 +400,10 @@ def idempotency_key() -> str:
     return IDEMPOTENCY_KEY.get() or ""
 
 
-def _read_bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+def _move_into(path: Path, file: BinaryIO) -> None:
+    """Copy a temporary file into an open one, and remove it."""
+    try:
+        with path.open("rb") as source:
+            shutil.copyfileobj(source, file, 1 << 20)
+    finally:
+        path.unlink()

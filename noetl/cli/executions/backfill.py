@@ -180,6 +180,7 @@ async def _run_locally(target: Target, begin: Any, as_json: bool, running: froze
     `running` are executions of a process that has ended, which continue here."""
     from noetl.cli.backend.local import LocalBackend
     from noetl.cli.local_engine import open_engine
+    from noetl.errors import Conflict
     from noetl.runtime.clock import RealClock
     from noetl.server.scheduling.backfill_runner import BackfillRunner
 
@@ -188,7 +189,16 @@ async def _run_locally(target: Target, begin: Any, as_json: bool, running: froze
         backend = LocalBackend(engine)
         name = await begin(backend)
         runner = BackfillRunner(backend.backfill_service, engine.orchestrator, RealClock())
-        work = asyncio.ensure_future(runner.run(name, lines.show))
+
+        async def run_or_follow() -> None:
+            try:
+                await runner.run(name, lines.show)
+            except Conflict:  # executions that have started here end here
+                terminal.note(f"a server on this store runs the backfill {name}")
+                while (await backend.backfill(name))["status"] == "running":  # noqa: ASYNC110 - another process ends it
+                    await asyncio.sleep(POLL_SECONDS)
+
+        work = asyncio.ensure_future(run_or_follow())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, work.cancel)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
@@ -48,15 +49,35 @@ def query(
         return
     if format == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("parquet is binary: write it to a file with --output FILE")
-    data = _call(target, execution_id, lambda backend, found: backend.export_query(found, text, format))
-    if output is None and sys.stdout.isatty():
-        terminal.data(data.decode())
-    elif output is None:
-        sys.stdout.buffer.write(data)
+    if output is None:
+        _export(target, execution_id, text, format, sys.stdout.buffer)
         sys.stdout.buffer.flush()
-    else:
-        output.write_bytes(data)
-        terminal.note(f"{output}: {len(data):,} bytes")
+        return
+    with _written(output) as file:
+        _export(target, execution_id, text, format, file)
+    terminal.note(f"{output}: {output.stat().st_size:,} bytes")
+
+
+def _export(target: Target, execution_id: str, sql: str, format: str, file: BinaryIO) -> None:
+    _call(target, execution_id, lambda backend, found: backend.export_query(found, sql, format, file))
+
+
+@contextmanager
+def _written(output: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name when it is complete."""
+    if output.exists() and not output.is_file():  # such as /dev/stdout
+        with output.open("wb") as file:
+            yield file
+        return
+    part = output.with_name(f"{output.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(output)
+    except OSError as problem:
+        raise click.ClickException(f"{output} cannot be written: {problem.strerror or problem}") from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _call(target: Target, execution_id: str, function: Callable[[Backend, str], Awaitable[T]]) -> T:

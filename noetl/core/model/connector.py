@@ -60,7 +60,8 @@ class TargetCall(Struct, frozen=True):
     """What a target writes to: its fields in the playbook, how, and the services of the worker.
 
     `idempotency_key` is the same in every attempt of the task. `keeps_going` is `on_error: continue`: after a chunk
-    that failed, the next chunks are written, so every chunk has to be written or rejected as a whole."""
+    that failed, the next chunks are written, so every chunk has to be written or rejected as a whole. `contract`: the
+    playbook sets a schema contract, so columns that the table does not have are no error of `begin`."""
 
     kind: str
     fields: dict[str, Any]
@@ -72,6 +73,7 @@ class TargetCall(Struct, frozen=True):
     label: str = ""
     idempotency_key: str = ""
     timeout: Timeout = Timeout()
+    contract: bool = False
 
 
 class RowTarget:

@@ -30,7 +30,6 @@ from noetl.server.http.routes import (
     operations,
     playbooks,
     queries,
-    result_tables,
     results,
     schemas,
     states,
@@ -40,7 +39,6 @@ from noetl.server.http.routes import (
 from noetl.server.http.routes.access import access_tokens, session
 from noetl.server.http.routes.data import lineage
 from noetl.server.http.routes.scheduling import backfills, notifications, schedules, triggers, webhooks
-from noetl.server.read_models.result_tables import ResultTables
 
 Readiness = Callable[[], Awaitable[list[str]]]
 
@@ -65,13 +63,12 @@ def create_app(
     )
     for module in (
         executions, inbox, backfills, event_index, task_logs, playbooks, bundles, editor, diagnostic_docs, credentials,
-        schedules, webhooks, triggers, notifications, limits, lineage, results, result_tables, queries, schemas, states,
+        schedules, webhooks, triggers, notifications, limits, lineage, results, queries, schemas, states,
         session, health, operations, history, access_tokens, openapi, web_page,
     ):  # fmt: skip
         app.include_router(module.router)
     app.state.workers = worker_protocol.WorkerRegistry()
     app.state.readiness = readiness
-    app.state.result_tables = ResultTables()
     raw_routes = [execute.ROUTE, *worker_protocol.raw_routes(state, app.state.workers)]
     app.router.routes[:0] = [*raw_routes, *worker_protocol.content_routes(state)]
     for kind, handler in problems.HANDLERS.items():

@@ -18,6 +18,7 @@ from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
 from noetl.server.notifications.notifier import Notifier
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.read_models.result_queries import ResultQueries
 from noetl.server.scheduling.backfills import Backfills
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.resources import TriggerResources
@@ -44,6 +45,7 @@ class AppState(Struct):
     notifier: Notifier
     answer_links: AnswerLinks
     backfills: Backfills
+    queries: ResultQueries
     version: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_future: asyncio.Task[Any] | None = None  # see `stop_signal`

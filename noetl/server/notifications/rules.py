@@ -27,7 +27,8 @@ from noetl.core.model.events import instant
 from noetl.core.templates.template import compile_value
 from noetl.errors import Conflict, NotFound, RequestRefused, TemplateError
 from noetl.runtime.clock import Clock
-from noetl.server.scheduling.triggers import check_name
+from noetl.server.scheduling.triggers import check_credential, check_name
+from noetl.storage.ports.secrets import CredentialStore
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 KIND = "notification"
@@ -105,14 +106,15 @@ class Rule(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Rules:
     """The notification rules of an installation."""
 
-    def __init__(self, store: TriggerStore, clock: Clock) -> None:
+    def __init__(self, store: TriggerStore, clock: Clock, credentials: CredentialStore | None = None) -> None:
         self.changes = 0  # of this process
         self._store = store
         self._clock = clock
+        self._credentials = credentials  # without them credentials are not checked
 
     async def add(self, name: str, fields: Mapping[str, Any], *, by: str = "") -> Rule:
         """Store a new rule; Conflict when the name exists."""
-        rule = define_rule(name, fields, now=self._clock.now(), by=by)
+        rule = await self._define(name, fields, by)
         await self._store.add(StoredTrigger(KIND, name, msgspec.json.encode(rule)))
         self.changes += 1
         return rule
@@ -125,11 +127,16 @@ class Rules:
                 return await self.add(name, fields, by=by)
             known = msgspec.json.decode(row.data, type=Rule)
             kept = {"id": known.id, "created_at": known.created_at, "created_by": known.created_by}
-            rule = msgspec.structs.replace(define_rule(name, fields, now=self._clock.now(), by=by), **kept)
+            rule = msgspec.structs.replace(await self._define(name, fields, by), **kept)
             if await self._store.save(StoredTrigger(KIND, name, msgspec.json.encode(rule), row.revision + 1)):
                 self.changes += 1
                 return rule
         raise Conflict(f"notification rule {name!r} was changed at the same time by another request; try again")
+
+    async def _define(self, name: str, fields: Mapping[str, Any], by: str) -> Rule:
+        rule = define_rule(name, fields, now=self._clock.now(), by=by)
+        await check_credential(self._credentials, rule.to.credential)
+        return rule
 
     async def get(self, name: str) -> Rule:
         """The rule of a name; NotFound when there is none."""

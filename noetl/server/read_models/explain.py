@@ -221,8 +221,12 @@ def _routed(playbook: Playbook, body: ev.NextEvaluated) -> str:
         return text + ("; its arcs were evaluated before" if has_arcs else "; it has no arcs")
     else:
         text += "; no arc was taken"
-    if passed:
-        text += "; the guard was false for " + ", ".join(f"{arc.target}{_guard(step, arc.index)}" for arc in passed)
+    guarded = [f"{arc.target}{guard}" for arc in passed if (guard := _guard(step, arc.index))]
+    unguarded = [arc.target for arc in passed if not _guard(step, arc.index)]
+    if guarded:
+        text += f"; the guard was false for {', '.join(guarded)}"
+    if unguarded:
+        text += f"; without a guard {', '.join(unguarded)} is taken after success only"
     return text
 
 

@@ -11,7 +11,8 @@ import msgspec
 from noetl.errors import Conflict, NotFound
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.catalog import Catalog
-from noetl.server.scheduling.triggers import Trigger, check_registered, decode, define, name_after
+from noetl.server.scheduling.triggers import Trigger, check_credential, check_registered, decode, define, name_after
+from noetl.storage.ports.secrets import CredentialStore
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 MAX_ATTEMPTS = 20
@@ -20,12 +21,20 @@ MAX_ATTEMPTS = 20
 class Triggers:
     """The definitions of triggers."""
 
-    def __init__(self, store: TriggerStore, catalog: Catalog, clock: Clock, kinds: Mapping[str, type[Trigger]]) -> None:
+    def __init__(
+        self,
+        store: TriggerStore,
+        catalog: Catalog,
+        clock: Clock,
+        kinds: Mapping[str, type[Trigger]],
+        credentials: CredentialStore | None = None,  # without it credentials are not checked
+    ) -> None:
         self.kinds = kinds
         self.changed = asyncio.Event()  # a trigger was added or changed: act at once
         self.store = store
         self._catalog = catalog
         self._clock = clock
+        self._credentials = credentials
 
     async def add(self, kind: str, fields: Mapping[str, Any], *, name: str | None = None, by: str = "") -> Trigger:
         """Store a new trigger. The default name is derived from the path."""
@@ -93,18 +102,6 @@ class Triggers:
         """The trigger of a name; NotFound when there is none."""
         return decode(self._class(kind), await self._row(kind, name))
 
-    async def find(self, name: str) -> Trigger:
-        """The trigger of `NAME` or `KIND/NAME`; NotFound, or Conflict when several kinds have the name."""
-        kind, slash, rest = name.partition("/")
-        if slash:
-            return await self.get(kind, rest)
-        found = [row for each in self.kinds if (row := await self.store.get(each, name)) is not None]
-        if not found:
-            raise _unknown("trigger", name)
-        if len(found) > 1:
-            raise Conflict(f"several triggers are named {name}: " + ", ".join(f"{row.kind}/{name}" for row in found))
-        return decode(self._class(found[0].kind), found[0])
-
     async def all(self, kind: str) -> list[Trigger]:
         """All triggers of a kind, by name."""
         found: list[Trigger] = []
@@ -131,6 +128,7 @@ class Triggers:
         now = self._clock.now()
         trigger = define(self._class(kind), name, fields, now=now, by=by, known=known)
         await check_registered(self._catalog, trigger.path, trigger.version)
+        await check_credential(self._credentials, getattr(trigger, "credential", None))
         return trigger.prepared(known, now)
 
     async def list(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[Trigger]:

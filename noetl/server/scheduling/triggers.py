@@ -30,6 +30,7 @@ from noetl.core.model.merge import deep_merge
 from noetl.core.templates.template import compile_value
 from noetl.errors import RequestRefused, TemplateError
 from noetl.server.orchestrator.catalog import Catalog
+from noetl.storage.ports.secrets import CredentialStore
 from noetl.storage.ports.triggers import StoredTrigger
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
@@ -154,6 +155,12 @@ async def check_registered(catalog: Catalog, path: str, version: int | None) -> 
     """NotFound when the catalog does not have the playbook."""
     if await catalog.registered(path, version) is None:
         raise await catalog.unknown(path, version)
+
+
+async def check_credential(credentials: CredentialStore | None, name: str | None) -> None:
+    """RequestRefused when a trigger, webhook or rule names a credential that does not exist."""
+    if name and credentials is not None and await credentials.get(name) is None:
+        raise RequestRefused(f"there is no credential {name!r}; create it with `noetl credential set {name}`")
 
 
 def name_after(path: str) -> str:

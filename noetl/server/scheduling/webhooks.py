@@ -35,7 +35,7 @@ from noetl.server.scheduling.signatures import (
     verify,
 )
 from noetl.server.scheduling.trigger_service import Triggers
-from noetl.server.scheduling.triggers import Trigger, trigger_document
+from noetl.server.scheduling.triggers import Trigger, check_credential, trigger_document
 from noetl.storage.ports.deliveries import Delivery
 from noetl.storage.ports.secrets import CredentialStore
 
@@ -133,11 +133,8 @@ class Webhooks(Struct, eq=False):
         return await self._with_secret(_webhook(await self._triggers.put(KIND, name, given, by=by)))
 
     async def _check_credential(self, credential: str | None) -> None:
-        stored = await self._credentials.get(credential) if credential else None
-        if credential and stored is None:
-            advice = f"create it with `noetl credential set {credential}`"
-            raise RequestRefused(f"there is no credential {credential!r}; {advice}")
-        if credential and not secrets_of(stored):
+        await check_credential(self._credentials, credential)
+        if credential and not secrets_of(await self._credentials.get(credential)):
             raise RequestRefused(f"credential {credential!r} has no text field `secret`")
 
     async def _with_secret(self, webhook: Webhook) -> tuple[Webhook, str | None]:

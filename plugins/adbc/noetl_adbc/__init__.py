@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from noetl.tool import (
-    ErrorInfo,
+    SQL_FIELDS,
+    SQL_OPTIONS,
+    SQL_SOURCE_FIELDS,
     Field,
-    Outcome,
-    RowTarget,
-    SourceCall,
     SourceSpec,
-    TargetCall,
     TargetSpec,
-    ToolCall,
     ToolSpec,
+    auth_field,
+    lazy,
 )
 
 _AUTH = {
@@ -32,16 +31,11 @@ class Kind(NamedTuple):
     """A kind of the group `noetl.tools`."""
 
     SPEC: ToolSpec
-
-    async def run(self, call: ToolCall) -> Outcome:
-        """Run the statements."""
-        from noetl_adbc import session
-
-        return await session.run(call)
+    run: Callable[..., Any] = lazy("noetl_adbc.session:run")
 
 
 def _connection(kind: str) -> dict[str, Field]:
-    fields = {"auth": Field("any", _AUTH[kind], aliases=("credential",))}
+    fields = {"auth": auth_field(_AUTH[kind], required=False)}
     if kind == "adbc":
         text = "The driver: `sqlite`, `duckdb`, `flightsql`, ... (the package adbc_driver_...)."
         fields["driver"] = Field("string", text, required=True)
@@ -55,59 +49,25 @@ def _kind(kind: str) -> Kind:
             kind=kind,
             doc=f"Runs SQL on {_NAMES[kind]}. `output.data` has `rows`, `row_count` and `columns` of the last "
             "statement, and `command_0`, ... with the same for each statement. A large result is in `output.ref`.",
-            fields={
-                "command": Field("any", "The SQL: one string (statements are separated by `;`), or a list of strings "
-                                 "and of `{sql, params}`.",
-                                 aliases=("commands", "query", "queries", "sql", "statement", "statements")),
-                "script": Field("mapping", "SQL from a file: `{uri, source?}`."),
-                "params": Field("any", "Parameters: a mapping for `%(name)s` or `:name`, a list for `?`, `%s` or `$1`.",
-                                aliases=("parameters",)),
-                **_connection(kind),
-            },
+            fields={**SQL_FIELDS, **_connection(kind)},
             requires=(("command", "script"),),
-            spec_keys={
-                "timeout": "`total` seconds; the statement is cancelled.",
-                "transaction": "`false`: every statement commits separately.",
-                "inline_rows": "Largest result returned in `output.data`, in rows.",
-                "inline_bytes": "The same limit in bytes.",
-                "result_format": "Format of a streamed result: `parquet` (default), `arrow`, `jsonl` or `csv`.",
-            },
+            spec_keys=SQL_OPTIONS,
             example=f"kind: {kind}\nauth: warehouse\n" + ("driver: sqlite\n" if kind == "adbc" else "")
             + "command: SELECT id, total FROM orders WHERE day = :day\nparams: {day: \"{{ workload.day }}\"}\n",
         )
     )  # fmt: skip
 
 
-def _read(call: SourceCall) -> AsyncIterator[Any]:
-    from noetl_adbc import tables
-
-    return tables.read(call)
-
-
-def _open(call: TargetCall) -> RowTarget:
-    from noetl_adbc.tables import TableTarget
-
-    return TableTarget(call)
-
-
-def _explain(failure: Exception) -> ErrorInfo | None:
-    from noetl_adbc.connection import explain
-
-    return explain(failure)
+explain = lazy("noetl_adbc.connection:explain")
 
 
 def _source(kind: str) -> SourceSpec:
     return SourceSpec(
         kind=kind,
         doc=f"A query or table of {_NAMES[kind]}, as Arrow batches.",
-        read=_read,
-        explain=_explain,
-        fields={
-            **_connection(kind),
-            "query": Field("string", "The query.", aliases=("sql", "command", "statement")),
-            "table": Field("string", "The table, instead of a query."),
-            "params": Field("any", "Parameters of the query.", aliases=("parameters",)),
-        },
+        read=lazy("noetl_adbc.tables:read"),
+        explain=explain,
+        fields={**_connection(kind), **SQL_SOURCE_FIELDS},
         requires=(("query", "table"),),
         quote="`" if kind == "bigquery" else '"',
     )
@@ -117,8 +77,8 @@ def _target(kind: str) -> TargetSpec:
     return TargetSpec(
         kind=kind,
         doc=f"A table of {_NAMES[kind]}: rows are loaded into a table of their own, which is merged at the end.",
-        open=_open,
-        explain=_explain,
+        open=lazy("noetl_adbc.tables:TableTarget"),
+        explain=explain,
         fields={**_connection(kind), "table": Field("string", "The table.")},
     )
 

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from noetl.tool import SQL_SOURCE_FIELDS, Field, SourceSpec, TargetSpec, ToolSpec, auth_field, lazy
 
-from noetl.tool import (
-    ErrorInfo,
-    Field,
-    Outcome,
-    RowTarget,
-    SourceCall,
-    SourceSpec,
-    TargetCall,
-    TargetSpec,
-    ToolCall,
-    ToolSpec,
-)
-
-AUTH = Field(
-    "any",
-    "The server: a credential with `host`, `port` (8123), `user`, `password`, `database`, `tls`; a URL; or a mapping.",
-    required=True,
-    aliases=("credential",),
+AUTH = auth_field(
+    "The server: a credential with `host`, `port` (8123), `user`, `password`, `database`, `tls`; a URL; or a mapping."
 )
 PARAMS = Field("mapping", "Values of `{name:Type}` in the statement.", aliases=("parameters",))
 
@@ -45,40 +28,17 @@ SPEC = ToolSpec(
 )
 
 
-async def run(call: ToolCall) -> Outcome:
-    """Run the statement."""
-    from noetl_clickhouse import task
-
-    return await task.run(call)
-
-
-def _read(call: SourceCall) -> AsyncIterator[Any]:
-    from noetl_clickhouse import tables
-
-    return tables.read(call)
-
-
-def _open(call: TargetCall) -> RowTarget:
-    from noetl_clickhouse.tables import TableTarget
-
-    return TableTarget(call)
-
-
-def _explain(failure: Exception) -> ErrorInfo | None:
-    from noetl_clickhouse.connection import explain
-
-    return explain(failure)
-
+run = lazy("noetl_clickhouse.task:run")
+explain = lazy("noetl_clickhouse.connection:explain")
 
 SOURCE = SourceSpec(
     kind="clickhouse",
     doc="A query or table of ClickHouse, as Arrow.",
-    read=_read,
-    explain=_explain,
+    read=lazy("noetl_clickhouse.tables:read"),
+    explain=explain,
     fields={
         "auth": AUTH,
-        "query": Field("string", "The query.", aliases=("sql", "command", "statement")),
-        "table": Field("string", "The table, instead of a query."),
+        **SQL_SOURCE_FIELDS,
         "params": PARAMS,
         "settings": Field("mapping", "Settings of ClickHouse for the query."),
     },
@@ -87,8 +47,8 @@ SOURCE = SourceSpec(
 TARGET = TargetSpec(
     kind="clickhouse",
     doc="A table of ClickHouse. Rows are loaded into a staging table, which is moved at the end.",
-    open=_open,
-    explain=_explain,
+    open=lazy("noetl_clickhouse.tables:TableTarget"),
+    explain=explain,
     fields={
         "auth": AUTH,
         "table": Field("string", "The table."),

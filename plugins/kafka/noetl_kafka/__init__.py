@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
-
-from noetl.tool import (
-    ErrorInfo,
-    Field,
-    Outcome,
-    RowTarget,
-    SourceCall,
-    SourceSpec,
-    TargetCall,
-    TargetSpec,
-    ToolCall,
-    ToolSpec,
-    TriggerCall,
-    TriggerSpec,
-)
+from noetl.tool import Field, SourceSpec, TargetSpec, ToolSpec, TriggerSpec, auth_field, lazy
 
 ACTIONS = ("produce", "consume", "commit")
 FORMATS = ("json", "text", "bytes")
-AUTH = Field(
-    "any",
+AUTH = auth_field(
     "The cluster: a credential with `servers` (host:port, ...), `user`, `password`, `mechanism`, `tls`, `ca`; "
-    "`kafka://host:port`; or a mapping.",
-    required=True,
-    aliases=("credential",),
+    "`kafka://host:port`; or a mapping."
 )
 READING = {
     "topic": Field("string", "The topic."),
@@ -67,50 +48,16 @@ SPEC = ToolSpec(
 )  # fmt: skip
 
 
-async def run(call: ToolCall) -> Outcome:
-    """Perform one action."""
-    from noetl_kafka import task
-
-    return await task.run(call)
-
-
-def _read(call: SourceCall) -> AsyncIterator[Any]:
-    from noetl_kafka import transfer
-
-    return transfer.read(call)
-
-
-async def _finish(call: SourceCall) -> None:
-    from noetl_kafka import transfer
-
-    await transfer.finish(call)
-
-
-def _open(call: TargetCall) -> RowTarget:
-    from noetl_kafka.transfer import TopicTarget
-
-    return TopicTarget(call)
-
-
-def _explain(failure: Exception) -> ErrorInfo | None:
-    from noetl_kafka.connection import explain
-
-    return explain(failure)
-
-
-async def _listen(call: TriggerCall) -> None:
-    from noetl_kafka.trigger import listen
-
-    await listen(call)
-
+run = lazy("noetl_kafka.task:run")
+explain = lazy("noetl_kafka.connection:explain")
 
 SOURCE = SourceSpec(
     kind="kafka",
     doc="The messages that a topic has when the transfer starts. With `group`, offsets are committed after all targets "
     "have committed, so every message arrives at least once.",
-    read=_read,
-    finish=_finish,
-    explain=_explain,
+    read=lazy("noetl_kafka.transfer:read"),
+    finish=lazy("noetl_kafka.transfer:finish"),
+    explain=explain,
     fields={
         "auth": AUTH,
         **READING,
@@ -124,8 +71,8 @@ TARGET = TargetSpec(
     kind="kafka",
     doc="Rows as messages: the value is the row as JSON, the key is that of `key`. All messages of a transfer are one "
     "Kafka transaction.",
-    open=_open,
-    explain=_explain,
+    open=lazy("noetl_kafka.transfer:TopicTarget"),
+    explain=explain,
     fields={
         "auth": AUTH,
         "topic": Field("string", "The topic."),
@@ -139,7 +86,7 @@ TARGET = TargetSpec(
 TRIGGER = TriggerSpec(
     kind="kafka",
     doc="Starts an execution for every message of a topic, at least once, each offset once.",
-    listen=_listen,
+    listen=lazy("noetl_kafka.trigger:listen"),
     fields={
         "topic": Field("string", "The topic.", required=True),
         "group": Field("string", "The consumer group; default: one of its own."),

@@ -1,7 +1,9 @@
 """Writes rows to a table in one transaction.
 
-MySQL commits a transaction when a table is created or truncated. So a missing table is created first, and dropped again
-if the transfer fails; mode replace deletes the rows instead of truncating the table.
+MySQL commits a transaction when a table is created, altered or truncated. So a missing table is created first, and
+dropped again if the transfer fails; mode replace deletes the rows instead of truncating the table. With a schema
+contract, and for an upsert into a table without a unique index on the key, rows are collected in a temporary table; the
+table is altered and the rows are merged after the last chunk.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from noetl.tool import ConnectorError, RowTarget
+from noetl_mysql import table_columns
 from noetl_mysql.arrow_types import column_type, values_of
 from noetl_mysql.connection import connect, settings, stop
 from noetl_mysql.names import quoted, quoted_table, table_parts
 
-STAGING = "`_noetl_staging`"
+STAGING, LAST, ROW = "`_noetl_staging`", "`_noetl_last`", "`_noetl_row`"
 
 
 class MysqlTarget(RowTarget):
@@ -22,32 +25,39 @@ class MysqlTarget(RowTarget):
 
     _connection: Any = None
     _created = False
+    _staged = False
 
     async def begin(self, schema: Any) -> None:
         """Connect, create or empty the table."""
         await self._connect()
         call = self.call
-        known = await self._columns()
-        if not known:
+        self._names = list(schema.names)
+        self._types = await self._columns()
+        self._changes: list[str] = []  # of the table, which are made before the rows are merged
+        if not self._types:
             if not call.create:
                 raise ConnectorError(f"{call.label}: the table does not exist, and `create` is false")
             await self._create(schema)
-        else:
+        elif not call.contract:
+            known = [name.lower() for name in self._types]
             missing = [name for name in schema.names if name.lower() not in known]
             if missing:
                 have = ", ".join(known)
                 raise ConnectorError(f"{call.label}: the table has no column {missing[0]!r}; columns: {have}")
+        self._has_key = call.mode == "upsert" and await self._only_unique_index() == sorted(
+            name.lower() for name in call.key
+        )
+        self._staged = call.contract or (call.mode == "upsert" and not self._has_key)
+        if self._staged:
+            await self._execute(f"CREATE TEMPORARY TABLE {STAGING} SELECT * FROM {self._table} LIMIT 0")
+            await self._execute(f"ALTER TABLE {STAGING} ADD COLUMN {ROW} BIGINT AUTO_INCREMENT PRIMARY KEY")
         await self._connection.begin()
-        if call.mode == "replace":
+        if call.mode == "replace" and not self._staged:
             await self._execute(f"DELETE FROM {self._table}")
-        self._names = list(schema.names)
-        self._into, self._on_conflict = self._table, ""
-        self._staged = False
-        if call.mode == "upsert":
-            await self._prepare_upsert()
 
     async def write(self, table: Any) -> None:
         """Insert the rows of a chunk; a chunk that fails leaves nothing behind."""
+        self._names = list(table.schema.names)
         rows = values_of(table)
         if self.call.mode == "upsert":
             rows = self._last_of_each_key(rows)
@@ -55,12 +65,35 @@ class MysqlTarget(RowTarget):
             await self._execute("SAVEPOINT chunk")
         try:
             await self._insert(rows)
-            if self._staged:
+            if self._staged and self.call.keeps_going and not self.call.contract:
                 await self._merge()
         except Exception:
             if self.call.keeps_going:
                 await self._execute("ROLLBACK TO SAVEPOINT chunk")
             raise
+
+    async def columns(self) -> dict[str, str]:
+        """The columns of the table and their types, with the changes that were asked for."""
+        return self._types
+
+    async def alter(self, add: list[Any], widen: dict[str, str]) -> None:
+        """Change the temporary table now, and the table before the rows are merged."""
+        changes = [f"ADD COLUMN {quoted(field.name)} {column_type(field)}" for field in add]
+        changes += await table_columns.modifications(self._execute, self._table, widen)
+        await self._execute(f"ALTER TABLE {STAGING} {', '.join(changes)}")
+        self._changes += changes
+        self._types |= {field.name: table_columns.portable(column_type(field)) for field in add} | widen
+
+    async def prepare(self) -> None:
+        """Alter the table and merge the collected rows."""
+        if not self._staged:
+            return
+        if self._changes:  # rows are in the temporary table only: nothing else is committed here
+            await self._execute(f"ALTER TABLE {self._table} {', '.join(self._changes)}")
+            await self._connection.begin()
+        if self.call.mode == "replace":
+            await self._execute(f"DELETE FROM {self._table}")
+        await self._merge()
 
     async def write_empty(self) -> None:
         """Empty the table in mode replace."""
@@ -106,16 +139,15 @@ class MysqlTarget(RowTarget):
             await cursor.execute(statement, values)
             return await cursor.fetchall() if cursor.description else []
 
-    async def _columns(self) -> list[str]:
-        """The names of the table's columns in lower case; empty if it does not exist."""
+    async def _columns(self) -> dict[str, str]:
+        """The names of the table's columns, each with its portable type; empty if it does not exist."""
         *schema, table = table_parts(str(self.call.fields["table"]))
         where = "table_schema = %s" if schema else "table_schema = DATABASE()"
         query = (
-            f"SELECT column_name FROM information_schema.columns WHERE {where} AND table_name = %s "
+            f"SELECT column_name, column_type FROM information_schema.columns WHERE {where} AND table_name = %s "
             "ORDER BY ordinal_position"
         )
-        found = await self._execute(query, [*schema, table])
-        return [row[0].lower() for row in found]
+        return {row[0]: table_columns.portable(row[1]) for row in await self._execute(query, [*schema, table])}
 
     async def _create(self, schema: Any) -> None:
         key = self.call.key if self.call.mode == "upsert" else ()
@@ -127,22 +159,15 @@ class MysqlTarget(RowTarget):
         )
         await self._execute(text)
         self._created = True
+        self._types = await self._columns()
 
-    async def _prepare_upsert(self) -> None:
-        """Insert directly if the key is the only unique index of the table; otherwise through a temporary table."""
+    async def _only_unique_index(self) -> list[str] | None:
+        """The columns of the unique index, in lower case; None if there are none or several."""
         unique: dict[str, list[str]] = {}
         for row in await self._execute(f"SHOW INDEX FROM {self._table}"):
             if not row[1]:
                 unique.setdefault(row[2], []).append(row[4].lower())
-        updated = [name for name in self._names if name not in self.call.key]
-        if [sorted(columns) for columns in unique.values()] == [sorted(name.lower() for name in self.call.key)]:
-            first = quoted(self.call.key[0])
-            changes = [f"{quoted(name)} = VALUES({quoted(name)})" for name in updated] or [f"{first} = {first}"]
-            self._on_conflict = f" ON DUPLICATE KEY UPDATE {', '.join(changes)}"
-            return
-        columns = ", ".join(map(quoted, self._names))
-        await self._execute(f"CREATE TEMPORARY TABLE {STAGING} SELECT {columns} FROM {self._table} LIMIT 0")
-        self._staged, self._into = True, STAGING
+        return sorted(next(iter(unique.values()))) if len(unique) == 1 else None
 
     def _last_of_each_key(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         places = [self._names.index(name) for name in self.call.key]
@@ -151,22 +176,44 @@ class MysqlTarget(RowTarget):
     async def _insert(self, rows: list[tuple[Any, ...]]) -> None:
         if not rows:
             return
-        columns = ", ".join(map(quoted, self._names)).replace("%", "%%")
-        marks = ", ".join(["%s"] * len(self._names))
-        into = self._into.replace("%", "%%")
-        statement = f"INSERT INTO {into} ({columns}) VALUES ({marks}){self._on_conflict.replace('%', '%%')}"
+        into, end = (STAGING, "") if self._staged else (self._table, self._on_conflict(self._names))
+        columns, marks = ", ".join(map(quoted, self._names)), ", ".join(["%s"] * len(self._names))
+        text = f"INSERT INTO {into} ({columns}) VALUES (\0){end}".replace("%", "%%").replace("\0", marks)
         async with self._connection.cursor() as cursor:
-            await cursor.executemany(statement, rows)
+            await cursor.executemany(text, rows)
+
+    def _on_conflict(self, names: Sequence[str]) -> str:
+        if not self._has_key:
+            return ""
+        changes = [f"{quoted(name)} = VALUES({quoted(name)})" for name in names if name not in self.call.key]
+        first = quoted(self.call.key[0])
+        return f" ON DUPLICATE KEY UPDATE {', '.join(changes or [f'{first} = {first}'])}"
 
     async def _merge(self) -> None:
-        """Update rows that exist and insert the others; the temporary table is used once in each statement."""
-        same = " AND ".join(f"t.{quoted(name)} = i.{quoted(name)}" for name in self.call.key)
-        columns = ", ".join(map(quoted, self._names))
-        changes = [f"t.{quoted(name)} = i.{quoted(name)}" for name in self._names if name not in self.call.key]
-        if changes:
-            await self._execute(f"UPDATE {self._table} AS t JOIN {STAGING} AS i ON {same} SET {', '.join(changes)}")
+        """Write the collected rows to the table; each statement uses the temporary table once, as MySQL requires."""
+        names = list(self._types) if self.call.contract else self._names
+        columns = ", ".join(map(quoted, names))
+        if self.call.mode == "upsert" and not self._has_key:
+            await self._update_existing(names)
+        # In the order in which they arrived: the last row of a key wins.
         await self._execute(
-            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {STAGING} AS i "
-            f"WHERE NOT EXISTS (SELECT 1 FROM {self._table} AS t WHERE {same})"
+            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {STAGING} ORDER BY {ROW}"
+            + self._on_conflict(names)
         )
         await self._execute(f"DELETE FROM {STAGING}")
+
+    async def _update_existing(self, names: Sequence[str]) -> None:
+        """Update rows that exist, and remove them and rows that later ones replace from the temporary table."""
+        keys = ", ".join(map(quoted, self.call.key))
+        same = " AND ".join(f"t.{quoted(name)} = i.{quoted(name)}" for name in self.call.key)
+        changes = [f"t.{quoted(name)} = i.{quoted(name)}" for name in names if name not in self.call.key]
+        await self._execute(f"DROP TEMPORARY TABLE IF EXISTS {LAST}")
+        await self._execute(f"CREATE TEMPORARY TABLE {LAST} SELECT max({ROW}) AS r FROM {STAGING} GROUP BY {keys}")
+        await self._execute(f"ALTER TABLE {LAST} ADD PRIMARY KEY (r)")
+        await self._execute(f"DELETE i FROM {STAGING} AS i LEFT JOIN {LAST} AS l ON l.r = i.{ROW} WHERE l.r IS NULL")
+        if not await table_columns.has_index(self._execute, STAGING):
+            indexed = await table_columns.indexed(self._execute, STAGING, self.call.key)
+            await self._execute(f"ALTER TABLE {STAGING} ADD INDEX ({indexed})")
+        if changes:
+            await self._execute(f"UPDATE {self._table} AS t JOIN {STAGING} AS i ON {same} SET {', '.join(changes)}")
+        await self._execute(f"DELETE i FROM {STAGING} AS i JOIN {self._table} AS t ON {same}")

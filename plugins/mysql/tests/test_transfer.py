@@ -28,6 +28,8 @@ class TestSource(SourceConformance):
 
 
 class TestTarget(TargetConformance):
+    evolves = True
+
     @pytest.fixture
     def place(self, server):
         return lambda: {"kind": "mysql", "auth": server.auth, "table": server.new_name()}
@@ -41,6 +43,7 @@ class TestTargetWithoutUniqueKey(TestTarget):
     """A table without an index on the key is merged through a temporary table."""
 
     modes = ("upsert",)
+    evolves = False
 
     @pytest.fixture
     def place(self, server):
@@ -221,3 +224,27 @@ def test_an_incremental_load_reads_only_new_rows(server, tmp_path, read, cursor)
     server.sql(f"INSERT INTO {table} VALUES (4, '2024-01-04')")
     again = run_tool("transfer", {"source": source, "targets": [target]}, state=first.state)
     assert (again.error, again.data["rows"]) == (None, 2)  # the new row, and the one at the cursor
+
+
+def test_a_contract_keeps_the_attributes_of_a_column(server):
+    columns = "id INT NOT NULL PRIMARY KEY, n SMALLINT NOT NULL DEFAULT 7 COMMENT 'of, things', code VARCHAR(3)"
+    table = server.create_table([{"id": 1, "n": 5, "code": "abc"}], columns)
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "mode": "upsert", "key": "id", "schema": "evolve"}
+    rows = [{"id": 1, "n": 1, "code": "x"}, {"id": 2**40, "n": 2**20, "code": "longer"}, {"id": 1, "n": 2, "code": "y"}]
+    assert transfer({"kind": "data", "data": rows}, target, chunk={"size": 2}).error is None
+    found = server.sql(f"SELECT id, n, code FROM {table} ORDER BY id")
+    assert found == [{"id": 1, "n": 2, "code": "y"}, {"id": 2**40, "n": 2**20, "code": "longer"}]
+    (created,) = server.sql(f"SHOW CREATE TABLE {table}")
+    text = created["Create Table"].lower()
+    assert "`n` int(11) not null default 7 comment 'of, things'" in text
+    assert "`id` bigint(20) not null" in text and "`code` longtext" in text
+
+
+def test_a_contract_in_mode_replace_changes_nothing_if_the_source_fails(server, tmp_path):
+    table = server.create_table([{"id": 1, "name": "a"}])
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "mode": "replace", "schema": "freeze"}
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"id": 2, "name": "b"}\n' * 3 + "{broken\n")
+    outcome = transfer({"kind": "file", "path": str(file)}, target, chunk={"size": 1})
+    assert outcome.error is not None
+    assert [row["id"] for row in server.sql(f"SELECT id FROM {table}")] == [1]

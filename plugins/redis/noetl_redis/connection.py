@@ -8,14 +8,14 @@ from typing import Any
 from redis import asyncio as aioredis
 from redis import exceptions
 
-from noetl.tool import ErrorInfo, ToolCall, auth_fields, error_info, per_loop
+from noetl.tool import ErrorInfo, SourceCall, TargetCall, ToolCall, auth_fields, error_info, per_loop
 
 PREFIXES = ("redis_",)
 CONNECT_SECONDS = 10.0
 
 
-async def client_for(call: ToolCall, auth: Any) -> aioredis.Redis:
-    """The shared client for `auth` of a task."""
+async def client_for(call: ToolCall | SourceCall | TargetCall, auth: Any) -> aioredis.Redis:
+    """The shared client for `auth` of a task, source or target."""
     fields = await auth_fields(auth, call.host, prefixes=PREFIXES)
     timeout = call.timeout.connect or CONNECT_SECONDS
     key = ("noetl-redis", repr(sorted(fields.items(), key=lambda item: item[0])), timeout)
@@ -26,8 +26,10 @@ class _Shared:
     """A client that is closed with the event loop."""
 
     def __init__(self, fields: Mapping[str, Any], timeout: float) -> None:
+        # No timeout per command: the driver would use `asyncio.wait_for`, which loses cancellations in Python 3.11.
+        waits: dict[str, Any] = {"socket_connect_timeout": timeout, "socket_timeout": None}
         if fields.get("dsn"):
-            self.client = aioredis.Redis.from_url(str(fields["dsn"]), socket_connect_timeout=timeout)
+            self.client = aioredis.Redis.from_url(str(fields["dsn"]), **waits)
             return
         self.client = aioredis.Redis(
             host=str(fields.get("host") or "127.0.0.1"),
@@ -36,7 +38,7 @@ class _Shared:
             username=fields.get("user") or fields.get("username"),
             password=fields.get("password"),
             ssl=bool(fields.get("tls") or fields.get("ssl")),
-            socket_connect_timeout=timeout,
+            **waits,
         )
 
     async def close(self) -> None:

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
-
-from noetl.tool import (
-    ErrorInfo,
-    Field,
-    Outcome,
-    RowTarget,
-    SourceCall,
-    SourceSpec,
-    TargetCall,
-    TargetSpec,
-    ToolCall,
-    ToolSpec,
-)
+from noetl.tool import Field, SourceSpec, TargetSpec, ToolSpec, auth_field, lazy
 
 ACTIONS = ("get", "put", "list", "stat", "exists", "delete", "move", "mkdir")
 FORMATS = ("parquet", "arrow", "csv", "json", "jsonl")
-AUTH = Field(
-    "any",
+AUTH = auth_field(
     "The server: a credential with `host`, `port`, `user`, `password` or `private_key` (and `passphrase`), `host_key`; "
-    "a URL `sftp://...`; or a mapping.",
-    required=True,
-    aliases=("credential",),
+    "a URL `sftp://...`; or a mapping."
 )
 
 SPEC = ToolSpec(
@@ -52,30 +35,8 @@ SPEC = ToolSpec(
 )  # fmt: skip
 
 
-async def run(call: ToolCall) -> Outcome:
-    """Perform one action."""
-    from noetl_sftp import task
-
-    return await task.run(call)
-
-
-def _read(call: SourceCall) -> AsyncIterator[Any]:
-    from noetl_sftp import files
-
-    return files.read(call)
-
-
-def _open(call: TargetCall) -> RowTarget:
-    from noetl_sftp.files import FileTarget
-
-    return FileTarget(call)
-
-
-def _explain(failure: Exception) -> ErrorInfo | None:
-    from noetl_sftp.connection import explain
-
-    return explain(failure)
-
+run = lazy("noetl_sftp.task:run")
+explain = lazy("noetl_sftp.connection:explain")
 
 _FILE = {
     "auth": AUTH,
@@ -84,8 +45,8 @@ _FILE = {
 SOURCE = SourceSpec(
     kind="sftp",
     doc="Files of an SFTP server: Parquet, Arrow, CSV, JSON or JSON lines; `*` matches several files of one format.",
-    read=_read,
-    explain=_explain,
+    read=lazy("noetl_sftp.files:read"),
+    explain=explain,
     fields={
         **_FILE,
         "path": Field("string", "The path on the server.", required=True),
@@ -96,8 +57,8 @@ SOURCE = SourceSpec(
 TARGET = TargetSpec(
     kind="sftp",
     doc="A file of an SFTP server, renamed to its name when the transfer has succeeded.",
-    open=_open,
-    explain=_explain,
+    open=lazy("noetl_sftp.files:FileTarget"),
+    explain=explain,
     fields={**_FILE, "path": Field("string", "The path on the server.")},
     place="path",
     modes=("replace",),

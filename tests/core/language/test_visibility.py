@@ -184,3 +184,15 @@ def test_names_of_filters_and_tests_given_as_text_are_checked(template, said):
     text = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: {l: []}\nworkflow:\n- step: a\n  tool: {kind: noop}\n"
     text += f"  set:\n    ctx.x: >-\n      {template}\n"
     assert [one.code for one in compile_playbook(text, file="f", specs=SPECS).diagnostics] == said
+
+
+def test_a_task_read_outside_of_its_step_gets_the_place_of_its_result():
+    text = whole(
+        "- step: start\n  tool: { name: ask, kind: noop }\n"
+        '  next: { arcs: [{ step: after, when: "{{ ask.ok }}" }] }\n'
+        '- step: after\n  tool: { name: use, kind: noop, input: { v: "{{ ask.ok }}" } }\n'
+    )
+    inside, after = compile_playbook(text, file="f", specs=SPECS).diagnostics
+    assert (inside.code, after.code) == ("unknown-name", "unknown-name")
+    assert inside.hint.startswith('"ask" is a task of this step: here write `output.data`')
+    assert after.hint.startswith('"ask" is a task of step "start": write `start.data`')

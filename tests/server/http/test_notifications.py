@@ -97,6 +97,10 @@ def test_only_an_admin_changes_rules(cluster: Cluster):
     operator = Tokens(cluster.home).add("notify-operator", "operator")
     rule = {"on": ["failed"], "to": {"kind": "slack", "credential": "chat"}}
     assert cluster.ask("PUT", "/api/notifications/chat", rule, token=operator)[0] == 403
+    status, problem = cluster.ask("PUT", "/api/notifications/chat", rule)
+    assert status == 400 and "there is no credential 'chat'; create it with" in problem["detail"]
+    secret = {"type": "slack", "data": {"url": "https://hooks.example.com/x"}}
+    assert cluster.ask("PUT", "/api/credentials/chat", secret)[0] in (200, 204)
     assert cluster.ask("PUT", "/api/notifications/chat", rule)[0] == 200
     assert cluster.ask("GET", "/api/notifications", token=operator)[1]["items"][0]["name"] == "chat"
     assert cluster.ask("POST", "/api/notifications/chat/test", token=operator)[0] == 403

@@ -40,8 +40,8 @@ export function ResultTable({ name, onNone }: { name: string; onNone: () => void
   }, [text]);
   useEffect(() => {
     const leaving = new AbortController();
-    const request = sql ? api.post<TablePage>(`/api/results/${name}/query`, { sql, sort: sorting?.column ?? null, order: view.order, limit: ROWS, offset: from }) : api.get<TablePage>(`/api/results/${name}/table`, { filter, ...view, limit: ROWS, offset: from }, leaving.signal);
-    request.then(
+    const sort = sorting ? [{ column: sorting.column, descending: sorting.down }] : [];
+    api.post<TablePage>(`/api/results/${name}/query`, { ...source, sort, limit: ROWS, offset: from, count: true }).then(
       (found) => {
         if (leaving.signal.aborted) return;
         setPage(found);

@@ -228,9 +228,23 @@ def _check_bare(context: AnalysisContext, site: TemplateSite, read: Read, bare: 
             fields = site.task.tool.fields if site.task.tool is not None else {}
             declared |= site.task.parameters.keys() - fields.keys()
         hint = f"write `input.{name}`" if name in declared else ""
-        hint = hint or NAMES.get(name, "") or did_you_mean(name, candidates, " ").strip()
+        hint = hint or NAMES.get(name, "") or _task_of_a_step(context, site, name)
+        hint = hint or did_you_mean(name, candidates, " ").strip()
         hint = hint or f"for a request parameter write `workload.{name}`, with a default under `workload`"
         context.report_read("unknown-name", site, read, f'"{name}" is not defined', hint)
+
+
+def _task_of_a_step(context: AnalysisContext, site: TemplateSite, name: str) -> str:
+    """Where the result of a task can be read from a place that does not see the task."""
+    for step in context.document.steps:
+        if name in context.body(step).tasks:
+            kept = f"`set: {{ctx.{name}: ...}}` there"
+            if step is site.body and "output" in site.visibility.scopes:
+                where, result = "this step: here", "output.data"
+            else:
+                where, result = f'step "{step.name}":', f"{step.name}.data"
+            return f'"{name}" is a task of {where} write `{result}` for the result of the step, or keep it with {kept}'
+    return ""
 
 
 def qualified_name(context: AnalysisContext, site: TemplateSite, name: str) -> str | None:

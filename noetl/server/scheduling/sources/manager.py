@@ -161,6 +161,8 @@ class TriggerSources:
 
     async def _failed(self, trigger: Trigger, problem: Exception) -> None:
         text = str(problem) or type(problem).__name__
+        if isinstance(problem, OSError) and problem.filename is not None:
+            text = f"{problem.strerror}: {problem.filename}"
         log.warning("%s %s does not receive anything: %s", trigger.KIND, trigger.name, text)
         try:
             known = await self._triggers.get(trigger.KIND, trigger.name)

@@ -104,5 +104,6 @@ class PluginTarget(Target):
                 label=plan.label,
                 idempotency_key=self.call.idempotency_key,
                 timeout=self.call.timeout,
+                contract=plan.schema is not None,
             )
         )
