@@ -39,7 +39,13 @@ AREAS = (
     Area(
         "engine",
         ("noetl/core/engine",),
-        ("tests/core/engine", "tests/server/test_limits.py", "tests/e2e/test_loops.py", "tests/e2e/test_routing.py"),
+        (
+            "tests/core/engine",
+            "tests/server/test_limits.py",
+            "tests/e2e/test_loops.py",
+            "tests/e2e/test_routing.py",
+            "tests/security/test_worker_tokens.py",
+        ),
         40,
     ),
     Area(

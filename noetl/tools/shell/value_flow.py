@@ -160,7 +160,8 @@ def calls_of_function(command: str, at: int) -> Iterator[tuple[str, int]]:
     name = next(group for group in inside[-1].groups() if group is not None)
     for found in re.finditer(rf"(?<![\w./$-]){name}(?![\w.(-]|\s*\()", command):
         if not inside[-1].start() <= found.start() < at:
-            yield f"{command[: found.start()]}echo \x01 {command[found.end() :]}", found.start() + 5
+            before, after = command[: found.start()], command[found.end() :]
+            yield before + "echo \x01 " + after, found.start() + 5
 
 
 def _files(found: Sequence[Word], files: set[str]) -> list[int]:
