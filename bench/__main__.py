@@ -1,7 +1,8 @@
 """`python -m bench [--quick] [--peers] [PART ...]`: run the benchmarks and write docs/benchmarks.md.
 
 Parts are w1 w2 w3 w4, and the other modules of this folder with a function `measure`: growth, engine, store, tools and
-so on. Each part runs in its own process, so that memory and caches are not shared.
+so on. Each part runs in its own process, so that memory and caches are not shared. `python -m bench profile` measures
+the cost of an execution by station (`bench.execution_cost`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import peers, workloads
+from bench import execution_cost, peers, workloads
 from bench.measurements import Measurement, measure_repeatedly, merge_turns
 from bench.peers import PEERS, Peer, PeerResult, merge_results
 from bench.report import write
@@ -107,7 +108,11 @@ def measure_with_peers(parts: Sequence[str], quick: bool) -> tuple[list[Measurem
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the selected parts."""
+    """Run the selected parts; `profile` is another command with its own options."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["profile"]:
+        execution_cost.main(given[1:])
+        return
     known = [*WORKLOADS, *micro_parts()]
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks, write docs/benchmarks.md.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {' '.join(known)}; default: all")

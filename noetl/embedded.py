@@ -223,6 +223,7 @@ async def open_local(
             files=find_file,
             options=Options(
                 lease_seconds=None,
+                tenant_label=settings.server_tenant_label,
                 process_number=number,
                 performs_effects=work,
             ),

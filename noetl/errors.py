@@ -83,6 +83,14 @@ class Overloaded(RequestRefused):
     """The request may succeed later: too much is waiting."""
 
 
+class TooManyRequests(Overloaded):
+    """A request is refused so that others are served; it may succeed after `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class VersionConflict(NoetlError):
     """Another writer appended to this execution first."""
 

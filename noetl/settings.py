@@ -57,6 +57,8 @@ class Settings(Struct, frozen=True):
     server_tls_key: Path | None
     server_trusted_proxies: tuple[str, ...]
     server_lease_seconds: float
+    server_tenant_label: str
+    server_max_waiting_runs: int
     server_drain_seconds: float
     worker_pool: str
     worker_labels: tuple[str, ...]
@@ -330,6 +332,13 @@ TABLE: tuple[Setting, ...] = (
         "addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` a server accepts",
     ),
     Setting("server.lease_seconds", _seconds, 30.0, "time without a heartbeat after which a worker loses its runs"),
+    Setting("server.tenant_label", _text, "tenant", "label of executions whose values share the workers' slots fairly"),
+    Setting(
+        "server.max_waiting_runs",
+        _positive,
+        500_000,
+        "number of runs that wait for workers at which a server refuses requests (429)",
+    ),
     Setting(
         "server.drain_seconds",
         _pause,

@@ -93,14 +93,21 @@ class DefinitionOperations:
     # ── limits ─────────────────────────────────────────────────────────────────────────
 
     def set_limit(
-        self, subject: str, name: str, most: int | None = None, *, weight: int | None = None
+        self,
+        subject: str,
+        name: str,
+        most: int | None = None,
+        *,
+        weight: int | None = None,
+        max_waiting: int | None = None,
     ) -> Operation[Document]:
-        """Limit how many run at once: runs of a `pool`, runs with a `credential`, executions of a `playbook`.
+        """Limit how many run at once: runs of a `pool`, runs with a `credential`, runs of executions with a `label`
+        (`tenant=acme`), executions of a `playbook`.
 
-        `weight` of a playbook is its share of the workers' slots relative to other playbooks while runs wait."""
-        return document_of(
-            (yield Request("PUT", limit_path(subject, name), without_none({"most": most, "weight": weight})))
-        )
+        `weight` of a playbook or tenant is its share of the workers' slots relative to others while runs wait; while
+        `max_waiting` runs of a tenant wait, its requests are refused."""
+        body = without_none({"most": most, "weight": weight, "max_waiting": max_waiting})
+        return document_of((yield Request("PUT", limit_path(subject, name), body)))
 
     def limits(self) -> Pages[Document]:
         """All limits, with what uses their slots and how many wait."""

@@ -15,7 +15,8 @@ from noetl.core.engine.commands import FireTimer
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.clock import Clock, RealClock
 from noetl.runtime.nondeterminism import SystemNondeterminism
-from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.concurrency.admission import Admission
+from noetl.server.concurrency.limiter import TENANT_LABEL, ConcurrencyLimiter
 from noetl.server.concurrency.limits import ChangeNotifier, Limits
 from noetl.server.dispatch.enqueuer import Enqueuer
 from noetl.server.dispatch.task_logs import TaskLogs
@@ -77,6 +78,8 @@ class Options(Struct, frozen=True):
     process_number: int | None = None  # part of execution ids; None: random
     performs_effects: bool = True  # False: only append; another process performs the effects
     watch: DecisionWatch = NOT_WATCHED  # the deadline of decisions
+    tenant_label: str = TENANT_LABEL  # the label whose values are the tenants
+    max_waiting_runs: int | None = None  # while more wait, requests are refused
     stored_timers: bool = False  # timers of waiting executions are read from the store (`lifecycle.wait_timers`)
 
 
@@ -96,7 +99,7 @@ def build_orchestrator(
     shared = cluster.heartbeats is not None
     catalog = Catalog(stores.playbooks, specs, files)
     background = BackgroundTasks(clock)
-    limiter = ConcurrencyLimiter(stores.events, stores.queue, background)
+    limiter = ConcurrencyLimiter(stores.events, stores.queue, background, options.tenant_label)
     actors = ActorDependencies(
         store=stores.events,
         catalog=catalog,
@@ -129,18 +132,20 @@ def build_orchestrator(
     )
     ids = ExecutionIds(clock, options.process_number)
     states = PlaybookStates(open_state(stores.events), clock)
-    starter = ExecutionStarter(stores.events, catalog, executions, ids, keychain, states)
+    enqueuer = Enqueuer(stores.queue, limiter, background)
+    admission = Admission(stores.queue, limiter, background, clock, options.max_waiting_runs, lambda: enqueuer.pending)
+    starter = ExecutionStarter(stores.events, catalog, executions, ids, keychain, states, admission)
 
     def fire_timer(execution_id: str) -> None:
         background.run_until_done(f"timer of {execution_id}", lambda: executions.send(execution_id, FireTimer()))
 
     timers = Timers(clock, fire_timer)
-    ends = EndNotifier()
+    ends = EndNotifier(getattr(stores.events, "lengths", None))  # a store in memory has no other writers
     effects = EffectHandler(
         executions=executions,
         work=work,
         limiter=limiter,
-        enqueuer=Enqueuer(stores.queue, limiter, background),
+        enqueuer=enqueuer,
         timers=timers,
         children=Children(actors, executions, starter, background),
         background=background,

@@ -274,6 +274,8 @@ class Server:
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None), cluster),
             options=Options(
                 lease_seconds=self.settings.server_lease_seconds,
+                tenant_label=self.settings.server_tenant_label,
+                max_waiting_runs=self.settings.server_max_waiting_runs,
                 process_number=number,
                 stored_timers=True,
                 watch=watch,

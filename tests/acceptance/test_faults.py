@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from noetl.core.model.tool import Members, ToolSpec
+from noetl.core.model.tool import Field
 from noetl.tools.registry import specs
 
 Path = tuple[str | int, ...]
@@ -162,11 +162,16 @@ _WRONG = {
 }
 
 
-def wrong_types(declared: ToolSpec | Members, base: Path, skip: frozenset[str]) -> Iterator[Fault]:
+def wrong_types(fields: dict[str, Field], base: Path, skip: frozenset[str]) -> Iterator[Fault]:
     """Each parameter with a value of another type, and with an unknown member of its closed set."""
-    for name, field in declared.fields.items():
+    for name, field in fields.items():
         if name in skip:
             continue
+        if field.members is not None and field.members.open:
+            for inner, member in field.members.fields.items():
+                if member.choices:
+                    wrong_member = f"{member.choices[0]}x"
+                    yield at(f"{name}.{inner} of no choice", (*base, name, inner), wrong_member, "parameter-type")
         if field.type in _WRONG:
             wrong = _WRONG[field.type]
             below: Path = ("a",) if isinstance(wrong, dict) else (0,) if isinstance(wrong, list) else ()
@@ -182,7 +187,8 @@ def of_kind(kind: str) -> Iterator[Fault]:
     yield from required(kind)
     # A value of another type for the parameter that the task needs would hide the parameter that it replaces.
     skip = frozenset({"name", "args", "payload", "module", "callable", "action", *task}) - {"names", "command"}
-    yield from wrong_types(spec, TASK, skip | ({"commands", "script"} if kind == "shell" else frozenset()))
+    yield from wrong_types(spec.fields, TASK, skip | ({"commands", "script"} if kind == "shell" else frozenset()))
+    yield from wrong_types(spec.spec_fields, (*TASK, "spec"), frozenset())
     yield at("a misspelled parameter", (*TASK, "retires"), 3, "unknown-parameter")
     for word, value in MISPLACED.items():
         yield at(f"{word} beside kind", (*TASK, word), value, "misplaced-key")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from noetl.secrets.keychain import InstalledCredentials
 from noetl.tools.registry import specs
 from tests.e2e.api import serving
 from tests.e2e.cases import assert_part
+from tests.server.http.serving import Cluster
 
 HERE = Path(__file__).parent
 PARTS = ("vars", "keychain", "executor", "workload", "workbook", "workflow")
@@ -61,6 +63,57 @@ def test_the_migrated_playbook_of_a_habit_is_valid_and_formatted(name: str) -> N
     assert made == text or format_text(made, specs()) == made
     codes = {each.code for each in noetl.validate(made)}
     assert "plugin-kind" in codes or not {code for code in codes if code.startswith("v10-")}
+
+
+@pytest.fixture(scope="module")
+def on_a_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What a server with a worker made of each case that needs no files of its own: documents of executions by name."""
+    cluster = Cluster(tmp_path_factory.mktemp("server"))
+    cluster.start_server()
+    cluster.start_worker()
+    try:
+        with serving() as api:
+            yield dict(_execute(cluster, api))
+    finally:
+        cluster.stop()
+
+
+def _execute(cluster: Cluster, api: str) -> Iterator[tuple[str, Any]]:
+    started = {}
+    for name in ON_A_SERVER:
+        body = {"content": playbook(name, CASES[name]), "legacy": CASES[name].get("legacy", False)}
+        body["payload"] = {
+            **CASES[name].get("payload", {}),
+            **({"api": api} if "workload.api" in body["content"] else {}),
+        }
+        started[name] = cluster.ask("POST", "/api/execute", body)
+    for name, (status, document) in started.items():
+        yield (
+            name,
+            cluster.finished(document["execution_id"], 120) if status < 300 else {"status": "failed", **document},
+        )
+
+
+ON_A_SERVER = [
+    name
+    for name, case in CASES.items()
+    if not {"files", "credentials", "refused"} & case.keys()
+    and "workload.pg" not in playbook(name, case)
+    and "file: " not in playbook(name, case)
+    and not name.endswith("_is_stored")  # whose output is not in the document
+]
+
+
+@pytest.mark.parametrize("name", ON_A_SERVER)
+def test_habit_on_a_server(name: str, on_a_server: dict[str, Any]) -> None:
+    case, document = CASES[name], on_a_server[name]
+    assert document["status"] == case.get("status", "success"), document.get("error")
+    if "data" in case:
+        assert_part(case["data"], document["output"]["data"], "data")
+    if "ctx" in case:
+        assert_part(case["ctx"], document["ctx"], "ctx")
+    for part in case.get("mentions", ()):
+        assert part in str(document.get("error", document))
 
 
 def check_case(name: str, case: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -38,7 +38,7 @@ def test_a_run_that_waits_for_a_limit_reports_it_and_starts_when_it_is_removed(t
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("set", "worker", "w", "1"), "a pool, a credential or a playbook"),
+        (("set", "worker", "w", "1"), "a pool, a credential, a playbook or a label"),
         (("set", "pool", "gpu", "many"), "'many' is not a valid integer"),
         (("show", "pool", "gpu"), "pool gpu has no limit"),
         (("remove", "pool", "gpu"), "pool gpu has no limit"),

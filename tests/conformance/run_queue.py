@@ -22,6 +22,11 @@ def in_line(runs: list[QueuedRun], limit: str) -> list[QueuedRun]:
     return [msgspec.structs.replace(run, limit=limit) for run in runs]
 
 
+def of_tenant(tenant: str, execution: str) -> QueuedRun:
+    """The only run of an execution of a tenant."""
+    return QueuedRun(execution, f"{execution}:s:1", tenant=tenant)
+
+
 async def taken_within(queue: RunQueue, claim: Claim, seconds: float = 5.0) -> list[QueuedRun]:
     """The first runs that can be taken; none when it takes longer."""
     woken = asyncio.Event()
@@ -271,5 +276,60 @@ class RunQueueSuite:
             # A worker with fewer slots than a run costs executes it alone.
             assert [run.run_id for run in await queue.take(Claim("small", 2, capacity=2))] == ["1:a:1/2"]
             assert [run.run_id for run in await queue.take(Claim("small", 1, capacity=2))] == ["1:a:1/3"]
+
+        asyncio.run(self.closing(scenario))
+
+    def test_a_tenant_with_many_runs_does_not_delay_another(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([of_tenant("a", str(n)) for n in range(1, 1001)])
+            first = [run for _ in range(30) for run in await queue.take(Claim("w", 10))]
+            assert len(first) == 300
+            await queue.put([of_tenant("b", str(n)) for n in range(2001, 2021)])
+            await queue.put([QueuedRun(str(n), f"{n}:s:1") for n in range(3001, 3021)])  # without a tenant
+            shared = [run.tenant for _ in range(10) for run in await queue.take(Claim("w", 6))]
+            assert [shared.count(each) for each in ("a", "b", "")] == [20, 20, 20]
+            assert {run.tenant for run in await queue.take(Claim("w", 10))} == {"a"}
+
+        asyncio.run(self.closing(scenario))
+
+    def test_tenants_get_shares_by_their_weights_and_no_credit_for_idle_time(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            queue.set_weights({"a": 3})
+            await queue.put([of_tenant("a", str(n)) for n in range(1, 101)])
+            await queue.put([of_tenant("b", str(n)) for n in range(201, 301)])
+            shared = [run.tenant for _ in range(40) for run in await queue.take(Claim("w", 1))]
+            assert abs(shared.count("a") - 30) <= 1
+            assert await queue.tenant_depths() == {"a": 100 - shared.count("a"), "b": 100 - shared.count("b")}
+            await queue.put([of_tenant("c", str(n)) for n in range(401, 501)])
+            later = [run.tenant for _ in range(50) for run in await queue.take(Claim("w", 1))]
+            assert abs(later.count("c") - 10) <= 1
+
+        asyncio.run(self.closing(scenario))
+
+    def test_executions_of_a_tenant_and_priorities_share_its_turns(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([QueuedRun("1", f"1:s:1/{n}", since=1000.0, tenant="a") for n in range(20)])
+            await queue.put([QueuedRun("2", "2:s:1", since=1000.0, tenant="a")])
+            assert {run.execution_id for _ in range(3) for run in await queue.take(Claim("w", 1))} == {"1", "2"}
+            await queue.put([QueuedRun("3", f"3:s:1/{n}", since=1000.0, tenant="b", priority=9) for n in range(20)])
+            await queue.put([QueuedRun("4", "4:s:1", since=1000.0, tenant="a", priority=5)])
+            shared = [run for _ in range(6) for run in await queue.take(Claim("w", 2))]
+            assert [run.tenant for run in shared].count("b") in (5, 6, 7)  # its priorities order its own runs only
+            assert "4:s:1" in {run.run_id for run in shared[:3]}
+
+        asyncio.run(self.closing(scenario))
+
+    def test_releases_are_fair_between_tenants(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(in_line([of_tenant("a", str(n)) for n in range(1, 101)], "pool default"))
+            assert await queue.release_waiting("pool default", 10) == 10
+            await queue.put(in_line([of_tenant("b", str(n)) for n in range(201, 206)], "pool default"))
+            assert await queue.release_waiting("pool default", 10) == 10
+            released = [run.tenant for _ in range(5) for run in await queue.take(Claim("w", 4))]
+            assert (released.count("a"), released.count("b")) == (15, 5)
 
         asyncio.run(self.closing(scenario))

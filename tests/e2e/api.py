@@ -25,6 +25,17 @@ class _Handler(BaseHTTPRequestHandler):
         elif parts[0] == "users":
             users = [{"id": number, "name": f"user {number}"} for number in (1, 2, 3)]
             self._answer(200, users[int(parts[1]) - 1] if len(parts) > 1 else users)
+        elif parts[0] == "paged":
+            page, size = (int(query.get(name, [given])[0]) for name, given in (("page", "1"), ("pageSize", "10")))
+            rows = [{"id": number, "name": f"item {number}"} for number in range(1, 36)][
+                (page - 1) * size : page * size
+            ]
+            self._answer(200, {"data": rows, "paging": {"page": page, "hasMore": page * size < 35, "total": 35}})
+        elif parts[0] == "events":
+            start = int(query.get("cursor", ["0"])[0] or 0)
+            more = start + 10 < 35
+            events = [{"id": number} for number in range(start + 1, min(start + 10, 35) + 1)]
+            self._answer(200, {"events": events, "next_cursor": str(start + 10) if more else None})
         elif parts[0] == "large_dataset":
             self._answer(200, {"data": {"items": [{"id": number, "name": f"item {number}"} for number in range(250)]}})
         elif parts[0] == "broken":

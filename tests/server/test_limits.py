@@ -260,7 +260,7 @@ def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
             assert store.requested == 0  # a weight is no limit
             changed = await orchestrator.limits.set("playbook", "heavy", 2)
             assert (changed.most, changed.weight) == (2, 3)
-            with pytest.raises(RequestRefused, match="only playbooks have a weight"):
+            with pytest.raises(RequestRefused, match="only playbooks and tenants have a weight"):
                 await orchestrator.limits.set("pool", "default", weight=2)
             with pytest.raises(RequestRefused, match="needs a maximum"):
                 await orchestrator.limits.set("pool", "default")
@@ -271,7 +271,7 @@ def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
 @pytest.mark.parametrize(
     ("subject", "name", "most", "words"),
     [
-        ("worker", "w", 1, "a pool, a credential or a playbook"),
+        ("worker", "w", 1, "a pool, a credential, a playbook or a label"),
         ("pool", "", 1, "1 to 900 characters"),
         ("pool", "a\nb", 1, "no control characters"),
         ("pool", "gpu", -1, "from 0 to"),

@@ -11,6 +11,7 @@ import pytest
 from noetl.storage.ports.queue import QueuedRun
 from tests.simulation import shrink, simulate
 from tests.simulation.planted_bugs import PLANTED_BUGS, first_violation
+from tests.simulation.tenants import p99
 from tests.simulation.waiting_runs import starved
 
 
@@ -68,3 +69,9 @@ def test_a_violation_is_shrunk_to_few_faults():
     small = shrink(result, repeat)
     assert small.violations
     assert len(small.injected) < len(result.injected)
+
+
+def test_a_tenant_with_100_000_executions_does_not_double_the_latency_of_another():
+    alone = p99(0)
+    assert p99(100_000) <= 2 * alone
+    assert p99(10_000, tenants=False) > 10 * alone  # without tenants it waits behind them

@@ -10,6 +10,7 @@ import "./home/home.css";
 import "./execution/execution.css";
 import "./playbooks/playbooks.css";
 import "./operations/operations.css";
+import "./lineage/lineage.css";
 import { Link, Router, useLocation, useRoute } from "./common/router";
 import { EmptyState, Logo, Notes } from "./common/components";
 import { SignedIn, useSession } from "./common/session";
@@ -26,6 +27,7 @@ const Execution: PageComponent = lazy(() => import("./execution").then((module) 
 const Playbooks: PageComponent = lazy(() => import("./playbooks").then((module) => module.Playbooks));
 const Compare: PageComponent = lazy(() => import("./compare").then((module) => module.Compare));
 const Inbox: PageComponent = lazy(() => import("./inbox").then((module) => module.Inbox));
+const Lineage: PageComponent = lazy(() => import("./lineage").then((module) => module.Lineage));
 const Operations: PageComponent = lazy(() => import("./operations").then((module) => module.Operations));
 
 const ROUTES: [string, PageComponent][] = [
@@ -35,6 +37,7 @@ const ROUTES: [string, PageComponent][] = [
   ["/compare/:left/:right", Compare],
   ["/inbox", Inbox],
   ["/playbooks/*", Playbooks],
+  ["/lineage", Lineage],
   ["/operations/*", Operations],
 ];
 

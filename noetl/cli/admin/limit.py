@@ -10,13 +10,15 @@ import click
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, key_option, with_target
 
-subject_argument = click.argument("subject", metavar="pool|credential|playbook")
+SUBJECTS = "pool|credential|playbook|label"
+subject_argument = click.argument("subject", metavar=SUBJECTS)
 name_argument = click.argument("name", metavar="NAME")
 
 
 @click.group()
 def limit() -> None:
-    """Limit concurrent runs of a pool, runs with a credential, or executions of a playbook.
+    """Limit concurrent runs of a pool, runs with a credential, runs of executions with a label, or executions of a
+    playbook.
 
     Limits apply across all servers and workers of an installation. Further runs wait; `noetl why ID` shows for what.
     """
@@ -30,19 +32,34 @@ def limit() -> None:
     "--weight",
     type=click.IntRange(1, 60),
     metavar="N",
-    help="Share of the workers' slots relative to other playbooks (1), while runs wait.",
+    help="Share of the workers' slots of a playbook or tenant relative to others (1), while runs wait.",
+)
+@click.option(
+    "--max-waiting",
+    type=click.IntRange(0, 1_000_000),
+    metavar="N",
+    help="Number of waiting runs of a tenant at which its requests are refused (429).",
 )
 @key_option
 @with_target
 @json_options
-def set_(subject: str, name: str, most: int | None, weight: int | None, target: Target, as_json: bool) -> None:
+def set_(
+    subject: str,
+    name: str,
+    most: int | None,
+    weight: int | None,
+    max_waiting: int | None,
+    target: Target,
+    as_json: bool,
+) -> None:
     """Set or change a limit or a weight.
 
     Runs that exceed a lowered limit finish; with 0 nothing starts.
 
-    Example: noetl limit set credential pg_main 5
+    Examples: noetl limit set credential pg_main 5; noetl limit set label tenant=acme --weight 3
     """
-    _show(target.call(lambda backend: backend.set_limit(subject, name, most, weight=weight)), as_json)
+    values = {"weight": weight, "max_waiting": max_waiting}
+    _show(target.call(lambda backend: backend.set_limit(subject, name, most, **values)), as_json)
 
 
 @limit.command("list")
@@ -60,7 +77,7 @@ def list_(target: Target, as_json: bool) -> None:
         ]
         terminal.table(("limits", "name", "most", "weight", "held", "waiting", "since"), rows)
     else:
-        terminal.note("no limits; `noetl limit set pool|credential|playbook NAME MOST` sets one")
+        terminal.note(f"no limits; `noetl limit set {SUBJECTS} NAME MOST` sets one")
 
 
 @limit.command()
@@ -98,5 +115,8 @@ def _show(document: Mapping[str, Any], as_json: bool) -> None:
         terminal.data(f"{'weight':<10} {document['weight']}")
     terminal.data(f"{'held':<10} {document['held']}")
     terminal.data(f"{'waiting':<10} {document['waiting']} runs{since}")
+    if "queued" in document:
+        bound = "" if document["max_waiting"] is None else f" (requests are refused at {document['max_waiting']})"
+        terminal.data(f"{'queued':<10} {document['queued']} runs{bound}")
     for holder in document["holders"]:
         terminal.data(f"{'holder':<10} execution {holder['execution_id']} ({holder['path']}): {holder['held']}")

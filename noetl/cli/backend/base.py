@@ -146,7 +146,13 @@ class Backend(Protocol):
         """Continue a schedule."""
 
     async def set_limit(
-        self, subject: str, name: str, most: int | None = None, *, weight: int | None = None
+        self,
+        subject: str,
+        name: str,
+        most: int | None = None,
+        *,
+        weight: int | None = None,
+        max_waiting: int | None = None,
     ) -> Document:
         """Set or change a limit."""
 

@@ -263,9 +263,15 @@ class LocalBackend:
         return await self._schedules.document(await self._schedules.resume(name))
 
     async def set_limit(
-        self, subject: str, name: str, most: int | None = None, *, weight: int | None = None
+        self,
+        subject: str,
+        name: str,
+        most: int | None = None,
+        *,
+        weight: int | None = None,
+        max_waiting: int | None = None,
     ) -> Document:
-        limit = await self._limits.set(subject, name, most, weight=weight, by=AUTHOR)
+        limit = await self._limits.set(subject, name, most, weight=weight, max_waiting=max_waiting, by=AUTHOR)
         return await self._limits.document(limit)
 
     async def limits(self) -> list[Document]:

@@ -49,7 +49,7 @@ def _events_postgres(database: Any) -> None:
 
 
 def _queue(database: Any) -> None:
-    from noetl.storage.queue.postgres import SCHEMA
+    from noetl.storage.queue.postgres_queries import SCHEMA
 
     database.migrate("queue", SCHEMA)
 

@@ -40,7 +40,7 @@ def _checked_trigger(kind: str) -> Callable[[str, Spec], None]:
 
 
 SCHEDULE: dict[str, Any] = _fields_of("schedule")
-LIMIT: dict[str, Any] = {"subject": ..., "name": ..., "most": None, "weight": None}
+LIMIT: dict[str, Any] = {"subject": ..., "name": ..., "most": None, "weight": None, "max_waiting": None}
 
 
 def _spec(document: Document, fields: dict[str, Any]) -> Spec:
@@ -160,7 +160,8 @@ async def _limits(backend: Backend) -> dict[str, Spec]:
 
 
 async def _put_limit(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
-    await backend.set_limit(spec["subject"], spec["name"], spec["most"], weight=spec["weight"])
+    values = {"weight": spec["weight"], "max_waiting": spec["max_waiting"]}
+    await backend.set_limit(spec["subject"], spec["name"], spec["most"], **values)
 
 
 async def _remove_limit(backend: Backend, name: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from noetl.core.engine.concurrency_keys import playbook_key
+from noetl.core.engine.concurrency_keys import label_keys, playbook_key
 from noetl.core.engine.state import State
 
 
@@ -34,13 +34,15 @@ def slots_held(state: State) -> dict[str, int]:
     for name, count in state.leased.items():
         for key in keys_of(name):
             holding[key] = holding.get(key, 0) + count
+    if state.request is not None and state.request.labels and (leased := sum(state.leased.values())):
+        holding |= dict.fromkeys(label_keys(state.request.labels), leased)
     return holding
 
 
 class CapacityCheck:
     """Checks runs one by one: each run that fits takes its slots, so that the next one finds fewer."""
 
-    __slots__ = ("_capacity", "_holding", "_state", "_waited")
+    __slots__ = ("_capacity", "_holding", "_labels", "_state", "_waited")
 
     def __init__(self, state: State, capacity: Capacity, *, waited: bool) -> None:
         """`waited`: the runs have waited for a slot, so keys with waiting runs are open to them."""
@@ -48,11 +50,13 @@ class CapacityCheck:
         self._capacity = capacity
         self._holding = slots_held(state)
         self._waited = waited
+        labels = state.request.labels if state.request is not None else {}
+        self._labels = [key for key in label_keys(labels) if key in capacity.allowed]
 
     def missing_key(self, step: str) -> str | None:
         """The first key without a free slot for one more run of this step; None: the run has taken its slots."""
         state, allowed, holding = self._state, self._capacity.allowed, self._holding
-        keys = [key for key in state.net.concurrency_keys(step) if key in allowed]
+        keys = [key for key in state.net.concurrency_keys(step) if key in allowed] + self._labels
         own = playbook_key(state.playbook.path)
         starts = own not in holding
         if starts and own in allowed:

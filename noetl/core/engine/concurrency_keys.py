@@ -1,14 +1,16 @@
-"""Concurrency keys: a run takes a slot of its pool and of its step's credentials, an execution one of its playbook.
+"""Concurrency keys: a run takes a slot of its pool, of its step's credentials and of the labels of its execution, an
+execution one of its playbook.
 
-A *key* is a kind and a name (`pool gpu`, `credential pg_main`, `playbook etl/daily`). Limits are set on keys, and the
-row of an execution counts its slots by key. Credentials are those that the text of the playbook names: by `auth:`, or
-by `keychain.NAME` in a template, also in the blocks that a step calls. A name computed at run time is not included.
+A *key* is a kind and a name (`pool gpu`, `credential pg_main`, `playbook etl/daily`, `label tenant=a`).
+Limits are set on keys, and the row of an execution counts its slots by key. Credentials are those that the text of
+the playbook names: by `auth:`, or by `keychain.NAME` in a template, also in the blocks that a step calls. A name
+computed at run time is not included.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from noetl.core.model.playbook import Block, Playbook, Step, Task
@@ -34,6 +36,11 @@ def credential_key(name: str) -> str:
 def playbook_key(path: str) -> str:
     """The key of a playbook: one slot for each execution that has started and not ended."""
     return PLAYBOOK + path
+
+
+def label_keys(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys of the labels of an execution, of which each of its leased runs takes one slot."""
+    return tuple(f"label {name}={value}" for name, value in labels.items())
 
 
 def concurrency_keys_of(playbook: Playbook, step: Step) -> tuple[str, ...]:

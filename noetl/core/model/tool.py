@@ -74,7 +74,7 @@ class Members(Struct, frozen=True, omit_defaults=True):
     fields: dict[str, Field] = field(default_factory=dict)
     requires: tuple[tuple[str, ...], ...] = ()
     required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    open: bool = False  # accepts undeclared members
+    open: bool = False  # accepts undeclared members; the declared ones are checked
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
@@ -92,6 +92,7 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
     fields: dict[str, Field] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     spec_keys: dict[str, str] = field(default_factory=dict)  # spec key -> one line of documentation
+    spec_fields: dict[str, Field] = field(default_factory=dict)  # spec key -> the literals that it accepts
     helpers: dict[str, dict[str, Any]] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()  # other names of this kind
     pure: bool = False

@@ -19,13 +19,15 @@ from collections.abc import Iterable, Mapping, Set
 from msgspec import structs
 
 from noetl.core.engine.capacity import Capacity
-from noetl.core.engine.concurrency_keys import PLAYBOOK, playbook_key
+from noetl.core.engine.concurrency_keys import PLAYBOOK, label_keys, playbook_key
 from noetl.core.engine.state import State
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary, SlotReservation
 from noetl.storage.ports.queue import QueuedRun, RunQueue
 
 MAX_CHILDREN = 1000  # waiting children of a playbook that are checked for a cycle
+TENANT_LABEL = "tenant"  # the default of the setting server.tenant_label
+MAX_TENANT = 200  # characters of a tenant's name that count
 NO_SLOTS: Mapping[str, int] = {}
 
 
@@ -34,13 +36,25 @@ class ConcurrencyLimiter:
 
     While `most` is empty no method is called for a run."""
 
-    def __init__(self, store: EventStore, queue: RunQueue, background: BackgroundTasks) -> None:
+    def __init__(
+        self, store: EventStore, queue: RunQueue, background: BackgroundTasks, tenant_label: str = TENANT_LABEL
+    ) -> None:
         self.most: dict[str, int] = {}
         self.weights: dict[str, int] = {}  # playbook -> its executions' share of turns; 1 if missing
+        self.max_waiting: dict[str, int] = {}  # tenant -> runs that may wait
+        self.tenant_label = tenant_label
         self._store = store
         self._queue = queue
         self._background = background
         self._to_recheck: set[str] = set()  # keys whose parked runs may be released
+
+    def tenant_of(self, labels: Mapping[str, str]) -> str:
+        """The tenant of an execution with these labels; an empty text without one."""
+        return labels.get(self.tenant_label, "")[:MAX_TENANT].replace("\x00", "") if labels else ""
+
+    def tenant_labels(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """The label that an execution passes on to those it starts."""
+        return {self.tenant_label: tenant} if (tenant := self.tenant_of(labels)) else {}
 
     # ── for decisions ───────────────────────────────────────────────────────────────────
 
@@ -50,7 +64,7 @@ class ConcurrencyLimiter:
         """How many slots of each limit this execution may hold; None when it uses no limited resource.
 
         `full` are keys whose last slot another execution took during an earlier attempt of this decision."""
-        keys = [key for key in state.net.all_concurrency_keys() if key in self.most]
+        keys = self.limited_keys(state)
         if not keys:
             return None
         held = await self._store.held(keys)
@@ -62,6 +76,11 @@ class ConcurrencyLimiter:
         for key in full & most.keys():
             most[key] = 0
         return Capacity(most, frozenset(line.key for line in await self._queue.limit_depths()))
+
+    def limited_keys(self, state: State) -> list[str]:
+        """The limited keys of which an execution may take slots."""
+        labels = label_keys(state.request.labels) if state.request is not None else ()
+        return [key for key in (*state.net.all_concurrency_keys(), *labels) if key in self.most]
 
     def reservations(
         self, capacity: Capacity, before: Mapping[str, int] | None, after: Mapping[str, int]

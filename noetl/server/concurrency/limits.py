@@ -1,4 +1,5 @@
-"""Concurrency limits: how many runs of a pool or with a credential, or executions of a playbook, run at once.
+"""Concurrency limits: how many runs of a pool, with a credential or with a label, or executions of a playbook, run at
+once; and the weights and bounds of tenants.
 
 Limits are stored beside schedules and webhooks, so all servers of an installation have the same. This module
 sets, removes and shows them, and reloads them after changes; `limiter` enforces them.
@@ -32,11 +33,12 @@ CHANNEL = "noetl_limits"
 MOST = 1_000_000
 POOLS = "the workers' setting worker.pool (default=3,reports=1)"
 PAGE = 1000
+VALUES = ("most", "weight", "max_waiting")
 MAX_ATTEMPTS = 20
 MAX_HOLDERS = 20  # in a document
 MAX_NAMED = 5  # holders in a message
 
-Subject = Literal["pool", "credential", "playbook"]
+Subject = Literal["pool", "credential", "playbook", "label"]
 
 
 class ChangeNotifier(Protocol):
@@ -50,14 +52,17 @@ class ChangeNotifier(Protocol):
 
 
 class Limit(Struct, frozen=True, omit_defaults=True):
-    """At most `most` at once (None: unlimited): runs of a pool or with a credential, executions of a playbook.
+    """At most `most` at once (None: unlimited): runs of a pool, with a credential, or of executions with a label,
+    executions of a playbook.
 
-    While runs wait for workers, executions of a playbook get `weight` times the turns of others."""
+    While runs wait for workers, executions of a playbook get `weight` times the turns of others, and a tenant `weight`
+    times the share of others. While `max_waiting` runs of a tenant wait, its requests are refused."""
 
     subject: Subject
     name: str
     most: int | None = None
     weight: int = 1
+    max_waiting: int | None = None
     changed_at: float = 0.0
     changed_by: str = ""
 
@@ -93,20 +98,32 @@ class Limits(Struct, eq=False):
         await cancel(self._watch)
 
     async def set(
-        self, subject: str, name: str, most: int | None = None, *, weight: int | None = None, by: str = ""
+        self,
+        subject: str,
+        name: str,
+        most: int | None = None,
+        *,
+        weight: int | None = None,
+        max_waiting: int | None = None,
+        by: str = "",
     ) -> Limit:
         """Set or change a limit or a weight; what is not given is unchanged. Runs above a lowered limit finish."""
         limit = Limit(_subject(subject), _name(name), changed_at=self._clock.now(), changed_by=by)
+        tenant = _tenant(limit, self._limiter.tenant_label)
         given: dict[str, Any] = {}
         if most is not None:
             given["most"] = _most(most)
         if weight is not None:
-            given["weight"] = _weight(limit, weight)
+            given["weight"] = _weight(limit, weight, tenant, self._limiter.tenant_label)
+        if max_waiting is not None:
+            if tenant is None:
+                raise RequestRefused(f"only tenants have max_waiting: labels {self._limiter.tenant_label}=NAME")
+            given["max_waiting"] = _most(max_waiting)
         if not given:
             raise RequestRefused(f"the limit of {limit.key} needs a maximum (most) or a weight")
         for _ in range(MAX_ATTEMPTS):
             known = await self._triggers.get(KIND, limit.key)
-            before = {} if known is None else {name: getattr(_decode(known), name) for name in ("most", "weight")}
+            before = {} if known is None else {name: getattr(_decode(known), name) for name in VALUES}
             limit = msgspec.structs.replace(limit, **before | given)
             data = msgspec.json.encode(limit)
             if known is None:
@@ -151,12 +168,19 @@ class Limits(Struct, eq=False):
         """Reload all limits, and release runs if they have changed."""
         most: dict[str, int] = {}
         weights: dict[str, int] = {}
+        tenants: dict[str, Limit] = {}
         after: str | None = None
         while page := await self.list(after=after, limit=PAGE):
             most |= {each.key: each.most for each in page if each.most is not None}
-            weights |= {each.name: each.weight for each in page if each.weight != 1}
+            weights |= {each.name: each.weight for each in page if each.weight != 1 and each.subject == "playbook"}
+            named = ((_tenant(each, self._limiter.tenant_label), each) for each in page)
+            tenants |= {tenant: each for tenant, each in named if tenant is not None}
             after = page[-1].key
         self._limiter.weights = weights
+        self._limiter.max_waiting = {
+            name: each.max_waiting for name, each in tenants.items() if each.max_waiting is not None
+        }
+        self._queue.set_weights({name: each.weight for name, each in tenants.items() if each.weight != 1})
         if most != self._limiter.most:
             self._limiter.most = most
             await self._limiter.release_runs()
@@ -174,7 +198,7 @@ class Limits(Struct, eq=False):
         if state.finished is not None:
             return {}
         await self.any()
-        keys = [key for key in state.net.all_concurrency_keys() if key in self._limiter.most]
+        keys = self._limiter.limited_keys(state)
         held = await self._store.held(keys) if keys else {}
         found = {}
         for key, count in held.items():
@@ -189,12 +213,17 @@ class Limits(Struct, eq=False):
         held = (await self._store.held([limit.key]))[limit.key]
         holders = await self._store.holders(limit.key)
         waiting = next((each for each in await self._queue.limit_depths() if each.key == limit.key), None)
+        tenant = _tenant(limit, self._limiter.tenant_label)
+        bound = {}
+        if tenant is not None:
+            bound = {"max_waiting": limit.max_waiting, "queued": (await self._queue.tenant_depths()).get(tenant, 0)}
         return {
             "subject": limit.subject,
             "name": limit.name,
             "most": limit.most,
             "weight": limit.weight,
             "held": held,
+            **bound,
             "waiting": waiting.runs if waiting else 0,
             "waiting_since": instant(waiting.since) if waiting and waiting.since else None,
             "holders": [
@@ -227,7 +256,9 @@ def _description(key: str, count: int, most: int, holders: Sequence[ExecutionSum
 
 def _subject(name: str) -> Subject:
     if name not in get_args(Subject):
-        raise RequestRefused(f"{name!r} cannot be limited; a limit applies to a pool, a credential or a playbook")
+        raise RequestRefused(
+            f"{name!r} cannot be limited; a limit applies to a pool, a credential, a playbook or a label"
+        )
     return name  # type: ignore[return-value]
 
 
@@ -241,9 +272,21 @@ def _decode(row: StoredTrigger) -> Limit:
     return msgspec.json.decode(row.data, type=Limit)
 
 
-def _weight(limit: Limit, weight: int) -> int:
-    if limit.subject != "playbook":
-        raise RequestRefused(f"only playbooks have a weight; slots are assigned to pools by {POOLS}")
+def _tenant(limit: Limit, label: str) -> str | None:
+    """The tenant that a limit of a label names; None for other labels and subjects."""
+    if limit.subject != "label":
+        return None
+    name, equals, value = limit.name.partition("=")
+    if not name or not equals:
+        raise RequestRefused(f"{limit.name!r} is not a label: write NAME=VALUE, for example {label}=acme")
+    return value if name == label else None
+
+
+def _weight(limit: Limit, weight: int, tenant: str | None, label: str) -> int:
+    if limit.subject == "label" and tenant is None:
+        raise RequestRefused(f"a weight of a label is that of a tenant: {label}=NAME (setting server.tenant_label)")
+    if limit.subject not in ("playbook", "label"):
+        raise RequestRefused(f"only playbooks and tenants have a weight; slots are assigned to pools by {POOLS}")
     if not 1 <= weight <= MAX_WEIGHT:
         raise RequestRefused(f"a weight is a number from 1 to {MAX_WEIGHT}")
     return weight

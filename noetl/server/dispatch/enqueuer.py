@@ -17,12 +17,12 @@ class Enqueuer:
         self._limiter = limiter
         self._background = background
         self._executions: set[str] = set()  # executions that have put runs into the queue
-        self._pending: list[QueuedRun] = []  # not in the queue yet
+        self.pending: list[QueuedRun] = []  # not in the queue yet
 
     def put(self, execution_id: str, runs: Sequence[QueuedRun]) -> None:
         """Enqueue runs of an execution, to wait for a worker or for a limit."""
         self._executions.add(execution_id)
-        self._pending += runs
+        self.pending += runs
         self._background.run_single("enqueueing runs", self._put_pending)
 
     def remove_ended(self, execution_id: str) -> None:
@@ -35,8 +35,8 @@ class Enqueuer:
 
     async def _put_pending(self) -> None:
         """Enqueue the pending runs of all executions together."""
-        while runs := list(self._pending):
+        while runs := list(self.pending):
             await self._queue.put(runs)
-            del self._pending[: len(runs)]
+            del self.pending[: len(runs)]
             if self._limiter.most:  # slots may have been freed before the runs were in the queue
                 self._limiter.recheck({run.limit for run in runs if run.limit is not None})

@@ -74,7 +74,7 @@ def create_app(
     for kind, handler in problems.HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.add_middleware(IdempotencyMiddleware, state=state)
-    app.add_middleware(FastPathMiddleware, routes=raw_routes)
+    app.add_middleware(FastPathMiddleware, routes=raw_routes, stream=executions.STREAM)
     app.add_middleware(SecurityMiddleware, tokens=tokens, hosts=hosts)
     app.add_middleware(AccessLogMiddleware)
     if root_path:

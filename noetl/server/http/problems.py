@@ -26,6 +26,7 @@ from noetl.errors import (
     SecretUnavailable,
     StoreUnavailable,
     TemplateError,
+    TooManyRequests,
 )
 
 log = logging.getLogger("noetl.api")
@@ -80,7 +81,9 @@ def problem_of(error: Exception) -> Response:
         return problem(422, "the playbook has errors", kind="urn:noetl:invalid-playbook", diagnostics=diagnostics)
     for kind, status in _STATUSES:
         if isinstance(error, kind):
-            return problem(status, str(error), headers={"Retry-After": "10"} if kind is Overloaded else None)
+            seconds = error.retry_after if isinstance(error, TooManyRequests) else 10 if kind is Overloaded else None
+            headers = None if seconds is None else {"Retry-After": str(seconds)}
+            return problem(status, str(error), headers=headers)
     raise error
 
 
@@ -89,6 +92,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (RoleRequired, 403),
     (AccessRefused, 401),
     (Conflict, 409),
+    (TooManyRequests, 429),
     (Overloaded, 503),
     (SecretUnavailable, 422),
     (RequestRefused, 400),

@@ -48,14 +48,8 @@ async def stream_events(
     A message has at most `max_batch` events; events within `linger` seconds share one."""
     state = await app_state(request)
     await state.orchestrator.summary(execution_id, newest=False)
-    return EventStream(
-        state.orchestrator.subscribe(execution_id, start_after(after, last)),
-        state.stop_signal(),
-        operations_of(request),
-        encode,
-        max_batch,
-        linger,
-    )
+    events = state.orchestrator.subscribe(execution_id, start_after(after, last))
+    return EventStream(events, state.stop_signal(), operations_of(request), encode, max_batch, linger)
 
 
 class EventStream(StreamingResponse):

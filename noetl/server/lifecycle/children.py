@@ -108,6 +108,7 @@ class Children(Struct, eq=False):
                 caller=caller.file,
                 legacy=caller.surface == "2025-11",
                 trace=_trace(state, effect.parent.task_run_id),
+                labels=self._tenant_of(state),
             )
         )
 
@@ -128,7 +129,12 @@ class Children(Struct, eq=False):
             legacy=ended.playbook.surface == "2025-11",
             trace=_trace(caller, effect.parent.task_run_id),
             compensates=source_of(ended, effect.failure),
+            labels=self._tenant_of(caller),
         )
+
+    def _tenant_of(self, caller: State) -> dict[str, str]:
+        """The label of the tenant, which a child gets from its caller."""
+        return self._actors.limiter.tenant_labels(caller.request.labels if caller.request else {})
 
     async def _await(self, parent_id: str, key: str, child: str) -> None:
         """Report the end of a child that has ended; a running child reports itself when it ends."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueR
 from noetl.core.engine.outstanding import next_due, outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import PlaybookProcessed
+from noetl.errors import NoetlError
 from noetl.observability import lineage, metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
@@ -31,12 +32,19 @@ from noetl.storage.ports.queue import QueuedRun
 
 log = logging.getLogger("noetl.control")
 
+POLL_SECONDS = 1.0  # between polls for ends of executions that other processes wrote
+
+Lengths = Callable[[Sequence[str]], Awaitable[list[tuple[str, int]]]]  # execution ids -> the ids and their lengths
+
 
 class EndNotifier:
-    """Wakes callers that wait for the end of an execution in this process."""
+    """Wakes callers that wait for the end of an execution: at once if it ends in this process, otherwise when one poll
+    for all of them finds that its log has grown."""
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: Lengths | None = None) -> None:
+        self._lengths = lengths  # None: no other process appends
         self._waiting: dict[str, list[asyncio.Event]] = {}
+        self._poller: asyncio.Task[None] | None = None
 
     @contextmanager
     def subscribed(self, execution_id: str) -> Iterator[asyncio.Event]:
@@ -44,17 +52,35 @@ class EndNotifier:
         ended = asyncio.Event()
         waiting = self._waiting.setdefault(execution_id, [])
         waiting.append(ended)
+        if self._lengths is not None and self._poller is None:
+            self._poller = asyncio.get_running_loop().create_task(self._poll(self._lengths))
         try:
             yield ended
         finally:
             waiting.remove(ended)
             if not waiting:
                 del self._waiting[execution_id]
+            if not self._waiting and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
 
     def notify(self, execution_id: str) -> None:
         """The execution has ended."""
         for ended in self._waiting.get(execution_id, ()):
             ended.set()
+
+    async def _poll(self, lengths: Lengths) -> None:
+        known: dict[str, int] = {}
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                found = dict(await lengths(list(self._waiting)))
+            except NoetlError:
+                found = {}  # every caller reads, and raises the error
+            for execution_id in list(self._waiting):
+                if found.get(execution_id) is None or found[execution_id] != known.get(execution_id):
+                    self.notify(execution_id)
+            known = found
 
 
 @dataclass(eq=False, repr=False)
@@ -83,8 +109,8 @@ class EffectHandler:
     def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
         """Update leases from the events and perform the effects of a stored decision."""
         self.work.follow(decision.events)
-        path = execution.summary.path if execution.summary else ""
-        self._perform(execution.id, decision.effects, path, waiting=execution.waits)
+        if decision.effects:
+            self._perform(execution.id, decision.effects, execution.state, waiting=execution.waits)
         if self.stored_timers and execution.waited != execution.waits and execution.state is not None:
             self._set_timer(execution.id, next_due(execution.state), waiting=execution.waits)
         if self.enabled and execution.waited != execution.waits and execution.state is not None:
@@ -106,7 +132,7 @@ class EffectHandler:
             self.work.expire_all(state)
         else:
             self.work.adopt(state)
-        self._perform(state.execution_id, effects, state.playbook.path, waiting=state.status == "waiting")
+        self._perform(state.execution_id, effects, state, waiting=state.status == "waiting")
         if self.enabled:
             self.children.check_wait(state)
         if any(isinstance(effect, ContinueLater) for effect in effects):
@@ -128,11 +154,13 @@ class EffectHandler:
             at = None
         self.timers.set(execution_id, at)
 
-    def _perform(self, execution_id: str, effects: Iterable[Effect], path: str, *, waiting: bool) -> None:
+    def _perform(self, execution_id: str, effects: Iterable[Effect], state: State | None, *, waiting: bool) -> None:
         if not self.enabled:
             return
         queued: list[QueuedRun] = []
-        weight = self.limiter.weights.get(path, 1) if self.limiter.weights else 1
+        weights, request = self.limiter.weights, state.request if state is not None else None
+        weight = weights.get(state.playbook.path, 1) if weights and state is not None else 1
+        tenant = self.limiter.tenant_of(request.labels) if request is not None else ""
         for effect in effects:
             if isinstance(effect, EnqueueRun):
                 pool = effect.pool or "default"
@@ -140,7 +168,7 @@ class EffectHandler:
                 queued.append(
                     QueuedRun(
                         execution_id, effect.run_id, pool, effect.affinity, now, effect.limit, None, weight,
-                        effect.priority, effect.labels, effect.cost,
+                        effect.priority, effect.labels, effect.cost, tenant,
                     )
                 )  # fmt: skip
             elif isinstance(effect, SetTimer):

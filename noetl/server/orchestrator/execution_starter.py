@@ -16,6 +16,7 @@ from noetl.core.model.events import ExecutionRequested
 from noetl.core.model.playbook import Playbook
 from noetl.errors import Conflict, VersionConflict
 from noetl.observability import metrics
+from noetl.server.concurrency.admission import Admission, StartingRequest
 from noetl.server.orchestrator.catalog import Catalog, Source
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_ids import ExecutionIds
@@ -34,11 +35,19 @@ class ExecutionStarter(Struct, eq=False):
     _ids: ExecutionIds
     _keychain: Keychain | None
     _states: PlaybookStates
+    _admission: Admission
 
     async def submit(self, submission: Submission) -> str:
         """Start an execution and return its id after the first append is durable.
 
-        Raises InvalidPlaybook with the diagnostics. A key that was used before returns the execution it started."""
+        Raises InvalidPlaybook with the diagnostics, or TooManyRequests. A key that was used before returns the
+        execution it started."""
+        if not submission.bounded:
+            return await self._submit(submission)
+        with self._admission.start(submission.labels) as request:
+            return await self._submit(submission, request)
+
+    async def _submit(self, submission: Submission, bounded: StartingRequest | None = None) -> str:
         if submission.key is not None:
             known = await self._store.by_key(submission.key)
             if known is not None:
@@ -47,6 +56,8 @@ class ExecutionStarter(Struct, eq=False):
         playbook = await self._compile(source, submission)
         stored = await self._states.read(playbook.path) if playbook.uses_state else None
         command = await start_command(submission, source, playbook, self._keychain, *(stored or ({}, {})))
+        if bounded is not None:
+            await bounded.check(command.request.labels)
         if self._catalog.is_stored(playbook):
             return await self._start(playbook, command, submission)
         # Both wait for the same flush; neither is acknowledged before it.

@@ -50,8 +50,6 @@ from noetl.storage.ports.results import ResultStore
 if TYPE_CHECKING:
     from noetl.server.read_models.explain import Explanation
 
-POLL_SECONDS = 1.0  # how often `wait` reads the store for what another process wrote
-
 
 @dataclass(eq=False, repr=False)
 class Orchestrator:
@@ -93,17 +91,15 @@ class Orchestrator:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         with self.ends.subscribed(execution_id) as ended:
-            # The cached summary is the newest one for executions of this process; others are polled.
+            # The cached summary is the newest one for executions of this process.
             summary = self._cached(execution_id) or await self.summary(execution_id)
             while summary.status not in FINAL:
-                remaining = POLL_SECONDS if deadline is None else deadline - loop.time()
-                if remaining <= 0:
-                    raise TimeoutError(f"execution {execution_id} is still {summary.status} after {timeout} s")
-                timer = loop.call_later(min(POLL_SECONDS, remaining), ended.set)
                 try:
-                    await ended.wait()
-                finally:
-                    timer.cancel()
+                    async with asyncio.timeout_at(deadline):
+                        await ended.wait()
+                except TimeoutError:
+                    message = f"execution {execution_id} is still {summary.status} after {timeout} s"
+                    raise TimeoutError(message) from None
                 ended.clear()
                 cached = self._cached(execution_id)
                 if cached is None or cached is summary:  # unchanged in this process: read the store
@@ -169,7 +165,7 @@ class Orchestrator:
     async def rerun(self, request: RerunRequest, *, key: str | None = None, by: str | None = None) -> str:
         """Run the playbook of an execution again, or from a point of its log; return the id of the new execution."""
         submission, _ = await self._rerun(request)
-        return await self.submit(structs.replace(submission, key=key, requested_by=by))
+        return await self.submit(structs.replace(submission, key=key, requested_by=by, bounded=True))
 
     async def plan_rerun(self, request: RerunRequest) -> RerunPlan:
         """What a rerun would do; nothing is started."""
@@ -206,6 +202,7 @@ class Orchestrator:
             return_step=earlier.return_step if earlier.return_step in playbook.steps_by_name else None,
             rerun=kept,
             legacy=True,
+            labels=self.limiter.tenant_labels(earlier.labels),
         ), plan
 
     # ── queries ─────────────────────────────────────────────────────────────────────────

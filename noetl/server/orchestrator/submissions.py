@@ -42,6 +42,7 @@ class Submission(Struct, frozen=True):
     trace: str | None = None  # W3C traceparent of the caller
     labels: dict[str, str] = field(default_factory=dict)  # in addition to those of the playbook
     due: float | None = None  # when it was planned to start
+    bounded: bool = False  # refused while too many runs wait
     playbook: Playbook | None = None  # `text` compiled with the same modes, if the caller has compiled it
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -29,6 +29,7 @@ class QueuedRun(Struct, frozen=True, omit_defaults=True, gc=False):
     priority: float = 0.0  # higher first; AGEING_SECONDS of waiting count as one
     labels: tuple[str, ...] = ()  # that its worker must have
     cost: int = 1  # slots of the worker that it occupies
+    tenant: str = ""  # of its execution; tenants get equal shares of the slots, or shares by their weights
 
     @property
     def special(self) -> bool:
@@ -66,7 +67,7 @@ class RunQueue(Protocol):
         until they are released."""
 
     async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
-        """Release up to `most` runs that wait for a limit, fair between executions; return their number.
+        """Release up to `most` runs that wait for a limit, fair like `take`; return their number.
 
         `whole`: up to `most` executions with all their runs, oldest first. `also`: further executions to release."""
 
@@ -74,9 +75,10 @@ class RunQueue(Protocol):
         """Every limit with waiting runs."""
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
-        """Dequeue up to `claim.slots` runs of the claim's pool, fair between executions; of several workers each gets
-        at most its share of the runs that wait, at least one. Runs with a priority come first unless others have
-        waited long enough; a worker gets only runs whose labels it has and whose costs fit into its free slots."""
+        """Dequeue up to `claim.slots` runs of the claim's pool, fair between tenants and between the executions of a
+        tenant; of several workers each gets at most its share of the runs that wait, at least one. Runs of a tenant
+        with a priority come first unless others have waited long enough; a worker gets only runs whose labels it has
+        and whose costs fit into its free slots."""
 
     def waits_for_slots(self, pool: str) -> bool:
         """Whether the last `take` left a run that costs more than the free slots."""
@@ -86,6 +88,12 @@ class RunQueue(Protocol):
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Remove these runs of an execution, or all of them."""
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """Set the weights of tenants; 1 if missing."""
+
+    async def tenant_depths(self) -> dict[str, int]:
+        """The number of waiting runs of each tenant, parked ones included; "": runs without a tenant."""
 
     async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
         """Pool, labels and number of the waiting runs that require labels."""

@@ -1,22 +1,51 @@
 """The run queue in memory.
 
-Fair between executions: a claim takes runs of each waiting execution in turn, so a loop of a
-million items does not delay a playbook of one step. Runs that wait for a limit are parked separately.
+Fair between tenants, and between the executions of a tenant: a claim takes runs of each waiting execution in turn, so a
+loop of a million items does not delay a playbook of one step. Runs that wait for a limit are parked separately. Taking
+a run costs the same whatever the number of waiting ones, unless some of its pool have a priority, labels or a cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
+from msgspec import Struct, field
 
 from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model.work import Claim, count_fitting
 from noetl.storage.ports.queue import LimitDepth, PoolDepth, QueuedRun
+from noetl.storage.queue.tenant_shares import TenantShares
 
 Executions = dict[str, dict[str, QueuedRun]]  # execution -> run id -> run
 _WITH_PRIORITY = " priority"  # after the execution of runs with a priority
+
+
+class _Waiting(Struct, eq=False):
+    """The waiting runs of one tenant."""
+
+    executions: Executions = field(default_factory=dict)
+    runs: int = 0
+
+    def add(self, line: str, run: QueuedRun) -> None:
+        """Add a run to the line of its execution, unless it is there."""
+        waiting = self.executions.setdefault(line, {})
+        self.runs += run.run_id not in waiting
+        waiting[run.run_id] = run
+
+    def remove(self, line: str, run_id: str) -> QueuedRun | None:
+        """Remove a run."""
+        waiting = self.executions.get(line, {})
+        run = waiting.pop(run_id, None)
+        self.runs -= run is not None
+        if not waiting:
+            self.executions.pop(line, None)
+        return run
+
+
+Tenants = dict[str, _Waiting]  # "": runs without a tenant; those without runs are removed
 
 
 class MemoryRunQueue:
@@ -24,8 +53,9 @@ class MemoryRunQueue:
 
     def __init__(self, *, one_pool: bool = False) -> None:
         self._one_pool = one_pool
-        self._pools: dict[str, Executions] = {}
-        self._parked: dict[str, Executions] = {}  # by the key whose limit is reached
+        self._pools: dict[str, Tenants] = {}
+        self._parked: dict[str, Tenants] = {}  # by the key whose limit is reached
+        self._shares = TenantShares()
         self._limit_of: dict[str, str] = {}  # run id of a parked run -> key
         self._served: dict[str, int] = {}  # execution -> runs taken in its current turn
         self._special: set[str] = set()  # pools with runs that have a priority, labels or a cost
@@ -42,13 +72,10 @@ class MemoryRunQueue:
                 run = msgspec.structs.replace(run, labels=())
             if self._limit_of and run.run_id in self._limit_of:
                 continue
-            waiting = self._pools.get(run.pool, {}).get(_line(run))
-            if run.limit is not None and (waiting is None or run.run_id not in waiting):
+            if run.limit is not None and not self._is_waiting(run):
                 self._park(run, run.limit)
                 continue
-            self._pools.setdefault(run.pool, {}).setdefault(_line(run), {})[run.run_id] = run
-            if run.special:
-                self._special.add(run.pool)
+            self._add(run)
             pools.add(run.pool)
         for pool in pools:
             self._wake(pool)
@@ -56,21 +83,22 @@ class MemoryRunQueue:
     async def release_waiting(self, limit: str, most: int, *, whole: bool = False, also: Sequence[str] = ()) -> int:
         """Release the first runs that wait for a limit."""
         parked = self._parked.get(limit, {})
-        out = [run for execution_id in also for run in parked.pop(execution_id, {}).values()]
+        names = set(also)
         if whole:
-            first = sorted(parked, key=lambda each: (len(each), each))[: max(0, most)]
-            out += [run for execution_id in first for run in parked.pop(execution_id).values()]
-        else:
-            out += self._turns(parked, most)
+            others = {each for waiting in parked.values() for each in waiting.executions} - names
+            names.update(sorted(others, key=lambda each: (len(each), each))[: max(0, most)])
+        out: list[QueuedRun] = []
+        for tenant in list(parked) if names else ():
+            for name in names & parked[tenant].executions.keys():
+                runs = list(parked[tenant].executions[name].values())
+                out += self._removed(parked, tenant, name, runs)
+        if not whole:
+            out += self._turns(f"limit {limit}", parked, most)
         if not parked:
             self._parked.pop(limit, None)
         for run in out:
             del self._limit_of[run.run_id]
-            run = msgspec.structs.replace(run, turn=0)
-            executions = self._pools.setdefault(run.pool, {})
-            executions.setdefault(_line(run), {})[run.run_id] = run
-            if run.special:
-                self._special.add(run.pool)
+            self._add(msgspec.structs.replace(run, turn=0))
         for pool in {run.pool for run in out}:
             self._wake(pool)
         return len(out)
@@ -79,7 +107,55 @@ class MemoryRunQueue:
         """Every limit with waiting runs."""
         return [LimitDepth(key, *_depth(parked)) for key, parked in self._parked.items()]
 
-    def _turns(self, executions: Executions, most: int) -> list[QueuedRun]:
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """The weights of tenants; 1 if missing."""
+        self._shares.weights = weights
+
+    async def tenant_depths(self) -> dict[str, int]:
+        """The number of waiting runs of each tenant, parked ones included."""
+        found: dict[str, int] = {}
+        for tenants in (*self._pools.values(), *self._parked.values()):
+            for tenant, waiting in tenants.items():
+                found[tenant] = found.get(tenant, 0) + waiting.runs
+        return found
+
+    def _add(self, run: QueuedRun) -> None:
+        self._pools.setdefault(run.pool, {}).setdefault(run.tenant, _Waiting()).add(_line(run), run)
+        if run.special:
+            self._special.add(run.pool)
+
+    def _is_waiting(self, run: QueuedRun) -> bool:
+        waiting = self._pools.get(run.pool, {}).get(run.tenant)
+        return waiting is not None and run.run_id in waiting.executions.get(_line(run), ())
+
+    @staticmethod
+    def _removed(tenants: Tenants, tenant: str, line: str, runs: Sequence[QueuedRun]) -> Sequence[QueuedRun]:
+        waiting = tenants[tenant]
+        for run in runs:
+            waiting.remove(line, run.run_id)
+        if not waiting.runs:
+            del tenants[tenant]
+        return runs
+
+    def _turns(self, scope: str, tenants: Tenants, most: int) -> list[QueuedRun]:
+        """Take up to `most` runs: of each tenant in proportion to its weight, and of each of its executions in turn."""
+        if len(tenants) == 1:  # nothing to share, and no pass to record
+            counts = dict.fromkeys(tenants, most)
+        else:
+            chosen = self._shares.order(scope, {tenant: each.runs for tenant, each in tenants.items()}, most)
+            self._shares.serve(scope, chosen)
+            counts = Counter(tenant for _, tenant in chosen)
+        taken: list[QueuedRun] = []
+        for tenant, count in counts.items():
+            waiting = tenants[tenant]
+            found = self._execution_turns(waiting.executions, count)
+            waiting.runs -= len(found)
+            if not waiting.runs:
+                del tenants[tenant]
+            taken += found
+        return taken
+
+    def _execution_turns(self, executions: Executions, most: int) -> list[QueuedRun]:
         """Take up to `most` runs, from each execution in turn, in proportion to its weight."""
         taken: list[QueuedRun] = []
         # A share for each execution, so that one append can lease several runs of it.
@@ -99,59 +175,73 @@ class MemoryRunQueue:
         return taken
 
     def _park(self, run: QueuedRun, limit: str) -> None:
-        parked = self._parked.setdefault(limit, {})
+        waiting = self._parked.setdefault(limit, {}).setdefault(run.tenant, _Waiting())
         self._limit_of[run.run_id] = limit
-        if run.turn is None:
-            parked.setdefault(run.execution_id, {})[run.run_id] = run
-        else:  # it was the first before, and is the first again
-            others = parked.pop(run.execution_id, {})
-            self._parked[limit] = {run.execution_id: {run.run_id: run, **others}, **parked}
+        line = run.execution_id
+        if run.turn is not None:  # it was the first before, and is the first again
+            others = waiting.executions.pop(line, {})
+            waiting.executions = {line: {run.run_id: run, **others}, **waiting.executions}
+            waiting.runs += run.run_id not in others
+        else:
+            waiting.add(line, run)
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Dequeue up to `claim.slots` runs, and at most the worker's share of them, fair between executions."""
-        executions = self._pools.get(claim.pool)
-        if not executions:
+        tenants = self._pools.get(claim.pool)
+        if not tenants:
             self._too_costly.discard(claim.pool)
             return []
         slots = claim.slots
         if claim.pool in self._special:
-            return self._take_special(executions, claim)
+            return self._take_special(tenants, claim)
         if claim.workers > 1:
-            waiting = sum(len(runs) for runs in executions.values())
+            waiting = sum(each.runs for each in tenants.values())
             slots = min(slots, -(-waiting // claim.workers))
-        return self._turns(executions, slots)
+        return self._turns(claim.pool, tenants, slots)
 
-    def _take_special(self, executions: Executions, claim: Claim) -> list[QueuedRun]:
+    def _take_special(self, tenants: Tenants, claim: Claim) -> list[QueuedRun]:
         """Take from a pool in which some runs have a priority, labels or a cost."""
-        waiting = [run for runs in executions.values() for run in runs.values()]
+        waiting = list(_runs(tenants))
         if not any(run.special for run in waiting):
             self._special.discard(claim.pool)
-        fitting = [run for run in waiting if set(run.labels) <= set(claim.labels)]
-        slots = min(claim.slots, -(-len(fitting) // max(1, claim.workers)))
+        fitting: dict[str, list[QueuedRun]] = {}
+        for run in waiting:
+            if set(run.labels) <= set(claim.labels):
+                fitting.setdefault(run.tenant, []).append(run)
+        total = sum(map(len, fitting.values()))
+        slots = min(claim.slots, -(-total // max(1, claim.workers)))
+        chosen = self._shares.order(claim.pool, {tenant: len(runs) for tenant, runs in fitting.items()}, slots)
+        lines = {tenant: iter(self._by_priority(runs, slots)) for tenant, runs in fitting.items()}
+        ordered = [next(lines[tenant]) for _, tenant in chosen]
+        taken = ordered[: count_fitting((run.cost for run in ordered), claim.slots, claim.capacity)]
+        (self._too_costly.add if len(taken) < len(ordered) else self._too_costly.discard)(claim.pool)
+        if len(tenants) > 1:
+            self._shares.serve(claim.pool, chosen[: len(taken)])
+        for run in taken:
+            line = _line(run)
+            self._removed(tenants, run.tenant, line, [run])
+            executions = tenants[run.tenant].executions if run.tenant in tenants else {}
+            if line in executions:
+                executions[line] = executions.pop(line)  # to the end of the queue
+        return taken
+
+    def _by_priority(self, fitting: list[QueuedRun], most: int) -> list[QueuedRun]:
+        """The first runs of a tenant: in turn between its executions, and by rank those with a priority."""
         plain: Executions = {}
         for run in fitting:
             if not run.priority:
                 plain.setdefault(run.execution_id, {})[run.run_id] = run
-        fair = self._turns(plain, slots)
+        fair = self._execution_turns(plain, most)
         ranked = sorted((run for run in fitting if run.priority), key=lambda run: (run.rank, run.run_id))
-        ordered = _merged(fair, ranked)[:slots]
-        taken = ordered[: count_fitting((run.cost for run in ordered), claim.slots, claim.capacity)]
-        (self._too_costly.add if len(taken) < len(ordered) else self._too_costly.discard)(claim.pool)
-        for run in taken:
-            runs = executions.pop(_line(run))
-            del runs[run.run_id]
-            if runs:
-                executions[_line(run)] = runs  # to the end of the queue
-        return taken
+        return _merged(fair, ranked)[:most]
 
     async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
         """Pool, labels and number of the waiting runs that require labels."""
         found: dict[tuple[str, tuple[str, ...]], int] = {}
         for pool in self._special:
-            for runs in self._pools.get(pool, {}).values():
-                for run in runs.values():
-                    if run.labels:
-                        found[pool, run.labels] = found.get((pool, run.labels), 0) + 1
+            for run in _runs(self._pools.get(pool, {})):
+                if run.labels:
+                    found[pool, run.labels] = found.get((pool, run.labels), 0) + 1
         return [(pool, labels, count) for (pool, labels), count in found.items()]
 
     def waits_for_slots(self, pool: str) -> bool:
@@ -166,14 +256,14 @@ class MemoryRunQueue:
 
     async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
         """Remove these runs of an execution, or all of them."""
-        for executions in (*self._pools.values(), *self._parked.values()):
-            for line in (execution_id, execution_id + _WITH_PRIORITY):
-                waiting = executions.get(line, {})
-                for run_id in list(waiting) if runs is None else runs:
-                    waiting.pop(run_id, None)
-                    self._limit_of.pop(run_id, None)
-                if line in executions and not waiting:
-                    del executions[line]
+        for tenants in (*self._pools.values(), *self._parked.values()):
+            for tenant, waiting in list(tenants.items()):
+                for line in (execution_id, execution_id + _WITH_PRIORITY):
+                    for run_id in list(waiting.executions.get(line, ())) if runs is None else runs:
+                        if waiting.remove(line, run_id) is not None:
+                            self._limit_of.pop(run_id, None)
+                if not waiting.runs:
+                    del tenants[tenant]
         self._served.pop(execution_id, None)
         for key in [key for key, parked in self._parked.items() if not parked]:
             del self._parked[key]
@@ -185,7 +275,7 @@ class MemoryRunQueue:
 
     async def depths(self) -> list[PoolDepth]:
         """Every pool with waiting runs."""
-        return [PoolDepth(pool, *_depth(executions)) for pool, executions in self._pools.items() if executions]
+        return [PoolDepth(pool, *_depth(tenants)) for pool, tenants in self._pools.items() if tenants]
 
     def _wake(self, pool: str) -> None:
         for wake in list(self._watchers.get(pool, ())):
@@ -209,6 +299,10 @@ def _merged(fair: list[QueuedRun], ranked: list[QueuedRun]) -> list[QueuedRun]:
     return merged + ranked[ahead:]
 
 
-def _depth(executions: Executions) -> tuple[int, float | None]:
-    since = [run.since for runs in executions.values() for run in runs.values()]
+def _runs(tenants: Tenants) -> Iterator[QueuedRun]:
+    return (run for each in tenants.values() for runs in each.executions.values() for run in runs.values())
+
+
+def _depth(tenants: Tenants) -> tuple[int, float | None]:
+    since = [run.since for run in _runs(tenants)]
     return len(since), min((each for each in since if each), default=None)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from noetl.core.model.tool import Field
+from noetl.core.model.tool import Field, Members
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY")
+# Of WebDAV and of caches.
+_OTHER_METHODS = ("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "REPORT", "SEARCH", "PURGE",
+                  "LINK", "UNLINK", "BAN", "LIST")  # fmt: skip
+METHOD = Field(
+    "string", "The HTTP method. Default: GET, or POST if there is a body.", choices=METHODS, also=_OTHER_METHODS
+)
+AUTH_KINDS = {
+    "basic": "basic", "http_basic": "basic", "basic_auth": "basic", "userpass": "basic",
+    "bearer": "bearer", "token": "bearer", "bearer_token": "bearer", "jwt": "bearer",
+    "api_key": "api_key", "apikey": "api_key", "api-key": "api_key", "header": "api_key",
+    "oauth2": "oauth2", "oauth": "oauth2", "oauth2_client_credentials": "oauth2", "client_credentials": "oauth2",
+    "headers": "headers",
+}  # fmt: skip
 
 REQUEST_FIELDS = {
     "url": Field(
         "string", "The URL; http or https.", required=True, aliases=("endpoint", "uri"), schemes=("http", "https")
     ),
-    "method": Field("string", "The HTTP method. Default: GET, or POST if there is a body."),
+    "method": METHOD,
     "params": Field("any", "Query parameters: a mapping (lists are repeated, nulls are omitted).", aliases=("query",)),
     "headers": Field("mapping", "Request headers."),
     "json": Field("any", "Body, sent as JSON."),
@@ -31,6 +46,18 @@ REQUEST_FIELDS = {
         "any",
         "The name of a keychain entry or credential, or `{type: basic|bearer|api_key|oauth2|headers, ...}`.",
         aliases=("credential",),
+        members=Members(
+            fields={
+                "type": Field(
+                    "string",
+                    "How the request authenticates.",
+                    choices=tuple(dict.fromkeys(AUTH_KINDS.values())),
+                    also=tuple(AUTH_KINDS),
+                    aliases=("auth_type", "scheme"),
+                )
+            },
+            open=True,
+        ),
     ),
     "follow_redirects": Field("boolean", "`false`: do not follow redirects.", aliases=("allow_redirects",)),
     "proxy": Field("string", "URL of an HTTP proxy."),

@@ -11,10 +11,10 @@ from urllib.parse import urljoin, urlsplit
 
 from noetl.core.model.tool import ToolCall
 from noetl.errors import NoetlError
+from noetl.tools._common.script_fields import SOURCE_TYPES
 
 _TEXT_KEYS = ("code", "content", "text", "script")
 _BUCKETS = {"gcs": "gs", "gs": "gs", "s3": "s3"}
-TYPES = ("file", "http", "inline", "gcs", "s3")
 
 
 class ScriptUnavailable(NoetlError):
@@ -52,8 +52,8 @@ def _inline(script: Mapping[str, Any], source: Mapping[str, Any]) -> str:
 
 def _address(uri: str, kind: str, source: Mapping[str, Any]) -> str:
     """The address of a script: a path, or a URL with its scheme."""
-    if kind not in ("", "https", "gs", *TYPES):
-        known = ", ".join(TYPES)
+    if kind not in ("", "https", "gs", *SOURCE_TYPES):
+        known = ", ".join(SOURCE_TYPES)
         raise ScriptUnavailable("schema", f"script: unknown source type `{kind}`; the types are {known}")
     uri = uri or str(source.get("uri") or source.get("path") or "")
     endpoint = source.get("endpoint") or source.get("url")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from noetl.core.model.tool import Field
+from noetl.data.formats import OTHER_NAMES
 from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 INLINE_ROWS = 50_000
@@ -38,7 +39,16 @@ POSTGRES_CONNECTION = {
     "user": Field("string", "Role to connect as.", aliases=("db_user", "username")),
     "password": Field("string", "Password of the role.", aliases=("db_password",)),
     "database": Field("string", "Database to connect to.", aliases=("db_name", "dbname")),
-    "sslmode": Field("string", "As in libpq: `disable`, `require`, `verify-full`, ...", aliases=("db_sslmode",)),
+    "sslmode": Field(
+        "string",
+        "As in libpq: `disable`, `require`, `verify-full`, ...",
+        aliases=("db_sslmode",),
+        choices=("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    ),
+}
+SPEC_FIELDS = {
+    "transaction": Field("boolean", "`false`: every statement commits separately."),
+    "result_format": Field("string", choices=("parquet", "arrow", "jsonl", "csv"), also=OTHER_NAMES),
 }
 SPEC_KEYS = {
     "transaction": "`false`: every statement commits separately. Default: one transaction per task.",

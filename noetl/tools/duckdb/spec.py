@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, REQUIRES, SCRIPT, SPEC_KEYS
+from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, REQUIRES, SCRIPT, SPEC_FIELDS, SPEC_KEYS
 
 NULLS: dict[str, Any] = {"exception_type": None}
 
@@ -41,6 +41,7 @@ SPEC = ToolSpec(
         "`total`: seconds after which the query is interrupted.",
         **SPEC_KEYS,
     },
+    spec_fields=SPEC_FIELDS,
     helpers={"duckdb": NULLS},
     requires=REQUIRES,
     example="- name: totals\n  kind: duckdb\n  file: shop.duckdb\n"

@@ -20,17 +20,11 @@ from msgspec import Struct, field
 from noetl.connections.http.client import Allows, HttpFailure
 from noetl.connections.oauth2 import ClientCredentials, tokens
 from noetl.errors import SecretUnavailable
+from noetl.tools._common.http_fields import AUTH_KINDS
 
 Lookup = Callable[[str], Awaitable[Mapping[str, Any]]]
 
 _NAME = re.compile(r"^[A-Za-z_][\w./ -]{0,63}$")
-_KINDS = {
-    "basic": "basic", "http_basic": "basic", "basic_auth": "basic", "userpass": "basic",
-    "bearer": "bearer", "token": "bearer", "bearer_token": "bearer", "jwt": "bearer",
-    "api_key": "api_key", "apikey": "api_key", "api-key": "api_key", "header": "api_key",
-    "oauth2": "oauth2", "oauth": "oauth2", "oauth2_client_credentials": "oauth2", "client_credentials": "oauth2",
-    "headers": "headers",
-}  # fmt: skip
 # Authentication schemes that are not supported: inferring another type would send wrong data.
 _UNSUPPORTED = frozenset(
     {"digest", "ntlm", "kerberos", "negotiate", "spnego", "hawk", "oauth1", "aws", "aws4", "sigv4"}
@@ -57,7 +51,7 @@ async def authenticate(given: Any, lookup: Lookup, allows: Allows | None = None)
     fields = dict(given)
     if len(fields) == 1:
         [(key, value)] = fields.items()
-        if key in _KINDS and key not in ("token", "header"):  # {basic: {username, password}}, {bearer: token}
+        if key in AUTH_KINDS and key not in ("token", "header"):  # {basic: {username, password}}, {bearer: token}
             fields = {"type": key, **value} if isinstance(value, Mapping) else {"type": key, "value": value}
         elif isinstance(value, Mapping) and key != "headers":
             fields = dict(value)  # an alias: {openai: {type: bearer, token: ...}}
@@ -73,7 +67,7 @@ def _is_entry_name(fields: Mapping[str, Any], key: str) -> bool:
     if not isinstance(fields.get(key), str):
         return False
     if key == "key":
-        return set(fields) <= {"key", "type"} and _KINDS.get(str(fields.get("type", "")).lower()) != "api_key"
+        return set(fields) <= {"key", "type"} and AUTH_KINDS.get(str(fields.get("type", "")).lower()) != "api_key"
     return key == "credential" or set(fields) <= {key, "type", "header", "in"}
 
 
@@ -98,7 +92,7 @@ async def _from_fields(fields: Mapping[str, Any], allows: Allows | None) -> Auth
     if declared in _UNSUPPORTED:
         supported = "basic, bearer, api_key, oauth2, headers"
         raise HttpFailure("auth", f"`auth` of type {declared} is not supported; supported types: {supported}")
-    kind = _KINDS.get(declared) or _infer_kind(fields)
+    kind = AUTH_KINDS.get(declared) or _infer_kind(fields)
     if kind == "basic":
         user = _first(fields, "username", "user", "login", "client_id") or ""
         password = _first(fields, "password", "secret", "value") or ""

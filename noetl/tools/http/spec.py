@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
 from noetl.tools._common.http_fields import REQUEST_FIELDS
 
 NULLS: dict[str, Any] = {
@@ -37,6 +37,11 @@ SPEC = ToolSpec(
         "ok_status": "Additional status codes that count as success, e.g. [304, 404].",
         "parse": "`auto` (by content type), `json`, `text`, `bytes` (base64) or `none`.",
         "idempotency_key": "`false`: send no Idempotency-Key header with POST, PUT, PATCH, DELETE.",
+    },
+    spec_fields={
+        "parse": Field("string", choices=("auto", "json", "text", "bytes", "none")),
+        "stream": Field("boolean", "`true`: stream the body to the result store."),
+        "idempotency_key": Field("boolean", "`false`: send no Idempotency-Key header."),
     },
     helpers={"http": NULLS},
     example="- name: create\n  kind: http\n  method: POST\n"

@@ -21,6 +21,7 @@ ACTION_ALIASES = {
     "rename": "move",
     "keys": "list",
 }
+OTHER_PROVIDERS = ("s3a", "gs", "az", "abfs", "abfss", "adl", "memory")
 MAX_BYTES = 64 * 1024 * 1024
 NULLS: dict[str, Any] = {"uri": None, "size": None, "etag": None, "last_modified": None, "content_type": None}
 
@@ -38,7 +39,8 @@ SPEC = ToolSpec(
                         aliases=("operation", "op")),
         "uri": Field("string", "The address: `s3://bucket/key`, `gs://...`, `az://container/key`, or a path.",
                      aliases=("url", "path", "address"), files=True),
-        "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, if the address does not contain it."),
+        "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, if the address does not contain it.",
+                          choices=("s3", "gcs", "azure", "file"), also=OTHER_PROVIDERS),
         "bucket": Field("string", "The bucket or container, if the address does not contain it.",
                         aliases=("container",)),
         "key": Field("string", "The key, with `bucket`.", aliases=("name",)),

@@ -11,9 +11,18 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import COMMAND, PARAMS, POSTGRES_CONNECTION, REQUIRES, SCRIPT, SPEC_KEYS
+from noetl.tools._common.sql_fields import (
+    COMMAND,
+    PARAMS,
+    POSTGRES_CONNECTION,
+    REQUIRES,
+    SCRIPT,
+    SPEC_FIELDS,
+    SPEC_KEYS,
+)
 
 EXACTLY_ONCE_TABLE = "noetl_exactly_once"
+ISOLATION_LEVELS = ("read committed", "repeatable read", "serializable")
 NULLS: dict[str, Any] = {
     "code": None,
     "sqlstate": None,
@@ -62,6 +71,14 @@ SPEC = ToolSpec(
         "transaction. A repeated attempt changes nothing and returns the first result.",
         "pool_size": "Maximum number of connections of this worker to the server (10).",
         **SPEC_KEYS,
+    },
+    spec_fields={
+        **SPEC_FIELDS,
+        "isolation": Field(
+            "string", choices=ISOLATION_LEVELS, also=tuple(level.replace(" ", "_") for level in ISOLATION_LEVELS)
+        ),
+        "exactly_once": Field("boolean", "`true`: a repeated attempt changes nothing."),
+        "pool_size": Field("integer", "Maximum number of connections.", least=1),
     },
     helpers={"pg": NULLS},
     requires=REQUIRES,

@@ -37,11 +37,10 @@ from noetl.errors import SecretUnavailable
 from noetl.tools._common import sql_task as sql
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput, Limits, Result, Statement, flag
-from noetl.tools.postgres.spec import EXACTLY_ONCE_TABLE, NULLS
+from noetl.tools.postgres.spec import EXACTLY_ONCE_TABLE, ISOLATION_LEVELS, NULLS
 
 COPY_INLINE = 4 * 1024 * 1024
 MAX_RECORDED_RESULT = 1024 * 1024  # of a task that is executed exactly once
-ISOLATION_LEVELS = ("read committed", "repeatable read", "serializable")
 
 
 async def run(call: ToolCall) -> Outcome:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec
+from noetl.core.model.tool import Field, Members, ToolCall, ToolSpec
 from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 MEMORY_MB = 4096
+LIMITS = ("memory_mb", "cpu_s", "open_files", "file_size_mb", "processes")
 MAX_OUTPUT = 256 * 1024 * 1024
 MAX_LOG = 16 * 1024 * 1024
 NULLS: dict[str, Any] = {"exception_type": None, "line": None}
@@ -45,6 +46,13 @@ SPEC = ToolSpec(
         "fresh": "`true`: start a new process for every call.",
         "max_output_bytes": f"Maximum size of the result as JSON ({MAX_OUTPUT}).",
         "max_log_bytes": f"Maximum size of the printed output of one call ({MAX_LOG}).",
+    },
+    spec_fields={
+        "isolation": Field("string", choices=("process", "shared", "bwrap"), also=("none",)),
+        "fresh": Field("boolean", "`true`: start a new process for every call."),
+        "limits": Field(
+            "mapping", "Limits of the process.", members=Members(fields={name: Field("number") for name in LIMITS})
+        ),
     },
     helpers={"py": NULLS},
     open_fields=True,

@@ -138,7 +138,9 @@ def _readable_scopes(call: ToolCall, code: str | None) -> dict[str, Any]:
         scopes = dict(call.scopes)
         scopes.setdefault("results", {name: value for name, value in scopes.items() if name not in SCOPES})
         return scopes
-    return {name: call.scopes[name] for name in _identifiers(code) if name in call.scopes}
+    read = _identifiers(code)
+    read = (*read, "workload") if "ctx" in read else read
+    return {name: call.scopes[name] for name in read if name in call.scopes}
 
 
 @lru_cache(maxsize=1000)

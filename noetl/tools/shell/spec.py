@@ -7,8 +7,10 @@ A list is a program and its arguments, started without a shell.
 from __future__ import annotations
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import Field, Members, ToolCall, ToolSpec, named_input
 from noetl.tools._common.script_fields import SCRIPT_MEMBERS
+
+LIMITS = {"memory_mb": ("v", 1024), "cpu_s": ("t", 1), "open_files": ("n", 1)}  # option of ulimit, scale
 
 SPEC = ToolSpec(
     kind="shell",
@@ -53,6 +55,11 @@ SPEC = ToolSpec(
         "max_log_bytes": "Maximum bytes of output written to the log (1 MiB).",
         "inherit_env": "`true`, or a list of names: inherit more of the worker's environment.",
         "ok_codes": "Additional exit codes that count as success, e.g. [1] for grep.",
+    },
+    spec_fields={
+        "limits": Field(
+            "mapping", "Limits of the processes.", members=Members(fields={name: Field("number") for name in LIMITS})
+        ),
     },
     helpers={"sh": {"returncode": None, "signal": None}},
     aliases=("script", "bash"),

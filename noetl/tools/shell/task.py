@@ -22,7 +22,7 @@ from noetl.runtime.descendants import VARIABLE
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools.shell.child_process import Completed, OutputOptions, base_environment, run_program
 from noetl.tools.shell.nested_shell import code_argument
-from noetl.tools.shell.spec import SPEC
+from noetl.tools.shell.spec import LIMITS, SPEC
 from noetl.tools.shell.value_binding import CannotBind, bind, check_arguments, check_whole
 
 MAX_OUTPUT = 1024 * 1024
@@ -82,20 +82,17 @@ def _limited(given: Any, argv: list[str]) -> list[str]:
     """The command line with the limits of `spec.limits`, which its processes inherit and cannot raise."""
     if not given:
         return argv
-    if not isinstance(given, Mapping) or set(given) - set(_ULIMITS):
-        raise InvalidTask("schema", f"`limits` must be a mapping with {', '.join(_ULIMITS)}")
+    if not isinstance(given, Mapping) or set(given) - set(LIMITS):
+        raise InvalidTask("schema", f"`limits` must be a mapping with {', '.join(LIMITS)}")
     settings = []
     for name, value in given.items():
-        option, scale = _ULIMITS[name]
+        option, scale = LIMITS[name]
         if value is not None:
             try:
                 settings.append(f"ulimit -{option} {max(1, int(float(value) * scale))}")
             except (TypeError, ValueError):
                 raise InvalidTask("schema", f"limits.{name} must be a positive number, not {value!r}") from None
     return ["/bin/sh", "-c", "; ".join([*settings, 'exec "$@"']), "noetl", *argv] if settings else argv
-
-
-_ULIMITS = {"memory_mb": ("v", 1024), "cpu_s": ("t", 1), "open_files": ("n", 1)}
 
 
 # ── command line ────────────────────────────────────────────────────────────────────────

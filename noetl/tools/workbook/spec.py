@@ -11,11 +11,11 @@ SPEC = ToolSpec(
     doc="Calls a block of the playbook's `workbook`. The block has its own `input`, `output`, task names and `step` "
     "scope, and shares `ctx` with the caller.",
     fields={
-        "block": Field("string", "Name of the workbook block.", required=True, aliases=("name",)),
+        "block": Field("string", "Name of the workbook block.", required=True, aliases=("name", "task")),
         "payload": Field(
             "mapping",
             "The block's `input`. Keys of `input:` that are not fields of this kind are added to it.",
-            aliases=("args",),
+            aliases=("args", "with"),
             default={},
         ),
     },

@@ -23,9 +23,16 @@ def keys_of(kind: str) -> list[str]:
     return sorted({*specs()[kind].spec_keys, *GENERAL} - {"retry"})
 
 
-def value_at(key: str, layer: str) -> Any:
-    """A value of the key that tells the layers apart."""
+def value_at(kind: str, key: str, layer: str) -> Any:
+    """A value of the key that tells the layers apart, or at least neighbours if its values are few."""
     number = LAYERS.index(layer) + 2
+    field = specs()[kind].spec_fields.get(key)
+    if field is not None and field.choices:
+        return field.choices[number % len(field.choices)]
+    if field is not None and field.type == "boolean":
+        return number % 2 == 0
+    if field is not None and field.type == "mapping":
+        return {"memory_mb": number}
     if key == "effect":
         return "at_most_once" if number % 2 else "at_least_once"
     if key == "result":
@@ -93,9 +100,9 @@ def used(playbook: Any, body: str, key: str) -> Any:
 def test_the_innermost_layer_counts_in_the_plan_and_at_run_time(kind, body):
     keys = keys_of(kind)
     for subset in SUBSETS:
-        layers = {layer: {key: value_at(key, layer) for key in keys} for layer in subset}
+        layers = {layer: {key: value_at(kind, key, layer) for key in keys} for layer in subset}
         playbook = compiled(kind, layers, body)
-        expected = {key: value_at(key, subset[-1]) for key in keys}
+        expected = {key: value_at(kind, key, subset[-1]) for key in keys}
         assert {key: planned(playbook, body, key) for key in keys} == expected, subset
         assert {key: used(playbook, body, key) for key in keys} == expected, subset
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -137,3 +138,32 @@ def test_two_servers_keep_a_limit_while_a_worker_and_a_server_are_killed(tmp_pat
     finally:
         here.stop()
         there.stop()
+
+
+def test_requests_of_a_tenant_are_refused_with_429_at_its_bound(cluster: Cluster, capsys):
+    where = ["--server", cluster.url, "--token", cluster.token]
+    assert (
+        program.run(["limit", "set", "label", "tenant=acme", "0", "--max-waiting", "2", "--weight", "3", *where]) == 0
+    )
+    assert "queued     0 runs (requests are refused at 2)" in capsys.readouterr().out
+    text = LONG.replace("start, tool", "start, spec: {pool: nowhere}, tool")
+    body = {"content": text, "labels": {"tenant": "acme"}}
+    ids = [cluster.ask("POST", "/api/execute", body)[1]["execution_id"] for _ in range(2)]
+    while cluster.ask("GET", "/api/limits/label/tenant=acme")[1]["queued"] < 2:
+        time.sleep(0.02)
+    request = urllib.request.Request(
+        cluster.url + "/api/execute",
+        json.dumps(body).encode(),
+        {"Authorization": f"Bearer {cluster.token}", "Content-Type": "application/json"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    assert (refused.value.code, refused.value.headers["Retry-After"]) == (429, "5")
+    assert "2 runs of tenant acme wait (at most 2" in json.loads(refused.value.read())["detail"]
+    assert cluster.ask("POST", "/api/execute", {**body, "labels": {"tenant": "other"}})[0] == 202
+    assert "label tenant=acme: 0 of 0 slots in use" in waits(cluster, ids[0])[0]
+    shown = cluster.ask("GET", "/api/limits/label/tenant=acme")[1]
+    assert (shown["weight"], shown["max_waiting"], shown["queued"]) == (3, 2, 2)
+    for each in cluster.ask("GET", "/api/executions?status=running")[1]["items"]:
+        cluster.ask("POST", f"/api/executions/{each['execution_id']}/cancel", {})
+    assert program.run(["limit", "remove", "label", "tenant=acme", *where]) == 0

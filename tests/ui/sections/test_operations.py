@@ -200,6 +200,18 @@ def test_a_limit_is_added_shows_its_holders_and_is_deleted(opened: Opened, clust
     row.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", name="No limits yet")).to_be_visible()
+    page.get_by_role("button", name="Add limit").click()
+    form.get_by_label("Applies to", exact=True).select_option("label")
+    form.get_by_label("Name").fill("tenant=acme")
+    form.get_by_label("Weight").fill("2")
+    form.get_by_label("Maximum queued").fill("1000")
+    form.get_by_role("button", name="Save").click()
+    row = page.get_by_role("row", name=re.compile("runs with a label"))
+    expect(row).to_contain_text("weight 2")
+    expect(row).to_contain_text("0 queued, at most 1000")
+    row.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", name="No limits yet")).to_be_visible()
     for started in (first, second):
         cluster.ask("POST", f"/api/executions/{started['execution_id']}/cancel")
 

@@ -13,6 +13,8 @@ interface Limit {
   name: string;
   most: number | null;
   weight: number;
+  max_waiting?: number | null;
+  queued?: number;
   held: number;
   waiting: number;
   waiting_since: string | null;
@@ -21,6 +23,7 @@ interface Limit {
 
 const SUBJECTS: Record<string, string> = {
   credential: "runs with a credential",
+  label: "runs with a label",
   playbook: "executions of a playbook",
   pool: "runs of a pool",
 };
@@ -76,6 +79,11 @@ export function Limits() {
                 </td>
                 <td>
                   <span class="number">{each.waiting}</span>
+                  {each.queued !== undefined && (
+                    <div class="quiet">
+                      {each.queued} queued{each.max_waiting != null && `, at most ${each.max_waiting}`}
+                    </div>
+                  )}
                   {each.waiting_since && (
                     <div class="quiet">
                       since <Time at={each.waiting_since} />
@@ -124,11 +132,13 @@ function Write({ begun, onClose, onDone }: { begun: Limit | null; onClose: () =>
   const [name, setName] = useState(begun?.name ?? "");
   const [most, setMost] = useState(begun?.most?.toString() ?? "");
   const [weight, setWeight] = useState(begun && begun.weight > 1 ? begun.weight.toString() : "");
-  const weighed = subject === "playbook";
+  const [maxWaiting, setMaxWaiting] = useState(begun?.max_waiting?.toString() ?? "");
+  const labelled = subject === "label";
+  const weighed = subject === "playbook" || labelled;
   const save = async () => {
     if (!name.trim()) return "Enter a name.";
     const body: Record<string, number> = {};
-    for (const [key, text] of [["most", most], ["weight", weighed ? weight : ""]]) {
+    for (const [key, text] of [["most", most], ["weight", weighed ? weight : ""], ["max_waiting", labelled ? maxWaiting : ""]]) {
       if (!text.trim()) continue;
       if (!/^\d+$/.test(text.trim())) return `${text.trim()} is not an integer.`;
       body[key] = Number(text);
@@ -141,12 +151,13 @@ function Write({ begun, onClose, onDone }: { begun: Limit | null; onClose: () =>
       {!begun && (
         <div class="pair">
           <Choice id="limit-subject" label="Applies to" value={subject} onChange={setSubject} choices={SUBJECTS} />
-          <TextField id="limit-name" label="Name" hint={weighed ? "path" : undefined} value={name} onInput={setName} />
+          <TextField id="limit-name" label="Name" hint={labelled ? "tenant=acme" : weighed ? "path" : undefined} value={name} onInput={setName} />
         </div>
       )}
       <div class="pair">
         <TextField id="limit-most" label="Maximum" hint="0 blocks all" value={most} onInput={setMost} />
         {weighed && <TextField id="limit-weight" label="Weight" hint="share relative to others" value={weight} onInput={setWeight} />}
+        {labelled && <TextField id="limit-max-waiting" label="Maximum queued" hint="further requests are refused" value={maxWaiting} onInput={setMaxWaiting} />}
       </div>
     </FormDialog>
   );

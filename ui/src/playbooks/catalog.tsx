@@ -70,6 +70,9 @@ export function Catalog() {
           value={typed}
           onInput={(event) => setTyped(event.currentTarget.value)}
         />
+        <Link to="/lineage" class="button">
+          Lineage
+        </Link>
         {canWrite && (
           <Button kind="primary" onClick={() => go("/playbooks?new=1")}>
             New playbook

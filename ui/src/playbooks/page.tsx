@@ -15,8 +15,9 @@ import { Runs } from "./runs";
 import { STARTER } from "./starter";
 import { Versions } from "./versions";
 import { EditorView } from "./editor_view";
+import { LineageGraph } from "../lineage";
 
-type Tab = "text" | "versions" | "runs";
+type Tab = "text" | "versions" | "runs" | "lineage";
 
 export function NewPlaybook() {
   return (
@@ -58,6 +59,7 @@ export function RegisteredPlaybook({ path }: { path: string }) {
           ["text", "Source"],
           ["versions", "Versions"],
           ["runs", "Executions"],
+          ["lineage", "Lineage"],
         ]}
         value={tab as Tab}
         onChange={setTab}
@@ -69,6 +71,7 @@ export function RegisteredPlaybook({ path }: { path: string }) {
         )}
         {value && tab === "versions" && <Versions path={path} />}
         {tab === "runs" && <Runs path={path} />}
+        {tab === "lineage" && <LineageGraph path={path} />}
       </div>
     </>
   );

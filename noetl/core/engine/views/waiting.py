@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from noetl.core.engine.concurrency_keys import DEFAULT_POOL, playbook_key
+from noetl.core.engine.concurrency_keys import DEFAULT_POOL, label_keys, playbook_key
 from noetl.core.engine.evaluation.compiled_net import CompiledStep
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_gate
@@ -198,7 +198,8 @@ def _until(due: float, at: float) -> str:
 def _limit_of(state: State, step: str, reached: Mapping[str, str]) -> str | None:
     """The description of the reached limit that a run of a step waits for."""
     own = playbook_key(state.playbook.path)
-    keys = state.net.concurrency_keys(step) if state.begun else (own, *state.net.concurrency_keys(step))
+    labels = label_keys(state.request.labels) if state.request is not None else ()
+    keys = (*(() if state.begun else (own,)), *state.net.concurrency_keys(step), *labels)
     return next((reached[key] for key in keys if key in reached), None)
 
 

@@ -10,9 +10,9 @@ from noetl.core.language.resource_limits import RESOURCES, megabytes
 from noetl.core.language.source.node_reader import describe_node, is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
 from noetl.core.language.syntax.grammar import ON_UNMATCHED, SHAPES
-from noetl.core.language.syntax.parameter_values import field_names
+from noetl.core.language.syntax.parameter_values import check_value, field_names
 from noetl.core.language.syntax.tree import TaskSyntax
-from noetl.core.model.tool import ToolSpec
+from noetl.core.model.tool import Field, ToolSpec
 
 _TIMEOUTS = ("connect", "read", "total")
 
@@ -42,11 +42,14 @@ def _check_level(
     context: AnalysisContext, node: Mapping | None, shape: str, general: set[str], specs: dict[str, ToolSpec]
 ) -> None:
     own = set(SHAPES[shape].keys) if shape else set()
+    fields = _shared_fields(specs.values())
     for key, (key_node, value) in node.entries.items() if node else ():
         if key in ("timeout", "timeouts"):
             _check_timeout(context, value)
         elif key in specs or key in context.reader.specs:
             _check_kind_map(context, context.reader.specs[key], value)
+        elif key in fields and key not in own:
+            _check_shared(context, key, value, fields[key])
         elif key not in own | general and key not in ("set", "do") and (shape, key) not in context.reader.rejected:
             _report(context, key_node, key, own | general | set(specs), "here")
             context.reader.report_directives(value)
@@ -95,6 +98,32 @@ def _check_kind_map(context: AnalysisContext, spec: ToolSpec, node: Node) -> Non
             _check_timeout(context, value)
         elif key not in known:
             _report(context, key_node, key, known, spec.kind)
+        elif key in spec.spec_fields:
+            check_value(context.reader, key, value, spec.spec_fields[key], spec.kind)
+
+
+def _shared_fields(specs: Iterable[ToolSpec]) -> dict[str, list[Field]]:
+    """The declarations of each spec key, which several kinds may have."""
+    found: dict[str, list[Field]] = {}
+    for spec in specs:
+        for key in spec.spec_keys:
+            found.setdefault(key, []).append(spec.spec_fields.get(key, Field()))
+    return {key: fields for key, fields in found.items() if all(each != Field() for each in fields)}
+
+
+def _check_shared(context: AnalysisContext, key: str, value: Node, fields: list[Field]) -> None:
+    """A default for several kinds: reported if none of them accepts it."""
+    if {each.type for each in fields} == {fields[0].type}:
+        choices = tuple(dict.fromkeys(word for each in fields for word in each.choices))
+        also = tuple(word for each in fields for word in each.also)
+        every = all(each.choices for each in fields)
+        check_value(
+            context.reader,
+            key,
+            value,
+            Field(fields[0].type, fields[0].doc, choices=choices if every else (), also=also),
+            "spec",
+        )
 
 
 def _check_task(context: AnalysisContext, task: TaskSyntax) -> None:
@@ -111,6 +140,8 @@ def _check_task(context: AnalysisContext, task: TaskSyntax) -> None:
             if key in field_names(task.tool) and context.reader.report_rejected("task.spec", "<field>", key_node):
                 continue
             _report(context, key_node, key, _known(task.tool), task.tool.kind)
+        elif task.tool is not None and key in task.tool.spec_fields:
+            check_value(context.reader, key, value, task.tool.spec_fields[key], task.tool.kind)
 
 
 def _known(spec: ToolSpec) -> set[str]:

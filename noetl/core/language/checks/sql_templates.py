@@ -18,7 +18,11 @@ _WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([a-z]+)", re.DOTALL | re.IGNOR
 # Statements in which a parameter can be bound.
 _BINDING = {"select", "with", "insert", "update", "delete", "merge", "values", "from", "call", "replace"}
 # Filters after which a value has no quotes, or only doubled ones.
-_SAFE = re.compile(r"\|\s*(?:int|float|length|count|abs)\s*(?:\([^|]*\))?\s*-?\}\}$|replace\(\s*\"'\"")
+_SAFE = re.compile(r"\|\s*(?:int|float|length|count|abs|b64encode)\s*(?:\([^|]*\))?\s*-?\}\}$|replace\(\s*\"'\"")
+# Values without quotes: ids and indexes.
+_PLAIN = re.compile(
+    r"\{\{-?\s*(?:execution_id|job\.(?:uuid|execution_id|id)|loop_index|iter\.(?:index|count)|uuid\(\)|now\(\))\s*-?\}\}"
+)
 
 
 def check(context: AnalysisContext) -> None:
@@ -65,7 +69,7 @@ def _check(context: AnalysisContext, kind: str, node: Scalar) -> None:
             start = found.end()
         elif found["text"] and _MARK in found["text"] and _can_bind(kind, plain[start:]):
             for template in _TEMPLATE.finditer(text, found.start(), found.end()):
-                if template[0].startswith("{{") and not _SAFE.search(template[0]):
+                if template[0].startswith("{{") and not _SAFE.search(template[0]) and not _PLAIN.match(template[0]):
                     message = "a value with a quote ends this SQL literal, and the rest of the value is executed as SQL"
                     hint = "write a parameter without quotes (`:name`) and give its value under `params`"
                     context.reader.findings.add_inside(

@@ -26,7 +26,8 @@ _NAMED = re.compile(
     r"""|(?:select|reject)attr\(\s*(['"])[^'"]*\6\s*,\s*(['"])(?P<attr>[^'"]+)\7)"""
 )
 _EXPRESSION = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
-_IN_CODE = re.compile(r"\{\{-?\s*(workload|ctx|iter|input|output|keychain|step|args|execution_id)\b")
+_IN_CODE = re.compile(r"\{\{-?\s*([^\W\d]\w*)(?=[^{}]*\}\})")
+_SCOPES_IN_CODE = frozenset(("workload", "ctx", "iter", "input", "output", "keychain", "step", "args", "execution_id"))
 
 
 def check(context: AnalysisContext) -> None:
@@ -124,8 +125,11 @@ def _check_helper(context: AnalysisContext, site: TemplateSite, call: Call) -> N
 
 
 def _check_code(context: AnalysisContext, node: Scalar) -> None:
-    found = _IN_CODE.search(node.value)
-    if found:
-        message = "code is not a template: this text is not evaluated"
-        hint = f'pass the value under `input` (`x: "{{{{ {found.group(1)}... }}}}"`) and read `x` in the code'
-        context.reader.findings.add_inside("template-in-code", node, found.start(), len(found.group()), message, hint)
+    names = _SCOPES_IN_CODE | context.workload_keys | context.ctx_keys | set(context.steps)
+    for found in _IN_CODE.finditer(node.value):
+        if found.group(1) in names:
+            message = "code is not a template: this text is not evaluated"
+            hint = f'pass the value under `input` (`x: "{{{{ {found.group(1)}... }}}}"`) and read `x` in the code'
+            length = len(found.group())
+            context.reader.findings.add_inside("template-in-code", node, found.start(), length, message, hint)
+            return

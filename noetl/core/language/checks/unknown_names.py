@@ -151,8 +151,11 @@ def _check_key(
     if key in known or read.guarded:
         return
     message = f"`{scope}.{key}` is never set"
-    hint = did_you_mean(key, known, " ").strip()
-    hint = hint or f"set it before it is read, or write `{scope}.{key} | default(...)`"
+    if scope == "ctx" and key in context.workload_keys:
+        hint = f"`{key}` is a workload value: write `workload.{key}`"
+    else:
+        hint = did_you_mean(key, known, " ").strip()
+        hint = hint or f"set it before it is read, or write `{scope}.{key} | default(...)`"
     context.report_read("never-set", site, read, message, hint)
 
 

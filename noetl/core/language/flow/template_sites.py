@@ -44,6 +44,7 @@ class TemplateSites:
     def __init__(self, document: DocumentSyntax) -> None:
         self.templates: list[TemplateSite] = []
         self.plain_text_guards: list[Scalar] = []  # `when` and `until` without a template
+        self.templated_guards: list[Scalar] = []
         self.keys: list[Scalar] = []  # keys with template delimiters in them
         if document.workload is not None:
             for _, value in document.workload.entries.values():
@@ -163,6 +164,8 @@ class TemplateSites:
         if isinstance(node, Scalar) and isinstance(node.value, str) and not is_template(node.value):
             self.plain_text_guards.append(node)
         else:
+            if isinstance(node, Scalar) and isinstance(node.value, str):
+                self.templated_guards.append(node)
             self._add(node, visibility, body, task, depth=depth)
 
     def _add(

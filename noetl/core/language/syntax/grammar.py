@@ -568,7 +568,7 @@ _shape(
     "Where a large result is stored, and which fields stay inline in the event.",
     {
         "store": Key("mapping", "`{kind, bucket, ttl}` of the result store."),
-        "inline_max_bytes": Key("count", "Largest result that stays inline.", least=1, templated=False),
+        "inline_max_bytes": Key("count", "Largest result that stays inline; 0: none does.", least=0, templated=False),
         "select": Key("texts", "Dotted paths below `output.data` that stay inline."),
         "schema": Key("any", "A JSON Schema, or the name of a registered one (`orders/v2`), for `output.data`."),
         "output_select": Key("texts", "", state="accepted", instead="select"),

@@ -169,12 +169,12 @@ def _check_variant(reader: Reader, node: Mapping, field: Field, what: str) -> No
 
 
 def _check_members(reader: Reader, node: Mapping, members: Members, owner: str, where: Node) -> None:
-    if members.open:
-        return
     names = field_names(members)
     given: dict[str, Given] = {}
     for key, (key_node, value) in node.entries.items():
         name = names.get(key)
+        if name is None and members.open:
+            continue
         if name is None:
             hint = did_you_mean(key, names, "valid here: " + ", ".join(sorted(members.fields)))
             reader.add("unknown-parameter", key_node, f'{owner} has no "{key}"', hint)

@@ -1,4 +1,4 @@
-"""Raw routes: POST at an exact path, bytes in and bytes out, served before the framework.
+"""Raw routes: POST at an exact path, bytes in and bytes out, and the event stream; served before the framework.
 
 Route matching, declarative validation and request and response objects cost several times as much as the start of
 an execution itself. The few routes that every execution or run uses are therefore looked up by path behind the
@@ -70,18 +70,52 @@ class RawEndpoint(Struct, eq=False):
         await send({"type": "http.response.body", "body": response.body})
 
 
+class ItemRoute(Struct, frozen=True):
+    """A GET route of the framework with one decimal id in its path, which is also served directly when the request has
+    no query. `path` is its pattern."""
+
+    path: str
+    role: Role
+    respond: Callable[[Scope, str], Awaitable[ASGIApp]]
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        require_role(scope, self.role)
+        response = await self.respond(scope, scope["path_params"]["execution_id"])
+        await response(scope, receive, send)
+
+    def id_of(self, path: str) -> str | None:
+        """The id in a path of this route."""
+        before, _, after = self.path.partition("{execution_id}")
+        found = path[len(before) : -len(after)]
+        if path.startswith(before) and path.endswith(after) and found.isascii() and found.isdecimal():
+            return found if len(found) < 20 else None
+        return None
+
+
 class FastPathMiddleware:
     """ASGI middleware that serves raw routes itself and passes every other request on."""
 
-    def __init__(self, app: ASGIApp, *, routes: Iterable[RawRoute]) -> None:
+    def __init__(self, app: ASGIApp, *, routes: Iterable[RawRoute], stream: ItemRoute) -> None:
         self._app = app
         self._routes = {route.path: route for route in routes}
+        self._stream = stream
+
+    def _route(self, scope: Scope) -> RawRoute | ItemRoute | None:
+        if scope["type"] != "http":
+            return None
+        if scope["method"] == "POST":
+            return self._routes.get(route_path(scope))
+        if scope["method"] == "GET" and not scope["query_string"] and scope["path"].endswith("/events/stream"):
+            found = self._stream.id_of(route_path(scope))
+            if found is not None:
+                scope["path_params"] = {"execution_id": found}
+                return self._stream
+        return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve or pass on one request."""
-        route = None
-        if scope["type"] == "http" and scope["method"] == "POST":
-            route = self._routes.get(route_path(scope))
+        route = self._route(scope)
         if route is None:
             await self._app(scope, receive, send)
             return

@@ -70,6 +70,7 @@ async def _execute(scope: Scope, data: bytes, _: Receive) -> RawResponse:
             strict=body.strict,
             legacy=body.legacy,
             labels=body.labels,
+            bounded=True,
             trace=trace if trace and is_traceparent(trace) else None,
         )
     )

@@ -11,10 +11,12 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Scope
 
 from noetl.core.model.events import Recorded, shown_envelope
 from noetl.errors import NotFound, RequestRefused
 from noetl.server.http.dependencies import App, AppState, Operator, Viewer
+from noetl.server.http.middleware.fast_path import ItemRoute
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of, started_response
 from noetl.server.http.routes.execute import MAX_KEY
@@ -183,6 +185,15 @@ async def stream(
 ) -> StreamingResponse:
     """The id of a message is the seq of its event; `Last-Event-ID` continues after it. Ends with the execution."""
     return await stream_events(request, execution_id, after, last, _encode_events)
+
+
+async def _stream(scope: Scope, execution_id: str) -> ASGIApp:
+    last = next((value for name, value in scope["headers"] if name == b"last-event-id"), None)
+    text = None if last is None else last.decode("latin-1")
+    return await stream_events(Request(scope), execution_id, 0, text, _encode_events)
+
+
+STREAM = ItemRoute("/api/executions/{execution_id}/events/stream", "viewer", _stream)
 
 
 def _encode_events(events: Sequence[Recorded]) -> bytes:

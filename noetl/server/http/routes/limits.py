@@ -1,4 +1,4 @@
-"""Concurrency limits of pools, credentials and playbooks."""
+"""Concurrency limits of pools, credentials, playbooks and labels, and the weights of tenants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from noetl.errors import RequestRefused
-from noetl.server.concurrency.limits import MOST, Limits, Subject
+from noetl.server.concurrency.limits import MOST, VALUES, Limits, Subject
 from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page
@@ -18,24 +18,26 @@ from noetl.storage.ports.queue import MAX_WEIGHT
 router = APIRouter(tags=["limits"])
 
 Name = Annotated[
-    str, Path(min_length=1, max_length=900, description="name of a pool or credential, or path of a playbook")
+    str,
+    Path(min_length=1, max_length=900, description="name of a pool or credential, path of a playbook, or NAME=VALUE"),
 ]
 
 
 class LimitBody(Body):
-    """Maximum number at once (0 stops everything), and the weight of a playbook's executions in the queue; omitted
-    values stay unchanged."""
+    """Maximum number at once (0 stops everything), the weight of a playbook's executions or of a tenant in the queue,
+    and the number of a tenant's waiting runs at which its requests are refused; omitted values stay unchanged."""
 
     model_config = ConfigDict(
         extra="forbid",
         strict=True,
         json_schema_extra={
-            "anyOf": [{"required": [name], "properties": {name: {"type": "integer"}}} for name in ("most", "weight")]
+            "anyOf": [{"required": [name], "properties": {name: {"type": "integer"}}} for name in VALUES]
         },
     )
 
     most: int | None = Field(None, ge=0, le=MOST)
     weight: int | None = Field(None, ge=1, le=MAX_WEIGHT)
+    max_waiting: int | None = Field(None, ge=0, le=MOST)
 
 
 @router.get("/api/limits", summary="List limits with holders and waiting runs")
@@ -63,9 +65,8 @@ async def limit(state: App, _: Viewer, subject: Subject, name: Name) -> Response
 async def put(state: App, caller: Operator, subject: Subject, name: Name, body: LimitBody) -> Response:
     """After lowering, runs above the limit finish; after raising, waiting runs start."""
     limits = _limits(state)
-    return json_response(
-        await limits.document(await limits.set(subject, name, body.most, weight=body.weight, by=caller.name))
-    )
+    values = {"weight": body.weight, "max_waiting": body.max_waiting}
+    return json_response(await limits.document(await limits.set(subject, name, body.most, by=caller.name, **values)))
 
 
 @router.delete("/api/limits/{subject}/{name:path}", status_code=204, summary="Delete a limit")

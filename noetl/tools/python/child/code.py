@@ -303,6 +303,12 @@ def execute(request: dict[str, Any], names: dict[str, Any]) -> Any:
     code, is_body = compile_code(request["code"])
     for name in ("context", "args", "input", "input_data"):
         names[name] = special[name]
+    if "ctx" in scopes:
+        names["ctx"] = Scope({**(scopes.get("workload") or {}), **scopes["ctx"]})
+    if "json" in request["code"]:
+        import json
+
+        names.setdefault("json", json)
     names.update(inputs)
     before = names.get("result", names)  # an input may be named `result`; it is not the output
     main_before = names.get("main")

@@ -1,0 +1,221 @@
+"""Schema and statements of the run queue in Postgres."""
+
+from __future__ import annotations
+
+from noetl.storage.ports.queue import AGEING_SECONDS
+from noetl.storage.queue.tenant_shares import TURN
+
+SCHEMA = (
+    """
+    CREATE UNLOGGED TABLE noetl_queue(
+      run_id text PRIMARY KEY,
+      execution int8 NOT NULL,
+      pool text NOT NULL,
+      affinity text,
+      turn int8 NOT NULL
+    );
+    CREATE INDEX noetl_queue_turn ON noetl_queue(pool, turn, run_id);
+    CREATE INDEX noetl_queue_execution ON noetl_queue(execution, turn)
+    """,
+    # The time of enqueueing; existing rows get the time of the migration.
+    "ALTER TABLE noetl_queue ADD COLUMN since timestamptz NOT NULL DEFAULT now()",
+    # Runs that wait for a limit: `line` is its key, `parked` is false after their release.
+    """
+    ALTER TABLE noetl_queue ADD COLUMN line text, ADD COLUMN parked bool NOT NULL DEFAULT false;
+    DROP INDEX noetl_queue_turn;
+    CREATE INDEX noetl_queue_turn ON noetl_queue(pool, turn, run_id) WHERE NOT parked;
+    CREATE INDEX noetl_queue_line ON noetl_queue(line, turn, run_id) WHERE parked
+    """,
+    """
+    ALTER TABLE noetl_queue ADD COLUMN priority float8 NOT NULL DEFAULT 0;
+    ALTER TABLE noetl_queue ADD COLUMN labels text[] NOT NULL DEFAULT '{}';
+    CREATE INDEX noetl_queue_special ON noetl_queue(pool) WHERE NOT parked AND (priority <> 0 OR labels <> '{}')
+    """,
+    """
+    ALTER TABLE noetl_queue ADD COLUMN cost int4 NOT NULL DEFAULT 1;
+    DROP INDEX noetl_queue_special;
+    CREATE INDEX noetl_queue_special ON noetl_queue(pool)
+      WHERE NOT parked AND (priority <> 0 OR labels <> '{}' OR cost <> 1)
+    """,
+    # `scope` is a pool or the key of a limit; `pass` and `start` are as in `tenant_shares`.
+    """
+    ALTER TABLE noetl_queue ADD COLUMN tenant text NOT NULL DEFAULT '';
+    DROP INDEX noetl_queue_turn;
+    DROP INDEX noetl_queue_line;
+    CREATE INDEX noetl_queue_turn ON noetl_queue(pool, tenant, turn, run_id) WHERE NOT parked;
+    CREATE INDEX noetl_queue_line ON noetl_queue(line, tenant, turn, run_id) WHERE parked;
+    CREATE UNLOGGED TABLE noetl_queue_passes(
+      scope text NOT NULL,
+      tenant text NOT NULL,
+      pass int8 NOT NULL,
+      start int8 NOT NULL,
+      PRIMARY KEY (scope, tenant)
+    )
+    """,
+)
+
+
+_RUN = (
+    "turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8, priority, labels, cost, tenant"
+)
+
+PUT = f"""
+    INSERT INTO noetl_queue(run_id, execution, pool, affinity, cost, priority, tenant, labels, turn)
+    SELECT w.run_id, w.execution, w.pool, w.affinity, w.cost, w.priority, w.tenant,
+      CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
+      greatest(
+        coalesce((
+          SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND (q.priority = 0) = (w.priority = 0)
+        ), 0),
+        coalesce((
+          SELECT min(q.turn) FROM noetl_queue q WHERE q.pool = w.pool AND q.tenant = w.tenant AND NOT q.parked
+        ), 0)
+      ) + (row_number() OVER (PARTITION BY w.execution, w.pool ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[], $8::int4[],
+      $9::text[]) WITH ORDINALITY AS w(run_id, execution, pool, affinity, weight, priority, labels, cost, tenant, place)
+    ORDER BY w.run_id
+    ON CONFLICT (run_id) DO NOTHING
+"""
+TAKE = f"""
+    DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
+      SELECT run_id FROM noetl_queue
+      WHERE pool = $1 AND NOT parked AND tenant = '' AND priority = 0 AND labels = '{{}}' AND cost = 1
+      ORDER BY turn, run_id LIMIT CASE WHEN $3::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
+        SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM (
+          SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked LIMIT $2::int8 * $3::int8
+        ) AS ready
+      )) END FOR UPDATE SKIP LOCKED
+    )) RETURNING {_RUN}
+"""
+LOOK = """
+    SELECT EXISTS(
+      SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{}' OR cost <> 1)
+    ), EXISTS(SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND tenant > '')
+"""
+
+
+def _fair(waiting: str, chosen: str, *, tenants: str = "$2") -> str:
+    """A query of waiting runs ($1: pool or limit, $2: how many, $3 and $4: tenants and weights), fair between tenants.
+
+    `chosen` selects from `shares`: the tenants with the smallest passes. The recursive query reads one row of the index
+    for each tenant."""
+    return f"""
+    WITH RECURSIVE named(tenant) AS (
+      (SELECT q.tenant FROM noetl_queue q WHERE {waiting} ORDER BY q.tenant LIMIT 1)
+      UNION ALL
+      SELECT (SELECT q.tenant FROM noetl_queue q WHERE {waiting} AND q.tenant > n.tenant ORDER BY q.tenant LIMIT 1)
+      FROM named n WHERE n.tenant IS NOT NULL
+    ), shares AS MATERIALIZED (
+      SELECT n.tenant, {TURN} / coalesce(w.weight, 1) AS step, greatest(
+        coalesce(p.pass, 0), coalesce((SELECT max(start) FROM noetl_queue_passes WHERE scope = $1), 0)
+      ) AS pass, ceil($2::int8 * coalesce(w.weight, 1) / sum(coalesce(w.weight, 1)) OVER ())::int8 AS most
+      FROM named n LEFT JOIN noetl_queue_passes p ON p.scope = $1 AND p.tenant = n.tenant
+      LEFT JOIN unnest($3::text[], $4::int8[]) AS w(tenant, weight) ON w.tenant = n.tenant
+      WHERE n.tenant IS NOT NULL ORDER BY 3, n.tenant LIMIT {tenants}
+    ), {chosen}, passed AS (
+      INSERT INTO noetl_queue_passes(scope, tenant, pass, start)
+      SELECT $1, tenant, max(start) + min(step), max(start) FROM chosen
+      WHERE (SELECT count(tenant) FROM named) > 1 GROUP BY tenant ORDER BY tenant
+      ON CONFLICT (scope, tenant) DO UPDATE SET pass = greatest(noetl_queue_passes.pass, excluded.pass),
+        start = greatest(noetl_queue_passes.start, excluded.start)
+    )"""
+
+
+def _first(waiting: str, most: str) -> str:
+    """The first runs of each tenant by turn, ordered by their passes. A tenant is searched for four times its share, so
+    that others can use what one leaves."""
+    return f"""ready AS MATERIALIZED (
+      SELECT s.tenant, s.step, q.run_id,
+        s.pass + (row_number() OVER (PARTITION BY s.tenant ORDER BY q.turn, q.run_id) - 1) * s.step AS start
+      FROM shares s CROSS JOIN LATERAL (
+        SELECT q.run_id, q.turn FROM noetl_queue q WHERE {waiting} AND q.tenant = s.tenant
+        ORDER BY q.turn, q.run_id LIMIT least($2::int8, 4 * s.most) FOR UPDATE SKIP LOCKED
+      ) AS q
+    ), chosen AS MATERIALIZED (SELECT * FROM ready ORDER BY start, tenant, run_id LIMIT {most})"""
+
+
+_QUEUED = "q.pool = $1 AND NOT q.parked"
+_PARKED = "q.line = $1 AND q.parked"
+_TAKE_CHOSEN = f"DELETE FROM noetl_queue WHERE run_id IN (SELECT run_id FROM chosen) RETURNING {_RUN}"
+TAKE_FAIR = (
+    _fair(
+        _QUEUED,
+        _first(
+            _QUEUED,
+            f"""CASE WHEN $5::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
+        SELECT (count(*) + $5::int8 - 1) / $5::int8 FROM (
+          SELECT 1 FROM noetl_queue q WHERE {_QUEUED} LIMIT $2::int8 * $5::int8
+        ) AS ready_runs
+      )) END""",
+        ),
+    )
+    + _TAKE_CHOSEN
+)
+# Of a pool in which some runs have a priority, labels or a cost: a run with a priority precedes those of its tenant
+# whose rank (time of enqueueing, earlier by AGEING_SECONDS for each point) is larger; the others keep the order of
+# their turns.
+TAKE_SPECIAL = (
+    _fair(
+        _QUEUED,
+        f"""ready AS (
+      SELECT q.run_id, q.tenant, q.turn, q.priority, q.cost,
+        extract(epoch FROM q.since) - {AGEING_SECONDS} * q.priority AS rank
+      FROM noetl_queue q WHERE {_QUEUED} AND q.labels <@ $6::text[]
+    ), keyed AS (
+      SELECT *, CASE WHEN priority = 0 THEN max(rank) OVER (PARTITION BY tenant, priority = 0 ORDER BY turn, run_id)
+        ELSE rank END AS key FROM ready
+    ), placed AS (
+      SELECT *, row_number() OVER (
+        PARTITION BY tenant
+        ORDER BY key, priority <> 0, CASE WHEN priority = 0 THEN turn ELSE 0 END, run_id
+      ) AS place FROM keyed
+    ), ordered AS (
+      SELECT p.run_id, p.tenant, p.cost, s.step, s.pass + (p.place - 1) * s.step AS start
+      FROM placed p JOIN shares s ON s.tenant = p.tenant
+    ), fitting AS (
+      SELECT *, sum(CASE WHEN $7::int8 > 0 THEN least(cost, $7::int8) ELSE cost END)
+        OVER (ORDER BY start, tenant, run_id) AS slots
+      FROM ordered ORDER BY start, tenant, run_id
+      LIMIT least($2::int8, (SELECT (count(*) + $5::int8 - 1) / $5::int8 FROM ready))
+    ), chosen AS MATERIALIZED (
+      SELECT f.* FROM noetl_queue q JOIN fitting f ON f.run_id = q.run_id WHERE f.slots <= $2::int8
+      ORDER BY f.start FOR UPDATE OF q SKIP LOCKED
+    )""",
+        tenants="ALL",
+    )
+    + _TAKE_CHOSEN
+)
+FORGET_PASSES = """
+    DELETE FROM noetl_queue_passes p
+    WHERE p.pass <= (SELECT max(o.start) FROM noetl_queue_passes o WHERE o.scope = p.scope)
+"""
+# The runs that wait for a limit have turns of their own; a run that is parked again gets its former turn.
+PARK = f"""
+    INSERT INTO noetl_queue(
+      run_id, execution, pool, affinity, cost, priority, tenant, labels, turn, since, line, parked
+    )
+    SELECT w.run_id, w.execution, w.pool, w.affinity, w.cost, w.priority, w.tenant,
+      CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
+      coalesce(w.turn, greatest(
+        coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND q.line = w.line), 0),
+        coalesce((
+          SELECT min(q.turn) FROM noetl_queue q WHERE q.line = w.line AND q.tenant = w.tenant AND q.parked
+        ), 0)
+      ) + (row_number() OVER (PARTITION BY w.execution, w.line ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight),
+      coalesce(to_timestamp(nullif(w.since, 0)), now()), w.line, true
+    FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[], $8::int4[],
+      $9::text[], $10::int8[], $11::float8[], $12::text[]) WITH ORDINALITY
+      AS w(run_id, execution, pool, affinity, weight, priority, labels, cost, tenant, turn, since, line, place)
+    ORDER BY w.run_id
+    ON CONFLICT (run_id) DO NOTHING
+"""
+RELEASE = (
+    _fair(_PARKED, _first(_PARKED, "$2::int8"))
+    + "UPDATE noetl_queue SET parked = false WHERE parked AND run_id IN (SELECT run_id FROM chosen) RETURNING pool"
+)
+RELEASE_EXECUTIONS = """
+    UPDATE noetl_queue SET parked = false WHERE parked AND line = $1 AND (execution = ANY($3::int8[]) OR execution IN (
+      SELECT DISTINCT execution FROM noetl_queue
+      WHERE parked AND line = $1 AND execution <> ALL($3::int8[]) ORDER BY execution LIMIT $2
+    )) RETURNING pool
+"""

@@ -1,0 +1,204 @@
+/** Lineage: tables and files with the tasks that read and write them, of one playbook or across playbooks. */
+import { graphlib, layout } from "@dagrejs/dagre";
+import { useMemo, useState } from "preact/hooks";
+import { EmptyState, ErrorState, Loading, Unreachable } from "../common/components";
+import { useFetch } from "../common/fetch";
+import { Link, useQueryValue } from "../common/router";
+import { Time } from "../common/times";
+import { pagePath } from "../playbooks/playbook";
+
+interface Task {
+  id: string;
+  path: string;
+  step: string;
+  task: string;
+  kind: string;
+  status: string;
+  execution_id: string;
+  at: string;
+}
+
+interface Dataset {
+  id: string;
+  namespace: string;
+  name: string;
+  fields?: { name: string; type?: string }[];
+}
+
+interface Edge {
+  from: string;
+  to: string;
+  rows?: number;
+}
+
+interface Graph {
+  executions: number;
+  tasks: Task[];
+  datasets: Dataset[];
+  edges: Edge[];
+}
+
+const POLL = 10_000;
+const WIDTH = 212;
+const HEIGHT = 46;
+
+/** The page of all playbooks. */
+export function Lineage() {
+  return (
+    <>
+      <div class="page-head">
+        <h1 class="grow">
+          <Link to="/playbooks">Playbooks</Link> <span class="quiet">/</span> lineage
+        </h1>
+      </div>
+      <LineageGraph />
+    </>
+  );
+}
+
+/** The graph of one playbook, or of all. */
+export function LineageGraph({ path }: { path?: string }) {
+  const { value, problem, reload } = useFetch<Graph>("/api/lineage", path ? { path } : {}, POLL);
+  const [chosen, setChosen] = useQueryValue("dataset");
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
+  if (!value) return <Loading what="Loading lineage" />;
+  if (!value.tasks.length) {
+    return (
+      <EmptyState title="No lineage yet">
+        <p>Tasks of kind transfer, object and the SQL kinds record what they read and write. Run {path ? "this playbook" : "a playbook"} that has one.</p>
+      </EmptyState>
+    );
+  }
+  const dataset = value.datasets.find((each) => each.id === chosen);
+  return (
+    <>
+      <Unreachable problem={problem} />
+      <p class="quiet">
+        {value.datasets.length} {value.datasets.length === 1 ? "dataset" : "datasets"} and {value.tasks.length} {value.tasks.length === 1 ? "task" : "tasks"} of the newest{" "}
+        {value.executions === 1 ? "execution" : `${value.executions} executions`}. Select a dataset for its columns.
+      </p>
+      <Drawing graph={value} across={!path} chosen={dataset?.id ?? null} onChoose={(id) => setChosen(id === chosen ? "" : id)} />
+      {dataset && <Details graph={value} dataset={dataset} />}
+    </>
+  );
+}
+
+interface DrawingProps {
+  graph: Graph;
+  /** Several playbooks: tasks show theirs. */
+  across: boolean;
+  chosen: string | null;
+  onChoose: (id: string) => void;
+}
+
+function Drawing({ graph, across, chosen, onChoose }: DrawingProps) {
+  const placed = useMemo(() => place(graph), [graph]);
+  const near = new Set(chosen ? graph.edges.flatMap((each) => (each.from === chosen || each.to === chosen ? [each.from, each.to] : [])) : []);
+  const style = (id: string) => ({ left: `${placed.at(id).x}px`, top: `${placed.at(id).y}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` });
+  return (
+    <div class="card lineage" role="group" aria-label="Lineage graph" tabIndex={0}>
+      <div class="lineage-canvas" style={{ width: `${placed.width}px`, height: `${placed.height}px` }}>
+        <svg width={placed.width} height={placed.height} aria-hidden="true">
+          <defs>
+            <marker id="lineage-end" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+              <path d="M0 0L8 4L0 8z" />
+            </marker>
+          </defs>
+          {placed.edges.map(({ edge, path, x, y }) => (
+            <g key={`${edge.from}>${edge.to}`} class={chosen && (edge.from === chosen || edge.to === chosen) ? "near" : ""}>
+              <path d={path} marker-end="url(#lineage-end)" />
+              {edge.rows !== undefined && (
+                <text x={x} y={y - 4}>
+                  {edge.rows.toLocaleString()}
+                </text>
+              )}
+            </g>
+          ))}
+        </svg>
+        {graph.datasets.map((each) => (
+          <button key={each.id} type="button" class={`lineage-dataset ${near.has(each.id) ? "near" : ""}`} style={style(each.id)} title={each.id} aria-pressed={each.id === chosen} onClick={() => onChoose(each.id)}>
+            <b>{each.name.slice(each.name.lastIndexOf("/") + 1) || each.name}</b>
+            <small>{[each.namespace, each.name.slice(0, Math.max(0, each.name.lastIndexOf("/")))].filter(Boolean).join(" · ")}</small>
+          </button>
+        ))}
+        {graph.tasks.map((each) => (
+          <Link key={each.id} to={`/executions/${each.execution_id}?step=${encodeURIComponent(each.step)}`} class={`lineage-task ${each.status}`} style={style(each.id)} title={`${each.id}: ${each.status === "ok" ? "succeeded" : "failed"}`}>
+            <b>{taskName(each)}</b>
+            <small>{across ? `${each.path} · ${each.kind}` : each.kind}</small>
+          </Link>
+        ))}
+      </div>
+    </div>
+  );
+}
+
+function Details({ graph, dataset }: { graph: Graph; dataset: Dataset }) {
+  const tasks = new Map(graph.tasks.map((each) => [each.id, each]));
+  const writers = graph.edges.filter((each) => each.to === dataset.id).map((each) => ({ task: tasks.get(each.from)!, rows: each.rows }));
+  const readers = graph.edges.filter((each) => each.from === dataset.id).map((each) => ({ task: tasks.get(each.to)!, rows: undefined }));
+  return (
+    <section class="card lineage-details" aria-label={`Dataset ${dataset.name}`}>
+      <h2>{dataset.name}</h2>
+      <p class="quiet">{dataset.namespace}</p>
+      <div class="lineage-facts">
+        {[
+          ["Written by", writers],
+          ["Read by", readers],
+        ].map(([title, found]) => (
+          <div key={title as string}>
+            <h3>{title as string}</h3>
+            {!(found as typeof writers).length && <p class="quiet">none of the shown tasks</p>}
+            <ul>
+              {(found as typeof writers).map(({ task, rows }) => (
+                <li key={task.id}>
+                  <Link to={pagePath(task.path)}>{task.path}</Link> {taskName(task)}
+                  {rows !== undefined && <span class="number"> · {rows.toLocaleString()} rows</span>} <span class="quiet">
+                    · <Time at={task.at} />
+                  </span>
+                </li>
+              ))}
+            </ul>
+          </div>
+        ))}
+        {dataset.fields && (
+          <div>
+            <h3>Columns</h3>
+            <ul class="lineage-columns">
+              {dataset.fields.map((each) => (
+                <li key={each.name}>
+                  {each.name} <span class="quiet">{each.type}</span>
+                </li>
+              ))}
+            </ul>
+          </div>
+        )}
+      </div>
+    </section>
+  );
+}
+
+/** The step, and the task if it has a name of its own. */
+function taskName({ step, task }: Task): string {
+  return task === step || task === `${step}_task` ? step : `${step}.${task}`;
+}
+
+function place(graph: Graph) {
+  const net = new graphlib.Graph();
+  net.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 64, marginx: 14, marginy: 18 });
+  for (const { id } of [...graph.datasets, ...graph.tasks]) net.setNode(id, { width: WIDTH, height: HEIGHT });
+  for (const each of graph.edges) net.setEdge(each.from, each.to, {});
+  layout(net);
+  const edges = graph.edges.map((edge) => {
+    const { points } = net.edge(edge.from, edge.to) as { points: { x: number; y: number }[] };
+    const [from, to] = [net.node(edge.from), net.node(edge.to)] as { x: number; y: number }[];
+    const [first, ...rest] = [{ x: from.x + WIDTH / 2, y: from.y }, ...points.slice(1, -1), { x: to.x - WIDTH / 2, y: to.y }];
+    const middle = points[points.length >> 1];
+    return { edge, path: `M${first.x},${first.y}${rest.map((point) => `L${point.x},${point.y}`).join("")}`, x: middle.x, y: middle.y };
+  });
+  const size = net.graph() as { width: number; height: number };
+  const at = (id: string) => {
+    const { x, y } = net.node(id) as { x: number; y: number };
+    return { x: x - WIDTH / 2, y: y - HEIGHT / 2 };
+  };
+  return { edges, at, width: Math.ceil(size.width), height: Math.ceil(size.height) };
+}
