@@ -8,9 +8,10 @@ DEV_ENV := $(VENV)/.dev-ready
 # As many test processes as there are cores, at most four.
 JOBS   ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -gt 4 ] && echo 4 || echo $$n)
 UI_ENV := ui/node_modules/.ready
+VSCODE_ENV := editors/vscode/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-plugins coverage check fmt ui screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean
+.PHONY: help run test test-fast test-plugins test-pythons coverage check fmt ui vscode screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,7 +39,7 @@ $(DEV_ENV): $(RUN_ENV) requirements-dev.lock
 run: $(RUN_ENV) ## run the quickstart playbook on the embedded engine
 	@$(PY) examples/quickstart/run.py
 
-test: $(DEV_ENV) $(UI_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers, and a browser
+test: $(DEV_ENV) $(UI_ENV) $(VSCODE_ENV) ## the whole test suite; starts and stops its own Postgres, NATS and S3 servers, and a browser
 	@.ci/browser
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial and not transcript"
 	@$(PY) -m pytest -m serial
@@ -51,19 +52,23 @@ PLUGINS ?= $(sort $(notdir $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/py
 test-plugins: $(RUN_ENV) ## the tests of the plug-ins, each installed with noetl into its own environment
 	@for name in $(PLUGINS); do echo "plugins/$$name"; $(PY) plugins/run_tests.py $$name || exit 1; done
 
-coverage: $(DEV_ENV) $(UI_ENV) ## the suite with statement coverage, also of server and worker processes; fails below the floor
+test-pythons: $(DEV_ENV) ## install the built wheel with pip for every Python 3.11 to 3.14 of this machine, and use it
+	@NOETL_PYTHONS=1 $(PY) -m pytest tests/install/test_python_versions.py
+
+coverage: $(DEV_ENV) $(UI_ENV) $(VSCODE_ENV) ## the suite with statement coverage, also of server and worker processes; fails below the floor
 	@.ci/browser
 	@rm -f .coverage .coverage.*
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial and not transcript" --cov --cov-report=
 	@$(VENV)/bin/coverage combine -q 2>/dev/null; $(PY) .ci/coverage_floor.py
 
-check: $(DEV_ENV) $(UI_ENV) ## format, lint, types, import contracts, and that the built page is what its sources give
+check: $(DEV_ENV) $(UI_ENV) $(VSCODE_ENV) ## format, lint, types, import contracts, and that the built page is what its sources give
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-logo
 	@PY=$(PY) .ci/node npm run -s types
 	@PY=$(PY) .ci/node node build.mjs --check
+	@FOLDER=editors/vscode PY=$(PY) .ci/node npm run -s types
 
 fmt: $(DEV_ENV) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
@@ -72,12 +77,19 @@ $(UI_ENV): ui/package-lock.json | $(DEV_ENV)
 	@PY=$(PY) .ci/node npm ci --silent --no-progress
 	@touch $@
 
+$(VSCODE_ENV): editors/vscode/package-lock.json | $(DEV_ENV)
+	@FOLDER=editors/vscode PY=$(PY) .ci/node npm ci --silent --no-progress
+	@touch $@
+
+vscode: $(VSCODE_ENV) ## build the extension for VS Code into editors/vscode/dist, and test it with the language server
+	@$(PY) -m pytest -q tests/cli/integrations/test_vscode.py
+
 ui: $(UI_ENV) ## build the web page into noetl/ui
 	@PY=$(PY) .ci/node node build.mjs
 
 screenshots: $(DEV_ENV) $(UI_ENV) ## take the pictures of the documentation again
 	@.ci/browser
-	@NOETL_SCREENSHOTS=1 $(PY) -m pytest -q tests/ui/test_screenshots.py tests/ui/sections/test_screenshots.py
+	@NOETL_SCREENSHOTS=1 $(PY) -m pytest -q tests/ui/test_screenshots.py tests/ui/sections/test_screenshots.py tests/ui/sections/test_gallery.py
 
 bench: $(DEV_ENV) ## measure, and write docs/benchmarks.md
 	@$(PY) -m bench
@@ -130,4 +142,4 @@ lock: $(DEV_ENV) ## renew the hash-locked requirements
 	@$(UV) pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra dev pyproject.toml -c requirements.lock -o requirements-dev.lock
 
 clean: ## remove the environment and the caches
-	@rm -rf $(VENV) ui/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	@rm -rf $(VENV) ui/node_modules editors/vscode/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -28,7 +28,7 @@ DOCS = HERE.parent / "docs"
 WORKLOADS = ("w1", "w2", "w3", "w4")
 TURNS = {"w1": 3, "w2": 3}  # turns with the nearest peer; elsewhere the difference is an order of magnitude
 # These parts define their own rounds and take minutes; they are not part of a quick run.
-SLOW = ("growth", "server_workloads", "idle_server", "streaming", "transfer")
+SLOW = ("growth", "server_workloads", "idle_server", "streaming", "transfer", "connectors")
 
 
 def micro_parts() -> dict[str, str]:

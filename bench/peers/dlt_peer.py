@@ -52,7 +52,7 @@ def move(kind: str, rows: int) -> float:
 def main() -> None:
     selected_workloads()
     rows = int(os.environ["BENCH_ROWS"])
-    for kind in ("duckdb", "parquet", "postgres"):
+    for kind in os.environ.get("BENCH_KINDS", "duckdb parquet postgres").split():
         report(ENGINE, "W5", f"postgres to {kind}", [rows / move(kind, rows)], "rows/s")
 
 

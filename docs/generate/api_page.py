@@ -62,7 +62,7 @@ def api_page() -> str:
     parts += [
         "## Workers",
         "",
-        "`POST /api/work/claim`, `/extend`, `/report`, `/revoked`, `/give-back`, `/secrets` and",
+        "`POST /api/work/claim`, `/extend`, `/report`, `/revoked`, `/give-back`, `/quota`, `/secrets` and",
         "`GET /api/work/playbooks/{digest}` are the worker protocol: batched, long-polled, fenced by epochs. They",
         "require the role worker.",
     ]

@@ -18,11 +18,15 @@ SQL = re.compile(
     r"LEFT JOIN|EXPLAIN)\b"
 )
 SENTENCE = re.compile(r"[A-Za-z`\"'{(][^\n]*?[a-z]{2,}[,:;.]? [a-z`\"'{(\d]")
-CODE = re.compile(r"^(import|from|def|class|async def|lambda) |[=;{}]\s*$|^https?://|\\[wdsb]|\(\?[:P]")
+CODE = re.compile(
+    r"^(import|from|def|class|async def|lambda) |[=;{}]\s*$|^https?://|\\[wdsb]|\(\?[:P]"
+    r"|^<|: (string|Map|unknown)\b|\*/|^\(\"[A-Z]+\", path"
+)
 PAGE_TEXT = re.compile(
     r">([^<>{}`=;]*[A-Za-z]{2}[^<>{}`=;]*)<"
     r"|(?:title|label|placeholder|what|aria-label|problem)=\"([^\"]+)\""
     r"|\"([A-Z][^\"\n]*? [^\"\n]*)\""
+    r"|`([A-Z“][^`\n]*? [^`\n]*)`"
 )
 
 
@@ -49,7 +53,8 @@ def _modules() -> Iterator[tuple[str, list[str]]]:
             yield path.relative_to(ROOT).as_posix(), texts
     for path in sorted((ROOT / "ui" / "src").rglob("*.ts*")):
         source = path.read_text(encoding="utf-8")
-        found = {text.strip() for groups in PAGE_TEXT.findall(source) for text in groups if text.strip()}
+        texts_found = (text for groups in PAGE_TEXT.findall(source) for text in groups if text.strip())
+        found = {re.sub(r"\$\{[^{}]*\}", "{}", text).strip() for text in texts_found}
         texts = sorted(_shown(text) for text in found if " " in text and _is_prose(text))
         if texts:
             yield path.relative_to(ROOT).as_posix(), texts

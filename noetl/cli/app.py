@@ -27,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "graph": "playbooks.graph:graph",
     "schema": "admin.schema:schema",
     "test": "playbooks.test:test",
+    "lsp": "integrations.lsp:lsp",
+    "mcp": "integrations.mcp:mcp",
     "executions": "executions.inspect:executions",
     "status": "executions.inspect:status",
     "events": "executions.inspect:events",

@@ -75,7 +75,7 @@ class ExecutionFollower:
             async for recorded in self._backend.follow(self._id):
                 self._seen += 1
                 self._display.event(recorded)
-                if isinstance(recorded.body, WaitStarted):
+                if isinstance(recorded.body, WaitStarted) and recorded.body.quota is None:
                     self._display.log(wait_notice(recorded, recorded.body, self._options))
         finally:
             reporting.cancel()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
-import re
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
@@ -21,25 +20,8 @@ from noetl.core.model.excerpt import excerpt
 from noetl.data import extended_dates as far_dates
 from noetl.data.arrow_tables import text_of
 from noetl.data.intervals import parse_interval
+from noetl.data.type_names import type_name
 
-MAX_PRECISION = 38
-_NAMES = {
-    "text": "text", "string": "text", "varchar": "text", "char": "text", "character varying": "text",
-    "boolean": "boolean", "bool": "boolean",
-    "smallint": "smallint", "int2": "smallint", "integer": "bigint", "int": "bigint", "int4": "bigint",
-    "bigint": "bigint", "int8": "bigint",
-    "double": "double", "number": "double", "float": "double", "float8": "double", "real": "double",
-    "double precision": "double", "numeric": "numeric", "decimal": "numeric",
-    "date": "date", "time": "time", "timestamp": "timestamp", "datetime": "timestamp",
-    "timestamp without time zone": "timestamp", "timestamptz": "timestamptz", "timestamp with time zone": "timestamptz",
-    "interval": "interval", "uuid": "uuid", "json": "json", "jsonb": "json",
-    "bytes": "bytes", "bytea": "bytes", "blob": "bytes", "binary": "bytes",
-}  # fmt: skip
-_DECIMAL = re.compile(r"(?:numeric|decimal)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
-CHOICES = (
-    "text, boolean, smallint, bigint, double, numeric, decimal(p, s), date, time, timestamp, timestamptz, interval, "
-    "uuid, json, bytes, and arrays such as bigint[]"
-)
 # The type with which DuckDB reads a column of a text file; the others are read as text and converted here.
 _DUCKDB = {
     "text": "VARCHAR", "boolean": "BOOLEAN", "smallint": "SMALLINT", "bigint": "BIGINT", "double": "DOUBLE",
@@ -128,16 +110,8 @@ class DeclaredType(NamedTuple):
 
 def declared_type(name: str) -> DeclaredType | None:
     """The type of this name; None if there is none."""
-    text = " ".join(name.lower().split())
-    if text.endswith("[]"):
-        element = declared_type(text[:-2].rstrip())
-        usable = element is not None and not element.is_array and element.name not in ("json", "interval", "bytes")
-        return element._replace(is_array=True) if element is not None and usable else None
-    found = _DECIMAL.fullmatch(text)
-    if found:
-        precision, scale = int(found[1]), int(found[2] or 0)
-        return DeclaredType("decimal", precision, scale) if scale <= precision in range(1, MAX_PRECISION + 1) else None
-    return DeclaredType(_NAMES[text]) if text in _NAMES else None
+    found = type_name(name)
+    return None if found is None else DeclaredType(*found)
 
 
 def _boolean(value: Any) -> bool:

@@ -172,7 +172,7 @@ def _escape_help(text: str) -> str:
 
 # ── updated where the event happens ─────────────────────────────────────────────────────
 
-STARTED = Counter("noetl_executions_started_total", "Executions this server began.")
+STARTED = Counter("noetl_executions_started_total", "Executions that this server started.")
 ENDED = Counter("noetl_executions_ended_total", "Executions whose last event this server wrote.", "status")
 DELIVERIES = Counter(
     "noetl_deliveries_total",
@@ -180,24 +180,25 @@ DELIVERIES = Counter(
     "kind",
     "status",
 )
-NOTIFICATIONS = Counter("noetl_notifications_total", "Occurrences whose messages were sent or given up.", "status")
+NOTIFICATIONS = Counter("noetl_notifications_total", "Occurrences of notification rules, by result.", "status")
 EVENTS = Counter("noetl_events_appended_total", "Events this server wrote to the log and flushed.")
 PROGRESS = Gauge(
     "noetl_last_progress_timestamp_seconds",
-    "When this server last wrote an event, or began to serve; compare it with the clock while executions run.",
+    "Time of the last event that this server wrote, or of its start; compare it with the clock while executions run.",
 )
-FLUSH = Histogram("noetl_flush_seconds", "One transaction of the store, from its begin until it is on disk.")
+FLUSH = Histogram("noetl_flush_seconds", "Duration of one transaction of the store, until it is durable.")
 BATCH = Histogram("noetl_flush_writes", "Writes that shared one transaction and its flush.", COUNTS)
 STORE_FAILURES = Counter("noetl_store_failures_total", "Transactions of the store that could not be written.")
 CONFLICTS = Counter(
-    "noetl_append_conflicts_total", "Appends that came second and were decided again; normal with several servers."
+    "noetl_append_conflicts_total",
+    "Appends that conflicted with another writer and were decided again; normal with several servers.",
 )
-DECISION = Histogram("noetl_decision_seconds", "Time the engine took to decide on a batch of facts, without I/O.")
-REPORTS = Counter("noetl_reports_total", "Reports of workers, by what became of them.", "verdict")
+DECISION = Histogram("noetl_decision_seconds", "Duration of one decision of the engine, without I/O.")
+REPORTS = Counter("noetl_reports_total", "Reports of workers, by result.", "verdict")
 CLAIMED = Counter("noetl_runs_claimed_total", "Runs that were leased to a worker.")
-EXPIRED = Counter("noetl_leases_expired_total", "Leases that were taken back because their worker fell silent.")
+EXPIRED = Counter("noetl_leases_expired_total", "Leases that expired because their worker sent no heartbeat.")
 TIMERS_DUE = Counter("noetl_timers_due_total", "Timers that came due.")
-LATENESS = Histogram("noetl_timer_lateness_seconds", "How late a timer rang.")
+LATENESS = Histogram("noetl_timer_lateness_seconds", "Delay of timers after their due time.")
 RECOVERED = Counter("noetl_executions_recovered_total", "Unfinished executions that this server took over.")
 COLLECTED = Counter("noetl_results_collected_total", "Stored results that were deleted because their ttl had passed.")
 LOG_LINES = Counter("noetl_task_log_lines_total", "Lines of tasks that were stored.")
@@ -205,7 +206,7 @@ LOG_LINES_DROPPED = Counter("noetl_task_log_lines_dropped_total", "Lines of task
 DROPPED = Counter("noetl_executions_dropped_total", "Ended executions that retention removed.")
 CLOCK_SKEW = Gauge("noetl_clock_skew_seconds", "How far the clock of this server is ahead of that of the database.")
 REQUESTS = Counter("noetl_http_requests_total", "Requests, by route and status.", "method", "route", "status")
-REQUEST = Histogram("noetl_http_request_seconds", "Time to the first byte of an answer, without long polls.")
+REQUEST = Histogram("noetl_http_request_seconds", "Time to the first byte of a response, without long polls.")
 
 _RECORDED: dict[str, Counter | Histogram | Gauge] = {
     each.metric.name: each for each in list(globals().values()) if isinstance(each, Counter | Histogram | Gauge)
@@ -214,7 +215,7 @@ _RECORDED: dict[str, Counter | Histogram | Gauge] = {
 # ── collected when scraped ──────────────────────────────────────────────────────────────
 
 scraped_gauge("noetl_info", "Always 1; the version is a label.", "version")
-scraped_gauge("noetl_ready", "1 while progress is possible, as /readyz says.")
+scraped_gauge("noetl_ready", "1 while the server is ready (`/readyz`).")
 scraped_gauge("noetl_executions", "Executions in the store, by status; counted every 15 seconds at most.", "status")
 scraped_gauge("noetl_queue_runs", "Runs that wait for a worker, by pool.", "pool")
 scraped_gauge("noetl_queue_oldest_seconds", "How long the longest waiting run of a pool has waited.", "pool")
@@ -222,13 +223,13 @@ scraped_gauge("noetl_waiting_runs", "Runs that wait because a limit is reached, 
 scraped_gauge("noetl_waiting_oldest_seconds", "How long the first of them has waited, by limit.", "limit")
 scraped_gauge("noetl_limit", "How many may be held at once, by limit.", "limit")
 scraped_gauge("noetl_limit_held", "How many are held now, by limit.", "limit")
-scraped_gauge("noetl_leases_held", "Runs in the hands of workers, as this server knows it.")
-scraped_gauge("noetl_workers", "Workers this server heard of in the last minute, by pool.", "pool")
-scraped_gauge("noetl_worker_slots", "Runs those workers can work on at once, by pool.", "pool")
+scraped_gauge("noetl_leases_held", "Runs that are leased to workers, as known to this server.")
+scraped_gauge("noetl_workers", "Workers that sent a request to this server in the last minute, by pool.", "pool")
+scraped_gauge("noetl_worker_slots", "Slots of these workers, by pool.", "pool")
 scraped_gauge("noetl_timers_waiting", "Executions that wait for an instant.")
 scraped_gauge("noetl_executions_loaded", "Executions this server has in memory.")
 scraped_gauge("noetl_stream_subscribers", "Open event streams.")
 scraped_gauge("process_resident_memory_bytes", "Memory of this process.")
 _declare(Metric("process_cpu_seconds_total", "counter", "Processor time of this process."))
 scraped_gauge("process_open_fds", "Open files and sockets of this process.")
-scraped_gauge("process_start_time_seconds", "When this process began to serve.")
+scraped_gauge("process_start_time_seconds", "Time at which this process started to serve.")

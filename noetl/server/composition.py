@@ -18,6 +18,7 @@ from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.server.concurrency.admission import Admission
 from noetl.server.concurrency.limiter import TENANT_LABEL, ConcurrencyLimiter
 from noetl.server.concurrency.limits import ChangeNotifier, Limits
+from noetl.server.concurrency.quotas import Quotas
 from noetl.server.dispatch.enqueuer import Enqueuer
 from noetl.server.dispatch.task_logs import TaskLogs
 from noetl.server.dispatch.worker_service import WorkerService
@@ -37,7 +38,7 @@ from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.read_models.step_table import StepTables
-from noetl.storage.factory import open_state
+from noetl.storage.factory import open_quotas, open_state
 from noetl.storage.ports.cluster import DecisionMarks, WorkerHeartbeats
 from noetl.storage.ports.events import EventStore
 from noetl.storage.ports.playbooks import PlaybookStore
@@ -122,6 +123,7 @@ def build_orchestrator(
         queue=stores.queue,
         catalog=catalog,
         limiter=limiter,
+        quotas=Quotas(lambda: open_quotas(stores.events), clock, background),
         background=background,
         clock=clock,
         task_logs=TaskLogs(stores.task_logs or MemoryTaskLogStore(), stores.events),

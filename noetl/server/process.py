@@ -362,7 +362,7 @@ class Server:
 
         for each in orchestrator.actors.watch.poisoned():
             if locks is None or locks.acquire_orphans([each.execution_id]):
-                log.error("execution %s is given up: %s", each.execution_id, each.error.message)
+                log.error("execution %s cannot be continued: %s", each.execution_id, each.error.message)
                 await orchestrator.give_up(each.execution_id, each.error)
         await give_up_suspects(orchestrator)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from noetl.storage.ports.load_samples import LoadSampleStore
     from noetl.storage.ports.playbooks import PlaybookStore
     from noetl.storage.ports.queue import RunQueue
+    from noetl.storage.ports.quotas import QuotaStore
     from noetl.storage.ports.state import StateStore
     from noetl.storage.ports.task_logs import TaskLogStore
     from noetl.storage.ports.triggers import TriggerStore
@@ -99,6 +100,18 @@ def open_deliveries(events: EventStore) -> DeliveryStore:
     from noetl.storage.triggers.delivery_memory import MemoryDeliveryStore
 
     return MemoryDeliveryStore()
+
+
+def open_quotas(events: EventStore) -> QuotaStore:
+    """Open the token buckets of quotas in the same database as an event store."""
+    database = getattr(events, "sql", None)
+    if database is None:
+        from noetl.storage.quotas.memory import MemoryQuotaStore
+
+        return MemoryQuotaStore()
+    from noetl.storage.quotas.sql import PostgresQuotaStore, SqliteQuotaStore
+
+    return SqliteQuotaStore(database) if database.dialect == "sqlite" else PostgresQuotaStore(database)
 
 
 def open_state(events: EventStore) -> StateStore:

@@ -94,6 +94,7 @@ async def run_text(text: str, file: str, case: Case) -> MockedRun:
         clock=SkippingClock(),
     )
     async with engine:
+        engine.orchestrator.effects.children.answer_instead = tools.child_outcome
         states = engine.orchestrator.states
         if case.state:
             source = Source(f"{text}\n", file)

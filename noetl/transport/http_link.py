@@ -20,6 +20,7 @@ import msgspec
 
 from noetl.core.model import wire
 from noetl.core.model.ids import execution_of
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import SecretUnavailable, StoreUnavailable, read_reasons
@@ -126,6 +127,10 @@ class HttpWorkLink:
     async def schema(self, reference: str) -> bytes:
         """A registered schema."""
         return await self._send_until_done("GET", f"/api/work/schemas/{quote(reference)}", None, 0.0)
+
+    async def quota(self, call: QuotaCall) -> QuotaReply:
+        """Take a token of a quota, or pause it."""
+        return await self._request("quota", call, QuotaReply)
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values."""

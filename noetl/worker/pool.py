@@ -226,6 +226,7 @@ class Pool:
         reply = await self._link.extend(self.worker, list(self._held))
         if reply.term is not None:
             self._heartbeat_seconds = min(self._heartbeat_seconds, reply.term / HEARTBEATS_PER_LEASE)
+        self._cancel_lost(reply.ended, ended=True)
         self._cancel_lost(reply.lost)
         unseen = [key for key in reply.unknown if key not in self._held and key not in self._stopped_runs]
         if unseen:
@@ -253,15 +254,15 @@ class Pool:
         self._reconciling = None
 
     async def _poll_revoked(self) -> None:
-        self._cancel_lost(await self._link.revoked(self.worker, wait=REVOKED_WAIT), revoked=True)
+        self._cancel_lost(await self._link.revoked(self.worker, wait=REVOKED_WAIT), ended=True)
 
-    def _cancel_lost(self, runs: Sequence[str], *, revoked: bool = False) -> None:
-        """Cancel runs whose lease is lost, or that the server has ended (`revoked`)."""
+    def _cancel_lost(self, runs: Sequence[str], *, ended: bool = False) -> None:
+        """Cancel runs whose lease is lost, or that the server has `ended`."""
         for run_id in runs:
             epochs = sorted(epoch for held_id, epoch in self._held if held_id == run_id)
             # A newer lease of the same run may have arrived meanwhile; the lost one is the older.
             for epoch in epochs[:1]:
-                self._held[run_id, epoch].reports.revoked = revoked
+                self._held[run_id, epoch].reports.revoked = ended
                 self._cancel(self._held[run_id, epoch])
 
     def _cancel(self, held: HeldRun) -> None:

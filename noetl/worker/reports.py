@@ -92,9 +92,10 @@ class RunReports(Struct, eq=False):
         """Whether the pending events must not linger."""
         return self.ending or self._waiter is not None
 
-    def acknowledge(self, *, accepted: bool) -> None:
-        """Process the acknowledgement of a report."""
+    def acknowledge(self, *, accepted: bool, ended: bool = False) -> None:
+        """Process the acknowledgement of a report; `ended`: it was rejected because the server has ended the run."""
         self.in_flight = False
+        self.revoked = self.revoked or ended
         if not accepted:
             self.closed = True
             self.pending.clear()
@@ -262,7 +263,7 @@ class Reporter(Struct, eq=False):
         acks, orders = await self._deliver(reports, finished)
         for run, ack in zip(runs, acks, strict=True):
             accepted = ack.accepted and ack.error is None
-            run.acknowledge(accepted=accepted)
+            run.acknowledge(accepted=accepted, ended=ack.ended or ack.error is not None)
             if run.pending:
                 self.schedule(run, urgent=run.urgent)
             elif run.ending or not accepted:

@@ -25,14 +25,16 @@ from noetl.core.model.events import (
 from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error, error_info
 from noetl.core.model.playbook import OutputPolicy, Step, Task
 from noetl.core.model.position import Item, Position
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.reference import Reference, is_stored
 from noetl.core.model.tool import ToolCall, ToolFunction, ToolSpec
 from noetl.core.model.work import RunOrder
-from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, Wait
+from noetl.core.pipeline.actions import Finished, KnownOutcome, RecordedInput, RunTask, Suspend, TakeToken, Wait
 from noetl.core.pipeline.advance import abort, abort_calls, apply_outcome, final_tasks, next_action, start_final
 from noetl.core.pipeline.error_locations import MISSING_DATA
 from noetl.core.pipeline.frame import Frame, open_frame
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
+from noetl.core.pipeline.quotas import next_turn, token_taken, wait_for_token
 from noetl.core.pipeline.scopes import NeedsSecret
 from noetl.core.templates.template import compile_value
 from noetl.core.templates.views import NeedsPayload, NeedsReference
@@ -47,10 +49,11 @@ from noetl.worker.collections import StoredCollections
 from noetl.worker.event_masking import mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
 from noetl.worker.payloads import Payloads
-from noetl.worker.reports import RunReports
+from noetl.worker.quotas import MAX_QUOTA_SLEEP, WorkerQuotas
+from noetl.worker.reports import RunEnded, RunReports
 from noetl.worker.schemas import Schemas
 from noetl.worker.task_inputs import InputRecorder
-from noetl.worker.tool_call import BadSpec, call_tool, timeout_of
+from noetl.worker.tool_call import BadSpec, BeforeRetry, call_tool, timeout_of
 
 TASKS_PER_TURN = 8  # tasks of a run before it yields to the event loop
 FETCH_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0)  # seconds between attempts to fetch what a run needs
@@ -122,6 +125,7 @@ class Runner:
         self.payloads = Payloads(services.results)
         self._inputs = InputRecorder(self.payloads) if services.record_inputs else None
         self._schemas = Schemas(link, services.results, clock)
+        self._quotas = WorkerQuotas(link)
         self._collections = StoredCollections(services.results)
         self._specs = specs
         self._load = load
@@ -170,7 +174,7 @@ class Runner:
                 await self._end(active, error_info("timeout", message))
         except NoetlError as problem:
             await self._end(active, _error_of(problem))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RunEnded):
             if active.reports.revoked:  # else another worker continues the run
                 await self._run_finally(active)
             raise
@@ -271,24 +275,15 @@ class Runner:
                     await self._end(active, problem)
                     return
             if isinstance(action, RunTask):
-                run, pure = self._tool(action.task.kind)
-                sent = pending if self._sendable(active, pending) else await self._prepare_events(active, pending)
-                if action.task.effect == "at_most_once":
-                    await reports.confirm(sent)
-                elif pure or (action.start_recorded and not active.order.alone):
-                    reports.queue(sent)
-                else:
-                    await reports.flush(sent)
-                reports.begun = reports.begun or not pure
                 ran += 1
                 if ran % TASKS_PER_TURN == 0:
                     await asyncio.sleep(0)  # tasks that never wait would block the event loop
-                if action.task.validation is None:
-                    outcome = await self._run_task(active, action, run)
+                pending = await self._perform(active, action, pending)
+            elif isinstance(action, TakeToken):
+                if await self._take_token(active, action, pending):
+                    pending = ()
                 else:
-                    outcome = await self._run_validated(active, action, run)
-                task_input = None if self._inputs is None else await self._inputs.record(frame, action, active.secrets)
-                pending = await self._apply(active, action.task, outcome, action.task_run_id, task_input)
+                    return
             elif isinstance(action, KnownOutcome):
                 # The pending events are completed by the next event: all go into one report.
                 outcome = self._with_meta(action.outcome, frame.top.attempt)
@@ -305,6 +300,47 @@ class Runner:
             else:
                 await self._finish(active, action, pending)
                 return
+
+    async def _perform(self, active: ActiveRun, action: RunTask, pending: tuple[Event, ...]) -> tuple[Event, ...]:
+        """Run the tool of a task after its start is reported, and apply the outcome."""
+        frame, reports = active.frame, active.reports
+        run, pure = self._tool(action.task.kind)
+        sent = pending if self._sendable(active, pending) else await self._prepare_events(active, pending)
+        if action.task.effect == "at_most_once":
+            await reports.confirm(sent)
+        elif pure or (action.start_recorded and not active.order.alone):
+            reports.queue(sent)
+        else:
+            await reports.flush(sent)
+        reports.begun = reports.begun or not pure
+        if action.task.validation is None:
+            outcome = await self._run_task(active, action, run)
+        else:
+            outcome = await self._run_validated(active, action, run)
+        if action.quotas:
+            await self._quotas.pause(action.quotas, outcome)
+        task_input = None if self._inputs is None else await self._inputs.record(frame, action, active.secrets)
+        return await self._apply(active, action.task, outcome, action.task_run_id, task_input)
+
+    async def _take_token(self, active: ActiveRun, action: TakeToken, pending: tuple[Event, ...]) -> bool:
+        """Take a token of a quota; False: the run is released until its turn."""
+        masker = active.secrets.masker
+        if masker:
+            action = replace(action, demand=replace(action.demand, key=masker.mask(action.demand.key)))
+        while True:
+            reply = await self._retry_unavailable(partial(self._quotas.take, action.demand, action.turn))
+            if reply.seconds > MAX_QUOTA_SLEEP:
+                released = wait_for_token(active.frame, action, reply.at)
+                active.reports.finish(await self._prepare_events(active, pending + released.events))
+                return False
+            if pending:
+                await active.reports.flush(await self._prepare_events(active, pending))
+                pending = ()
+            if not reply.seconds:
+                token_taken(active.frame, action)
+                return True
+            await self._wait(active, reply.seconds)
+            action = replace(action, turn=next_turn(action, reply.at))  # the quota may have been paused meanwhile
 
     async def _apply(
         self, active: ActiveRun, task: Task, outcome: Outcome, name: str, task_input: RecordedInput | None = None
@@ -448,11 +484,11 @@ class Runner:
             )
             span = tracing.current()
             if span is None:
-                outcome = await self._call(active, run, call)
+                outcome = await self._call(active, run, call, action.quotas)
             else:
                 ids = (action.task_run_id, action.label, call.kind, action.attempt)
                 with tracing.task_span(span, *ids, active.attributes):
-                    outcome = tracing.record_outcome(await self._call(active, run, call))
+                    outcome = tracing.record_outcome(await self._call(active, run, call, action.quotas))
         except BadSpec as problem:
             outcome = error("schema", f"{where}: {problem}")
         meta = {
@@ -475,19 +511,22 @@ class Runner:
             self._second = (second, instant(second)[:19])
         return f"{self._second[1]}.{int((at - second) * 1e6):06d}Z"
 
-    async def _call(self, active: ActiveRun, run: ToolFunction, call: ToolCall) -> Outcome:
+    async def _call(self, active: ActiveRun, run: ToolFunction, call: ToolCall, quotas: tuple[Demand, ...]) -> Outcome:
+        again = self._quotas.before_retry(quotas, partial(self._wait, active)) if quotas else None
         if len(active.frame.levels) == 1:
-            return await call_tool(run, call, self._clock)
-        return await self._inside_calls(active, run, call)
+            return await call_tool(run, call, self._clock, again)
+        return await self._inside_calls(active, run, call, again)
 
-    async def _inside_calls(self, active: ActiveRun, run: ToolFunction, call: ToolCall) -> Outcome:
+    async def _inside_calls(
+        self, active: ActiveRun, run: ToolFunction, call: ToolCall, again: BeforeRetry | None
+    ) -> Outcome:
         """Call a tool of a workbook block within the remaining time of its callers."""
         depth, left = self._time_left(active)
         if left is None:
-            return await call_tool(run, call, self._clock)
+            return await call_tool(run, call, self._clock, again)
         try:
             async with asyncio.timeout(max(left, 0)) as limit:
-                return await call_tool(run, call, self._clock)
+                return await call_tool(run, call, self._clock, again)
         except TimeoutError:
             if not limit.expired():
                 raise

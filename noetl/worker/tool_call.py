@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -74,13 +74,16 @@ def _seconds(value: Any, what: str) -> float | None:
     return seconds
 
 
-async def call_tool(run: ToolFunction, call: ToolCall, clock: Clock) -> Outcome:
+BeforeRetry = Callable[[Outcome], Awaitable[None]]  # called with the failed outcome, after the delay
+
+
+async def call_tool(run: ToolFunction, call: ToolCall, clock: Clock, again: BeforeRetry | None = None) -> Outcome:
     """Call the tool, with the retries of `spec.retry`."""
-    outcome = await _with_retries(run, call, clock)
+    outcome = await _with_retries(run, call, clock, again)
     return await with_lineage(call, outcome) if call.kind in LINEAGE_KINDS else outcome
 
 
-async def _with_retries(run: ToolFunction, call: ToolCall, clock: Clock) -> Outcome:
+async def _with_retries(run: ToolFunction, call: ToolCall, clock: Clock, again: BeforeRetry | None) -> Outcome:
     retry = call.spec.get("retry")
     if retry is None or not isinstance(retry, Mapping):
         return await _once(run, call)
@@ -95,6 +98,8 @@ async def _with_retries(run: ToolFunction, call: ToolCall, clock: Clock) -> Outc
         if problem is None or number >= attempts or not is_retried(problem, retry.get("on")):
             return outcome if number == 1 else replace(outcome, meta={**outcome.meta, "tool_attempts": number})
         await clock.sleep(with_retry_after(delay_before_next(backoff, delay, number, most), outcome, most))
+        if again is not None:
+            await again(outcome)
         number += 1
 
 

@@ -31,6 +31,7 @@ OUTPUTS = {
     "placement.yaml": {"trained": 4, "best": 0.96},
     "tracing.yaml": True,
     "reference_first.yaml": {"rows": 3, "total": 60},
+    "quotas.yaml": 8,
 }
 FAILING = {
     "saga.yaml": {"undone": ["cancelled room in Rome", "cancelled room in Paris", "cancelled flight of Ada"]},

@@ -95,6 +95,9 @@ class EventStoreSuite:
             later = msgspec.structs.replace(make_append("1", 1, BODIES[1]), was=None, news=True)
             await store.append(later)
             assert [each.seq for each in await store.news()] == [later.expected_seq + len(later.events)]
+            same = make_append("3", 1, BODIES[1])  # its status does not change
+            await store.append(msgspec.structs.replace(same, was=same.summary.status, news=True))
+            assert [each.execution_id for each in await store.news()] == ["1", "3"]
 
         self._run(tmp_path, scenario)
 

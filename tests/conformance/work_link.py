@@ -16,6 +16,7 @@ import msgspec
 from noetl.core.model.events import IterationDone, Recorded, StepDone, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.quotas.token_bucket import Demand, QuotaCall, Turn
 from noetl.core.model.reference import Reference
 from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.core.model.work import Claim, HeartbeatReply, Report, RunOrder
@@ -72,6 +73,17 @@ class WorkLinkSuite:
         asyncio.run(asyncio.wait_for(run(), 60))
 
     # ── claims ──────────────────────────────────────────────────────────────────────────
+
+    def test_tokens_of_a_quota_have_different_instants(self) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            line, demand = link("w1"), Demand("api", 1.0)
+            first, second = [await line.quota(QuotaCall(demand)) for _ in range(2)]
+            assert (first.seconds, second.at - first.at) == (0.0, 1.0)
+            assert (await line.quota(QuotaCall(demand, Turn(second.at)))).at == second.at
+            await line.quota(QuotaCall(demand, pause_s=60))
+            assert (await line.quota(QuotaCall(demand))).seconds > 50
+
+        self._run(scenario)
 
     def test_a_waiting_worker_gets_a_run_immediately(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
@@ -225,14 +237,14 @@ class WorkLinkSuite:
             (order,) = await claim_until(link("w"), Claim("w", 1), 1)
             held = (order.run_id, order.epoch)
 
-            def stands(lost: list[str] | None = None) -> HeartbeatReply:
-                return HeartbeatReply(lost or [], term=orchestrator.work.term)
+            def stands(lost: list[str] | None = None, ended: list[str] | None = None) -> HeartbeatReply:
+                return HeartbeatReply(lost or [], term=orchestrator.work.term, ended=ended or [])
 
             assert await link("w").extend("w", [held]) == stands()
             assert await link("w").extend("w", [held, ("77:ghost:1", 1)]) == stands(["77:ghost:1"])
             assert await link("other").extend("other", [held]) == stands([order.run_id])
             await link("w").report("w", [done(order)])
-            assert await link("w").extend("w", [held]) == stands([order.run_id])
+            assert await link("w").extend("w", [held]) == stands([order.run_id], [order.run_id])
 
         self._run(scenario)
 

@@ -1,18 +1,20 @@
-"""The units of systemd: verified by systemd-analyze where it is installed, and their commands run.
+"""The units of systemd: installed and started by a systemd in namespaces of its own, where root can create them.
 
-systemd itself does not run here. The test installs the units below a folder, then runs the commands of the server unit with its
-environment, as systemd would.
+Elsewhere the units are installed below a folder and verified by systemd-analyze, and the commands of the server unit run with its
+environment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import configparser
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,39 @@ def test_the_commands_of_the_server_unit_start_and_stop_a_server(root: Path, tmp
         process.send_signal(signal.SIGTERM)  # KillSignal of systemd
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def base_python() -> str | None:
+    """A Python of this version outside of home folders, which the units do not see."""
+    names = (f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}", os.path.realpath(sys.executable))
+    return next((name for name in names if Path(name).exists() and not name.startswith(("/root", "/home"))), None)
+
+
+def can_boot() -> bool:
+    """Whether systemd is installed and its namespaces can be created."""
+    if os.geteuid() or not Path("/lib/systemd/systemd").exists() or shutil.which("runuser") is None:
+        return False
+    mounts = "mount -t tmpfs tmpfs /run && mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+    command = ["unshare", "--pid", "--fork", "--mount", "--cgroup", "--propagation", "private", "sh", "-c", mounts]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not can_boot() or base_python() is None, reason="systemd cannot run here")
+def test_systemd_starts_restarts_and_stops_the_units(tmp_path: Path):
+    packages = sysconfig.get_path("purelib")
+    root = Path(__file__).resolve().parents[2]
+    script = Path(__file__).with_name("systemd_boot.sh")
+    command = [script, UNITS, base_python(), f"{root}:{packages}", str(free_port()), tmp_path]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=110)
+    lines = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    stops = [line for line in done.stdout.splitlines() if line.startswith("stop: ")]
+    assert lines.get("server") == "ready, user noetl", done.stdout + done.stderr
+    task = json.loads(lines["task"])
+    assert task["stdout"] == "noetl-worker\n"
+    assert "Read-only file system" in task["stderr"]  # a task cannot change the machine
+    assert lines["restart"] == "ready"  # after kill -9
+    assert stops == ["stop: noetl-worker@default inactive success", "stop: noetl-server inactive success"]
+    assert {"noetl 700 /var/lib/noetl", "noetl-worker 700 /var/lib/noetl-worker"} <= set(done.stdout.splitlines())
 
 
 def test_servers_and_workers_are_different_users_without_privileges():

@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -79,3 +82,35 @@ def test_a_worker_serves_several_pools_with_separate_slots(tmp_path: Path):
         assert {each["pool"]: each["slots"] for each in workers["items"]} == {"default": 3, "far away": 1}
     finally:
         here.stop()
+
+
+QUOTA = """apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: quota}
+workflow:
+  - step: call
+    loop: {in: "{{ range(15) | list }}", iterator: n, spec: {mode: parallel}}
+    spec: {policy: {quotas: {rate: 10/s, key: cluster}}}
+    tool: {name: t, kind: noop, input: {at: "{{ now() }}"}}
+"""
+
+
+@pytest.mark.timeout(300)
+def test_servers_of_a_cluster_share_quotas_also_when_a_worker_and_a_server_are_killed():
+    with running_cluster(NOETL_SERVER_LEASE_SECONDS="3", NOETL_SLOTS="8") as cluster:
+        clients = [cluster.client(at) for at in (0, 1)]
+        with closing(clients[0]), closing(clients[1]):
+            ids = [(client, client.submit(content=QUOTA)) for client in clients for _ in range(2)]
+            pids = cluster.pids()
+            os.kill(pids["worker-1"], signal.SIGKILL)
+            os.kill(pids["server-2"], signal.SIGKILL)
+            cluster.wait_until_ready(120)
+            outcomes = [clients[0].wait(execution, 120) for _, execution in ids]
+        assert [each.status for each in outcomes] == ["success"] * 4
+        starts = sorted(
+            datetime.fromisoformat(one["at"]).timestamp() for each in outcomes for one in each.output["data"]
+        )
+        assert len(starts) == 60
+        assert starts[-1] - starts[0] >= 59 / 10 - 1.2
+        for first, last in zip(starts, starts[30:], strict=False):  # a start may be a second late
+            assert last - first >= 30 / 10 - 1.2

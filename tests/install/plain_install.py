@@ -43,8 +43,8 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def install(wheel: Path, folder: Path) -> Path:
-    """Create the environment and return its folder of commands."""
+def install(wheel: Path, folder: Path, *also: str) -> Path:
+    """Create the environment, also with these packages, and return its folder of commands."""
     venv.create(folder, with_pip=True)
     bin = folder / "bin"
     python = bin / "python"
@@ -53,7 +53,7 @@ def install(wheel: Path, folder: Path) -> Path:
     script = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(subprocess.run([python, "-c", script], check=True, capture_output=True, text=True).stdout.strip())
     (info,) = packages.glob("noetl_engine-*.dist-info")
-    for name in closure(metadata.PathDistribution(info).requires or []):
+    for name in closure([*(metadata.PathDistribution(info).requires or []), *also]):
         distribution = metadata.distribution(name)
         for file in distribution.files or ():
             link = packages / file

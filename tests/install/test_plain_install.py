@@ -59,9 +59,13 @@ class Installed:
 
 
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plain")
-    return install(build_wheel(folder), folder / "env")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(wheel, tmp_path_factory.mktemp("plain") / "env")
 
 
 @pytest.fixture
@@ -152,3 +156,19 @@ def test_several_workers_run_in_the_terminal_like_one(installed: Installed):
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
     assert json.loads(installed.run("noetl worker status --json").stdout) == []
+
+
+def test_pytest_loads_the_plug_in_of_the_installed_package(wheel: Path, tmp_path: Path):
+    """By its entry point, without an option and without the repository on the path."""
+    project = Installed(install(wheel, tmp_path / "env", "pytest"), tmp_path)
+    assert project.run("noetl new hello --template basic").returncode == 0
+    project.work /= "hello"
+    (project.work / "test_hello.py").write_text(
+        "def test_hello(noetl_playbook):\n    assert noetl_playbook('hello.yaml').status == 'success'\n"
+    )
+    ran = project.run("python -m pytest -rA -p no:cacheprovider")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "plugins: noetl-engine" in ran.stdout
+    assert "PASSED hello.test.yaml::" in ran.stdout
+    assert "PASSED test_hello.py::test_hello" in ran.stdout
+    assert str(ROOT) not in ran.stdout

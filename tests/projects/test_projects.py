@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -254,3 +256,18 @@ def test_apply_works_on_the_local_catalog(there, project, monkeypatch):
     monkeypatch.delenv("NOETL_SERVER_URL")
     assert there("apply").code == 0
     assert there("run", f"{project}/main", "--json").json["output"]["data"] == "2 EUR"
+
+
+def test_the_page_of_projects_lists_every_kind_of_resource_with_its_fields():
+    from noetl.cli.projects import resource_kinds  # noqa: F401 - registers the kinds
+    from noetl.cli.projects.resources import KINDS
+
+    text = (
+        (Path(__file__).parents[2] / "docs" / "howto" / "projects.md")
+        .read_text(encoding="utf-8")
+        .split("## Resource files")[1]
+    )
+    common = set(re.findall(r"`(\w+)`", next(line for line in text.splitlines() if "also have `path`" in line)))
+    for name, kind in KINDS.items():
+        row = next((line for line in text.splitlines() if line.startswith(f"| `{name}` |")), "")
+        assert set(kind.fields) <= set(re.findall(r"`(\w+)`", row)) | common, name

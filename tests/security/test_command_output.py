@@ -63,6 +63,8 @@ CALLS: dict[str, list[list[str]]] = {
     "schema register": [["evil", "schema.json"], ["E", "schema.json"], ["x", "E"]],
     "schema show": [["evil"], ["E"]],
     "test": [["evil.test.yaml"], ["E"]],
+    "lsp": [["E"]],
+    "mcp": [["--root", "E"], ["E"]],
     "executions": [[], ["--json"], ["--path", "E"]],
     "status": [["A"], ["F"], ["F", "--json"], ["E"]],
     "events": [["A"], ["F", "--json"], ["E"]],

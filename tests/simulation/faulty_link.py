@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import NoetlError, StoreUnavailable
 from tests.simulation.virtual_time import block_if_dead
@@ -83,6 +84,10 @@ class FaultyLink:
     async def schema(self, reference: str) -> bytes:
         """A registered schema."""
         return await self._run_until_done(lambda work: work.schema(reference))
+
+    async def quota(self, call: QuotaCall) -> QuotaReply:
+        """A token of a quota."""
+        return await self._run_until_done(lambda work: work.quota(call))
 
     async def bundle_file(self, digest: str) -> bytes:
         """A file of a bundle."""

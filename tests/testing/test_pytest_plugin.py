@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 import noetl
 
@@ -90,7 +92,7 @@ def test_test_writes_junit_and_annotations(project: Path):
     (project / "other.test.yaml").unlink()
     ran = run(project, "noetl.clictl", "test", "--junit", "build/junit.xml", GITHUB_ACTIONS="true")
     assert ran.returncode == 1, ran.stderr
-    assert "::error file=orders.test.yaml::is wrong: output: expected 7, got 1" in ran.stderr
+    assert "::error file=orders.test.yaml,line=6::is wrong: output: expected 7, got 1" in ran.stderr
     suites = ElementTree.parse(project / "build" / "junit.xml").getroot()
     (suite,) = suites
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")
@@ -104,3 +106,79 @@ def test_a_broken_test_file_is_in_the_report(project: Path):
     assert ran.returncode == 3
     suites = ElementTree.parse(project / "junit.xml").getroot()
     assert [suite.get("errors") for suite in suites if suite.get("name") == "other.test.yaml"] == ["1"]
+
+
+def test_the_commands_of_the_github_workflow_run(tmp_path: Path):
+    """Those of the job `check`, in a new project."""
+    workflow = yaml.safe_load((ROOT / "examples" / "ci" / "playbooks.yml").read_text())
+    commands = [step["run"] for step in workflow["jobs"]["check"]["steps"] if "run" in step]
+    assert commands[0] == "pip install noetl-engine"
+    assert run(tmp_path, "noetl", "new", "shop", "--template", "basic").returncode == 0
+    for command in commands[1:]:
+        program, *words = shlex.split(command)
+        ran = run(tmp_path / "shop", program, *words, GITHUB_ACTIONS="true")
+        assert (program, ran.returncode) == ("noetl", 0), ran.stdout + ran.stderr
+    uploaded = next(
+        step["with"]["path"] for step in workflow["jobs"]["check"]["steps"] if "upload" in step.get("uses", "")
+    )
+    assert (tmp_path / "shop" / uploaded).is_file()
+
+
+PARENT = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: parent}
+workflow:
+  - step: regions
+    loop: {in: "{{ ['north', 'south'] }}", iterator: name, spec: {mode: sequential}}
+    tool:
+      - {name: load, kind: playbook, path: child.yaml, payload: {region: "{{ iter.name }}"}}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool: {kind: python, input: {rows: "{{ regions.results }}"}, code: "result = rows"}
+"""
+CHILD = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: child}
+workload: {region: none}
+workflow:
+  - step: fetch
+    tool: {name: get, kind: http, url: "https://shop.example/{{ workload.region }}", spec: {timeout: 5}}
+"""
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Path:
+    (tmp_path / "parent.yaml").write_text(PARENT)
+    (tmp_path / "child.yaml").write_text(CHILD)
+    return tmp_path / "parent.yaml"
+
+
+@pytest.mark.parametrize("name", ["regions.load", "load", "regions", "playbook:child.yaml", "kind:playbook"])
+def test_a_child_playbook_is_mocked(family: Path, name: str):
+    (family.parent / "child.yaml").unlink()  # the mock replaces it
+    result = noetl.run(family, mocks={name: {"data": "{{ input.payload.region }} rows"}})
+    assert (result.status, result.data) == ("success", ["north rows", "south rows"])
+
+
+def test_the_tools_of_a_child_playbook_are_mocked(family: Path):
+    result = noetl.run(family, mocks={"fetch.get": {"data": "{{ workload.region }}"}})
+    assert (result.status, [row["data"] for row in result.data]) == ("success", ["north", "south"])
+
+
+def test_a_mocked_child_can_fail_and_calls_are_counted(family: Path):
+    failure = {"error": {"kind": "not_found", "message": "no such region"}}
+    result = noetl.run(family, mocks={"load": {"sequence": [{"data": 1}, failure]}})
+    assert (result.status, result.error["kind"]) == ("failed", "not_found")
+    (family.parent / "parent.test.yaml").write_text("""\
+tests:
+  - name: both regions
+    mocks: {load: {data: 1}}
+    expect: {output: [1, 1], calls: {load: [{path: child.yaml, payload: {region: north}}, {payload: {region: south}}]}}
+  - name: a wrong template
+    mocks: {load: "{{ nothing.here }}"}
+    expect: {status: failed, error: "mocks.load"}
+""")
+    ran = run(family.parent, "noetl.clictl", "test")
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -26,3 +26,36 @@ def test_wrong_values_are_reported_where_they_are() -> None:
     words = ["only_new", "lzma", "evolv", "discard_row", "tables", "schema", "partition_by", "upsert", "partition_by",
              '"to"', "rar"]  # fmt: skip
     assert all(word in message for word, (_, _, message) in zip(words, found, strict=True)), found
+
+
+def test_names_of_types_are_checked() -> None:
+    text = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: example}
+workload: {kind: date}
+workflow:
+  - step: load
+    tool:
+      kind: transfer
+      source:
+        kind: http
+        url: https://example.org/orders
+        types:
+          id: BIGINT
+          price: decimal(10, 2)
+          tags: text[]
+          moment: timestamp  with time zone
+          other: "{{ workload.kind }}"
+          total: decimal(50, 2)
+          day: dat
+          docs: json[]
+      targets:
+        - {kind: duckdb, file: shop.duckdb, table: orders}
+"""
+    found = [(each.line, each.code, each.message.partition(" of ")[0]) for each in noetl.validate(text)]
+    assert found == [
+        (19, "parameter-type", "`total`"),
+        (20, "parameter-type", "`day`"),
+        (21, "parameter-type", "`docs`"),
+    ]

@@ -56,7 +56,9 @@ class Client:
         return Answer(sent[0]["status"], headers, b"".join(each.get("body", b"") for each in sent[1:]).decode())
 
 
-@pytest.mark.parametrize("path", ["/", "/executions", "/executions/7", "/playbooks/a/b", "/operations", "/inbox", "/compare/1/2"])
+@pytest.mark.parametrize(
+    "path", ["/", "/executions", "/executions/7", "/playbooks/a/b", "/operations", "/inbox", "/compare/1/2"]
+)
 def test_every_page_path_returns_the_document(path: str):
     answer = Client().get(path)
     assert answer.status_code == 200

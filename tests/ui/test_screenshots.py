@@ -12,7 +12,6 @@ import pytest
 from tests.server.http.serving import Cluster
 from tests.ui.browsing import ROOT, Tab
 
-
 TABLE = """
 apiVersion: noetl.io/v2
 kind: Playbook
@@ -66,7 +65,9 @@ def test_the_screenshots_of_the_documentation_can_be_created(new_tab, cluster: C
     assert table[0] == 201
     rows = started("sales/table")
     cluster.finished(rows)
-    taken(laptop.open(f"/executions/{rows}?tab=results&step=rows"), folder / "results-stored.png", ready=".data-table td")
+    taken(
+        laptop.open(f"/executions/{rows}?tab=results&step=rows"), folder / "results-stored.png", ready=".data-table td"
+    )
     laptop.page.get_by_role("button", name="SQL").click()
     laptop.page.get_by_label("SQL query over the table result").fill(
         "SELECT country, count(*) AS orders, round(sum(amount)) AS amount FROM result GROUP BY country ORDER BY amount DESC"

@@ -361,6 +361,51 @@ def test_cancelling_an_execution_stops_the_tool():
     asyncio.run(check())
 
 
+HOOKED = """
+metadata: {name: hooked}
+workflow:
+  - step: start
+    tool:
+      - name: hold
+        kind: act
+        input: {what: work}
+        spec:
+          policy:
+            before: [{name: lock, kind: act, input: {what: lock}}]
+            finally: [{name: unlock, kind: act, input: {what: unlock}}]
+"""
+
+
+@pytest.mark.parametrize("how", ["heartbeat", "report"])
+def test_finally_runs_if_the_cancellation_arrives_before_the_revocation(how):
+    async def check() -> None:
+        reached, resume = asyncio.Event(), asyncio.Event()
+        calls: list[str] = []
+
+        async def act(call: ToolCall) -> Any:
+            calls.append(call.input["what"])
+            if call.input["what"] == ("work" if how == "heartbeat" else "lock"):
+                reached.set()
+                await resume.wait()
+            return ok(None)
+
+        async with Planes(act=act).up() as both:
+            leases = both.control.work.leases
+            leases.revoke = lambda run_id, epoch, worker: leases.release(run_id, epoch)  # it never arrives
+            execution = await both.submit(HOOKED)
+            await asyncio.wait_for(reached.wait(), 5)
+            await both.control.cancel(execution, "enough")
+            await both.done(execution)
+            if how == "heartbeat":
+                await both.workers[0]._heartbeat()
+            resume.set()  # the report of the lock is rejected
+            await until(lambda: calls[-1] == "unlock")
+            await until(lambda: both.workers[0].busy == 0)
+            assert calls == (["lock", "work", "unlock"] if how == "heartbeat" else ["lock", "unlock"])
+
+    asyncio.run(check())
+
+
 def test_a_child_playbook_occupies_no_slot_of_its_caller():
     child = """
 metadata: {name: child}

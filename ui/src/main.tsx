@@ -12,7 +12,7 @@ import "./playbooks/playbooks.css";
 import "./operations/operations.css";
 import "./lineage/lineage.css";
 import { Link, Router, useLocation, useRoute } from "./common/router";
-import { EmptyState, Logo, Notes } from "./common/components";
+import { EmptyState, Logo, Notes, Unreachable } from "./common/components";
 import { SignedIn, useSession } from "./common/session";
 import { applyTheme, ThemeSwitch } from "./common/theme";
 import { lazy } from "./common/lazy";
@@ -102,6 +102,7 @@ function Pages() {
   const Shown = found.value;
   return (
     <main id="main" tabIndex={-1}>
+      <Unreachable />
       <Shown params={found.params} />
     </main>
   );

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, with_server
 
@@ -27,7 +28,7 @@ TYPES = frozenset(
 TYPE_SUFFIXES = ("_credential", "_oauth", "_service_account")
 
 
-@click.group()
+@click.group(cls=AliasedGroup)
 def credential() -> None:
     """Store credentials that playbooks use by name."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, key_option, with_target
 
@@ -15,7 +16,7 @@ subject_argument = click.argument("subject", metavar=SUBJECTS)
 name_argument = click.argument("name", metavar="NAME")
 
 
-@click.group()
+@click.group(cls=AliasedGroup)
 def limit() -> None:
     """Limit concurrent runs of a pool, runs with a credential, runs of executions with a label, or executions of a
     playbook.
@@ -97,9 +98,9 @@ def show(subject: str, name: str, target: Target, as_json: bool) -> None:
 @with_target
 @output_options
 def remove(subject: str, name: str, target: Target) -> None:
-    """Remove a limit; waiting runs start."""
+    """Delete a limit; waiting runs start."""
     target.call(lambda backend: backend.remove_limit(subject, name))
-    terminal.note(f"the limit of {subject} {name} is removed")
+    terminal.note(f"the limit of {subject} {name} is deleted")
 
 
 def _show(document: Mapping[str, Any], as_json: bool) -> None:

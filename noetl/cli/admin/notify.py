@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, with_server
 from noetl.errors import Conflict, NotFound
@@ -14,7 +15,21 @@ from noetl.errors import Conflict, NotFound
 OCCURRENCES = ("failed", "late", "waiting", "recovered", "dead-trigger")
 
 
-@click.group()
+class OccurrenceType(click.Choice):  # type: ignore[type-arg]
+    """One of the occurrences, or `event:` with the name of a custom event or a pattern of names."""
+
+    name = "occurrence"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> Any:
+        """Check the occurrence."""
+        if isinstance(value, str) and value.startswith("event:"):
+            if not value.removeprefix("event:").strip():
+                self.fail("event: needs the name of a custom event, or a pattern such as event:order_*")
+            return value
+        return super().convert(value, param, context)
+
+
+@click.group(cls=AliasedGroup)
 def notify() -> None:
     """Send mails and messages when executions fail, are late or wait."""
 
@@ -24,8 +39,8 @@ def notify() -> None:
 @click.option(
     "--on",
     multiple=True,
-    type=click.Choice(OCCURRENCES),
-    help="Occurrence; may be repeated; default: failed, recovered.",
+    type=OccurrenceType((*OCCURRENCES, "event:NAME")),
+    help="Occurrence; may be repeated; event:NAME is a custom event, or a pattern; default: failed, recovered.",
 )
 @click.option("--path", "paths", multiple=True, metavar="PATTERN", help="Paths of playbooks; default: all.")
 @click.option(
@@ -68,6 +83,7 @@ def add(
     \b
       noetl notify add ops --on failed --on late --path 'reports/*' --mail ops@example.com --credential smtp
       noetl notify add chat --on failed --on recovered --slack --credential slack
+      noetl notify add sales --on 'event:order_*' --mail sales@example.com --credential smtp
       noetl notify add pager --on failed --http https://example.com/a --body '{"text": "{{ notification.subject }}"}'
     """
     from noetl.cli.inputs import read_labels, read_payload
@@ -83,7 +99,8 @@ def add(
         to["body"] = read_payload(body, ())
     if credential:
         to["credential"] = credential
-    definition: dict[str, Any] = {"on": [each.replace("-", "_") for each in on or ("failed", "recovered")], "to": to}
+    occurrences = [each if each.startswith("event:") else each.replace("-", "_") for each in on]
+    definition: dict[str, Any] = {"on": occurrences or ["failed", "recovered"], "to": to}
     if paths:
         definition["paths"] = list(paths)
     if labels:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, key_option, with_target
 
@@ -60,7 +61,7 @@ def _given(payload: str | None, sets: tuple[str, ...], labels: tuple[str, ...], 
     return given
 
 
-@click.group()
+@click.group(cls=AliasedGroup)
 def schedule() -> None:
     """Start playbooks at scheduled times.
 

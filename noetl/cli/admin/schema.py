@@ -92,5 +92,5 @@ def _read(file: Path) -> dict[str, Any]:
         raise click.UsageError(f"{file} is neither JSON nor YAML: {reason}")
     document = data_of(source.root)
     if not isinstance(document, dict):
-        raise click.UsageError(f"{file} does not have a mapping: a JSON Schema is one")
+        raise click.UsageError(f"{file} is not a JSON Schema: it must be a mapping")
     return document

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 
 if TYPE_CHECKING:
@@ -16,15 +17,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}")
 ROLES = ("viewer", "operator", "author", "admin", "worker")
 
 
-class _AliasedGroup(click.Group):
-    """Accepts `add` and `remove` for `create` and `revoke` without listing them."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name or of its alias."""
-        return super().get_command(ctx, {"add": "create", "remove": "revoke"}.get(cmd_name, cmd_name))
-
-
-@click.group(cls=_AliasedGroup)
+@click.group(cls=AliasedGroup)
 def token() -> None:
     """Create and revoke tokens, with which the web page and programs sign in."""
 

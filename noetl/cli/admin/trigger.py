@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, key_option, with_server
 from noetl.errors import Conflict, NotFound
@@ -25,7 +26,7 @@ _COMMON = frozenset({
 })  # fmt: skip
 
 
-@click.group()
+@click.group(cls=AliasedGroup)
 def trigger() -> None:
     """Start playbooks by NATS messages, new objects or files, custom events and ends of other executions.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, key_option, server_option, with_server
 
@@ -13,7 +14,7 @@ MAX_SECRET = 4096
 MAX_BODY = 16 * 1024 * 1024
 
 
-@click.group()
+@click.group(cls=AliasedGroup)
 def webhook() -> None:
     """Let signed requests start playbooks on a server."""
 

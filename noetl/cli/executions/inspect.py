@@ -323,6 +323,8 @@ def _wait_details(body: Event) -> str:
 
     match body:
         case ev.WaitStarted():
+            if body.quota is not None:
+                return f"quota {body.quota.key} until {ev.instant(body.until or 0.0)[:19]}Z"
             what = [f"signal {body.signal}"] if body.signal is not None else []
             what += [f"{body.for_s:g} s"] if body.for_s is not None else []
             what += [ev.instant(body.until)[:19] + "Z"] if body.until is not None else []

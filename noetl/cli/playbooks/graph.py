@@ -19,10 +19,11 @@ def compiled(name: str, *, strict: bool = False, legacy: bool = False) -> Any:
     from noetl.core.language.source.yaml_source import MAX_BYTES
 
     text = read_bounded(name, MAX_BYTES)
-    return _compilation(text, "<stdin>" if name == "-" else name, strict=strict, legacy=legacy)
+    return compile_text(text, "<stdin>" if name == "-" else name, strict=strict, legacy=legacy)
 
 
-def _compilation(text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> Any:
+def compile_text(text: bytes, file: str, *, strict: bool = False, legacy: bool = False) -> Any:
+    """The compilation of a text; InvalidPlaybook if it has errors."""
     from noetl.core.language.compile import compile_playbook
     from noetl.errors import InvalidPlaybook
     from noetl.tools import registry as tools
@@ -81,7 +82,7 @@ async def _registered_net(source: str, legacy: bool, target: Target) -> Any:
             return await backend.graph((await find_execution(backend, source)).execution_id)
         path, version = split_version(source)
         stored = await backend.playbook(path, int(version) if version and version.isdecimal() else None)
-    return _net(_compilation(stored.text.encode(), f"{stored.path}@{stored.version}", legacy=legacy))
+    return _net(compile_text(stored.text.encode(), f"{stored.path}@{stored.version}", legacy=legacy))
 
 
 @click.command()
@@ -91,22 +92,24 @@ async def _registered_net(source: str, legacy: bool, target: Target) -> Any:
 @json_options
 def plan(file: str, strict: bool, legacy: bool, as_json: bool) -> None:
     """Show what FILE (- is stdin) would run: steps in order, effective specs, findings, requirements. Nothing runs."""
-    from noetl.core.language.checks.result_stores import unavailable_stores
-    from noetl.core.language.editor.plan import as_text, missing_timeouts, plan_document
-    from noetl.storage.results import store_types
-    from noetl.tools import registry as tools
+    from noetl.core.language.editor.plan import as_text
 
-    compilation = compiled(file, strict=strict, legacy=legacy)
-    document = plan_document(compilation.playbook, dict(tools.specs()))
-    stores = unavailable_stores(compilation.playbook, store_types(load_settings().settings.results))
-    findings = sorted((*compilation.diagnostics, *missing_timeouts(document, compilation.playbook), *stores))
+    document, findings = plan_of(compiled(file, strict=strict, legacy=legacy))
     if as_json:
-        import msgspec
-
-        from noetl.core.language.diagnostics import as_json as findings_json
-
-        terminal.json({**document, "findings": msgspec.json.decode(findings_json(findings))})
+        terminal.json({**document, "findings": [one.as_dict() for one in findings]})
         return
     terminal.data(as_text(document))
     for one in findings:
         terminal.data(f"{one.severity}: {one.file}:{one.line}:{one.column}: {one.message} [{one.code}]")
+
+
+def plan_of(compilation: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The plan of a compiled playbook as data, and all findings about it."""
+    from noetl.core.language.checks.result_stores import unavailable_stores
+    from noetl.core.language.editor.plan import missing_timeouts, plan_document
+    from noetl.storage.results import store_types
+    from noetl.tools import registry as tools
+
+    document = plan_document(compilation.playbook, dict(tools.specs()))
+    stores = unavailable_stores(compilation.playbook, store_types(load_settings().settings.results))
+    return document, sorted((*compilation.diagnostics, *missing_timeouts(document, compilation.playbook), *stores))

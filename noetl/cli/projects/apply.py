@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 INVALID = 3
 folder_argument = click.argument("folder", metavar="[DIR]", default=".", type=click.Path(exists=True, file_okay=False))
-prune_option = click.option(
-    "--prune", is_flag=True, help="Delete schedules, webhooks and limits of these playbooks that no file describes."
-)
+prune_option = click.option("--prune", is_flag=True, help="Delete resources of these playbooks that no file describes.")
 
 
 @click.command()

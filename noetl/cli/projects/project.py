@@ -90,10 +90,19 @@ class Project(Struct, frozen=True):
 
 def is_playbook(file: Path) -> bool:
     """Whether a file is a playbook, by its name and its first lines."""
-    if file.suffix not in (".yaml", ".yml") or file.name.endswith((*RESOURCE_SUFFIXES, *TEST_SUFFIXES)):
+    if not is_playbook_name(file.name):
         return False
     with file.open("rb") as opened:
-        head = opened.read(64 * 1024)
+        return starts_like_playbook(opened.read(64 * 1024))
+
+
+def is_playbook_name(name: str) -> bool:
+    """Whether a file of this name can be a playbook: YAML, and neither a test nor a resource file."""
+    return name.endswith((".yaml", ".yml")) and not name.endswith((*RESOURCE_SUFFIXES, *TEST_SUFFIXES))
+
+
+def starts_like_playbook(head: bytes) -> bool:
+    """Whether a text that starts like this is a playbook."""
     return b"kind: Playbook" in head or b"noetl.io/" in head
 
 

@@ -68,7 +68,7 @@ class _Check:
         written = str(_value(given[1]))
         if written not in KINDS:
             hint = did_you_mean(written, KINDS, f"the kinds are {', '.join(sorted(KINDS))}")
-            self._add(given[1], "wrong-value", f'there is no kind of resource "{written}"', hint)
+            self._add(given[1], "wrong-value", f'unknown kind of resource "{written}"', hint)
         return KINDS.get(written)
 
     def _name(self, given: tuple[yaml.Node, yaml.Node] | None) -> str:
@@ -112,7 +112,7 @@ class _Check:
         for key, value in node.value:
             written = str(key.value)
             if written in fields:
-                self._add(key, "yaml-duplicate-key", f'the key "{written}" is already on another line')
+                self._add(key, "yaml-duplicate-key", f'duplicate key "{written}"')
             fields[written] = (key, value)
         return fields
 

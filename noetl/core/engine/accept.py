@@ -112,6 +112,8 @@ def _cancel(state: State, command: CancelExecution, env: EvaluationContext, reco
             reason=command.reason, error=command.error, compensate=command.compensate, id=command.id
         )
         record([cancelled], None)
+    elif command.compensate and not state.ending.compensate:
+        return Reply(False, "the execution is ending already, and its completed steps are not undone")
     return _ACCEPTED
 
 
@@ -130,7 +132,7 @@ def _resume(state: State, command: ResumeExecution, env: EvaluationContext, reco
 
 
 def _signal(state: State, command: SendSignal, env: EvaluationContext, record: Record) -> Reply:
-    if state.ending is not None:
+    if state.ending is not None and not (state.compensating and is_for_wait(state, command)):
         return Reply(False, "the execution is ending")
     if is_for_wait(state, command):
         return deliver(state, command, env.at, record)
@@ -220,7 +222,8 @@ def _report(state: State, command: ReportRun, env: EvaluationContext, record: Re
     report = command.report
     run = state.open.get(report.run_id)
     if run is None:
-        return _repeated(state, report) or _rejected(report, "the run has ended or does not exist")
+        ended = Reply(False, "the run has ended or does not exist", ReportAck(report.run_id, False, ended=True))
+        return _repeated(state, report) or ended
     if report.epoch != run.epoch:
         return _rejected(report, f"epoch {report.epoch} is not current ({run.epoch})")
     for event in report.events:

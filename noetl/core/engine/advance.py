@@ -25,7 +25,7 @@ from noetl.core.engine.capacity import Capacity, CapacityCheck
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, Command, Reply
 from noetl.core.engine.decide import HANDLERS, decide, settle
 from noetl.core.engine.decision import Decision
-from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, SetTimer
+from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, ReturnTurns, SetTimer
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext
 from noetl.core.engine.evolve import APPLIERS, Applier, evolve
 from noetl.core.engine.evolve.compensation import CHILD_TASK
@@ -75,6 +75,7 @@ from noetl.core.model.events import (
 )
 from noetl.core.model.ids import IterationPath, iteration_id, task_run_id
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.work import count_fitting
 from noetl.core.templates.budget import NondeterminismSource
 from noetl.errors import CorruptLog
@@ -141,6 +142,7 @@ class _Advance(Struct, eq=False, gc=False):
     claims: list[tuple[int, list[str]]] = []  # position of the reply, runs that it leases
     queued: dict[str, None] = {}  # runs that this advance queued
     cancelled: list[CancelRun] = []
+    unused: dict[Demand, list[float]] = {}  # turns of ended runs that waited for a quota
     children: dict[str, None] = {}  # keys of the children that need an effect
     loops: dict[tuple[str, IterationPath], None] = {}  # loops that may have issued more iterations
 
@@ -272,7 +274,11 @@ class _Advance(Struct, eq=False, gc=False):
             if each.status == "leased":
                 self.cancelled.append(CancelRun(each.id, each.epoch, each.worker, why))
             if each.child is not None:
-                self.children[each.child] = None
+                wait = state.waits.get(each.child)
+                if wait is None:
+                    self.children[each.child] = None
+                elif wait.request.quota is not None:
+                    self.unused.setdefault(wait.request.quota, []).append(wait.request.until or 0.0)
 
     # ── effects that follow from an event ───────────────────────────────────────────────
 
@@ -321,6 +327,7 @@ class _Advance(Struct, eq=False, gc=False):
         """The effects that this advance caused."""
         state = self.state
         effects: list[Effect] = [*self.cancelled]
+        effects += (ReturnTurns(demand, tuple(instants)) for demand, instants in self.unused.items())
         if state.finished is not None:
             if self.events and type(self.events[-1].body) is PlaybookProcessed:
                 effects += answer_parent(state)

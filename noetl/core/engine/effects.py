@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from noetl.core.model.events import Parent
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.reference import Reference
 
 
@@ -45,6 +46,13 @@ class CancelRun(Effect, frozen=True):
     epoch: int
     worker: str
     reason: str = "cancelled"
+
+
+class ReturnTurns(Effect, frozen=True):
+    """Runs that waited for a quota have ended: their turns (instants) are free for others."""
+
+    demand: Demand
+    instants: tuple[float, ...]
 
 
 class StartChild(Effect, frozen=True):

@@ -22,6 +22,8 @@ from noetl.core.model.events import (
 
 def key_of(event: Event) -> str:
     """The key of a worker's event within its run: event type, task, visit and attempt."""
+    if isinstance(event, WaitStarted) and event.quota is not None:  # one attempt may wait for several turns
+        return f"{event.NAME}:{event.task}:{event.visit}:{event.attempt}:{event.until}"
     if isinstance(event, TaskDone | TaskStarted | ChildRequested | WaitStarted):
         return f"{event.NAME}:{event.task}:{event.visit}:{event.attempt}"
     return "" if isinstance(event, TaskProgress) else event.NAME

@@ -28,6 +28,7 @@ from noetl.core.language.syntax.tree import (
     LoopSyntax,
     OutputSyntax,
     PlacementSyntax,
+    QuotaSyntax,
     RouterSyntax,
     RuleSyntax,
     SetSyntax,
@@ -59,6 +60,7 @@ from noetl.core.model.playbook import (
     Loop,
     OutputPolicy,
     Playbook,
+    Quota,
     Router,
     Rule,
     Step,
@@ -220,6 +222,7 @@ class Lowering:
                 )
                 for emit in step.emits
             ),
+            quota=self.quota(step.quota),
             validation=self.validation(step.validation),
             output=self.output(step.output),
             spec=self.layer(step.spec, "step", step.spec_path).data if step.spec else {},
@@ -369,6 +372,7 @@ class Lowering:
             effect=effect if effect in ("at_least_once", "at_most_once") else "at_least_once",
             output=self.output(task.output, spec),
             validation=self.validation(task.validation),
+            quota=self.quota(policy.quota if policy is not None else None),
             path=self.record_place(task.path, task.node),
         )
 
@@ -458,6 +462,14 @@ class Lowering:
             most = _ONLY_LARGE  # a default says where large results go
         select = tuple(_select_path(node.text) for node in output.select) if output is not None else ()
         return OutputPolicy(store=store, select=select, inline_max_bytes=most)
+
+    def quota(self, quota: QuotaSyntax | None) -> Quota | None:
+        """How often a step or a task starts."""
+        if quota is None:
+            return None
+        path = self.record_place(quota.path, quota.node)
+        rate, burst, key = (self.value(getattr(quota, name), f"{path}/{name}") for name in ("rate", "burst", "key"))
+        return Quota(rate, burst, key, path)
 
     def validation(self, validation: ValidationSyntax | None) -> Validation | None:
         """The schemas of input and output; data, never templates."""

@@ -25,6 +25,7 @@ from noetl.core.model.ids import IterationPath, event_id, iteration_id, task_run
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Step
 from noetl.core.model.position import Position
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.reference import Reference
 from noetl.core.model.secret_names import mask_secret_names
 
@@ -685,6 +686,7 @@ class WaitStarted(Event, frozen=True, omit_defaults=True):
     attempt: int = 1
     path: IterationPath = ()
     position: Position | None = None
+    quota: Demand | None = None  # the task has not started: it waits until `until` for a token of this bucket
 
 
 class WaitFinished(Event, frozen=True, omit_defaults=True):

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.quotas.token_bucket import Turn
 from noetl.core.model.reference import Reference
 
 
@@ -58,6 +59,7 @@ class Position(Struct, frozen=True, omit_defaults=True, gc=False):
     input: dict[str, Any] | None = None  # the step's input, if the worker evaluated it
     calls: tuple[CallFrame, ...] = ()
     pending: PendingMove | None = None  # while the tasks around a task run
+    turn: Turn | None = None  # the task waits, or has waited, for a quota
 
 
 class CallFrame(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -58,6 +58,8 @@ class Field(Struct, frozen=True, omit_defaults=True):
     or_input: bool = False  # under `input`, a value of another type is a value for the code
     least: float | None = None  # the smallest number
     schemes: tuple[str, ...] = ()  # of a URL
+    pattern: str = ""  # of the whole text, in lower case and with single blanks; `doc` says what is accepted
+    each: Field | None = None  # what the values of a mapping, or the items of a list, are
     members: Members | None = None  # what a mapping (or each mapping of a list) may contain
     variants: dict[str, Members] = field(default_factory=dict)  # the same, by the mapping's `kind`
     implied_kinds: dict[str, str] = field(default_factory=dict)  # key -> the kind that it implies ("": none)

@@ -74,24 +74,28 @@ class ReportAck(Struct, frozen=True, omit_defaults=True, gc=False):
 
     `accepted` False: the worker does not hold the lease (any more): stop the run and kill the tool.
     `error` is set if the server itself ended the run (ctx.conflict, cancelled, timeout).
+    `ended`: of a rejected report: the run has ended, and no other worker continues it.
     """
 
     run_id: str
     accepted: bool
     error: ErrorInfo | None = None
+    ended: bool = False
 
 
 class HeartbeatReply(Struct, frozen=True, omit_defaults=True, gc=False):
     """The server's reply to a heartbeat, which lists the runs that the worker holds.
 
-    `lost`: runs whose lease the worker has lost. `unknown`: runs leased to the worker that the heartbeat did not list,
-    because the reply to the claim was lost; a worker that never received such a run returns it. `term`: the lease
-    duration in seconds without a heartbeat, from which workers derive their heartbeat interval."""
+    `lost`: runs whose lease the worker has lost; `ended`: those of them that no other worker continues. `unknown`: runs
+    leased to the worker that the heartbeat did not list, because the reply to the claim was lost; a worker that never
+    received such a run returns it. `term`: the lease duration in seconds without a heartbeat, from which workers derive
+    their heartbeat interval."""
 
     lost: list[str] = field(default_factory=list)
     unknown: list[tuple[str, int]] = field(default_factory=list)  # run id, epoch
     term: float | None = None
     proofs: list[str] = field(default_factory=list)  # of the `unknown` leases
+    ended: list[str] = field(default_factory=list)
 
 
 def count_fitting(costs: Iterable[int], slots: int, capacity: int) -> int:

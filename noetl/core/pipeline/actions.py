@@ -16,6 +16,7 @@ from noetl.core.model.events import Event, IterationDone, IterationFailed, StepD
 from noetl.core.model.ids import IterationPath
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import Task
+from noetl.core.model.quotas.token_bucket import Demand, Turn
 from noetl.core.model.reference import Reference
 
 
@@ -40,6 +41,16 @@ class RunTask(Struct, frozen=True, gc=False):
     events: tuple[Event, ...]
     start_recorded: bool  # the append of the lease also records this start
     state: Mapping[str, Any] = {}  # of the task, from earlier executions
+    quotas: tuple[Demand, ...] = ()  # whose tokens it has
+
+
+class TakeToken(Struct, frozen=True, gc=False):
+    """Take a token of a quota: call `token_taken`, then `next_action`; or release the run with `wait_for_token`."""
+
+    demand: Demand
+    turn: Turn | None  # that the run has waited for
+    of_step: bool
+    events: tuple[Event, ...]
 
 
 class KnownOutcome(Struct, frozen=True, gc=False):
@@ -127,4 +138,4 @@ class Finished(Struct, frozen=True, gc=False):
         )
 
 
-Action = RunTask | KnownOutcome | Wait | Suspend | Finished
+Action = RunTask | TakeToken | KnownOutcome | Wait | Suspend | Finished

@@ -362,6 +362,7 @@ def start_final(frame: Frame, level: Level, index: int) -> Action | None:
     """Start a task of `final_tasks`; its attempt is 0, because the log has no attempt of it."""
     enter(frame, level, index)
     level.attempt = 0
+    frame.began, frame.tokens = True, {False: None}  # it does not wait for a quota
     return start(frame, level, level.compiled)
 
 

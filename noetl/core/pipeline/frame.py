@@ -17,6 +17,7 @@ from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import Playbook, Task
 from noetl.core.model.position import CallFrame, LoopFrame, PendingMove, Position
+from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.work import RunOrder
 from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
@@ -159,6 +160,7 @@ class Frame:
     """A run in progress."""
 
     __slots__ = (
+        "began",
         "call_patch",
         "ctx",
         "interrupted",
@@ -177,6 +179,8 @@ class Frame:
         "run_id",
         "shared",
         "task_input",
+        "tokens",
+        "turn",
         "undone",
         "wait",
         "written",
@@ -206,6 +210,10 @@ class Frame:
         self.undone = order.context.output  # of a compensation: its tasks' fields read it as `output`
         self.task_input: RecordedInput | None = None  # of the task whose outcome is applied
         self.wait = 0.0
+        turn = order.position.turn if order.position is not None else None
+        self.began = order.position is not None and (turn is None or not turn.of_step)  # it has its step's token
+        self.turn = None if order.lost else turn  # a lost worker may have used it
+        self.tokens: dict[bool, Demand | None] = {}  # of quotas: that of the step (True), that of the next task (False)
 
     @property
     def root(self) -> Level:

@@ -19,6 +19,7 @@ from noetl.core.model.playbook import (
     Directive,
     Loop,
     Playbook,
+    Quota,
     Rule,
     Scope,
     Step,
@@ -89,6 +90,21 @@ class CompiledField(Struct, frozen=True):
     paths: tuple[str, ...]  # its possible paths in the playbook
 
 
+class CompiledQuota(Struct, frozen=True):
+    """A compiled quota; `default_key` is used without a key."""
+
+    rate: Compiled
+    burst: Compiled
+    key: Compiled
+    default_key: str
+    path: str
+
+    @property
+    def names(self) -> set[str]:
+        """The names that its templates read."""
+        return {name for value in (self.rate, self.burst, self.key) for name in value.names}
+
+
 class CompiledTask(Struct, frozen=True):
     """A compiled task."""
 
@@ -108,6 +124,7 @@ class CompiledTask(Struct, frozen=True):
     without_policy: bool  # no `set` and no rules: nothing is evaluated after its tool
     fields_read_input: bool
     policy_reads_input: bool
+    quota: CompiledQuota | None = None
 
 
 class Hooks(Struct, frozen=True):
@@ -145,6 +162,7 @@ class Program(Struct, frozen=True):
     jumps: bool
     composite: bool  # some template reads the step's `results.<task>`
     hooks: dict[str, Hooks] = field(default_factory=dict)  # by the name of the task that they are around
+    quota: CompiledQuota | None = None  # of every run
 
     def entry(self, name: str) -> int | None:
         """Where a jump to a task leads: to the first task before it."""
@@ -223,6 +241,7 @@ class Programs(Struct):
                 number,
                 self.specs.get(task.kind),
                 owner.max_task_runs,
+                _quota(task.quota, f"{self.playbook.path}/{owner.name}/{task.name}"),
             )
             for number, task in enumerate(owner.tasks)
         )
@@ -231,7 +250,8 @@ class Programs(Struct):
         fields, static = _fields(owner.input, owner.path)
         loops = _loops(owner.loop) if is_block else ()
         until = None if is_block else _until(owner.loop)
-        every = set(reads)
+        quota = None if is_block else _quota(owner.quota, f"{self.playbook.path}/{owner.name}")  # type: ignore[union-attr]
+        every = set(reads) | (quota.names if quota is not None else set())
         for assignment in assignments:
             every |= set(assignment.value.names)
         for compiled in fields:
@@ -258,6 +278,7 @@ class Programs(Struct):
             jumps=any(rule.then.do == "jump" for task in tasks for rule in task.rules or ()),
             composite=composite,
             hooks=_hooks(owner.tasks),
+            quota=quota,
         )
 
     @property
@@ -301,7 +322,14 @@ def _texts(node: Any) -> Iterable[str]:
             yield from _texts(getattr(node, name))
 
 
-def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int) -> CompiledTask:
+def _quota(quota: Quota | None, default_key: str) -> CompiledQuota | None:
+    if quota is None:
+        return None
+    rate, burst, key = (compile_value(value) for value in (quota.rate, quota.burst, quota.key))
+    return CompiledQuota(rate, burst, key, default_key, quota.path)
+
+
+def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int, quota: CompiledQuota | None) -> CompiledTask:
     given = named_input(spec, task.input) if spec else task.input
     bound = tuple(name for name, field in spec.fields.items() if field.bind) if spec else ()
     late = {name: frozenset(field.late) for name, field in spec.fields.items() if field.late} if spec else {}
@@ -317,6 +345,7 @@ def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int) -> Comp
     spec_fields, static_spec = _fields(tool_spec, f"{task.path}/spec")
     rules = None if task.rules is None else tuple(_rule(number, rule) for number, rule in enumerate(task.rules))
     before = {name for compiled in (*fields, *spec_fields) for name in compiled.value.names}
+    before |= quota.names if quota is not None else set()
     assignments = _assignments(task.assignments)
     after: set[str] = {name for assignment in assignments for name in assignment.value.names}
     for rule in rules or ():
@@ -348,6 +377,7 @@ def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int) -> Comp
         without_policy=not assignments and not rules,
         fields_read_input="input" in roots_before,
         policy_reads_input=bool(roots_after & {"input", "args"}),
+        quota=quota,
     )
 
 
@@ -454,6 +484,8 @@ def _names_of_tasks(tasks: Iterable[Task]) -> frozenset[str]:
             if name not in task.raw:
                 found |= set(compile_value(value).names)
         found |= set(compile_value({k: v for k, v in task.spec.items() if k not in _NOT_FOR_TOOLS}).names)
+        if task.quota is not None:
+            found |= set(compile_value([task.quota.rate, task.quota.burst, task.quota.key]).names)
         for assignment in task.assignments:
             found |= set(compile_value(assignment.value).names)
         for rule in task.rules or ():

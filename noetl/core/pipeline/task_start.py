@@ -21,6 +21,7 @@ from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
 from noetl.core.pipeline.frame import Frame, Level, enter, position_of, show
 from noetl.core.pipeline.policy import skip_rule
 from noetl.core.pipeline.program import CompiledField, CompiledTask
+from noetl.core.pipeline.quotas import needed_token, release_tokens
 from noetl.core.pipeline.run_completion import fail_level
 from noetl.core.pipeline.scopes import Scopes
 from noetl.core.pipeline.task_assignments import Patch, assign, own_state, restore, snapshot
@@ -132,6 +133,11 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
     if level.pending is not None and level.pending.failed is not None and not task.hook:
         return _failed_before(frame, level, level.pending.failed)
     try:
+        if compiled.quota is not None or frame.root.program.quota is not None:
+            needed = needed_token(frame, level, compiled)
+            if needed is not None:
+                frame.interrupted = frame.interrupted and not interrupted  # the attempt has its number
+                return needed
         rendered = _render(frame, level, compiled)
         spec = _spec(frame, level, compiled, rendered)
         names["input"] = level.input
@@ -148,6 +154,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
     except TemplateError as raised:
         names["input"] = level.input
         problem = located(frame.playbook, raised, task.path)
+    tokens = release_tokens(frame) if frame.tokens else ()
     if task.kind != WORKBOOK or problem is not None:
         frame.interrupted = False
     level.task_runs += 1
@@ -185,6 +192,7 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         events=frame.drain(),
         start_recorded=start_recorded,
         state=state,
+        quotas=tokens,
     )
 
 

@@ -220,6 +220,10 @@ class _Envelope(View):
 
     # ── the payload ─────────────────────────────────────────────────────────────────────
 
+    def _resolver(self) -> Resolve | None:
+        """Share the loaded payload with a derived view."""
+        return None if self.resolve is None else lambda reference: self.payload()
+
     def stored(self) -> bool:
         """Whether the payload is stored and has not been loaded."""
         return self.outcome.ref is not None and self.outcome.data is None and self._hydrated is _ABSENT
@@ -397,10 +401,6 @@ class OutputView(_Envelope):
             return Missing(f"{self.name}.{key}", f"the output of this kind has no {key}")
         return found
 
-    def _resolver(self) -> Resolve | None:
-        """Share the loaded payload with a derived view."""
-        return None if self.resolve is None else lambda reference: self.payload()
-
 
 class ResultView(_Envelope):
     """A finished step or task read by its name: the payload's own keys first, then the envelope."""
@@ -415,6 +415,8 @@ class ResultView(_Envelope):
         found = self._own(key)
         if found is _ABSENT:
             found = self.envelope_field(key)
+        if found is _ABSENT and key == "result":  # of other runtimes: `fetch.result.id`
+            return ResultView(self.outcome, name=f"{self.name}.result", results=self.results, resolve=self._resolver())
         return self.absent(key) if found is _ABSENT else found
 
     def _own(self, key: Any) -> Any:

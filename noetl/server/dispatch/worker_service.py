@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
@@ -22,6 +22,7 @@ from noetl.core.engine.outstanding import leases
 from noetl.core.engine.state import State
 from noetl.core.model import events as ev
 from noetl.core.model.ids import execution_of, iteration_id
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
@@ -29,6 +30,7 @@ from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.concurrency.quotas import Quotas
 from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
 from noetl.server.dispatch.leases import Lease, Leases
 from noetl.server.dispatch.task_logs import TaskLogs
@@ -58,6 +60,7 @@ class WorkerService:
     queue: RunQueue
     catalog: Catalog
     limiter: ConcurrencyLimiter
+    quotas: Quotas
     background: BackgroundTasks
     clock: Clock
     task_logs: TaskLogs
@@ -91,14 +94,20 @@ class WorkerService:
             await self.heartbeats.record_heartbeat(worker, runs)
         else:
             doubtful = [(run_id, epoch) for run_id, epoch in runs if not self.leases.holds(worker, run_id, epoch)]
-        lost = [run_id for run_id, epoch in doubtful if not await self._confirm_lease(worker, run_id, epoch)]
+        lost, ended = [], []
+        for run_id, epoch in doubtful:
+            run = await self._confirm_lease(worker, run_id, epoch)
+            if run != "held":
+                lost.append(run_id)
+            if run == "ended":
+                ended.append(run_id)
         unknown = []
         for lease in self.leases.unreported(worker, runs, DELIVERY_SECONDS):
             if self.heartbeats is None or await self._is_current(lease):
                 unknown.append((lease.run_id, lease.epoch))
             else:
                 self.leases.release(lease.run_id, lease.epoch)  # the run ended on another server
-        return HeartbeatReply(lost, unknown, self.term)
+        return HeartbeatReply(lost, unknown, self.term, ended=ended)
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         """Runs that were revoked from this worker; waits up to `wait` seconds for one."""
@@ -173,6 +182,10 @@ class WorkerService:
         if self.schemas is None:
             raise NotFound(f"this installation has no schema registry; {reference!r} is unknown")
         return msgspec.json.encode(await self.schemas.find(reference))
+
+    async def quota(self, call: QuotaCall) -> QuotaReply:
+        """Take a token of a quota, or pause it."""
+        return await self.quotas.call(call)
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Keychain values for a run of an execution."""
@@ -341,19 +354,19 @@ class WorkerService:
         runs = [(order.run_id, order.epoch) for order in orders]
         self.background.run_until_done(f"returning {len(runs)} runs", lambda: self.give_back(claim.worker, runs))
 
-    async def _confirm_lease(self, worker: str, run_id: str, epoch: int) -> bool:
+    async def _confirm_lease(self, worker: str, run_id: str, epoch: int) -> Literal["held", "lost", "ended"]:
         """Whether the log has a lease that this table may not have; it is granted or released accordingly."""
         try:
             actor = self.executions.get(execution_of(run_id))
             state = await (actor.load() if self.heartbeats is None else actor.refresh())
         except NotFound:
-            return False
+            return "lost"
         run = state.open.get(run_id)
         if run is None or run.status != "leased" or run.epoch != epoch or run.worker != worker:
             self.leases.release(run_id, epoch)
-            return False
+            return "ended" if run is None else "lost"
         self.leases.grant(run_id, epoch, worker)
-        return True
+        return "held"
 
     async def _watch_leases(self, term: float) -> None:
         while True:

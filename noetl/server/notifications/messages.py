@@ -9,6 +9,7 @@ from typing import Any
 from noetl.core.model.events import instant
 from noetl.server.notifications.rules import Incident, Rule
 
+MAX_VALUE = 2_000  # characters of a value in the text
 SHOWN = 20  # occurrences that are listed
 HIDDEN = ("title", "answers", "reasons")  # fields that are shown in another way
 
@@ -29,7 +30,9 @@ def notification_of(
         subject = first.title if len(first.title) <= 120 else first.title[:119] + "…"
         lines = [first.title, ""]
         lines += [
-            f"{name}: {value}" for name, value in items[0].items() if name not in HIDDEN and value not in (None, {})
+            f"{name}: {_shown(value)}"
+            for name, value in items[0].items()
+            if name not in HIDDEN and value not in (None, {})
         ]
         if execution := first.details.get("execution_id"):
             lines += ["", f"noetl why {execution}"]
@@ -53,3 +56,8 @@ def notification_of(
         "text": "\n".join(lines) + "\n",
         "items": items,
     }
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_VALUE else f"{len(text)} characters, see the execution"

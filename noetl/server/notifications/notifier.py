@@ -14,12 +14,13 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
 
 from noetl.core.engine.views.open_waits import inbox_entries
-from noetl.core.model.events import instant
+from noetl.core.model.events import CustomEvent, Recorded, instant
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.waits import InboxEntry
 from noetl.errors import NoetlError, NotFound, StoreUnavailable, TemplateError
@@ -29,8 +30,9 @@ from noetl.server.answer_links import AnswerLink, AnswerLinks
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.notifications.channels import Channels, NotSent
 from noetl.server.notifications.messages import notification_of
-from noetl.server.notifications.rules import KIND, Incident, Rule, Rules, example
+from noetl.server.notifications.rules import EVENT, KIND, Incident, Rule, Rules, example
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.read_models.stored_values import restored
 from noetl.server.scheduling.schedules import LATE, Schedule
 from noetl.server.scheduling.trigger_service import Triggers
 from noetl.server.scheduling.triggers import Trigger
@@ -81,13 +83,33 @@ class Notifier:
     async def put_rule(self, name: str, definition: Mapping[str, Any], by: str = "") -> Rule:
         """Store a rule; it applies at once on this server, and on others within a second."""
         rule = await self.rules.put(name, definition, by=by)
-        if await self.is_active():
-            self._orchestrator.actors.news.enabled = True
+        news = self._orchestrator.actors.news
+        news.enabled = news.enabled or await self.is_active()
+        news.custom = news.custom or await self.wants_events()
         return rule
 
     async def is_active(self) -> bool:
         """Whether a rule wants to know of executions."""
         return any(set(rule.on) & {"failed", "waiting", "recovered"} for rule in await self._rules())
+
+    async def wants_events(self, path: str | None = None) -> bool:
+        """Whether a rule wants custom events, of any playbook or of this one."""
+        return any(
+            rule.event_patterns and (path is None or any(fnmatchcase(path, pattern) for pattern in rule.paths))
+            for rule in await self._rules()
+        )
+
+    async def custom_event(self, execution: ExecutionSummary, recorded: Recorded, body: CustomEvent) -> None:
+        """A step has emitted a custom event; also one of a child execution."""
+        if not any(fnmatchcase(body.name, each) for rule in await self._rules() for each in rule.event_patterns):
+            return
+        data = (await restored(self._orchestrator.results, {"data": body.data}))["data"]
+        said = data if isinstance(data, str | int | float) and not isinstance(data, bool) else None
+        title = f"{execution.path}: {body.name}" + (f": {said}" if said is not None else "")
+        details = {"execution_id": execution.execution_id, "event": body.name, "step": body.step, "data": data}
+        key = f"event:{execution.execution_id}:{recorded.seq}"
+        labels = await self._labels(execution)
+        await self.report(Incident(EVENT + body.name, key, execution.path, recorded.at, title, labels, details))
 
     async def status_changed(self, execution: ExecutionSummary) -> None:
         """An execution has ended or waits: record what rules want to know of it. Children are part of their caller."""
@@ -207,6 +229,11 @@ class Notifier:
                 found += await self._open_waits(child.child)
         return found
 
+    async def _waits_only_for_quotas(self, execution_id: str) -> bool:
+        """Whether it waits for its turns only, and not for an answer or a time of the author."""
+        state = await self._orchestrator.state(execution_id)
+        return bool(state.waits) and all(wait.request.quota is not None for wait in state.waits.values())
+
     async def _reasons(self, execution_id: str) -> list[str]:
         """What an execution and its children wait for."""
         state = await self._orchestrator.state(execution_id)
@@ -241,6 +268,8 @@ class Notifier:
             title = f"{execution.path} failed: {execution.error or 'see the execution'}"
             return await self._incident("failed", execution, title, execution.execution_id)
         if execution.status == "waiting":
+            if await self._waits_only_for_quotas(execution.execution_id):
+                return None
             reasons = await self._reasons(execution.execution_id)
             title = f"{execution.path} waits" + (f": {reasons[0]}" if reasons else "")
             key = f"{execution.execution_id}:{execution.seq}"

@@ -5,6 +5,7 @@
                   waiting       an execution waits for an answer
                   recovered     an execution succeeded after one of the same playbook failed or was late
                   dead_trigger  a trigger cannot receive anything, or could not start an execution
+                  event:NAME    a step emitted a custom event of this name, which may be a pattern (`event:order_*`)
     paths         patterns of playbook paths
     labels        labels that the playbook (`metadata.labels`) or the trigger must have
 
@@ -17,10 +18,10 @@ import re
 import secrets
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
@@ -36,6 +37,10 @@ MAX_ATTEMPTS = 20
 GROUP_SECONDS = 60.0
 
 Occurrence = Literal["failed", "late", "waiting", "recovered", "dead_trigger"]
+EVENT = "event:"  # before the name of a custom event, or a pattern of names
+MAX_PATTERN = 200
+Wanted = Annotated[str, Meta(pattern=r"^(failed|late|waiting|recovered|dead_trigger|event:\S.*)$")]
+OCCURRENCES = ", ".join((*get_args(Occurrence), "event:NAME"))  # in messages
 
 
 class MailChannel(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="mail", tag_field="kind"):
@@ -67,7 +72,7 @@ Channel = MailChannel | SlackChannel | HttpChannel
 class Incident(Struct, frozen=True, omit_defaults=True):
     """One occurrence that rules may match."""
 
-    on: Occurrence
+    on: str  # an Occurrence, or `event:` and the name of a custom event
     key: str  # unique: the same occurrence is reported once to a rule
     path: str
     at: float
@@ -83,7 +88,7 @@ class Rule(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     id: str
     name: str
-    on: tuple[Occurrence, ...]
+    on: tuple[Wanted, ...]
     to: Channel
     paths: tuple[str, ...] = ("*",)
     labels: dict[str, str] = field(default_factory=dict)
@@ -93,11 +98,21 @@ class Rule(Struct, frozen=True, omit_defaults=True, kw_only=True):
     created_at: float = 0.0
     created_by: str = ""
 
+    @property
+    def event_patterns(self) -> list[str]:
+        """The custom events that it wants."""
+        return [each.removeprefix(EVENT) for each in self.on if each.startswith(EVENT)]
+
     def wants(self, incident: Incident) -> bool:
-        """Whether an occurrence matches."""
+        """Whether an occurrence matches; custom events only since the rule exists."""
+        if incident.on.startswith(EVENT):
+            name = incident.on.removeprefix(EVENT)
+            matches = incident.at >= self.created_at and any(fnmatchcase(name, each) for each in self.event_patterns)
+        else:
+            matches = incident.on in self.on
         return (
             not self.paused
-            and incident.on in self.on
+            and matches
             and any(fnmatchcase(incident.path, pattern) for pattern in self.paths)
             and all(incident.labels.get(name) == value for name, value in self.labels.items())
         )
@@ -184,6 +199,8 @@ def define_rule(name: str, fields: Mapping[str, Any], *, now: float, by: str = "
     for many in ("on", "paths"):
         if isinstance(document.get(many), str):
             document[many] = [document[many]]
+    if isinstance(document.get("on"), list | tuple):
+        document["on"] = [_occurrence(each) for each in document["on"]]
     to = document.get("to")
     if isinstance(to, Mapping) and isinstance(to.get("to"), str):
         document["to"] = {**to, "to": [to["to"]]}
@@ -197,12 +214,24 @@ def define_rule(name: str, fields: Mapping[str, Any], *, now: float, by: str = "
     return rule
 
 
+def _occurrence(value: Any) -> Any:
+    """An occurrence in its canonical form: `event:custom.paid` is `event:paid`."""
+    if isinstance(value, str) and value.startswith(EVENT):
+        pattern = value.removeprefix(EVENT).removeprefix("custom.").strip()
+        if not pattern or len(pattern) > MAX_PATTERN:
+            raise RequestRefused("event: needs the name of a custom event, or a pattern such as event:order_*")
+        return EVENT + pattern
+    if value not in get_args(Occurrence):
+        raise RequestRefused(f"on is one of {OCCURRENCES}, not {value!r}")
+    return value
+
+
 def check(rule: Rule) -> None:
     """RequestRefused when a rule can match or send nothing."""
     from noetl.connections.mail import Mail, MailFailure, compose
 
     if not rule.on:
-        raise RequestRefused(f"on needs at least one of {', '.join(get_args(Occurrence))}")
+        raise RequestRefused(f"on needs at least one of {OCCURRENCES}")
     if not 0 <= rule.group <= 86_400:
         raise RequestRefused("group is a duration of at most 1d")
     if rule.answer_url and not rule.answer_url.startswith(("http://", "https://")):
@@ -216,7 +245,9 @@ def check(rule: Rule) -> None:
         if not rule.to.url.startswith(("http://", "https://")):
             raise RequestRefused(f"{rule.to.url!r} is not an http or https URL")
         try:
-            compile_value(rule.to.body).evaluate({"notification": example()})
+            body = compile_value(rule.to.body)
+            if not rule.event_patterns:  # the data of custom events is not known here
+                body.evaluate({"notification": example()})
         except TemplateError as problem:
             raise RequestRefused(f"the body cannot be rendered: {problem.message}; it reads `notification`") from None
 
@@ -240,8 +271,6 @@ def _reason(problem: str) -> str:
     where = re.sub(r"\[.*?\]", "", place.rstrip("`"))
     if missing := re.search(r"missing required field `(\w+)`", reason):
         return f"{where or 'a notification rule'} needs {missing[1]}"
-    if "Invalid enum value" in reason and where == "on":
-        return f"on is one of {', '.join(get_args(Occurrence))}"
     if "Invalid value" in reason and where == "to.kind":
         return "to.kind is mail, slack or http"
     return f"{where}: {reason[:1].lower()}{reason[1:]}" if where else reason

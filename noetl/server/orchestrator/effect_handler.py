@@ -11,12 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from noetl.core.engine.decision import Decision
-from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, SetTimer
+from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, ReturnTurns, SetTimer
 from noetl.core.engine.outstanding import next_due, outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import PlaybookProcessed
+from noetl.core.model.quotas.token_bucket import QuotaCall
 from noetl.errors import NoetlError
 from noetl.observability import lineage, metrics, tracing
 from noetl.runtime.clock import Clock
@@ -175,6 +177,9 @@ class EffectHandler:
                 self._set_timer(execution_id, effect.at, waiting=waiting)
             elif isinstance(effect, CancelRun):
                 self.work.leases.revoke(effect.run_id, effect.epoch, effect.worker)
+            elif isinstance(effect, ReturnTurns):
+                call = QuotaCall(effect.demand, unused=effect.instants)
+                self.background.run_until_done("returning turns of a quota", partial(self.work.quotas.call, call))
             else:
                 self.children.perform(execution_id, effect)
         if queued:

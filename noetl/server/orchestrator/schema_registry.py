@@ -124,7 +124,7 @@ def document(found: RegisteredSchema) -> Mapping[str, Any]:
 def _check(name: str, schema: Any, compatible: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > 200 or split_reference(name)[1] is not None:
         raise RequestRefused(
-            f"{name!r} cannot name a schema: use letters, digits, dots, dashes and slashes, and no version at the end"
+            f"{name!r} is not a valid schema name: use letters, digits, dots, dashes and slashes, without a version"
         )
     if compatible not in MODES:
         raise RequestRefused(f"the compatibility is one of {', '.join(MODES)}, not {compatible!r}")

@@ -50,6 +50,8 @@ from noetl.storage.ports.results import ResultStore
 if TYPE_CHECKING:
     from noetl.server.read_models.explain import Explanation
 
+BLOCKING = frozenset({"limit", "quota", "placement"})  # subjects of `why` that `status` shows, too
+
 
 @dataclass(eq=False, repr=False)
 class Orchestrator:
@@ -246,13 +248,14 @@ class Orchestrator:
         )
 
     async def waits_for(self, row: ExecutionSummary) -> list[str]:
-        """Descriptions of the limits that block an execution now, and of runs that no live worker can take."""
+        """Descriptions of what blocks an execution now: limits, quotas, and runs that no live worker can take."""
         if row.status in FINAL:
             return []
         limited = self.limits is not None and await self.limits.any()
-        if not limited and not await self._has_unplaceable_runs():
+        uses_quotas = self.work.quotas.used or row.status == "waiting" or not self.effects.enabled
+        if not limited and not uses_quotas and not await self._has_unplaceable_runs():
             return []
-        return [each.text for each in await self.why(row.execution_id) if each.subject in ("limit", "placement")]
+        return [each.text for each in await self.why(row.execution_id) if each.subject in BLOCKING]
 
     async def _has_unplaceable_runs(self) -> bool:
         """Whether runs of some execution wait for a worker that does not exist."""

@@ -108,7 +108,7 @@ def stored_result(reference: Reference, key: str) -> Results:
     """One stored result as the table `result`; RequestRefused if it is no table, or too large for one."""
     format = format_of(content_type=_media_type(reference))
     if format not in ("json", "jsonl", "csv", "parquet", "arrow"):
-        raise RequestRefused(f"a result of format {format} is no table; download it instead")
+        raise RequestRefused(f"a result of format {format} is not a table; download it instead")
     most = MAX_COLUMNAR_BYTES if format in ("parquet", "arrow") else MAX_TEXT_BYTES
     if reference.meta.bytes > most:
         raise RequestRefused(

@@ -43,6 +43,7 @@ def state_document(state: State) -> dict[str, Any]:
                 "title": wait.request.title,
                 "since": instant(wait.at),
                 "due": None if wait.due is None else instant(wait.due),
+                "quota": None if wait.request.quota is None else wait.request.quota.key,
             }
             for wait in state.waits.values()
         ],

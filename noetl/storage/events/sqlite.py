@@ -211,7 +211,7 @@ def _append_job(append: Append, row: Encoded) -> Callable[[sqlite3.Connection], 
     def extend(db: sqlite3.Connection) -> None:
         changes = (last, row.summary_data, row.summary_crc)
         row_key = (number, append.expected_seq)
-        if append.was == summary.status and not append.rewaits:
+        if append.was == summary.status and not append.rewaits and not append.news:
             changed = db.execute(
                 "UPDATE executions SET seq = ?, data = ?, crc = ? WHERE id = ? AND seq = ?", changes + row_key
             )

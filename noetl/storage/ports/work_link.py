@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
 
@@ -47,6 +48,9 @@ class WorkLink(Protocol):
 
     async def schema(self, reference: str) -> bytes:
         """A registered schema (JSON): `orders/v2`, or `orders` for the newest version."""
+
+    async def quota(self, call: QuotaCall) -> QuotaReply:
+        """Take a token of a quota, or pause it."""
 
     async def secrets(self, execution_id: str, names: Sequence[str]) -> dict[str, Any]:
         """Resolved keychain values for a worker."""

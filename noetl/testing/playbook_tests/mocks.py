@@ -1,8 +1,9 @@
-"""Replacements for tools and secrets in playbook tests.
+"""Replacements for tools, child playbooks and secrets in playbook tests.
 
 The outcome of a task is the recorded one of the same run, else that of the first mock with a matching name:
-`step.task`, `task`, `step`, `kind:KIND`. Without either, the tool runs if its kind has no external effects (python,
-noop, ...) or the test lists it under `real`; any other kind fails with an explanation.
+`step.task`, `task`, `step`, `playbook:PATH` (of a child playbook), `kind:KIND`. Without either, the tool runs if its
+kind has no external effects (python, noop, ...) or the test lists it under `real`; any other kind fails with an
+explanation. A child playbook without a mock runs, with the mocks of its own tasks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from noetl.core.engine.effects import StartChild
+from noetl.core.model.ids import split_run_id
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error, ok
 from noetl.core.model.playbook import WAIT, KeychainEntry
 from noetl.core.model.tool import ToolCall, ToolFunction
@@ -23,6 +26,7 @@ from noetl.runtime.clock import RealClock
 from noetl.testing.playbook_tests.cases import BadTestFile, Case
 from noetl.tools.registry import specs
 
+PLAYBOOK = "playbook"
 LOCAL_KINDS = frozenset({"noop", "python", "workbook", "playbook", "duckdb", "sqlite", "resolve"})
 ENVELOPE = frozenset({"data", "error", "meta"})
 SEQUENCE = "sequence"
@@ -40,7 +44,8 @@ class Called(msgspec.Struct, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """The names under which mocks and expectations find this call."""
-        return (f"{self.step}.{self.task}", self.task, self.step, f"kind:{self.kind}")
+        child = (f"playbook:{self.input['path']}",) if self.kind == PLAYBOOK else ()
+        return (f"{self.step}.{self.task}", self.task, self.step, *child, f"kind:{self.kind}")
 
 
 class MockTools:
@@ -62,12 +67,9 @@ class MockTools:
         async def run(call: ToolCall) -> Outcome:
             called = Called(call.step, call.task, kind, dict(call.input), call.attempt)
             self.calls.append(called)
-            recorded = self._recorded.get(call.task_run_id.partition(":")[2])
-            if recorded is not None:
-                return msgspec.convert(recorded, Outcome)
-            name = next((name for name in called.names if name in self._mocks), None)
-            if name is not None:
-                return self._mocked(name, call)
+            given = self._given(called, call.task_run_id, call.scopes)
+            if given is not None:
+                return given
             if kind == WAIT and not call.input.get("signal") and {"for", "until"} & set(call.input):
                 return ok(None)  # it waits for time only, and time is skipped
             if kind in self._allowed or "all" in self._allowed:
@@ -82,11 +84,33 @@ class MockTools:
 
         return run
 
+    def child_outcome(self, effect: StartChild) -> Outcome | None:
+        """The outcome that replaces a child playbook; None if the child runs, with the mocks of its own tasks."""
+        if effect.compensates is not None:
+            return None
+        _, step, _, _ = split_run_id(effect.parent.run_id)
+        label, _, attempt = effect.key.removeprefix(f"{effect.parent.run_id}:").split(":")
+        called_with = {"path": effect.playbook, "payload": effect.payload}
+        called = Called(step, label.rpartition("/")[2], PLAYBOOK, called_with, int(attempt))
+        self.calls.append(called)
+        try:
+            return self._given(called, effect.key, {})
+        except BadTestFile as problem:
+            return error("unknown", str(problem))
+
+    def _given(self, called: Called, task_run_id: str, scopes: Mapping[str, Any]) -> Outcome | None:
+        """The recorded or mocked outcome of a call; None if there is none."""
+        recorded = self._recorded.get(task_run_id.partition(":")[2])
+        if recorded is not None:
+            return msgspec.convert(recorded, Outcome)
+        name = next((name for name in called.names if name in self._mocks), None)
+        return None if name is None else self._mocked(name, called, scopes)
+
     def unused(self) -> list[str]:
         """Mocks that no call has used; most often the name is misspelled."""
         return [name for name in self._mocks if not any(name in called.names for called in self.calls)]
 
-    def _mocked(self, name: str, call: ToolCall) -> Outcome:
+    def _mocked(self, name: str, called: Called, scopes: Mapping[str, Any]) -> Outcome:
         mock = self._mocks[name]
         if isinstance(mock, Mapping) and set(mock) == {SEQUENCE}:
             several = mock[SEQUENCE]
@@ -94,7 +118,7 @@ class MockTools:
                 raise BadTestFile(f"mocks.{name}.{SEQUENCE} must be a list with one outcome per call")
             mock = several[min(self._used[name], len(several) - 1)]
             self._used[name] += 1
-        names = {**call.scopes, "input": call.input, "attempt": call.attempt}
+        names = {**scopes, "input": called.input, "attempt": called.attempt}
         try:
             rendered = compile_value(mock).evaluate(names)
         except TemplateError as problem:

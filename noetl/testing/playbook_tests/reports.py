@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Several
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
+
+from noetl.core.language.source.nodes import Mapping, Scalar, Sequence
+from noetl.core.language.source.yaml_source import read_source
 
 if TYPE_CHECKING:
     from noetl.testing.playbook_tests.assertions import CaseResult
 
 
-def write_junit(target: Path, results: Sequence[CaseResult], broken: Sequence[tuple[str, str]]) -> None:
+def write_junit(target: Path, results: Several[CaseResult], broken: Several[tuple[str, str]]) -> None:
     """Write the results as JUnit XML; `broken` are test files that could not be read, with the reason."""
     suites = ElementTree.Element("testsuites")
     for file in dict.fromkeys([*(one.file for one in results), *(file for file, _ in broken)]):
@@ -41,10 +44,26 @@ def write_junit(target: Path, results: Sequence[CaseResult], broken: Sequence[tu
     ElementTree.ElementTree(suites).write(target, encoding="utf-8", xml_declaration=True)
 
 
-def github_annotations(results: Sequence[CaseResult], broken: Sequence[tuple[str, str]]) -> list[str]:
-    """One GitHub workflow command per failed test."""
-    found = [(one.file, f"{one.name}: {'; '.join(one.problems)}") for one in results if not one.ok]
-    return [f"::error file={_escape(file, ',:')}::{_escape(text)}" for file, text in [*found, *broken]]
+def github_annotations(results: Several[CaseResult], broken: Several[tuple[str, str]]) -> list[str]:
+    """One GitHub workflow command per failed test, at the line of its name."""
+    found = [
+        (one.file, f",line={_line_of(one.file, one.name)}", f"{one.name}: {'; '.join(one.problems)}")
+        for one in results
+        if not one.ok
+    ]
+    found += [(file, "", reason) for file, reason in broken]
+    return [f"::error file={_escape(file, ',:')}{line}::{_escape(text)}" for file, line, text in found]
+
+
+def _line_of(file: str, name: str) -> int:
+    """The line of a test's name; 1 if the file has no such test."""
+    root = read_source(Path(file).read_bytes()).root
+    tests = root.get("tests") if isinstance(root, Mapping) else None
+    for test in tests.items if isinstance(tests, Sequence) else ():
+        named = test.get("name") if isinstance(test, Mapping) else None
+        if isinstance(named, Scalar) and named.text == name:
+            return named.line
+    return 1
 
 
 def _escape(text: str, more: str = "") -> str:

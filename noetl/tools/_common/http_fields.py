@@ -11,6 +11,8 @@ _OTHER_METHODS = ("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNL
 METHOD = Field(
     "string", "The HTTP method. Default: GET, or POST if there is a body.", choices=METHODS, also=_OTHER_METHODS
 )
+# Types of stored credentials: the fields decide how the request authenticates.
+_CREDENTIAL_TYPES = ("credential", "google_oauth", "google_service_account", "service_account", "gcp", "http")
 AUTH_KINDS = {
     "basic": "basic", "http_basic": "basic", "basic_auth": "basic", "userpass": "basic",
     "bearer": "bearer", "token": "bearer", "bearer_token": "bearer", "jwt": "bearer",
@@ -52,7 +54,7 @@ REQUEST_FIELDS = {
                     "string",
                     "How the request authenticates.",
                     choices=tuple(dict.fromkeys(AUTH_KINDS.values())),
-                    also=tuple(AUTH_KINDS),
+                    also=(*AUTH_KINDS, *_CREDENTIAL_TYPES),
                     aliases=("auth_type", "scheme"),
                 )
             },

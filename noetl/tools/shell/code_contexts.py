@@ -85,6 +85,11 @@ def _evaluated(command: str, at: int) -> Place | None:
     )
 
 
+def place_of_argument(command: str, at: int) -> Place | None:
+    """The same for a list of arguments, which no shell reads."""
+    return _code(command, at) or _through_arguments(command, at)
+
+
 def _statement(command: str, at: int) -> tuple[int, int]:
     """Where the statement around an index begins and ends; quotes are not read, so it may be longer or shorter."""
     start = max(

@@ -28,6 +28,8 @@ def statements(command: str) -> Iterator[tuple[int, int]]:
         body = next((stop for head, first, stop in bodies if start <= head < end), None)
         if end > at or body:
             yield max(start, at), max(end, body or end)
+        elif any(head < start and end <= first for head, first, _ in bodies):
+            yield start, end  # after the operator of a here-document, before its body
         at = max(at, body or 0)
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from noetl.core.model.connector import SourceSpec, TargetSpec
 from noetl.core.model.tool import Field, Members
 from noetl.data.formats import FORMATS, OTHER_NAMES
+from noetl.data.type_names import CHOICES, PATTERN
 from noetl.tools._common.http_fields import REQUEST_FIELDS
 from noetl.tools._common.sql_fields import DATABASE_FILE, POSTGRES_CONNECTION
 
@@ -66,6 +67,7 @@ _SOURCE = {
         "mapping",
         "Column -> type, where the rows do not determine it: `text boolean smallint bigint double numeric "
         "decimal(p, s) date time timestamp timestamptz interval uuid json bytes`, and arrays such as `bigint[]`.",
+        each=Field("string", f"types: {CHOICES}", pattern=PATTERN),
     ),
     "chunk": Field("any", "`{size, path}`, as beside `source`.", members=CHUNK),
     "incremental": Field("mapping", "Read only new rows; the cursor is kept in `state`.", members=INCREMENTAL),

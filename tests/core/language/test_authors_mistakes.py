@@ -52,6 +52,8 @@ def test_code_that_runs_is_not_reported(code):
         (["kind: noop", 'returns: "{{ google_id_token(1) }}"'], "unknown-function", "keychain"),
         (["kind: noop", 'returns: "{{ env.API }}"'], "env-read", "{name: api, kind: env, var: API}"),
         (["kind: noop", "input: {day: 1}", 'returns: "{{ day }}"'], "unknown-name", "write `input.day`"),
+        (["kind: rhai", "code: x"], "unknown-kind", "kind: python"),
+        (["kind: result_fetch", "ref: x"], "unknown-kind", "kind: resolve"),
     ],
 )
 def test_a_hint_names_the_equivalent(lines, code, hint):

@@ -231,3 +231,53 @@ workflow:
     assert offered() == ["id", "customer"]
     assert offered("customer.") == ["name"]
     assert offered("cu") == ["customer"]
+
+
+WITH_SCHEMA = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: schemas}
+workflow:
+  - step: other
+    tool: {kind: noop}
+  - step: fetch
+    tool:
+      - name: get
+        kind: http
+        url: http://x
+        output: {schema: {type: object, properties: {total: {type: integer}, lines: {type: array, items: {properties: {sku: {}}}}}}}
+        set:
+          ctx.a: "{{ TYPED
+  - step: last
+    tool: {kind: noop}
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("fetch.data.", {"total", "lines"}),
+        ("steps.fetch.data.t", {"total"}),
+        ("fetch.data.lines.0.", {"sku"}),
+        ("output.data.", {"total", "lines"}),
+        ("output.data.lines.0.s", {"sku"}),
+        ("other.data.", set()),
+    ],
+)
+def test_fields_of_results_with_a_schema(typed, offered):
+    text = WITH_SCHEMA.replace("TYPED", typed)
+    line = next(number for number, each in enumerate(text.split("\n"), 1) if "ctx.a" in each)
+    column = len(text.split("\n")[line - 1]) + 1
+    assert {word.word for word in complete(text, line, column, SPECS)[1]} == offered
+
+
+def test_every_beginning_of_a_text_has_an_answer():
+    """Half-written text raises nothing, wherever it ends."""
+    for end in range(0, len(TEXT), 3):
+        text = TEXT[:end]
+        line, column = text.count("\n") + 1, len(text.rpartition("\n")[2]) + 1
+        start, words = complete(text, line, column, SPECS)
+        assert 1 <= start <= column
+        typed = text.rpartition("\n")[2][start - 1 :]
+        assert all(word.word.startswith(typed) for word in words)
+        hover(text, line, column, SPECS)

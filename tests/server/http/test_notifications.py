@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 import urllib.request
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -128,3 +131,78 @@ def test_a_waiting_execution_is_mailed_with_its_question(cluster: Cluster, noetl
         assert cluster.finished(started)["status"] == "success"
         assert "/answer/" not in json.dumps(cluster.ask("GET", "/api/notifications/boss/deliveries")[1])
         assert cluster.ask("DELETE", "/api/notifications/boss")[0] == 204
+
+
+SHOP = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: shop, path: tests/shop}
+workload: {order: 7}
+workflow:
+  - step: pay
+    tool: {kind: python, input: {order: "{{ workload.order }}"}, code: "result = {'order': order, 'amount': 250}"}
+    spec:
+      policy:
+        emit:
+          events:
+            - {name: order_paid, payload: {order: "{{ output.data.order }}", amount: "{{ output.data.amount }}"}}
+            - {name: audit, payload: "{{ output.data.order }}"}
+    next: {arcs: [{step: end}]}
+  - step: end
+    tool: {kind: noop}
+"""
+
+
+def test_a_custom_event_is_mailed_and_sent_over_http(cluster: Cluster, noetl):
+    cluster.ask("POST", "/api/catalog/register", {"content": SHOP})
+    with smtp_server() as inbox, http_receiver() as (url, received):
+        cluster.ask("PUT", "/api/credentials/smtp", {"type": "smtp", "data": inbox.fields})
+        code, out, err = noetl(
+            "notify", "add", "sales", "--on", "event:order_*", "--path", "tests/*", "--mail", "sales@example.com",
+            "--credential", "smtp", "--group", "0s", "--json",
+        )  # fmt: skip
+        assert code == 0, err
+        assert json.loads(out)["on"] == ["event:order_*"]
+        assert noetl("notify", "add", "x", "--on", "event:", "--slack", "--credential", "c")[0] == 2
+        assert noetl("notify", "add", "x", "--on", "nothing", "--slack", "--credential", "c")[0] == 2
+        body = {"who": "{{ notification['items'][0].data }}", "on": "{{ notification.on }}"}
+        rule = {"on": ["event:custom.audit"], "to": {"kind": "http", "url": url, "body": body}, "group": 0}
+        assert cluster.ask("PUT", "/api/notifications/audit", rule)[1]["on"] == ["event:audit"]
+        started = cluster.ask("POST", "/api/execute", {"path": "tests/shop", "payload": {"order": 42}})[1]
+        cluster.finished(started["execution_id"])
+        wait_for(lambda: inbox.messages and received)
+        assert inbox.messages[0]["Subject"] == "[noetl] tests/shop: order_paid"
+        text = inbox.messages[0].get_content().replace("=\n", "")
+        assert "'amount': 250" in text
+        assert f"noetl why {started['execution_id']}" in text
+        assert received == [{"who": 42, "on": "event:audit"}]
+
+        def sent() -> bool:
+            found = cluster.ask("GET", "/api/notifications/sales/deliveries")[1]["items"]
+            return [(each["on"], each["status"]) for each in found] == [("event:order_paid", "sent")]
+
+        wait_for(sent)
+        for name in ("sales", "audit"):
+            assert cluster.ask("DELETE", f"/api/notifications/{name}")[0] == 204
+
+
+@contextmanager
+def http_receiver():
+    """The address of an HTTP server, and the JSON documents that it has received."""
+    received: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/", received
+        server.shutdown()
+        thread.join()

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.server.http.serving import Cluster
-from tests.ui.browsing import Tab
+from tests.ui.browsing import Tab, page_work
 
 Opened = Callable[..., Tab]
 
@@ -211,24 +211,23 @@ def test_logs_are_live_searched_filtered_and_downloaded(opened: Opened, cluster:
 def test_100_000_lines_stay_fluid(opened: Opened, cluster: Cluster):
     execution = started(cluster, registered(cluster, PRINTING), lines=100_000, release="/dev/null")
     cluster.finished(execution)
-    page = opened(f"/executions/{execution}?tab=logs").page
+    tab = opened(f"/executions/{execution}?tab=logs")
+    page = tab.page
     expect(page.get_by_text(re.compile(r"100,003 of 100,003 lines"))).to_be_visible(timeout=60_000)
     frame = page.get_by_role("log")
     assert page.locator(".log-line").count() < 200
-    slowest = page.evaluate(
+    work = page_work(tab)
+    before = work()
+    page.evaluate(
         """async () => {
             const frame = document.querySelector(".log-frame");
-            let slowest = 0;
             for (let at = 1; at <= 40; at++) {
                 frame.scrollTop = (frame.scrollHeight * at) / 40;
-                const began = performance.now();
                 await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
-                slowest = Math.max(slowest, performance.now() - began);
             }
-            return slowest;
         }"""
     )
-    assert slowest < 250
+    assert (work() - before) / 40 < 0.25  # CPU seconds per frame, whatever else the machine does
     expect(frame).to_contain_text("released")
     began = time.monotonic()
     page.get_by_label("Search lines").fill("line 99999")

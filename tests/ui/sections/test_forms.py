@@ -1,9 +1,10 @@
-"""What the command line can do, on the page: schedules, backfills, triggers, notifications, schemas, tokens."""
+"""What the command line can do, on the page: schedules, backfills, triggers, webhooks, notifications, schemas, state, tokens."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -30,7 +31,13 @@ def registered(cluster: Cluster) -> None:
 
 
 def test_a_schedule_is_edited_and_shown_in_the_calendar(opened: Opened, cluster: Cluster):
-    schedule = {"path": "forms/job", "cron": "0 6 * * *", "name": "early", "tz": "Europe/Amsterdam", "payload": {"n": 3}}
+    schedule = {
+        "path": "forms/job",
+        "cron": "0 6 * * *",
+        "name": "early",
+        "tz": "Europe/Amsterdam",
+        "payload": {"n": 3},
+    }
     assert cluster.ask("POST", "/api/schedules", schedule)[0] == 201
     page = opened("/operations/schedules").page
     page.get_by_role("button", name="Edit early").click()
@@ -98,6 +105,196 @@ def test_a_trigger_is_added_edited_and_deleted(opened: Opened, cluster: Cluster)
     expect(row).to_have_count(0)
 
 
+def test_every_kind_of_trigger_has_its_form(opened: Opened, cluster: Cluster, tmp_path: Path):
+    page = opened("/operations/triggers").page
+    for kind, fields, stored in (
+        ("event", {"Event": "order_*", "Of playbook": "shop/*"}, {"event": "order_*", "of": "shop/*"}),
+        (
+            "object",
+            {"Address": str(tmp_path), "Names": "*.csv", "List every": "1m", "Files: unchanged for": "5s"},
+            {"glob": "*.csv", "poll": 60.0, "settle": 5.0, "changed": True, "existing": False},
+        ),
+        (
+            "nats",
+            {"Server": "nats://127.0.0.1:9", "Subject": "orders", "Stream": "ORDERS", "Durable consumer": "import"},
+            {"subject": "orders", "stream": "ORDERS", "consumer": "import", "start": "new"},
+        ),
+    ):
+        page.get_by_role("button", name="Add trigger").click()
+        dialog = page.get_by_role("dialog", name="Add trigger")
+        dialog.get_by_label("Starts on").select_option(kind)
+        dialog.get_by_label(re.compile("^Playbook")).fill("forms/job")
+        for label, value in fields.items():
+            dialog.get_by_label(re.compile(f"^{label}")).fill(value)
+        dialog.get_by_label("Concurrent executions").fill("3")
+        dialog.get_by_label("Labels").fill("team=data")
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_have_count(0)
+        known = cluster.ask("GET", f"/api/triggers/{kind}/forms-job")[1]  # the default name comes from the path
+        assert {key: known[key] for key in stored} == stored
+        assert (known["concurrency"], known["labels"]) == (3, {"team": "data"})
+        assert cluster.ask("DELETE", f"/api/triggers/{kind}/forms-job")[0] == 204
+
+
+def test_editing_a_trigger_keeps_what_its_form_does_not_change(opened: Opened, cluster: Cluster):
+    definition = {
+        "path": "forms/job",
+        "of": "reports/*",
+        "overlap": "queue",
+        "concurrency": 4,
+        "paused": True,
+        "labels": {"a": "b"},
+    }
+    assert cluster.ask("PUT", "/api/triggers/execution/kept", definition)[0] == 200
+    page = opened("/operations/triggers").page
+    page.get_by_role("button", name="Add trigger").click()
+    dialog = page.get_by_role("dialog", name="Add trigger")
+    dialog.get_by_label("Name", exact=False).first.fill("kept")
+    dialog.get_by_label(re.compile("^Playbook")).fill("forms/job")
+    dialog.get_by_label("Of playbook").fill("other/*")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("There is already a trigger kept")
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Edit kept").click()
+    dialog = page.get_by_role("dialog", name="Edit kept")
+    dialog.get_by_label("Of playbook").fill("sales/*")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_have_count(0)
+    known = cluster.ask("GET", "/api/triggers/execution/kept")[1]
+    assert {key: known[key] for key in definition} == {**definition, "of": "sales/*"}
+    cluster.ask("DELETE", "/api/triggers/execution/kept")
+
+
+def test_a_webhook_is_edited(opened: Opened, cluster: Cluster):
+    _, added = cluster.ask("POST", "/api/webhooks", {"path": "forms/job", "name": "edited", "payload": {"n": 1}})
+    page = opened("/operations/triggers").page
+    page.get_by_role("button", name="Edit edited").click()  # the same form as on the page of webhooks
+    expect(page.get_by_role("dialog", name="Edit edited").get_by_label("Greatest age of a signature")).to_have_value(
+        "300s"
+    )
+    page.goto(f"{cluster.url}/operations/webhooks")
+    page.get_by_role("button", name="Edit edited").click()
+    dialog = page.get_by_role("dialog", name="Edit edited")
+    dialog.get_by_label("Greatest age of a signature").fill("2m")
+    dialog.get_by_label("Respond").select_option("with the output of the execution")
+    dialog.get_by_label("Wait for the output").fill("20s")
+    dialog.get_by_label("Headers for the playbook").fill("X-Shop, X-Kind")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("dialog")).to_have_count(0)  # no new secret: the senders keep theirs
+    known = cluster.ask("GET", "/api/webhooks/edited")[1]
+    changed = {"window": 120.0, "respond": "result", "wait": 20.0, "headers": ["X-Shop", "X-Kind"], "payload": {"n": 1}}
+    assert {key: known[key] for key in changed} == changed
+    assert known["credential"] == added["credential"]
+    cluster.ask("DELETE", "/api/webhooks/edited")
+
+
+def test_a_delivery_shows_what_was_received_and_is_replayed(opened: Opened, cluster: Cluster):
+    schedule = {"path": "forms/job", "cron": "0 6 * * *", "name": "shown", "tz": "UTC", "payload": {"n": 7}}
+    assert cluster.ask("POST", "/api/schedules", schedule)[0] == 201
+    page = opened("/operations/schedules").page
+    page.get_by_role("button", name="Run now shown").click()
+    expect(page.get_by_text("Started forms/job")).to_be_visible()
+    page.goto(f"{cluster.url}/operations/deliveries?name=shown")
+    row = page.get_by_role("row").filter(has_text="schedule")
+    expect(row).to_contain_text("started")
+    row.get_by_role("button", name=re.compile("^Show delivery")).click()
+    expect(page.locator("tr.detail")).to_contain_text("n: 7")
+    row.get_by_role("button", name=re.compile("^Replay")).click()
+    expect(page.locator("tbody tr:not(.detail)")).to_have_count(2)
+
+
+STATEFUL = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: forms/stateful}
+workflow:
+- step: start
+  tool: {name: keep, kind: noop, set: {state.cursor: "2026-11-01", state.api_token: "tok-12345678", state.pages: {orders: 3}}}
+"""
+
+
+def test_state_is_shown_set_and_reset(opened: Opened, cluster: Cluster):
+    tab = opened("/operations/state")
+    page = tab.page
+    expect(page.get_by_role("heading", name="No state yet")).to_be_visible()
+    assert tab.serious_violations() == []
+    page.get_by_role("button", name="Set value").click()
+    dialog = page.get_by_role("dialog", name="Set state")
+    dialog.get_by_label("Key").fill("cursor")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_have_text("Enter the path of a playbook.")
+    dialog.get_by_label("Playbook").fill("forms/job")
+    dialog.get_by_label(re.compile("^Value")).fill("{a: 1")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Value: ")
+    dialog.get_by_label(re.compile("^Value")).fill("{a: 1}")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_label("State of forms/job", exact=True)).to_contain_text("a: 1")
+    assert cluster.ask("GET", "/api/state/forms/job")[1]["entries"][0]["value"] == {"a": 1}
+
+    _, started = cluster.ask("POST", "/api/execute", {"content": STATEFUL})
+    cluster.finished(started["execution_id"])
+    page.reload()
+    page.get_by_role("button", name="Show state of forms/stateful").click()
+    entries = page.get_by_label("State of forms/stateful", exact=True)
+    expect(entries).to_contain_text("2026-11-01")
+    expect(entries.get_by_role("link", name=started["execution_id"]).first).to_be_visible()
+    assert "tok-12345678" not in page.content()  # hidden because of its name
+    assert tab.serious_violations() == []
+    page.get_by_role("button", name="Set pages of forms/stateful", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Set state of forms/stateful")
+    expect(dialog.get_by_label("Key")).to_be_disabled()
+    dialog.get_by_label(re.compile("^Value")).fill("{orders: 9}")
+    dialog.get_by_role("button", name="Save").click()
+    expect(entries).to_contain_text("orders: 9")
+    page.get_by_role("button", name="Reset cursor of forms/stateful").click()
+    page.get_by_role("dialog").get_by_role("button", name="Reset").click()
+    expect(entries).not_to_contain_text("cursor")
+    page.get_by_role("button", name="Reset state of forms/stateful").click()
+    page.get_by_role("dialog").get_by_role("button", name="Reset").click()
+    expect(page.get_by_role("link", name="forms/stateful")).to_have_count(0)
+    assert cluster.ask("GET", "/api/state/forms/stateful")[1]["entries"] == []
+
+
+def test_an_execution_is_forked_from_the_shown_event(opened: Opened, cluster: Cluster):
+    text = JOB.replace("forms/job", "forms/fork") + "  next: {arcs: [{step: end}]}\n- step: end\n  tool: {kind: noop}\n"
+    _, started = cluster.ask("POST", "/api/execute", {"content": text, "payload": {"n": 4}})
+    id = started["execution_id"]
+    cluster.finished(id)
+    events = cluster.ask("GET", f"/api/executions/{id}/events?limit=1000")[1]["items"]
+    at = next(each["seq"] for each in events if each["name"] == "step.done")
+    page = opened(f"/executions/{id}").page
+    expect(page.get_by_role("button", name="Rerun")).to_be_visible()
+    expect(page.get_by_role("button", name="Fork")).to_have_count(0)
+    page.get_by_label("Position in the log").fill(str(at))
+    page.get_by_role("button", name="Fork").click()
+    dialog = page.get_by_role("dialog", name=f"Fork from event {at}")
+    expect(dialog.get_by_label("n", exact=True)).to_have_value("4")
+    expect(dialog).to_contain_text("Results of start are kept.")
+    dialog.get_by_label("n", exact=True).fill("5")
+    dialog.get_by_role("button", name="Fork").click()
+    page.wait_for_url(lambda url: "/executions/" in url and id not in url)
+    forked = page.url.split("/executions/")[1].split("?")[0]
+    cluster.finished(forked)
+    state = cluster.ask("GET", f"/api/executions/{forked}/state")[1]
+    assert (state["status"], state["workload"]["n"]) == ("success", 5)
+
+
+def test_an_execution_is_started_with_labels(opened: Opened, cluster: Cluster):
+    page = opened("/playbooks/forms/job").page
+    page.get_by_role("button", name=re.compile("^Run")).first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("Labels", exact=True).click()
+    dialog.get_by_label("Labels").fill("team")
+    expect(dialog.get_by_text("team is not NAME=VALUE.")).to_be_visible()
+    dialog.get_by_label("Labels").fill("team=data, owner=ada")
+    dialog.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_url("**/executions/*")
+    started = cluster.ask("GET", f"/api/executions/{page.url.rsplit('/', 1)[1].split('?')[0]}")[1]
+    assert started["labels"] == ["owner=ada", "team=data"]
+
+
 def test_a_notification_rule_is_added_and_edited(opened: Opened, cluster: Cluster):
     cluster.ask("PUT", "/api/credentials/hook", {"type": "generic", "data": {"url": "https://example.com/hook"}})
     page = opened("/operations/notifications").page
@@ -117,6 +314,8 @@ def test_a_notification_rule_is_added_and_edited(opened: Opened, cluster: Cluste
     dialog.get_by_label("an execution fails").uncheck()
     dialog.get_by_role("button", name="Save").click()
     expect(row.get_by_role("cell").nth(1)).to_have_text("waiting")
+    page.get_by_role("button", name="Log of night").click()
+    expect(page.get_by_text("No message yet.")).to_be_visible()
 
 
 def test_a_schema_is_registered_with_a_new_version(opened: Opened, cluster: Cluster):
@@ -136,7 +335,12 @@ def test_a_schema_is_registered_with_a_new_version(opened: Opened, cluster: Clus
     expect(dialog.get_by_role("alert")).to_be_visible()
     dialog.get_by_label("Compatibility").select_option("not checked")
     dialog.get_by_role("button", name="Register").click()
-    expect(page.get_by_role("row").filter(has_text="forms/orders")).to_contain_text("v2")
+    row = page.get_by_role("row").filter(has_text="forms/orders").first
+    expect(row).to_contain_text("v2")
+    row.get_by_role("button", name="Show forms/orders").click()
+    expect(page.locator("tr.detail")).to_contain_text('"string"')
+    page.get_by_role("group", name="Versions of forms/orders").get_by_role("button", name="v1").click()
+    expect(page.locator("tr.detail")).to_contain_text('"integer"')
 
 
 def test_a_token_is_created_shown_once_and_revoked(opened: Opened, new_tab: Callable[..., Tab], cluster: Cluster):

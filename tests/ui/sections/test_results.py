@@ -85,7 +85,9 @@ def test_sequences_of_a_large_graph_are_grouped_and_opened(opened: Opened, clust
         tool = "{kind: python, code: 'raise ValueError(1)'}" if n == 55 else "{kind: noop}"
         steps += [f"- step: s{n}", f"  tool: {tool}"]
         if n == 30:
-            steps += ["  next: {arcs: [{step: s31, when: \"{{ output.status == 'ok' }}\"}, {step: s59, when: '{{ false }}'}]}"]
+            steps += [
+                "  next: {arcs: [{step: s31, when: \"{{ output.status == 'ok' }}\"}, {step: s59, when: '{{ false }}'}]}"
+            ]
         elif n < 59:
             steps += [f"  next: {{arcs: [{{step: s{n + 1}}}]}}"]
     cluster.ask("POST", "/api/catalog/register", {"content": "\n".join(steps)})

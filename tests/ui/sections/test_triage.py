@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 
 import pytest
@@ -166,7 +165,7 @@ def test_a_result_is_sorted_filtered_profiled_and_exported(opened: Opened, jobs:
 def test_triggers_and_deliveries_are_listed_and_replayed(opened: Opened, cluster: Cluster, jobs: list[str]):
     cluster.ask("POST", "/api/schedules", {"path": "triage/job", "cron": "0 6 * * *", "tz": "UTC", "name": "triage"})
     page = opened("/operations/schedules").page
-    page.get_by_role("button", name="Run triage now").click()
+    page.get_by_role("button", name="Run now triage").click()
     expect(page.get_by_text("Started triage/job")).to_be_visible()
     page.get_by_role("tab", name="Triggers").click()
     row = page.get_by_role("row").filter(has_text="triage")
@@ -194,22 +193,3 @@ def test_the_pages_have_no_serious_accessibility_violations(
         expect(tab.page.get_by_text(text).first).to_be_visible()
         assert tab.serious_violations() == [], path
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= width, path
-
-
-def test_a_restart_leaves_every_page_live_within_five_seconds(opened: Opened, cluster: Cluster, jobs: list[str]):
-    paths = ("/executions", f"/executions/{jobs[1]}", "/playbooks", "/operations", "/operations/triggers")
-    tabs = [opened(path) for path in paths]
-    for tab in tabs:
-        tab.forgiven = ("ERR_CONNECTION", "Failed to load resource", "ERR_INCOMPLETE", "ERR_EMPTY")
-        tab.page.get_by_role("heading", level=1).wait_for()
-    assert cluster.server is not None
-    cluster.server.kill()
-    cluster.server.wait()
-    cluster.start_server()
-    began = time.monotonic()
-    _, answer = cluster.ask("POST", "/api/execute", {"path": "triage/job"})
-    new = tabs[0].page.locator(f'tr[data-id="{answer["execution_id"]}"]')
-    expect(new).to_be_visible()
-    for tab in tabs:
-        expect(tab.page.get_by_text("Server unreachable")).to_have_count(0)
-    assert time.monotonic() - began < 5

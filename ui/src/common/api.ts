@@ -1,4 +1,5 @@
 /** HTTP API client; error responses are thrown as `Problem`. The session cookie is not readable by scripts. */
+import { reportReachable } from "./connection";
 import { prefix } from "./router";
 
 export interface Diagnostic {
@@ -80,8 +81,10 @@ export async function request(method: string, path: string, init: RequestInit & 
     response = await fetch(address(path, params), { method, credentials: "same-origin", ...rest });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
+    reportReachable(false);
     throw new Problem(0, "Server unreachable", "The connection failed. The page retries automatically.");
   }
+  reportReachable(response.status !== 502 && response.status !== 504);
   updateClockOffset(response);
   if (response.ok) return response;
   if (response.status === 401) onSignedOut();

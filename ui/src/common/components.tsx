@@ -2,6 +2,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Problem } from "./api";
+import { useReachable } from "./connection";
 
 type ButtonProps = Omit<JSX.IntrinsicElements["button"], "kind"> & { kind?: "primary" | "danger" | "plain" };
 
@@ -68,12 +69,12 @@ export function ErrorState({ problem, retry }: { problem: unknown; retry?: () =>
   );
 }
 
-/** A banner over data that may be outdated because the last request failed. */
-export function Unreachable({ problem }: { problem: Problem | null }) {
-  if (!problem) return null;
+/** A banner over data that may be outdated, while the server is unreachable. */
+export function Unreachable() {
+  if (useReachable()) return null;
   return (
     <p class="banner" role="status">
-      {problem.title}. {problem.detail}
+      Server unreachable. What is shown may be outdated; the page reconnects automatically.
     </p>
   );
 }
@@ -138,9 +139,14 @@ export function Dialog({ title, onClose, children, actions, wide = false }: Dial
   );
 }
 
-/** Tabs with arrow-key navigation; the caller controls the selection. */
+/** Tabs with arrow-key navigation; the caller controls the selection. Where they do not fit, the selected one is scrolled into view. */
 export function Tabs<T extends string>({ tabs, value, onChange, label, id = "" }: { tabs: [T, ComponentChildren][]; value: T; onChange: (tab: T) => void; label: string; id?: string }) {
   const prefix = id ? `${id}-` : "";
+  const list = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const chosen = list.current?.querySelector<HTMLElement>("[aria-selected=true]");
+    if (chosen) list.current!.scrollLeft = chosen.offsetLeft - (list.current!.clientWidth - chosen.offsetWidth) / 2;
+  }, [value]);
   const step = (event: KeyboardEvent, by: number) => {
     const at = tabs.findIndex(([key]) => key === value);
     onChange(tabs[(at + by + tabs.length) % tabs.length][0]);
@@ -150,6 +156,7 @@ export function Tabs<T extends string>({ tabs, value, onChange, label, id = "" }
   };
   return (
     <div
+      ref={list}
       role="tablist"
       aria-label={label}
       class="tabs"

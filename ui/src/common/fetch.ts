@@ -1,6 +1,7 @@
 /** Fetches data for a component, polls it, and aborts the request when the component is unmounted. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { api, Problem } from "./api";
+import { onReachable } from "./connection";
 
 export interface FetchState<T> {
   value: T | null;
@@ -12,12 +13,14 @@ const RETRY = 2000; // ms between requests while the server is unreachable
 
 /** The response of a GET, polled every `every` ms while the tab is visible. `path` null sends no request.
  *
- * While the server is unreachable the request is repeated, so that the page recovers by itself. */
-export function useFetch<T>(path: string | null, params: Record<string, any> = {}, every = 0): FetchState<T> {
+ * While the server is unreachable the request is repeated, and it is sent again when the server responds; `once` keeps the first
+ * response, for text that a user edits. */
+export function useFetch<T>(path: string | null, params: Record<string, any> = {}, every: number | "once" = 0): FetchState<T> {
   const [value, setValue] = useState<T | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [round, setRound] = useState(0);
   const key = path && path + JSON.stringify(params);
+  const period = every === "once" ? 0 : every;
   const shown = useRef<string | null>(null);
 
   useEffect(() => {
@@ -29,8 +32,8 @@ export function useFetch<T>(path: string | null, params: Record<string, any> = {
     const leaving = new AbortController();
     let timer = 0;
     const poll = async () => {
-      if (every && document.hidden) {
-        timer = window.setTimeout(poll, every);
+      if (period && document.hidden) {
+        timer = window.setTimeout(poll, period);
         return;
       }
       let lost = false;
@@ -45,7 +48,7 @@ export function useFetch<T>(path: string | null, params: Record<string, any> = {
         lost = problem.unreachable;
         setProblem(problem);
       }
-      if (!leaving.signal.aborted && (every || lost)) timer = window.setTimeout(poll, lost ? Math.min(every || RETRY, RETRY) : every);
+      if (!leaving.signal.aborted && (period || lost)) timer = window.setTimeout(poll, lost ? Math.min(period || RETRY, RETRY) : period);
     };
     void poll();
     return () => {
@@ -55,5 +58,6 @@ export function useFetch<T>(path: string | null, params: Record<string, any> = {
   }, [key, every, round]);
 
   const reload = useCallback(() => setRound((count) => count + 1), []);
+  useEffect(() => (every === "once" ? undefined : onReachable((reachable) => reachable && reload())), []);
   return { value, problem, reload };
 }

@@ -11,22 +11,16 @@ interface Entry {
 }
 
 const PAGES: [string, string][] = [
+  ["/", "Home"],
   ["/executions", "Executions"],
   ["/executions?status=failed", "Failed executions"],
   ["/executions?status=running", "Running executions"],
   ["/inbox", "Inbox"],
   ["/playbooks", "Playbooks"],
   ["/playbooks?new=1", "New playbook"],
+  ["/lineage", "Lineage"],
   ["/operations", "Operations: overview"],
-  ["/operations/workers", "Operations: workers"],
-  ["/operations/limits", "Operations: limits"],
-  ["/operations/schedules", "Operations: schedules"],
-  ["/operations/triggers", "Operations: triggers"],
-  ["/operations/deliveries", "Operations: deliveries"],
-  ["/operations/webhooks", "Operations: webhooks"],
-  ["/operations/notifications", "Operations: notifications"],
-  ["/operations/schemas", "Operations: schemas"],
-  ["/operations/credentials", "Operations: credentials"],
+  ...["workers", "limits", "schedules", "backfills", "triggers", "deliveries", "webhooks", "notifications", "schemas", "state", "credentials", "tokens"].map((each): [string, string] => [`/operations/${each}`, `Operations: ${each}`]),
 ];
 
 const SHORTCUTS: [string, string][] = [

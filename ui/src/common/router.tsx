@@ -77,6 +77,7 @@ interface LinkProps {
   to: string;
   class?: string;
   title?: string;
+  style?: Record<string, string>;
   children: ComponentChildren;
   [more: `aria-${string}`]: string | undefined;
 }

@@ -107,7 +107,7 @@ function SignIn({ done }: { done: (who: { name: string; role: Role }) => void })
         </Button>
         <p id="token-help" class="quiet">
           The first start of a server writes an admin token to <code>admin.token</code> in its home directory. Create more tokens,
-          also with other roles, with <code>noetl token add NAME --role viewer</code>.
+          also with other roles, with <code>noetl token create NAME --role viewer</code>.
         </p>
       </form>
     </main>

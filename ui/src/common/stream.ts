@@ -1,5 +1,6 @@
 /** Server-sent events over fetch: resumes after the last received id, with exponential backoff. */
 import { address } from "./api";
+import { reportReachable } from "./connection";
 
 export type StreamState = "connecting" | "live" | "waiting" | "ended";
 
@@ -47,6 +48,7 @@ export function listen({ path, after = 0, onEvent, onState = () => {} }: Listeni
       throw new Error(String(response.status));
     }
     onState("live");
+    reportReachable(true);
     pause = 500;
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let held = "";
@@ -94,8 +96,9 @@ export function listen({ path, after = 0, onEvent, onState = () => {} }: Listeni
           if (!stopping.signal.aborted) onState("ended");
           return;
         }
-      } catch {
+      } catch (error) {
         // the connection was closed, or the tab was hidden: resume after the last received event
+        if (error instanceof TypeError) reportReachable(false);
       }
       if (stopping.signal.aborted) return;
       onState("waiting");

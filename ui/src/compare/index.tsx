@@ -128,7 +128,7 @@ function First({ divergence, left, right }: { divergence: Divergence; left: stri
   return (
     <>
       <p>
-        First different event, of {divergence.where}: {side(left, divergence.a)} and {side(right, divergence.b)}.
+        First different event{divergence.where === "execution" ? "" : ` (${divergence.where})`}: {side(left, divergence.a)} and {side(right, divergence.b)}.
       </p>
       {divergence.differences.length > 0 && <Values rows={divergence.differences.slice(0, 10)} />}
     </>
@@ -183,7 +183,7 @@ function reasonOf({ a, b, output }: StepPair): string {
   if (a.runs !== b.runs) return `${a.runs} and ${b.runs} runs`;
   if (a.iterations !== b.iterations) return `${a.iterations} and ${b.iterations} iterations`;
   if (a.iterations_failed !== b.iterations_failed) return `${a.iterations_failed} and ${b.iterations_failed} failed iterations`;
-  if (output === "differs") return "other output";
+  if (output === "differs") return "different output";
   return a.attempts !== b.attempts ? `${a.attempts} and ${b.attempts} attempts` : "";
 }
 

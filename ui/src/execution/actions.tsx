@@ -1,4 +1,4 @@
-/** Actions on an execution: cancel, pause, resume, signal, rerun (also from a step). */
+/** Actions on an execution: cancel, pause, resume, signal, rerun (also from a step), fork from the shown event. */
 import { useState } from "preact/hooks";
 import { api } from "../common/api";
 import { Button, Dialog, notify, notifyProblem } from "../common/components";
@@ -7,7 +7,7 @@ import type { Log } from "./log";
 import { useHasRole } from "../common/session";
 import { ENDED } from "../executions/data";
 
-export type Asking = "cancel" | "signal" | "rerun" | null;
+export type Asking = "cancel" | "signal" | "rerun" | "fork" | null;
 
 interface Props {
   id: string;
@@ -17,11 +17,13 @@ interface Props {
   status: string;
   steps: string[];
   from: string | null;
+  /** The shown event; null: the end of the log. */
+  at: number | null;
   asking: Asking;
   setAsking: (asking: Asking) => void;
 }
 
-export function Actions({ id, path, version, log, status, steps, from, asking, setAsking }: Props) {
+export function Actions({ id, path, version, log, status, steps, from, at, asking, setAsking }: Props) {
   const canOperate = useHasRole("operator");
   if (!canOperate) return <span class="quiet">Read-only: actions require the role operator.</span>;
   const ended = ENDED.has(status);
@@ -44,6 +46,11 @@ export function Actions({ id, path, version, log, status, steps, from, asking, s
         </Button>
       )}
       {!ended && <Button onClick={() => setAsking("signal")}>Signal</Button>}
+      {at !== null && (
+        <Button title={`Start a new execution from event ${at}`} onClick={() => setAsking("fork")}>
+          Fork
+        </Button>
+      )}
       <Button onClick={() => setAsking("rerun")}>Rerun</Button>
       {!ended && (
         <Button kind="danger" onClick={() => setAsking("cancel")}>
@@ -52,7 +59,7 @@ export function Actions({ id, path, version, log, status, steps, from, asking, s
       )}
       {asking === "cancel" && <CancelDialog close={close} act={(reason) => act("cancel", { reason }, "Cancelled")} />}
       {asking === "signal" && <SignalDialog close={close} act={(name, payload) => act("signal", { name, payload }, "Signal sent")} />}
-      {asking === "rerun" && <RerunDialog key={id} id={id} path={path} version={version} log={log} steps={steps} from={from} close={close} />}
+      {(asking === "rerun" || asking === "fork") && <RerunDialog key={id} id={id} path={path} version={version} log={log} steps={steps} from={from} at={asking === "fork" ? at : null} close={close} />}
     </div>
   );
 }

@@ -51,7 +51,6 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
   const [rerunFrom, setRerunFrom] = useState<string | null>(null);
   useEffect(() => setAsking(null), [id]);
   const canOperate = useHasRole("operator");
-  
 
   const now = useMemo(() => momentAt(log, log.length), [log, version]);
   const moment = useMemo(() => (at === null ? now : momentAt(log, at)), [log, version, at]);
@@ -149,6 +148,7 @@ export function Execution({ params: { id } }: { params: Record<string, string> }
           status={now.status}
           steps={order}
           from={rerunFrom ?? step}
+          at={at}
           asking={asking}
           setAsking={(to) => {
             if (to === null) setRerunFrom(null);

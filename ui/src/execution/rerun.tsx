@@ -1,6 +1,6 @@
-/** Rerun: from a step, with changed values, on the same or a newer version of the playbook. */
+/** Rerun from a step, or fork from an event: with changed values, on the same or a newer version of the playbook. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { api, once, Problem } from "../common/api";
+import { api, once, Problem, type Page } from "../common/api";
 import { Button, Dialog, ErrorState, focusField, Loading, notify } from "../common/components";
 import { go } from "../common/router";
 import { catalogPath, type Stored } from "../playbooks/playbook";
@@ -16,10 +16,12 @@ interface Props {
   steps: string[];
   from: string | null;
   log: Log;
+  /** The event from which the execution is forked; null: it is rerun. */
+  at: number | null;
   close: () => void;
 }
 
-export function RerunDialog({ id, path, version, steps, from, log, close }: Props) {
+export function RerunDialog({ id, path, version, steps, from, log, at, close }: Props) {
   const [step, setStep] = useState(from ?? "");
   const [ran, setRan] = useState<string | null>(null);
   const [newest, setNewest] = useState<Stored | null>(null);
@@ -37,7 +39,7 @@ export function RerunDialog({ id, path, version, steps, from, log, close }: Prop
   useEffect(() => {
     api.get<{ content: string }>(`/api/executions/${id}/playbook`).then((found) => setRan(found.content), setFailed);
     api.get<StateDocument>(`/api/executions/${id}/state`).then((found) => setWorkload(found.workload), setFailed);
-    if (path) api.get<Stored>(catalogPath(path)).then(setNewest, () => {});
+    if (path) readNewest(path).then(setNewest, () => {});
   }, [id]);
   const text = useNewest && newest ? newest.content! : ran;
   const start = useMemo(() => (field: Field) => startOf(field, workload ?? {}), [workload]);
@@ -52,7 +54,7 @@ export function RerunDialog({ id, path, version, steps, from, log, close }: Prop
     if (form) focusField(document.getElementById("rerun-form"));
   }, [form === null]);
 
-  const kept = useMemo(() => keptSteps(log, step), [log, step]);
+  const kept = useMemo(() => (at === null ? keptSteps(log, step) : endedSteps(log, at)), [log, step, at]);
   const submit = async (event: Event) => {
     event.preventDefault();
     if (!form || busy) return;
@@ -62,8 +64,8 @@ export function RerunDialog({ id, path, version, steps, from, log, close }: Prop
       const { payload, problems } = await readForm(form.fields, given, start);
       setWrong(problems);
       if (Object.keys(problems).length) return;
-      const body = { ...(step ? { from: step } : {}), ...(Object.keys(payload).length ? { changes: payload } : {}), ...(useNewest && newest ? { version: newest.version } : {}) };
-      const made = await api.post<{ execution_id: string }>(`/api/executions/${id}/rerun`, body, key);
+      const body = { ...(at !== null ? { at } : step ? { from: step } : {}), ...(Object.keys(payload).length ? { changes: payload } : {}), ...(useNewest && newest ? { version: newest.version } : {}) };
+      const made = await api.post<{ execution_id: string }>(`/api/executions/${id}/${at === null ? "rerun" : "fork"}`, body, key);
       notify("Started as a new execution");
       close();
       go(`/executions/${made.execution_id}`);
@@ -75,12 +77,12 @@ export function RerunDialog({ id, path, version, steps, from, log, close }: Prop
   };
   return (
     <Dialog
-      title="Rerun execution"
+      title={at === null ? "Rerun execution" : `Fork from event ${at}`}
       wide
       onClose={close}
       actions={
         <Button kind="primary" type="submit" form="rerun-form" disabled={busy || !form}>
-          {busy ? "Starting …" : step ? `Rerun from ${step}` : "Rerun"}
+          {busy ? "Starting …" : at !== null ? "Fork" : step ? `Rerun from ${step}` : "Rerun"}
         </Button>
       }
     >
@@ -104,16 +106,24 @@ export function RerunDialog({ id, path, version, steps, from, log, close }: Prop
           <div class="pair">
             <div class="form-field">
               <label for="rerun-from">From</label>
-              <select id="rerun-from" value={step} onChange={(event) => setStep(event.currentTarget.value)}>
-                <option value="">the first step</option>
-                {steps.map((each) => (
-                  <option key={each} value={each}>
-                    step {each}
-                  </option>
-                ))}
-              </select>
+              {at !== null ? (
+                <input id="rerun-from" type="text" disabled value={`event ${at}: ${log.nameOf(at)}`} />
+              ) : (
+                <select id="rerun-from" value={step} onChange={(event) => setStep(event.currentTarget.value)}>
+                  <option value="">the first step</option>
+                  {steps.map((each) => (
+                    <option key={each} value={each}>
+                      step {each}
+                    </option>
+                  ))}
+                </select>
+              )}
               <div class="quiet">
-                {step ? (kept.length ? `Results of ${kept.slice(0, 6).join(", ")}${kept.length > 6 ? ` and ${kept.length - 6} more` : ""} are kept.` : "No step ran before it.") : "All steps run again."}
+                {at === null && !step
+                  ? "All steps run again."
+                  : kept.length
+                    ? `Results of ${kept.slice(0, 6).join(", ")}${kept.length > 6 ? ` and ${kept.length - 6} more` : ""} are kept.${at === null ? "" : " Steps that were open at this event start again."}`
+                    : "No step ran before it."}
               </div>
             </div>
             <div class="form-field">
@@ -143,6 +153,12 @@ export function RerunDialog({ id, path, version, steps, from, log, close }: Prop
   );
 }
 
+/** The newest registered version; null if the playbook is not in the catalog. */
+async function readNewest(path: string): Promise<Stored | null> {
+  const found = await api.get<Page<Stored>>("/api/catalog", { search: path, limit: 1000 });
+  return found.items.some((each) => each.path === path) ? api.get<Stored>(catalogPath(path)) : null;
+}
+
 /** The value of a field in the execution; secrets are left unchanged. */
 function startOf(field: Field, workload: Record<string, unknown>): Value {
   if (field.secret || !(field.name in workload)) return begun(field);
@@ -159,8 +175,12 @@ function keptSteps(log: Log, from: string): string[] {
   if (!from) return [];
   let last = 0;
   for (let seq = 1; seq <= log.length; seq++) if (log.nameOf(seq) === "step.scheduled" && log.stepOf(seq) === from) last = seq;
+  return endedSteps(log, last - 1).filter((step) => step !== from);
+}
+
+/** The steps that have ended after an event. */
+function endedSteps(log: Log, until: number): string[] {
   const found = new Set<string>();
-  for (let seq = 1; seq < last; seq++) if (log.nameOf(seq) === "step.done" || log.nameOf(seq) === "step.failed") found.add(log.stepOf(seq)!);
-  found.delete(from);
+  for (let seq = 1; seq <= until; seq++) if (log.nameOf(seq) === "step.done" || log.nameOf(seq) === "step.failed") found.add(log.stepOf(seq)!);
   return [...found];
 }

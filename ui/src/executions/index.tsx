@@ -1,7 +1,7 @@
 /** The list of executions: live updates, filters in the URL, bulk actions. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, once, type Page } from "../common/api";
-import { Button, Dialog, EmptyState, ErrorState, Loading, notify, notifyProblem, Status, Unreachable } from "../common/components";
+import { Button, Dialog, EmptyState, ErrorState, Loading, notify, notifyProblem, Status } from "../common/components";
 import { go, Link, restoreScroll, setQuery } from "../common/router";
 import { useHasRole } from "../common/session";
 import { duration, Duration, shortTime, Time } from "../common/times";
@@ -53,7 +53,6 @@ export function Executions() {
         )
       ) : (
         <>
-          <Unreachable problem={problem} />
           <Table rows={rows} chosen={chosen} toggle={toggle} setChosen={setChosen} canOperate={canOperate} />
           {more && (
             <p class="more">

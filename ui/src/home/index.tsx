@@ -2,7 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { useFetch } from "../common/fetch";
 import { Chart } from "../common/chart";
-import { EmptyState, ErrorState, Loading, Status, Unreachable } from "../common/components";
+import { EmptyState, ErrorState, Loading, Status } from "../common/components";
 import { go, Link, useQueryValue } from "../common/router";
 import { duration, Time } from "../common/times";
 import { Bars, percent } from "../executions/triage";
@@ -84,7 +84,6 @@ export function Home() {
           ))}
         </select>
       </div>
-      <Unreachable problem={problem} />
       <Tiles value={value} now={now} query={query} />
       {value.total > 0 && (
         <section class="card pad" aria-label="Executions per day">

@@ -1,7 +1,7 @@
 /** The inbox: waits that people answer, each with its form. */
 import { useState } from "preact/hooks";
 import { api, once, type Page } from "../common/api";
-import { Button, EmptyState, ErrorState, Loading, notify, notifyProblem, Unreachable } from "../common/components";
+import { Button, EmptyState, ErrorState, Loading, notify, notifyProblem } from "../common/components";
 import { copyText } from "../common/copy";
 import { useFetch } from "../common/fetch";
 import { Link } from "../common/router";
@@ -34,7 +34,7 @@ export interface Entry {
 }
 
 export function Inbox() {
-  const { value, problem, reload } = useFetch<Page<Entry>>("/api/inbox", {}, 4000);
+  const { value, problem, reload } = useFetch<Page<Entry>>("/api/inbox", {}, 3000);
   if (problem?.status === 404) return <EmptyState title="This server has no inbox" />;
   if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   return (
@@ -43,7 +43,6 @@ export function Inbox() {
         <h1 class="grow">Inbox</h1>
         {value && <span class="quiet number">{value.items.length} waiting</span>}
       </div>
-      <Unreachable problem={problem} />
       {!value && <Loading what="Loading inbox" />}
       {value && !value.items.length && (
         <EmptyState title="Nothing waits for an answer">

@@ -1,7 +1,7 @@
 /** Lineage: tables and files with the tasks that read and write them, of one playbook or across playbooks. */
 import { graphlib, layout } from "@dagrejs/dagre";
 import { useMemo, useState } from "preact/hooks";
-import { EmptyState, ErrorState, Loading, Unreachable } from "../common/components";
+import { EmptyState, ErrorState, Loading } from "../common/components";
 import { useFetch } from "../common/fetch";
 import { Link, useQueryValue } from "../common/router";
 import { Time } from "../common/times";
@@ -72,7 +72,6 @@ export function LineageGraph({ path }: { path?: string }) {
   const dataset = value.datasets.find((each) => each.id === chosen);
   return (
     <>
-      <Unreachable problem={problem} />
       <p class="quiet">
         {value.datasets.length} {value.datasets.length === 1 ? "dataset" : "datasets"} and {value.tasks.length} {value.tasks.length === 1 ? "task" : "tasks"} of the newest{" "}
         {value.executions === 1 ? "execution" : `${value.executions} executions`}. Select a dataset for its columns.

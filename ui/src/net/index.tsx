@@ -54,7 +54,7 @@ function StepNode({ data }: NodeProps<Node<StepData>>) {
         {node.gate && <b title="has admission rules">◇</b>}
         {node.loop && <b title={`loop, ${node.loop.mode}`}>↻</b>}
         {node.compensation && <b title={`undone by: ${node.compensation.tasks.map((task) => task.name).join(", ")}`}>↩</b>}
-        {node.synthesizes && <b title={`may add up to ${node.synthesizes.steps} steps at run time`}>＋</b>}
+        {node.synthesizes && <b title={`may add up to ${node.synthesizes.steps} steps at run time`}>+</b>}
         {node.synthesized && <b title="added at run time">✧</b>}
         {(node.pool || (node.labels?.length ?? 0) > 0) && <b title={`runs on ${[node.pool && `pool ${node.pool}`, ...(node.labels ?? [])].filter(Boolean).join(", ")}`}>⌂</b>}
       </div>
@@ -287,7 +287,9 @@ function Drawing({ net: whole, moment, selected, onSelect, across, size }: NetPr
         const at = moment?.arcs.get(`${groups.get(arc.source)?.at(-1) ?? arc.source}#${arc.index}`);
         const target = moment?.steps.get(groups.get(arc.target)?.[0] ?? arc.target)?.status;
         const moving = !!at?.taken && (target === "running" || target === "scheduled") && moment?.status === "running";
-        const state = at?.taken ? "taken" : at?.refused ? "refused" : moment ? "idle" : "plain";
+        // A token of a synthesized arc is placed by the server, so no arc of the log counts it.
+        const taken = at?.taken || (arc.synthesized && moment?.steps.get(arc.target)?.runs);
+        const state = taken ? "taken" : at?.refused ? "refused" : moment ? "idle" : "plain";
         const { words, whole } = arcWords(arc);
         const kind = arc.synthesized ? "made" : "";
         return {

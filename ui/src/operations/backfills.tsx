@@ -6,7 +6,7 @@ import { Button, EmptyState, ErrorState, Loading, notify, Status } from "../comm
 import { Link, useQueryValue } from "../common/router";
 import { useHasRole } from "../common/session";
 import { duration, Time } from "../common/times";
-import { actThenReload, FormDialog, List, ListHeader, NameCell, PayloadField, PlaybookField, readMapping, TextField } from "./components";
+import { actThenReload, FormDialog, List, ListHeader, NameCell, PayloadField, PlaybookField, readMapping, RowButton, TextField } from "./components";
 
 interface Slot {
   start: string;
@@ -99,14 +99,10 @@ export function Backfills() {
                 </td>
                 <td class="right actions">
                   {canEdit && each.status === "running" && (
-                    <Button class="small" aria-label={`Pause ${each.name}`} onClick={() => post(each, "pause", "Paused")}>
-                      Pause
-                    </Button>
+                    <RowButton action="Pause" name={each.name} onClick={() => post(each, "pause", "Paused")} />
                   )}{" "}
                   {canEdit && each.status === "paused" && (
-                    <Button class="small" aria-label={`Resume ${each.name}`} onClick={() => post(each, "resume", "Resumed")}>
-                      Resume
-                    </Button>
+                    <RowButton action="Resume" name={each.name} onClick={() => post(each, "resume", "Resumed")} />
                   )}{" "}
                   {canEdit && each.failed > 0 && (
                     <Button class="small" aria-label={`Retry failed slots of ${each.name}`} onClick={() => post(each, "retry", "Retrying failed slots of")}>
@@ -114,9 +110,7 @@ export function Backfills() {
                     </Button>
                   )}{" "}
                   {canEdit && (each.status === "running" || each.status === "paused") && (
-                    <Button class="small" kind="danger" aria-label={`Cancel ${each.name}`} onClick={() => post(each, "cancel", "Cancelled")}>
-                      Cancel
-                    </Button>
+                    <RowButton action="Cancel" name={each.name} kind="danger" onClick={() => post(each, "cancel", "Cancelled")} />
                   )}
                 </td>
               </tr>

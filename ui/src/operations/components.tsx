@@ -1,6 +1,6 @@
 /** Components shared by the lists and forms of operations. */
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { api, Problem, type Page } from "../common/api";
 import { useFetch } from "../common/fetch";
 import { Button, Dialog, notify, notifyProblem } from "../common/components";
@@ -38,6 +38,69 @@ export function ConfirmDialog({ title, action, onClose, onConfirm, children }: C
   );
 }
 
+/** A small button of a row; its accessible name also says which row. */
+export function RowButton({ action, name, kind, onClick }: { action: string; name: string; kind?: "danger"; onClick: () => void }) {
+  return (
+    <Button class="small" kind={kind} aria-label={`${action} ${name}`} onClick={onClick}>
+      {action}
+    </Button>
+  );
+}
+
+/** Details of a row in a row of their own, as wide as the table. */
+export function DetailRow({ columns, children }: { columns: number; children: ComponentChildren }) {
+  return (
+    <tr class="detail">
+      <td colSpan={columns + 1}>{children}</td>
+    </tr>
+  );
+}
+
+export interface FormProps<T> {
+  /** The entry that is edited; null adds one. */
+  known: T | null;
+  onClose: () => void;
+  /** Close the form, show the message and load the list again. */
+  onDone: (message: string) => void;
+}
+
+interface DialogOptions<T> {
+  reload: () => void;
+  called: (entry: T) => string;
+  route: (entry: T) => string;
+  /** What deleting an entry causes. */
+  warning: string;
+  form: (props: FormProps<T>) => ComponentChildren;
+}
+
+/** The form and the confirmation of a list whose entries are added, edited and deleted; `dialogs` belongs below the list. */
+export function useEntryDialogs<T>({ reload, called, route, warning, form }: DialogOptions<T>) {
+  const [editing, setEditing] = useState<T | "new" | null>(null);
+  const [removing, setRemoving] = useState<T | null>(null);
+  const act = actThenReload(reload);
+  const remove = (entry: T) => {
+    setRemoving(null);
+    void act(() => api.delete(route(entry)), `Deleted ${called(entry)}`);
+  };
+  const onClose = () => setEditing(null);
+  const onDone = (message: string) => {
+    onClose();
+    notify(message);
+    reload();
+  };
+  const dialogs = (
+    <>
+      {editing !== null && form({ known: editing === "new" ? null : editing, onClose, onDone })}
+      {removing !== null && (
+        <ConfirmDialog title={`Delete ${called(removing)}?`} action="Delete" onClose={() => setRemoving(null)} onConfirm={() => remove(removing)}>
+          {warning}
+        </ConfirmDialog>
+      )}
+    </>
+  );
+  return { act, add: () => setEditing("new"), edit: (entry: T) => setEditing(entry), remove: (entry: T) => setRemoving(entry), dialogs };
+}
+
 /** Run an action, notify about the result, and reload the list. */
 export const actThenReload = (reload: () => void) => async (action: () => Promise<unknown>, words: string) => {
   try {
@@ -59,8 +122,14 @@ export function ListHeader({ words, children }: { words: string; children: Compo
   );
 }
 
-/** A table in a card; the last column has the actions of a row. */
-export function List({ heads, class: more = "", children }: { heads: ComponentChildren[]; class?: string; children: ComponentChildren }) {
+/** A table in a card; its last column has the actions of a row. On a narrow screen every cell has the label of its column. */
+export function List({ heads, class: more = "", actions = true, children }: { heads: string[]; class?: string; actions?: boolean; children: ComponentChildren }) {
+  const body = useRef<HTMLTableSectionElement>(null);
+  useLayoutEffect(() => {
+    for (const row of body.current?.rows ?? []) {
+      if (!row.classList.contains("detail")) heads.slice(1).forEach((head, at) => (row.cells[at + 1].dataset.label = head));
+    }
+  });
   return (
     <div class="card scrolled">
       <table class={`list stacked ${more}`}>
@@ -69,12 +138,14 @@ export function List({ heads, class: more = "", children }: { heads: ComponentCh
             {heads.map((head, at) => (
               <th key={at}>{head}</th>
             ))}
-            <th>
-              <span class="unseen">Actions</span>
-            </th>
+            {actions && (
+              <th>
+                <span class="unseen">Actions</span>
+              </th>
+            )}
           </tr>
         </thead>
-        <tbody>{children}</tbody>
+        <tbody ref={body}>{children}</tbody>
       </table>
     </div>
   );
@@ -186,7 +257,7 @@ export async function readMapping(label: string, text: string): Promise<Record<s
 /** The message of an error. */
 export const messageOf = (error: unknown) => (error instanceof Problem ? error.message : String(error));
 
-interface FormProps {
+interface FormDialogProps {
   id: string;
   title: string;
   action: string;
@@ -198,7 +269,7 @@ interface FormProps {
 }
 
 /** A dialog with a form; errors are shown below the fields. */
-export function FormDialog({ id, title, action, disabled, onClose, onSave, children }: FormProps) {
+export function FormDialog({ id, title, action, disabled, onClose, onSave, children }: FormDialogProps) {
   const [wrong, setWrong] = useState("");
   const save = async (event: Event) => {
     event.preventDefault();

@@ -2,8 +2,8 @@
 import { useState } from "preact/hooks";
 import { api, type Page } from "../common/api";
 import { useFetch } from "../common/fetch";
-import { Button, EmptyState, ErrorState, Loading, notify } from "../common/components";
-import { ListHeader, actThenReload, FormDialog, List, ConfirmDialog, TextField } from "./components";
+import { Button, EmptyState, ErrorState, Loading } from "../common/components";
+import { FormDialog, List, ListHeader, RowButton, TextField, useEntryDialogs, type FormProps } from "./components";
 
 interface Credential {
   name: string;
@@ -24,19 +24,21 @@ const USUAL: Record<string, string[]> = {
 /** Fields that are not secret and are shown while they are typed. */
 const PLAIN = /^((db|nats)_)?(host|port|database|dbname|name|user|username|url|region|endpoint|schema)$/;
 
+const route = (name: string) => `/api/credentials/${encodeURIComponent(name)}`;
+
 export function Credentials() {
-  const { value, problem, reload } = useFetch<Page<Credential>>("/api/credentials");
-  const [writing, setWriting] = useState<Credential | null>(null);
-  const [removing, setRemoving] = useState<string | null>(null);
-  if (problem) return <ErrorState problem={problem} retry={reload} />;
+  const { value, problem, reload } = useFetch<Page<Credential>>("/api/credentials", {}, 3000);
+  const { dialogs, ...entries } = useEntryDialogs<Credential>({
+    reload,
+    called: (each) => each.name,
+    route: (each) => route(each.name),
+    warning: "Playbooks that use it can no longer start. Running executions are not affected.",
+    form: (props) => <CredentialForm {...props} />,
+  });
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   if (!value) return <Loading what="Loading credentials" />;
-  const act = actThenReload(reload);
-  const remove = (name: string) => {
-    setRemoving(null);
-    void act(() => api.delete(`/api/credentials/${encodeURIComponent(name)}`), `Deleted ${name}`);
-  };
   const add = (
-    <Button kind="primary" onClick={() => setWriting({ name: "", type: "generic" })}>
+    <Button kind="primary" onClick={entries.add}>
       Add credential
     </Button>
   );
@@ -59,34 +61,14 @@ export function Credentials() {
                 <td class="mono">{each.name}</td>
                 <td>{each.type}</td>
                 <td class="right">
-                  <Button class="small" onClick={() => setWriting(each)} aria-label={`Replace ${each.name}`}>
-                    Replace
-                  </Button>{" "}
-                  <Button class="small" kind="danger" onClick={() => setRemoving(each.name)} aria-label={`Delete ${each.name}`}>
-                    Delete
-                  </Button>
+                  <RowButton action="Replace" name={each.name} onClick={() => entries.edit(each)} /> <RowButton action="Delete" name={each.name} kind="danger" onClick={() => entries.remove(each)} />
                 </td>
               </tr>
             ))}
           </List>
         </>
       )}
-      {writing && (
-        <Write
-          begun={writing}
-          onClose={() => setWriting(null)}
-          onDone={(name) => {
-            setWriting(null);
-            notify(`Saved ${name}`);
-            reload();
-          }}
-        />
-      )}
-      {removing && (
-        <ConfirmDialog title={`Delete ${removing}?`} action="Delete" onClose={() => setRemoving(null)} onConfirm={() => remove(removing)}>
-          Playbooks that use it can no longer start. Running executions are not affected.
-        </ConfirmDialog>
-      )}
+      {dialogs}
     </>
   );
 }
@@ -98,10 +80,10 @@ interface Row {
 
 const rowsFor = (type: string): Row[] => (USUAL[type] ?? USUAL.generic).map((key) => ({ key, value: "" }));
 
-function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => void; onDone: (name: string) => void }) {
-  const [name, setName] = useState(begun.name);
-  const [type, setType] = useState(begun.type);
-  const [rows, setRows] = useState<Row[]>(rowsFor(begun.type));
+function CredentialForm({ known, onClose, onDone }: FormProps<Credential>) {
+  const [name, setName] = useState(known?.name ?? "");
+  const [type, setType] = useState(known?.type ?? "generic");
+  const [rows, setRows] = useState<Row[]>(rowsFor(type));
   const given = rows.filter((row) => row.key.trim() && row.value !== "");
   const change = (index: number, changes: Partial<Row>) => setRows((all) => all.map((row, at) => (at === index ? { ...row, ...changes } : row)));
 
@@ -110,8 +92,8 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
     if (!given.length) return "Fill in at least one field.";
     if (new Set(given.map((row) => row.key.trim())).size < given.length) return "Two fields have the same name.";
     const data = Object.fromEntries(given.map((row) => [row.key.trim(), /^port$/.test(row.key.trim()) && /^\d+$/.test(row.value) ? Number(row.value) : row.value]));
-    await api.put(`/api/credentials/${encodeURIComponent(name)}`, { type: type.trim() || "generic", data });
-    onDone(name);
+    await api.put(route(name), { type: type.trim() || "generic", data });
+    onDone(`Saved ${name}`);
   };
   const choose = (chosen: string) => {
     setType(chosen);
@@ -119,9 +101,9 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
   };
 
   return (
-    <FormDialog id="credential-form" title={begun.name ? `Replace ${begun.name}` : "Add credential"} action="Save" onClose={onClose} onSave={save}>
+    <FormDialog id="credential-form" title={known ? `Replace ${known.name}` : "Add credential"} action="Save" onClose={onClose} onSave={save}>
       <div class="pair">
-        <TextField id="credential-name" label="Name" value={name} disabled={!!begun.name} onInput={setName} />
+        <TextField id="credential-name" label="Name" value={name} disabled={!!known} onInput={setName} />
         <TextField id="credential-type" label="Type" value={type} offered={Object.keys(USUAL)} onInput={choose} />
       </div>
       <fieldset>
@@ -139,7 +121,7 @@ function Write({ begun, onClose, onDone }: { begun: Credential; onClose: () => v
           Add field
         </Button>
       </fieldset>
-      {begun.name && <p class="quiet">All fields are replaced. Empty fields are removed.</p>}
+      {known && <p class="quiet">All fields are replaced. Empty fields are removed.</p>}
     </FormDialog>
   );
 }

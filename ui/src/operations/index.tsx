@@ -4,13 +4,15 @@ import { go, Link } from "../common/router";
 import { useHasRole } from "../common/session";
 import { Backfills } from "./backfills";
 import { Credentials } from "./credentials";
+import { Deliveries } from "./deliveries";
 import { Limits } from "./limits";
+import { Notifications } from "./notifications";
 import { Overview } from "./overview";
 import { Schedules } from "./schedules";
 import { Schemas } from "./schemas";
-import { Deliveries, Notifications, Triggers } from "./triggers";
 import { States } from "./states";
 import { Tokens } from "./tokens";
+import { Triggers } from "./triggers";
 import { Webhooks } from "./webhooks";
 import { Workers } from "./workers";
 

@@ -2,11 +2,11 @@
 import { useState } from "preact/hooks";
 import { api, type Page } from "../common/api";
 import { useFetch } from "../common/fetch";
-import { Button, EmptyState, ErrorState, Loading, notify } from "../common/components";
+import { Button, EmptyState, ErrorState, Loading } from "../common/components";
 import { Link } from "../common/router";
 import { useHasRole } from "../common/session";
 import { Time } from "../common/times";
-import { ListHeader, Choice, actThenReload, FormDialog, List, ConfirmDialog, TextField } from "./components";
+import { Choice, FormDialog, List, ListHeader, RowButton, TextField, useEntryDialogs, type FormProps } from "./components";
 
 interface Limit {
   subject: string;
@@ -28,22 +28,22 @@ const SUBJECTS: Record<string, string> = {
   pool: "runs of a pool",
 };
 const route = (subject: string, name: string) => `/api/limits/${subject}/${name.split("/").map(encodeURIComponent).join("/")}`;
-const called = (limit: Limit) => `${limit.subject} ${limit.name}`;
+const called = (limit: Limit) => `the limit for ${limit.subject} ${limit.name}`;
 
 export function Limits() {
   const { value, problem, reload } = useFetch<Page<Limit>>("/api/limits", { limit: 500 }, 3000);
-  const [writing, setWriting] = useState<Limit | "new" | null>(null);
-  const [removing, setRemoving] = useState<Limit | null>(null);
   const canEdit = useHasRole("operator");
+  const { dialogs, ...entries } = useEntryDialogs<Limit>({
+    reload,
+    called,
+    route: (limit) => route(limit.subject, limit.name),
+    warning: "Waiting runs can start.",
+    form: (props) => <LimitForm {...props} />,
+  });
   if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   if (!value) return <Loading what="Loading limits" />;
-  const act = actThenReload(reload);
-  const remove = (limit: Limit) => {
-    setRemoving(null);
-    void act(() => api.delete(route(limit.subject, limit.name)), `Deleted the limit for ${called(limit)}`);
-  };
   const add = canEdit && (
-    <Button kind="primary" onClick={() => setWriting("new")}>
+    <Button kind="primary" onClick={entries.add}>
       Add limit
     </Button>
   );
@@ -93,12 +93,7 @@ export function Limits() {
                 <td class="right">
                   {canEdit && (
                     <>
-                      <Button class="small" aria-label={`Edit ${called(each)}`} onClick={() => setWriting(each)}>
-                        Edit
-                      </Button>{" "}
-                      <Button class="small" kind="danger" aria-label={`Delete ${called(each)}`} onClick={() => setRemoving(each)}>
-                        Delete
-                      </Button>
+                      <RowButton action="Edit" name={called(each)} onClick={() => entries.edit(each)} /> <RowButton action="Delete" name={called(each)} kind="danger" onClick={() => entries.remove(each)} />
                     </>
                   )}
                 </td>
@@ -107,32 +102,17 @@ export function Limits() {
           </List>
         </>
       )}
-      {writing && (
-        <Write
-          begun={writing === "new" ? null : writing}
-          onClose={() => setWriting(null)}
-          onDone={(limit) => {
-            setWriting(null);
-            notify(`Saved the limit for ${called(limit)}`);
-            reload();
-          }}
-        />
-      )}
-      {removing && (
-        <ConfirmDialog title={`Delete the limit for ${called(removing)}?`} action="Delete" onClose={() => setRemoving(null)} onConfirm={() => remove(removing)}>
-          Waiting runs can start.
-        </ConfirmDialog>
-      )}
+      {dialogs}
     </>
   );
 }
 
-function Write({ begun, onClose, onDone }: { begun: Limit | null; onClose: () => void; onDone: (limit: Limit) => void }) {
-  const [subject, setSubject] = useState(begun?.subject ?? "credential");
-  const [name, setName] = useState(begun?.name ?? "");
-  const [most, setMost] = useState(begun?.most?.toString() ?? "");
-  const [weight, setWeight] = useState(begun && begun.weight > 1 ? begun.weight.toString() : "");
-  const [maxWaiting, setMaxWaiting] = useState(begun?.max_waiting?.toString() ?? "");
+function LimitForm({ known, onClose, onDone }: FormProps<Limit>) {
+  const [subject, setSubject] = useState(known?.subject ?? "credential");
+  const [name, setName] = useState(known?.name ?? "");
+  const [most, setMost] = useState(known?.most?.toString() ?? "");
+  const [weight, setWeight] = useState(known && known.weight > 1 ? known.weight.toString() : "");
+  const [maxWaiting, setMaxWaiting] = useState(known?.max_waiting?.toString() ?? "");
   const labelled = subject === "label";
   const weighed = subject === "playbook" || labelled;
   const save = async () => {
@@ -144,11 +124,12 @@ function Write({ begun, onClose, onDone }: { begun: Limit | null; onClose: () =>
       body[key] = Number(text);
     }
     if (!Object.keys(body).length) return weighed ? "Enter a maximum or a weight." : "Enter a maximum.";
-    onDone(await api.put<Limit>(route(subject, name.trim()), body));
+    await api.put(route(subject, name.trim()), body);
+    onDone(`Saved the limit for ${subject} ${name.trim()}`);
   };
   return (
-    <FormDialog id="limit-form" title={begun ? `Limit for ${called(begun)}` : "Add limit"} action="Save" onClose={onClose} onSave={save}>
-      {!begun && (
+    <FormDialog id="limit-form" title={known ? `Edit ${called(known)}` : "Add limit"} action="Save" onClose={onClose} onSave={save}>
+      {!known && (
         <div class="pair">
           <Choice id="limit-subject" label="Applies to" value={subject} onChange={setSubject} choices={SUBJECTS} />
           <TextField id="limit-name" label="Name" hint={labelled ? "tenant=acme" : weighed ? "path" : undefined} value={name} onInput={setName} />

@@ -1,7 +1,7 @@
 /** The form of a notification rule. */
 import { useState } from "preact/hooks";
 import { api } from "../common/api";
-import { CheckField, Choice, FormDialog, TextField } from "./components";
+import { CheckField, Choice, FormDialog, TextField, type FormProps } from "./components";
 
 export interface Rule {
   name: string;
@@ -23,11 +23,14 @@ const OCCURRENCES: [string, string][] = [
 ];
 const CHANNELS: Record<string, string> = { mail: "mail", slack: "Slack (webhook)", http: "HTTP request" };
 
+const EVENT = "event:";
+const isEvent = (on: string) => on.startsWith(EVENT);
 const split = (text: string) => text.split(",").map((each) => each.trim()).filter(Boolean);
 
-export function NotificationForm({ known, onClose, onDone }: { known: Rule | null; onClose: () => void; onDone: (name: string) => void }) {
+export function NotificationForm({ known, onClose, onDone }: FormProps<Rule>) {
   const [name, setName] = useState(known?.name ?? "");
-  const [on, setOn] = useState<string[]>(known?.on ?? ["failed"]);
+  const [on, setOn] = useState<string[]>(known?.on.filter((each) => !isEvent(each)) ?? ["failed"]);
+  const [events, setEvents] = useState((known?.on ?? []).filter(isEvent).map((each) => each.slice(EVENT.length)).join(", "));
   const [kind, setKind] = useState(known?.to.kind ?? "mail");
   const [recipients, setRecipients] = useState<string>((known?.to.to ?? []).join(", "));
   const [sender, setSender] = useState<string>(known?.to.from ?? "");
@@ -39,7 +42,8 @@ export function NotificationForm({ known, onClose, onDone }: { known: Rule | nul
 
   const save = async () => {
     if (!name.trim()) return "Enter a name.";
-    if (!on.length) return "Choose at least one occurrence.";
+    const wanted = [...on, ...split(events).map((each) => EVENT + each)];
+    if (!wanted.length) return "Choose at least one occurrence.";
     if (!/^\d+(\.\d+)?$/.test(group.trim())) return "The time of grouping is a number of seconds.";
     const to: Record<string, unknown> =
       kind === "mail"
@@ -48,12 +52,12 @@ export function NotificationForm({ known, onClose, onDone }: { known: Rule | nul
           ? { kind, credential: credential.trim() }
           : { ...(known?.to.kind === "http" ? known.to : {}), kind, url: url.trim(), ...(credential.trim() ? { credential: credential.trim() } : {}) };
     if (kind === "mail" && !split(recipients).length) return "Enter at least one recipient.";
-    const body: Record<string, unknown> = { on, to, paths: split(paths).length ? split(paths) : ["*"], group: Number(group) };
+    const body: Record<string, unknown> = { on: wanted, to, paths: split(paths).length ? split(paths) : ["*"], group: Number(group) };
     if (answer.trim()) body.answer_url = answer.trim();
     if (known?.labels && Object.keys(known.labels).length) body.labels = known.labels;
     if (known?.paused) body.paused = true;
     await api.put(`/api/notifications/${encodeURIComponent(name.trim())}`, body);
-    onDone(name.trim());
+    onDone(`Saved ${name.trim()}`);
   };
 
   return (
@@ -67,6 +71,7 @@ export function NotificationForm({ known, onClose, onDone }: { known: Rule | nul
         {OCCURRENCES.map(([key, words]) => (
           <CheckField key={key} id={`rule-on-${key}`} label={words} value={on.includes(key)} onChange={(value) => setOn(value ? [...on, key] : on.filter((each) => each !== key))} />
         ))}
+        <TextField id="rule-events" class="whole" label="Custom events" hint="names or patterns: order_paid, order_*" value={events} onInput={setEvents} />
       </fieldset>
       <div class="pair">
         <Choice id="rule-kind" label="Channel" value={kind} onChange={setKind} choices={CHANNELS} />

@@ -6,12 +6,12 @@ import { Button, EmptyState, ErrorState, Loading, notify } from "../common/compo
 import { go, Link, useQueryValue } from "../common/router";
 import { useHasRole } from "../common/session";
 import { Time } from "../common/times";
-import { ListHeader, actThenReload, List, NameCell, ConfirmDialog } from "./components";
+import { actThenReload, ConfirmDialog, List, ListHeader, NameCell, RowButton } from "./components";
 import { Calendar } from "./schedule_calendar";
 import { ScheduleForm, type Schedule } from "./schedule_form";
 
 export function Schedules() {
-  const { value, problem, reload } = useFetch<Page<Schedule>>("/api/schedules", { limit: 500 }, 5000);
+  const { value, problem, reload } = useFetch<Page<Schedule>>("/api/schedules", { limit: 500 }, 3000);
   const [adding, setAdding] = useState(false);
   const [editing, setEditing] = useQueryValue("edit");
   const [view, setView] = useQueryValue("view", "list");
@@ -82,25 +82,15 @@ export function Schedules() {
                 <td class="right actions">
                   {canEdit && (
                     <>
-                      <Button class="small" aria-label={`Run ${each.name} now`} onClick={() => act(() => api.post(`${route(each.name)}/run`), `Started ${each.path}`)}>
-                        Run now
-                      </Button>{" "}
-                      <Button class="small" aria-label={`Edit ${each.name}`} onClick={() => setEditing(each.name)}>
-                        Edit
-                      </Button>{" "}
-                      <Button class="small" aria-label={`Backfill ${each.path}`} onClick={() => go(`/operations/backfills?path=${encodeURIComponent(each.path)}`)}>
-                        Backfill
-                      </Button>{" "}
-                      <Button
-                        class="small"
-                        aria-label={`${each.paused ? "Resume" : "Pause"} ${each.name}`}
-                        onClick={() => act(() => api.post(`${route(each.name)}/${each.paused ? "resume" : "pause"}`), each.paused ? `Resumed ${each.name}` : `Paused ${each.name}`)}
-                      >
-                        {each.paused ? "Resume" : "Pause"}
-                      </Button>{" "}
-                      <Button class="small" kind="danger" aria-label={`Delete ${each.name}`} onClick={() => setRemoving(each.name)}>
-                        Delete
-                      </Button>
+                      <RowButton action="Run now" name={each.name} onClick={() => act(() => api.post(`${route(each.name)}/run`), `Started ${each.path}`)} />{" "}
+                      <RowButton action="Edit" name={each.name} onClick={() => setEditing(each.name)} />{" "}
+                      <RowButton action="Backfill" name={each.path} onClick={() => go(`/operations/backfills?path=${encodeURIComponent(each.path)}`)} />{" "}
+                      <RowButton
+                        action={each.paused ? "Resume" : "Pause"}
+                        name={each.name}
+                        onClick={() => act(() => api.post(`${route(each.name)}/${each.paused ? "resume" : "pause"}`), `${each.paused ? "Resumed" : "Paused"} ${each.name}`)}
+                      />{" "}
+                      <RowButton action="Delete" name={each.name} kind="danger" onClick={() => setRemoving(each.name)} />
                     </>
                   )}
                 </td>

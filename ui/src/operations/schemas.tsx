@@ -1,4 +1,5 @@
-/** Registered schemas: the newest version of each, with its text. */
+/** Registered schemas with the text of every version; register, new version. */
+import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import { api, type Page } from "../common/api";
 import { Button, EmptyState, ErrorState, Loading, notify } from "../common/components";
@@ -6,7 +7,7 @@ import { useFetch } from "../common/fetch";
 import { useHasRole } from "../common/session";
 import { Time } from "../common/times";
 import { JsonTree } from "../execution/json";
-import { Choice, FormDialog, List, ListHeader, PayloadField, readMapping, TextField } from "./components";
+import { Choice, DetailRow, FormDialog, List, ListHeader, PayloadField, readMapping, RowButton, TextField } from "./components";
 
 interface Schema {
   name: string;
@@ -19,8 +20,11 @@ interface Schema {
   json_schema?: unknown;
 }
 
+const HEADS = ["Schema", "Version", "Compatible", "Registered"];
+const route = (name: string) => `/api/schemas/${name.split("/").map(encodeURIComponent).join("/")}`;
+
 export function Schemas() {
-  const { value, problem, reload } = useFetch<Page<Schema>>("/api/schemas", { limit: 1000 }, 10_000);
+  const { value, problem, reload } = useFetch<Page<Schema>>("/api/schemas", { limit: 1000 }, 3000);
   const [open, setOpen] = useState<string | null>(null);
   const [writing, setWriting] = useState<Schema | "new" | null>(null);
   const canEdit = useHasRole("author");
@@ -31,59 +35,76 @@ export function Schemas() {
       Register schema
     </Button>
   );
-  const form = writing && (
-    <SchemaForm
-      known={writing === "new" ? null : writing}
-      onClose={() => setWriting(null)}
-      onDone={(words) => {
-        setWriting(null);
-        notify(words);
-        reload();
-      }}
-    />
-  );
-  if (!value.items.length) {
-    return (
-      <>
+  return (
+    <>
+      {!value.items.length ? (
         <EmptyState title="No schemas yet" action={add}>
           <p>
             A schema describes results; tasks and steps name it under <code>spec.validation</code>. From a terminal:
           </p>
           <pre tabIndex={0}>noetl schema register orders orders.json</pre>
         </EmptyState>
-        {form}
-      </>
-    );
-  }
+      ) : (
+        <>
+          <ListHeader words="The newest version of each schema.">{add}</ListHeader>
+          <List heads={HEADS}>
+            {value.items.map((each) => (
+              <Fragment key={each.name}>
+                <tr>
+                  <td>
+                    <strong>{each.name}</strong>
+                  </td>
+                  <td class="number">v{each.version}</td>
+                  <td>{each.compatible ?? "–"}</td>
+                  <td>
+                    <Time at={typeof each.registered_at === "number" ? each.registered_at * 1000 : each.registered_at} />
+                  </td>
+                  <td class="right actions">
+                    <RowButton action={open === each.name ? "Hide" : "Show"} name={each.name} onClick={() => setOpen(open === each.name ? null : each.name)} />{" "}
+                    {canEdit && <RowButton action="New version" name={`of ${each.name}`} onClick={() => setWriting(each)} />}
+                  </td>
+                </tr>
+                {open === each.name && (
+                  <DetailRow columns={HEADS.length}>
+                    <Versions key={each.version} newest={each} />
+                  </DetailRow>
+                )}
+              </Fragment>
+            ))}
+          </List>
+        </>
+      )}
+      {writing && (
+        <SchemaForm
+          known={writing === "new" ? null : writing}
+          onClose={() => setWriting(null)}
+          onDone={(words) => {
+            setWriting(null);
+            notify(words);
+            reload();
+          }}
+        />
+      )}
+    </>
+  );
+}
+
+function Versions({ newest }: { newest: Schema }) {
+  const [version, setVersion] = useState(newest.version);
+  const { value, problem } = useFetch<Schema & { versions: number[] }>(`${route(newest.name)}/v${version}`);
+  if (problem) return <p class="wrong">{problem.message}</p>;
   return (
     <>
-    <ListHeader words="The newest version of each schema.">{add}</ListHeader>
-    <List heads={["Schema", "Version", "Compatible", "Registered"]}>
-      {value.items.map((each) => (
-        <tr key={each.name}>
-          <td>
-            <strong>{each.name}</strong>
-            {open === each.name && <JsonTree value={each.schema ?? each.json_schema ?? each} open={4} />}
-          </td>
-          <td class="number">v{each.version}</td>
-          <td>{each.compatible ?? "–"}</td>
-          <td>
-            <Time at={typeof each.registered_at === "number" ? each.registered_at * 1000 : each.registered_at} />
-          </td>
-          <td class="right">
-            <Button class="small" aria-label={`${open === each.name ? "Hide" : "Show"} ${each.name}`} onClick={() => setOpen(open === each.name ? null : each.name)}>
-              {open === each.name ? "Hide" : "Show"}
-            </Button>{" "}
-            {canEdit && (
-              <Button class="small" aria-label={`New version of ${each.name}`} onClick={() => setWriting(each)}>
-                New version
-              </Button>
-            )}
-          </td>
-        </tr>
-      ))}
-    </List>
-    {form}
+      {value && value.versions.length > 1 && (
+        <div class="chips" role="group" aria-label={`Versions of ${newest.name}`}>
+          {value.versions.map((each) => (
+            <button key={each} type="button" class="chip" aria-pressed={each === version} onClick={() => setVersion(each)}>
+              v{each}
+            </button>
+          ))}
+        </div>
+      )}
+      {value ? <JsonTree value={value.schema ?? value.json_schema} open={4} /> : <Loading what="Loading schema" />}
     </>
   );
 }
@@ -98,8 +119,7 @@ function SchemaForm({ known, onClose, onDone }: { known: Schema | null; onClose:
     if (!name.trim()) return "Enter a name.";
     const schema = await readMapping("The schema", text);
     if (typeof schema === "string") return schema;
-    const path = name.trim().split("/").map(encodeURIComponent).join("/");
-    const saved = await api.put<Schema>(`/api/schemas/${path}`, { json_schema: schema, compatible });
+    const saved = await api.put<Schema>(route(name.trim()), { json_schema: schema, compatible });
     onDone(`Registered ${saved.name} v${saved.version}`);
   };
   return (

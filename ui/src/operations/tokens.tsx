@@ -5,7 +5,7 @@ import { copyText } from "../common/copy";
 import { useFetch } from "../common/fetch";
 import { Button, Dialog, ErrorState, Loading } from "../common/components";
 import { useSession } from "../common/session";
-import { actThenReload, Choice, ConfirmDialog, FormDialog, List, ListHeader, TextField } from "./components";
+import { actThenReload, Choice, ConfirmDialog, FormDialog, List, ListHeader, RowButton, TextField } from "./components";
 
 interface Token {
   name: string;
@@ -22,13 +22,13 @@ const ROLES: Record<string, string> = {
 };
 
 export function Tokens() {
-  const { value, problem, reload } = useFetch<Page<Token>>("/api/tokens");
+  const { value, problem, reload } = useFetch<Page<Token>>("/api/tokens", {}, 3000);
   const session = useSession();
   const [adding, setAdding] = useState(false);
   const [created, setCreated] = useState<{ name: string; token: string } | null>(null);
   const [revoking, setRevoking] = useState<string | null>(null);
   const act = actThenReload(reload);
-  if (problem) return <ErrorState problem={problem} retry={reload} />;
+  if (problem && !value) return <ErrorState problem={problem} retry={reload} />;
   if (!value) return <Loading what="Loading tokens" />;
   return (
     <>
@@ -47,9 +47,7 @@ export function Tokens() {
             <td>{each.role}</td>
             <td>{each.role === "worker" ? each.pools.join(", ") || "all" : <span class="quiet">–</span>}</td>
             <td class="right">
-              <Button class="small" kind="danger" aria-label={`Revoke ${each.name}`} onClick={() => setRevoking(each.name)}>
-                Revoke
-              </Button>
+              <RowButton action="Revoke" name={each.name} kind="danger" onClick={() => setRevoking(each.name)} />
             </td>
           </tr>
         ))}

@@ -1,8 +1,9 @@
-/** The form of a trigger: NATS messages, new objects, ends of executions. Schedules and webhooks have their own. */
+/** The form of a trigger: webhooks, NATS messages, new objects, custom events, ends of executions, plug-ins. Schedules have their own. */
 import { useState } from "preact/hooks";
-import { api } from "../common/api";
+import { api, type Page } from "../common/api";
+import { readLabels, writeLabels } from "../common/labels";
 import { useHasRole } from "../common/session";
-import { CheckField, Choice, FormDialog, PayloadField, PlaybookField, readMapping, TextField } from "./components";
+import { CheckField, Choice, FormDialog, PayloadField, PlaybookField, readMapping, TextField, type FormProps } from "./components";
 
 export interface TriggerDefinition {
   kind: string;
@@ -11,99 +12,193 @@ export interface TriggerDefinition {
   [more: string]: any;
 }
 
+type Value = string | boolean;
+
 interface Field {
   key: string;
   label: string;
   hint?: string;
-  is?: "text" | "check" | "list";
-  otherwise?: string | boolean;
+  is?: "text" | "number" | "duration" | "check" | "list" | "labels" | "mapping";
+  choices?: Record<string, string>;
+  otherwise?: Value;
   required?: boolean;
+  /** Shown and sent only with this value of another field. */
+  only?: [key: string, value: Value];
 }
 
-const KINDS: Record<string, string> = { execution: "end of another playbook", nats: "NATS message", object: "new object or file" };
+/** Kinds that use no credential; the role operator may change them. */
+export const OPERATOR_KINDS = new Set(["schedule", "execution", "event"]);
+const PLUGIN = "plugin";
+const KINDS: Record<string, string> = {
+  execution: "end of another playbook",
+  event: "custom event of an execution",
+  webhook: "signed request (webhook)",
+  nats: "NATS message",
+  object: "new object or file",
+  [PLUGIN]: "kind of a plug-in",
+};
 
 const FIELDS: Record<string, Field[]> = {
   execution: [
     { key: "of", label: "Of playbook", hint: "pattern: reports/*", required: true },
     { key: "status", label: "Status", hint: "success, failed, cancelled", is: "list", otherwise: "success" },
   ],
+  event: [
+    { key: "event", label: "Event", hint: "pattern: order_*", required: true },
+    { key: "of", label: "Of playbook", hint: "pattern", otherwise: "*" },
+  ],
+  webhook: [
+    {
+      key: "preset",
+      label: "Signed as by",
+      otherwise: "noetl",
+      choices: { noetl: "NoETL", github: "GitHub", stripe: "Stripe", slack: "Slack", meta: "Meta", websub: "WebSub", hmac: "HMAC in another form", none: "not signed" },
+    },
+    { key: "credential", label: "Credential with the secret", hint: "default: a generated secret" },
+    { key: "signature", label: "Form of the signature", hint: "YAML: header, algorithm, prefix", is: "mapping", required: true, only: ["preset", "hmac"] },
+    { key: "allow_unsigned", label: "Accept requests of every sender", is: "check", otherwise: false, only: ["preset", "none"] },
+    { key: "topic", label: "Topic", hint: "URL of the subscription", only: ["preset", "websub"] },
+    { key: "window", label: "Greatest age of a signature", is: "duration", otherwise: "300s" },
+    { key: "respond", label: "Respond", otherwise: "accepted", choices: { accepted: "at once", result: "with the output of the execution" } },
+    { key: "wait", label: "Wait for the output", is: "duration", otherwise: "30s", only: ["respond", "result"] },
+    { key: "headers", label: "Headers for the playbook", hint: "separated by commas", is: "list", otherwise: "" },
+    { key: "raw_body", label: "Pass the body as it was sent", is: "check", otherwise: false },
+  ],
   nats: [
     { key: "url", label: "Server", hint: "nats://host:4222" },
     { key: "credential", label: "Credential", hint: "instead of the server" },
     { key: "subject", label: "Subject", otherwise: ">" },
     { key: "stream", label: "Stream", hint: "JetStream: at least once" },
+    { key: "consumer", label: "Durable consumer", hint: "default: one of its own" },
+    { key: "start", label: "Messages of the stream", otherwise: "new", choices: { new: "new ones", all: "all" } },
   ],
   object: [
     { key: "url", label: "Address", hint: "s3://bucket/prefix or a folder", required: true },
     { key: "glob", label: "Names", hint: "pattern", otherwise: "*" },
-    { key: "credential", label: "Credential", hint: "empty: that of the environment" },
-    { key: "poll", label: "List every", hint: "30s", otherwise: "30s" },
+    { key: "credential", label: "Credential", hint: "default: that of the environment" },
+    { key: "poll", label: "List every", is: "duration", otherwise: "30s" },
+    { key: "settle", label: "Files: unchanged for", is: "duration", otherwise: "1s" },
     { key: "changed", label: "Also changed objects", is: "check", otherwise: true },
     { key: "existing", label: "Also objects that exist already", is: "check", otherwise: false },
   ],
 };
 
-const OVERLAP: Record<string, string> = {
-  allow: "start another execution",
-  skip: "skip the delivery",
-  queue: "queue until it ends",
-  cancel: "cancel the running execution and start",
-};
+const COMMON: Field[] = [
+  { key: "version", label: "Version", hint: "default: the newest", is: "number" },
+  { key: "overlap", label: "If an execution is running", otherwise: "allow", choices: { allow: "start another execution", skip: "skip the delivery", queue: "queue until it ends", cancel: "cancel the running execution and start" } },
+  { key: "concurrency", label: "Concurrent executions", hint: "before that applies", is: "number", otherwise: "1" },
+  { key: "labels", label: "Labels", hint: "team=data, separated by commas", is: "labels" },
+];
 
-const shown = (field: Field, value: unknown) => (value === undefined || value === null ? (field.otherwise ?? "") : field.is === "check" ? !!value : Array.isArray(value) ? value.join(", ") : field.key === "poll" ? `${value}`.replace(/^(\d+(\.\d+)?)$/, "$1s") : String(value));
+/** What a document of a trigger has beside its definition. */
+const OUTSIDE = new Set(["kind", "name", "created_at", "created_by", "problem", "deliveries", "last_delivery", "cursor", "made_credential"]);
 
-export function TriggerForm({ known, onClose, onDone }: { known: TriggerDefinition | null; onClose: () => void; onDone: (name: string) => void }) {
+export const triggerRoute = (kind: string, name: string) => `/api/triggers/${kind}/${encodeURIComponent(name)}`;
+
+/** The stored value of a field as it is shown. */
+function shown(field: Field, value: any): Value {
+  if (value === undefined || value === null) return field.otherwise ?? (field.is === "check" ? false : "");
+  if (field.is === "check") return !!value;
+  if (field.is === "list") return value.join(", ");
+  if (field.is === "labels") return writeLabels(value);
+  if (field.is === "mapping") return JSON.stringify(value, null, 2);
+  return field.is === "duration" && typeof value === "number" ? `${value}s` : String(value);
+}
+
+const split = (text: string) => text.split(",").map((each) => each.trim()).filter(Boolean);
+
+/** The value of a field as it is sent; undefined is the default. */
+async function sent(field: Field, value: Value): Promise<{ value?: unknown; wrong?: string }> {
+  if (typeof value === "boolean") return { value };
+  const text = value.trim();
+  if (field.required && !text) return { wrong: `Enter a value for “${field.label}”.` };
+  if (field.is === "list") return { value: split(text) };
+  if (!text) return {};
+  if (field.is === "number") return /^\d+$/.test(text) ? { value: Number(text) } : { wrong: `${field.label}: ${text} is not an integer.` };
+  if (field.is === "labels") {
+    const read = readLabels(text);
+    return typeof read === "string" ? { wrong: `${field.label}: ${read}` } : { value: read };
+  }
+  if (field.is === "mapping") {
+    const read = await readMapping(field.label, text);
+    return typeof read === "string" ? { wrong: read } : { value: read };
+  }
+  return { value: text };
+}
+
+interface Props extends FormProps<TriggerDefinition> {
+  /** The kind of a new trigger, where only one kind is added. */
+  only?: string;
+  /** Called with the response, which has a generated secret. */
+  onSaved?: (saved: TriggerDefinition) => void;
+}
+
+export function TriggerForm({ known, onClose, onDone, only, onSaved }: Props) {
   const isAdmin = useHasRole("admin");
-  const kinds = isAdmin ? KINDS : { execution: KINDS.execution };
-  const [kind, setKind] = useState(known?.kind ?? "execution");
+  const kinds = isAdmin ? KINDS : Object.fromEntries(Object.entries(KINDS).filter(([key]) => OPERATOR_KINDS.has(key)));
+  const [kind, setKind] = useState(known ? (known.kind in FIELDS ? known.kind : PLUGIN) : (only ?? "execution"));
+  const [plugin, setPlugin] = useState(known?.kind ?? "");
   const [name, setName] = useState(known?.name ?? "");
   const [path, setPath] = useState(known?.path ?? "");
-  const [overlap, setOverlap] = useState<string>(known?.overlap ?? "allow");
-  const [payload, setPayload] = useState(known && Object.keys(known.payload ?? {}).length ? JSON.stringify(known.payload, null, 2) : "");
-  const [values, setValues] = useState<Record<string, string | boolean>>({});
-  const of = (field: Field) => values[`${kind}.${field.key}`] ?? shown(field, known?.[field.key]);
+  const [payload, setPayload] = useState(Object.keys(known?.payload ?? {}).length ? JSON.stringify(known!.payload, null, 2) : "");
+  const [values, setValues] = useState<Record<string, Value>>({});
+  const defined = Object.fromEntries(Object.entries(known ?? {}).filter(([key, value]) => !OUTSIDE.has(key) && value !== null && !(key === "url" && kind === "webhook")));
+  const own = kind === PLUGIN ? [] : FIELDS[kind];
+  const named = new Set(["path", "payload", "paused", ...COMMON.map((field) => field.key)]);
+  const [more, setMore] = useState(() => (kind === PLUGIN && known ? JSON.stringify(Object.fromEntries(Object.entries(defined).filter(([key]) => !named.has(key))), null, 2) : ""));
+  const of = (field: Field) => values[`${kind}.${field.key}`] ?? shown(field, defined[field.key]);
+  const applies = (field: Field) => !field.only || of(own.find((each) => each.key === field.only![0])!) === field.only[1];
+  const usual = path.trim().replace(/[^A-Za-z0-9_.-]+/g, "-").replace(/^[-._]+|[-._]+$/g, "");
 
   const save = async () => {
-    if (!name.trim()) return "Enter a name.";
     if (!path.trim()) return "Enter the path of a playbook.";
+    const real = kind === PLUGIN ? plugin.trim() : kind;
+    if (!/^[a-z][a-z0-9_]*$/.test(real)) return "Enter the kind of the plug-in, such as kafka.";
     const given = await readMapping("Payload", payload);
     if (typeof given === "string") return given;
-    const body: Record<string, unknown> = { path: path.trim(), overlap, payload: given };
-    for (const field of FIELDS[kind]) {
-      const value = of(field);
-      if (field.required && !String(value).trim()) return `Enter a value for “${field.label}”.`;
-      if (field.is === "check") body[field.key] = value;
-      else if (field.is === "list") body[field.key] = String(value).split(",").map((each) => each.trim()).filter(Boolean);
-      else if (String(value).trim()) body[field.key] = String(value).trim();
+    const body: Record<string, unknown> = { ...(kind === PLUGIN ? {} : defined), path: path.trim(), payload: given };
+    if (kind === PLUGIN) {
+      const read = await readMapping("Fields", more);
+      if (typeof read === "string") return read;
+      Object.assign(body, read, defined.paused ? { paused: true } : {});
     }
-    if (known?.version) body.version = known.version;
-    if (known && Object.keys(known.labels ?? {}).length) body.labels = known.labels;
-    await api.put(`/api/triggers/${kind}/${encodeURIComponent(name.trim())}`, body);
-    onDone(name.trim());
+    for (const field of [...own, ...COMMON]) {
+      const { value, wrong } = applies(field) ? await sent(field, of(field)) : {};
+      if (wrong) return wrong;
+      if (value === undefined) delete body[field.key];
+      else body[field.key] = value;
+    }
+    const chosen = name.trim() || usual;
+    const others = known ? null : await api.get<Page<TriggerDefinition>>("/api/triggers", { kind: real, limit: 1000 });
+    if (others?.items.some((each) => each.name === chosen)) return `There is already a trigger ${chosen} of kind ${real}. Choose another name.`;
+    const saved = await api.put<TriggerDefinition>(triggerRoute(real, chosen), body);
+    onDone(`Saved ${saved.name}`);
+    onSaved?.(saved);
   };
 
-  const fields = FIELDS[kind];
+  const input = (field: Field) => {
+    const id = `trigger-${field.key}`;
+    const set = (value: Value) => setValues({ ...values, [`${kind}.${field.key}`]: value });
+    if (!applies(field)) return null;
+    if (field.is === "check") return <CheckField key={id} id={id} label={field.label} value={!!of(field)} onChange={set} />;
+    if (field.choices) return <Choice key={id} id={id} label={field.label} value={String(of(field))} onChange={set} choices={field.choices} />;
+    if (field.is === "mapping") return <PayloadField key={id} id={id} label={field.label} hint={field.hint} value={String(of(field))} onInput={set} />;
+    return <TextField key={id} id={id} label={field.label} hint={field.hint} value={String(of(field))} onInput={set} />;
+  };
+
   return (
-    <FormDialog id="trigger-form" title={known ? `Edit ${known.name}` : "Add trigger"} action="Save" onClose={onClose} onSave={save}>
+    <FormDialog id="trigger-form" title={known ? `Edit ${known.name}` : `Add ${only ?? "trigger"}`} action="Save" onClose={onClose} onSave={save}>
       <div class="pair">
-        {known ? <TextField id="trigger-kind" label="Starts on" value={KINDS[kind]} disabled onInput={() => {}} /> : <Choice id="trigger-kind" label="Starts on" value={kind} onChange={setKind} choices={kinds} />}
-        <TextField id="trigger-name" label="Name" value={name} disabled={!!known} onInput={setName} />
-      </div>
-      <div class="pair">
+        {known ? <TextField id="trigger-kind" label="Starts on" value={KINDS[kind]} disabled onInput={() => {}} /> : !only && <Choice id="trigger-kind" label="Starts on" value={kind} onChange={setKind} choices={kinds} />}
+        {kind === PLUGIN && <TextField id="trigger-plugin" label="Kind" hint="such as kafka" value={plugin} disabled={!!known} onInput={setPlugin} />}
+        <TextField id="trigger-name" label="Name" hint={known || !usual ? undefined : `default: ${usual}`} value={name} disabled={!!known} onInput={setName} />
         <PlaybookField id="trigger-path" value={path} onInput={setPath} />
-        <Choice id="trigger-overlap" label="If an execution is running" value={overlap} onChange={setOverlap} choices={OVERLAP} />
+        {own.map(input)}
       </div>
-      <div class="pair">
-        {fields.map((field) =>
-          field.is === "check" ? (
-            <CheckField key={field.key} id={`trigger-${field.key}`} label={field.label} value={!!of(field)} onChange={(value) => setValues({ ...values, [`${kind}.${field.key}`]: value })} />
-          ) : (
-            <TextField key={field.key} id={`trigger-${field.key}`} label={field.label} hint={field.hint} value={String(of(field))} onInput={(value) => setValues({ ...values, [`${kind}.${field.key}`]: value })} />
-          ),
-        )}
-      </div>
-      <PayloadField id="trigger-payload" value={payload} onInput={setPayload} />
-      {!isAdmin && !known && <p class="quiet">Triggers of NATS messages and objects use credentials and require the role admin.</p>}
+      {kind === PLUGIN && <PayloadField id="trigger-more" label="Fields" hint="YAML or JSON: the fields of the kind" value={more} onInput={setMore} />}
+      <PayloadField id="trigger-payload" hint="YAML or JSON; templates read {{ event }}" value={payload} onInput={setPayload} />
+      <div class="pair">{COMMON.map(input)}</div>
+      {!isAdmin && !known && <p class="quiet">Triggers that use credentials require the role admin.</p>}
     </FormDialog>
   );
 }

@@ -4,6 +4,7 @@ import { useFetch } from "../common/fetch";
 import { EmptyState, ErrorState, Loading } from "../common/components";
 import { Link } from "../common/router";
 import { duration, exactly, Time, useNow } from "../common/times";
+import { List } from "./components";
 
 interface Worker {
   worker: string;
@@ -34,24 +35,12 @@ export function Workers() {
       <EmptyState title="No workers connected">
         <p>Workers run the tools of a playbook; the server schedules them. Start a worker:</p>
         <pre tabIndex={0}>noetl worker start</pre>
-        <p>It requires the server's URL and a token with the role worker. `noetl dev` starts a server with workers.</p>
+        <p>It requires the server's URL and a token with the role worker. <code>noetl dev</code> starts a server with workers.</p>
       </EmptyState>
     );
   }
   return (
-    <div class="card scrolled">
-      <table class="list">
-        <thead>
-          <tr>
-            <th>Worker</th>
-            <th>Pool</th>
-            <th>Slots in use</th>
-            <th>Leases</th>
-            <th>Last heartbeat</th>
-            <th>Since</th>
-          </tr>
-        </thead>
-        <tbody>
+    <List heads={["Worker", "Pool", "Slots in use", "Leases", "Last heartbeat", "Since"]} actions={false}>
           {value.items.map((each) => {
             const ago = Math.max(0, now - Date.parse(each.last_seen));
             const silent = ago > LOST_AFTER;
@@ -83,9 +72,7 @@ export function Workers() {
               </tr>
             );
           })}
-        </tbody>
-      </table>
-    </div>
+    </List>
   );
 }
 

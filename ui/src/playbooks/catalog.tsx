@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, type Page } from "../common/api";
 import { useFetch } from "../common/fetch";
-import { Button, EmptyState, ErrorState, Loading, notifyProblem, Status, Unreachable } from "../common/components";
+import { Button, EmptyState, ErrorState, Loading, notifyProblem, Status } from "../common/components";
 import { go, Link, useQueryValue } from "../common/router";
 import { useHasRole } from "../common/session";
 import { Time } from "../common/times";
@@ -79,7 +79,6 @@ export function Catalog() {
           </Button>
         )}
       </div>
-      <Unreachable problem={problem} />
       {!value && <Loading what="Loading catalog" />}
       {value && !rows.length && (
         <EmptyState title="No matching playbooks" action={<Button onClick={() => setTyped("")}>Show all</Button>}>

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { api, Problem, type Diagnostic } from "../common/api";
 import { useFetch } from "../common/fetch";
-import { Button, Dialog, ErrorState, Loading, notify, notifyProblem, Tabs, Unreachable } from "../common/components";
+import { Button, Dialog, ErrorState, Loading, notify, notifyProblem, Tabs } from "../common/components";
 import { pageUrl, go, Link, useLocation, useQueryValue } from "../common/router";
 import { useHasRole } from "../common/session";
 import { counted, ProblemList } from "./problem_list";
@@ -36,7 +36,7 @@ export function RegisteredPlaybook({ path }: { path: string }) {
   const { query } = useLocation();
   const [tab, setTab] = useQueryValue("tab", "text");
   const version = query.get("version");
-  const { value, problem, reload } = useFetch<Stored>(catalogPath(path), { version });
+  const { value, problem, reload } = useFetch<Stored>(catalogPath(path), { version }, "once");
   if (problem && !value) {
     return <ErrorState problem={problem.status === 404 ? new Problem(404, "Playbook not found", `${problem.detail}. Register it with: noetl register FILE.`) : problem} retry={reload} />;
   }
@@ -232,7 +232,6 @@ function Text({ path, base, version, saved, begun, onSaved }: TextProps) {
           {lost ? "not checked: the server is unreachable" : checked ? counted(found) : ""}
         </span>
       </div>
-      <Unreachable problem={lost} />
       <div class="halves">
         <section class="card text" aria-label="Source">
           <EditorView

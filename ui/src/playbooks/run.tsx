@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { api, once, Problem } from "../common/api";
 import { Button, Dialog, ErrorState, focusField, Loading } from "../common/components";
+import { readLabels } from "../common/labels";
 import { go } from "../common/router";
 import { Prose } from "./problem_list";
 
@@ -61,6 +62,8 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
   const [wrong, setWrong] = useState<Record<string, string>>({});
   const [refused, setRefused] = useState<Problem | null>(null);
   const [busy, setBusy] = useState(false);
+  const [labels, setLabels] = useState("");
+  const read = readLabels(labels);
   const key = useMemo(once, []);
   const what = { legacy, ...(content === undefined ? { path, version } : { content }) };
 
@@ -82,7 +85,7 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
 
   const run = async (event: Event) => {
     event.preventDefault();
-    if (!form || busy) return;
+    if (!form || busy || typeof read === "string") return;
     setBusy(true);
     setRefused(null);
     try {
@@ -93,7 +96,7 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
         document.getElementById(`field-${first.name}`)?.focus();
         return;
       }
-      const started = await api.post<{ execution_id: string }>("/api/execute", { ...what, payload }, key);
+      const started = await api.post<{ execution_id: string }>("/api/execute", { ...what, payload, ...(Object.keys(read).length ? { labels: read } : {}) }, key);
       go(`/executions/${started.execution_id}`);
     } catch (error) {
       setRefused(error instanceof Problem ? error : new Problem(-1, "Start failed", String(error)));
@@ -119,7 +122,7 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
       {form && (
         <form id="run-form" class="run-form" onSubmit={run} noValidate>
           {form.description && <p class="quiet">{form.description}</p>}
-          {!form.fields.length && <p class="quiet">This playbook has no `workload`, so there is nothing to fill in.</p>}
+          {!form.fields.length && <p class="quiet">This playbook has no workload, so there is no value to fill in.</p>}
           {form.fields.map((field) => (
             <FormField key={field.name} field={field} value={given[field.name] ?? ""} wrong={wrong[field.name]} onChange={(value) => change(field.name, value)} />
           ))}
@@ -135,6 +138,11 @@ export function RunDialog({ title, path, version, content, legacy = false, onClo
               ; their values are read on the worker and never shown.
             </p>
           )}
+          <details>
+            <summary>Labels</summary>
+            <input type="text" aria-label="Labels" placeholder="team=data, owner=ada" spellcheck={false} value={labels} aria-invalid={typeof read === "string" ? "true" : undefined} onInput={(event) => setLabels(event.currentTarget.value)} />
+            {typeof read === "string" && <p class="wrong">{read}</p>}
+          </details>
           {refused && (
             <div class="refused" role="alert">
               <strong>{refused.title}</strong>

@@ -127,14 +127,16 @@ def _suspend(state: State, run: Run, event: ChildRequested | WaitStarted, key: s
     run.status = "suspended"
     run.at = at
     run.worker = ""
-    run.lost = run.suspect = 0
+    run.lost = 0
+    if not isinstance(event, WaitStarted) or event.quota is None:
+        run.suspect = 0  # a wait for a quota is no progress
     run.current = None
     run.child = key
     _remember_report(run, event)
 
 
-def _resume(state: State, run_id: str, key: str, outcome: Outcome) -> None:
-    """Queue a suspended run again, with the outcome of its task."""
+def _resume(state: State, run_id: str, key: str, outcome: Outcome | None) -> None:
+    """Queue a suspended run again, with the outcome of its task; None: the task starts now."""
     run = state.open.get(run_id)
     if run is not None and run.child == key:
         run.child = None
@@ -206,7 +208,8 @@ def _wait_started(state: State, event: WaitStarted, at: float) -> None:
 @applies(WaitFinished)
 def _wait_finished(state: State, event: WaitFinished, at: float) -> None:
     key = _key_of(event)
-    _resume(state, state.waits.pop(key).run_id, key, event.outcome)
+    wait = state.waits.pop(key)
+    _resume(state, wait.run_id, key, event.outcome if wait.request.quota is None else None)
     state.due.pop(key, None)
     if event.signal is not None:
         del state.signals[event.signal]

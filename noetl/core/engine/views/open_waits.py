@@ -18,7 +18,7 @@ def wait_counts(state: State, *, settled: bool = True) -> WaitCounts:
 
 def inbox_entries(state: State) -> list[InboxEntry]:
     """The waits that signals answer, oldest first."""
-    if state.ending is not None:
+    if state.ending is not None and not state.compensating:
         return []
     return [
         InboxEntry(

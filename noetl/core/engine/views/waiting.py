@@ -19,6 +19,7 @@ from noetl.core.engine.state import Loop, OpenWait, Run, State, StepRun, Token
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.playbook import worker_command
+from noetl.core.model.quotas.token_bucket import Demand, rate_text
 from noetl.core.model.waits import answer_command
 from noetl.core.templates.template import Compiled, compile_value
 
@@ -33,6 +34,7 @@ Subject = Literal[
     "timer",
     "end",
     "limit",
+    "quota",
     "wait",
     "compensation",
     "placement",
@@ -133,6 +135,12 @@ def _step_run_findings(state: State, step_run: StepRun, at: float, reached: Mapp
                 yield _loop_finding(state, loop)
                 yield from _limited_iterations(state, loop, reached)
     runs = state.runs_of(step_run)
+    if state.waits:
+        quota_waits = [wait for run in runs if (wait := state.waits.get(run.child or "")) and wait.request.quota]
+        if quota_waits:
+            yield from _quota_findings(quota_waits, at)
+            waiting = {wait.run_id for wait in quota_waits}
+            runs = [run for run in runs if run.id not in waiting]
     for run in runs[:_MAX_LISTED]:
         yield _run_finding(state, run, at, reached)
     if len(runs) > _MAX_LISTED:
@@ -173,6 +181,30 @@ def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) 
         pool += f" with the labels {', '.join(step.labels)}" if step.labels else ""
         text = f"{what} has been waiting for {since} for a worker{pool}{at_task}{lost}"
     return Finding("run", text, run.id, step.name, run.at)
+
+
+def _quota_findings(waits: Sequence[OpenWait], at: float) -> Iterator[Finding]:
+    """How many runs of a step run wait for each quota, and until when."""
+    by_quota: dict[Demand, list[OpenWait]] = {}
+    for wait in waits:
+        assert wait.request.quota is not None
+        by_quota.setdefault(wait.request.quota, []).append(wait)
+    for quota, group in by_quota.items():
+        group.sort(key=lambda wait: wait.due or 0.0)
+        first, last = group[0], group[-1]
+        name, path = first.request.step, first.request.path
+        until = f"until {_moment(first.due, at)}"
+        if len(group) > 1:
+            what, until = f'{len(group)} iterations of "{name}" wait', f"the first {until}, the last until "
+            until += _moment(last.due, at)
+        else:
+            what = f'iteration {".".join(map(str, path))} of "{name}" waits' if path else f'step "{name}" waits'
+        text = f'{what} for the quota "{quota.key}" ({rate_text(quota.rate)}) {until}'
+        yield Finding("quota", text, first.key, name, min(wait.at for wait in group), first.due)
+
+
+def _moment(due: float | None, at: float) -> str:
+    return "" if due is None else f"{instant(due)[:19]}Z ({_until(due, at)})"
 
 
 def _wait_finding(state: State, wait: OpenWait, what: str, at: float) -> Finding:

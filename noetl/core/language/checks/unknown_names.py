@@ -60,6 +60,8 @@ def _check_keychain(context: AnalysisContext, site: TemplateSite, read: Read) ->
         )
     elif "keychain" not in site.visibility.scopes:
         message = f"secrets are not available on the server, and {site.visibility.title} is evaluated there"
+        if not site.visibility.server:
+            message = f"{site.visibility.title} cannot read secrets: the log has its values"
         context.report_read(
             "keychain-on-server", site, read, message, "read `keychain` in the field of the task that needs it"
         )

@@ -38,7 +38,7 @@ from noetl.core.language.syntax.grammar import (
 )
 from noetl.core.language.syntax.placement import check_body, read_placement
 from noetl.core.language.syntax.set_blocks import read_scoped, read_set
-from noetl.core.language.syntax.tasks import read_output, read_sets, read_tool, read_validation, split_rule
+from noetl.core.language.syntax.tasks import read_output, read_quota, read_sets, read_tool, read_validation, split_rule
 from noetl.core.language.syntax.tree import (
     AdmitRuleSyntax,
     AdmitSyntax,
@@ -396,18 +396,26 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
         body.failure = (text_of(failure["mode"][1]) if "mode" in failure else None) or "fail_fast"
         if "max_failed" in failure:
             body.max_failed = _read_max_failed(reader, failure["max_failed"][1], body.failure)
-    if not isinstance(body, StepSyntax) and "compensation" in policy:
-        message = "a compensation belongs to a step; in a workbook block it has no effect"
-        reader.add("unused-field", policy["compensation"][0], message, "move it to the steps that call the block")
+    for word in () if isinstance(body, StepSyntax) else ("compensation", "quotas"):
+        if word in policy:
+            message = f"`{word}` belongs to a step; in a workbook block it has no effect"
+            reader.add("unused-field", policy[word][0], message, "move it to the steps that call the block")
     if isinstance(body, StepSyntax):
-        if "admit" in policy:
-            body.admit = _read_admit(reader, policy["admit"][1], f"{path}/admit")
-        if "emit" in policy:
-            body.emits = _read_emits(reader, policy["emit"][1], f"{path}/emit/events")
-        if "compensation" in policy:
-            body.compensation = _read_compensation(reader, body, policy["compensation"][1], f"{path}/compensation")
-        if "synthesize" in policy:
-            body.synthesis = _read_synthesis(reader, policy["synthesize"][1], f"{path}/synthesize")
+        _read_step_policy(reader, body, policy, path)
+
+
+def _read_step_policy(reader: Reader, body: StepSyntax, policy: Fields, path: str) -> None:
+    """The policies that only steps have."""
+    if "admit" in policy:
+        body.admit = _read_admit(reader, policy["admit"][1], f"{path}/admit")
+    if "quotas" in policy:
+        body.quota = read_quota(reader, policy["quotas"][1], f"{path}/quotas")
+    if "emit" in policy:
+        body.emits = _read_emits(reader, policy["emit"][1], f"{path}/emit/events")
+    if "compensation" in policy:
+        body.compensation = _read_compensation(reader, body, policy["compensation"][1], f"{path}/compensation")
+    if "synthesize" in policy:
+        body.synthesis = _read_synthesis(reader, policy["synthesize"][1], f"{path}/synthesize")
 
 
 def _read_emits(reader: Reader, node: Node, path: str) -> list[EmitSyntax]:

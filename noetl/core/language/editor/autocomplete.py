@@ -7,31 +7,22 @@ there. Values with few choices, step names in arcs and tool kinds are offered to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from noetl.core.language.editor.schema_fields import Completion, schema_fields
-from noetl.core.language.flow.visibility import OLDER_SCOPES, SCOPES
-from noetl.core.language.syntax.grammar import ITERATION_NAMES, KEYCHAIN_KINDS, SHAPES, Key
+from noetl.core.language.editor.line_structure import (
+    key_column,
+    mapping_lines,
+    named_entries,
+    parents_of,
+    parse_line,
+    steps,
+    tasks_of_step,
+)
+from noetl.core.language.editor.schema_fields import Completion
+from noetl.core.language.editor.template_completion import complete_template
+from noetl.core.language.syntax.grammar import KEYCHAIN_KINDS, SHAPES, Key
 from noetl.core.model.tool import ToolSpec
-
-ENVELOPE = {
-    "status": "`ok` or `error`.",
-    "data": "The payload.",
-    "ref": "Where a large payload is stored.",
-    "error": "The error: `kind`, `message`, `retryable`.",
-    "http": "Status, headers, url of an http task.",
-}
-
-
-class _Line(NamedTuple):
-    indent: int
-    dashes: tuple[int, ...]  # columns of the leading `- `
-    key: str | None
-    value: str
-
-
-_LINE = re.compile(r"(?P<indent> *)(?P<dashes>(?:- +)*)(?:(?P<key>[\w.<-]+):(?:\s+(?P<value>.*))?)?(?P<rest>.*)")
 
 
 def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> tuple[int, list[Completion]]:
@@ -40,20 +31,23 @@ def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -
     if not 1 <= line <= len(lines):
         return column, []
     current = lines[line - 1][: column - 1]
-    here = _parse_line(current)
+    here = parse_line(current)
     if current.rfind("{{") > current.rfind("}}"):
-        *path, typed = _DOTTED.findall(current)[0].split(".")
-        offered = list(_names(path, lines)) or list(schema_fields(path, lines, line))
+        typed, offered = complete_template(current, lines, line)
     elif (flow := flow_at(lines, line, current)) is not None:
         typed = flow.typed
-        offered = list(_values([*flow.path, flow.key], lines, specs)) if flow.key else _flow_keys(flow, specs)
+        spec = specs.get(flow.given.get("kind", ""))
+        offered = (
+            list(_values([*flow.path, flow.key], lines, line, spec, specs)) if flow.key else _flow_keys(flow, specs)
+        )
     elif here.key is not None and ":" in current:
-        path = [*_parents([_parse_line(each) for each in lines[: line - 1]], _key_column(here)), here.key]
-        offered = list(_values(path, lines, specs))
+        path = [*parents_of([parse_line(each) for each in lines[: line - 1]], key_column(here)), here.key]
+        position = KeyPosition(here.key, key_column(here), tuple(path[:-1]), line - 1)
+        offered = list(_values(path, lines, line, fields_at("task", position, lines, specs)[0], specs))
         typed = here.value
     else:
         depth = here.dashes[-1] + 2 if here.dashes else len(current) - len(current.lstrip(" "))
-        path = _parents([_parse_line(each) for each in lines[: line - 1]], depth)
+        path = parents_of([parse_line(each) for each in lines[: line - 1]], depth)
         taken = _siblings(lines, line - 1, depth)
         offered = [word for word in _keys(path, lines, line - 1, depth, specs) if word.word not in taken]
         typed = current.strip().removeprefix("- ").strip()
@@ -98,7 +92,7 @@ def flow_at(lines: list[str], line: int, current: str) -> FlowContext | None:
         token = ""
     if not open_frames or open_frames[-1][1] != "{":
         return None
-    around = _parents([_parse_line(each) for each in lines[: line - 1]], _key_column(_parse_line(current)))
+    around = parents_of([parse_line(each) for each in lines[: line - 1]], key_column(parse_line(current)))
     path = [*around, *(key for key, _, _ in open_frames if key is not None)]
     entry = _ENTRY.fullmatch(token)
     if entry:
@@ -126,12 +120,12 @@ class KeyPosition(NamedTuple):
 
 def key_at(lines: list[str], line: int) -> KeyPosition | None:
     """The key at the start of a line (from 1)."""
-    here = _parse_line(lines[line - 1])
+    here = parse_line(lines[line - 1])
     if here.key is None:
         return None
-    depth = _key_column(here)
-    before = [_parse_line(each) for each in lines[: line - 1]]
-    return KeyPosition(here.key, depth, tuple(_parents(before, depth)), line - 1)
+    depth = key_column(here)
+    before = [parse_line(each) for each in lines[: line - 1]]
+    return KeyPosition(here.key, depth, tuple(parents_of(before, depth)), line - 1)
 
 
 def fields_at(
@@ -143,7 +137,7 @@ def fields_at(
         row = next(
             row
             for row in range(row, -1, -1)
-            if _parse_line(lines[row]).key == "input" and _line_depth(lines[row]) < depth
+            if parse_line(lines[row]).key == "input" and _line_depth(lines[row]) < depth
         )
         depth = _line_depth(lines[row])
     return fields_of(shape, _value_of(lines, row, depth, "kind"), specs)
@@ -155,60 +149,15 @@ def fields_of(shape: str, kind: str, specs: Mapping[str, ToolSpec]) -> tuple[Too
 
 
 def _line_depth(line: str) -> int:
-    return _key_column(_parse_line(line))
-
-
-def _parse_line(text: str) -> _Line:
-    found = _LINE.match(text)
-    assert found is not None  # every part of it may be empty
-    indent = len(found["indent"])
-    dashes = tuple(indent + each.start() for each in re.finditer("- +", found["dashes"] or ""))
-    return _Line(indent, dashes, found["key"], (found["value"] or "").strip())
-
-
-def _key_column(line: _Line) -> int:
-    """The column of the line's key."""
-    return line.dashes[-1] + 2 if line.dashes else line.indent
-
-
-def _parents(before: list[_Line], depth: int) -> list[str]:
-    """The keys that enclose a position of that depth, outermost first."""
-    path: list[str] = []
-    for line in reversed(before):
-        if line.key is None:
-            continue
-        if _key_column(line) < depth:
-            path.insert(0, line.key)
-            depth = min(_key_column(line), line.dashes[0] + 1) if line.dashes else _key_column(line)
-            if depth == 0:
-                break
-    return path
-
-
-def _mapping_lines(lines: list[str], row: int, depth: int) -> Iterator[_Line]:
-    """The lines of the same mapping, above and below."""
-    for number in range(row, -1, -1):
-        line = _parse_line(lines[number])
-        if lines[number].strip() and _key_column(line) < depth and number != row:
-            break
-        if number != row and _key_column(line) == depth:
-            yield line
-        if line.dashes and line.dashes[-1] + 2 == depth:
-            break
-    for number in range(row + 1, len(lines)):
-        line = _parse_line(lines[number])
-        if lines[number].strip() and (_key_column(line) < depth or (line.dashes and line.dashes[0] < depth)):
-            break
-        if _key_column(line) == depth:
-            yield line
+    return key_column(parse_line(line))
 
 
 def _siblings(lines: list[str], row: int, depth: int) -> set[str]:
-    return {line.key for line in _mapping_lines(lines, row, depth) if line.key is not None}
+    return {line.key for line in mapping_lines(lines, row, depth) if line.key is not None}
 
 
 def _value_of(lines: list[str], row: int, depth: int, key: str) -> str:
-    return next((line.value for line in _mapping_lines(lines, row, depth) if line.key == key), "")
+    return next((line.value for line in mapping_lines(lines, row, depth) if line.key == key), "")
 
 
 # --- the grammar at a path ----------------------------------------------------------------------
@@ -259,73 +208,40 @@ def _key_completions(shape: str, spec: ToolSpec | None, entry: Mapping[str, Key]
     return completions + [Completion(key, known.doc) for key, known in entry.items() if known.state == "canonical"]
 
 
-def _values(path: list[str], lines: list[str], specs: Mapping[str, ToolSpec]) -> Iterator[Completion]:
-    shape = shape_at(path[:-1])
-    if shape is None or shape not in SHAPES:
+def _values(
+    path: list[str], lines: list[str], line: int, spec: ToolSpec | None, specs: Mapping[str, ToolSpec]
+) -> Iterator[Completion]:
+    """The values of a key; `spec` is that of the kind beside it."""
+    *parents, key = path
+    inside_input = parents[-1:] == ["input"]
+    shape = shape_at(parents[:-1] if inside_input else parents)
+    if shape is None or shape not in SHAPES or (inside_input and shape != "task"):
         return
-    key = path[-1]
-    known: Key | None = SHAPES[shape].keys.get(key)
+    known: Key | None = None if inside_input else SHAPES[shape].keys.get(key)
     if shape == "task" and key == "kind":
-        for kind, spec in sorted(specs.items()):
-            if kind == spec.kind:
-                yield Completion(kind, spec.doc, True)
+        for name, each in sorted(specs.items()):
+            if name == each.kind:
+                yield Completion(name, each.doc, True)
     elif shape == "keychain" and key == "kind":
-        yield from (Completion(kind, "", True) for kind in KEYCHAIN_KINDS)
-    elif shape == "arc" and key == "step":
-        yield from (Completion(step, "", True) for step in _steps(lines))
+        yield from (Completion(name, "", True) for name in KEYCHAIN_KINDS)
+    elif (shape == "arc" and key == "step") or (known is not None and key in ("entry_step", "return_step")):
+        yield from (Completion(step, "", True) for step in steps(lines))
+    elif shape == "directive" and key == "to":
+        yield from (Completion(task, "", True) for task in tasks_of_step(lines, line))
     elif known is not None:
-        yield from (Completion(choice, known.doc, True) for choice in known.choices)
-        if known.type == "boolean":
-            yield from (Completion(word, known.doc, True) for word in ("true", "false"))
+        yield from _choices(known.choices, known.type, known.doc)
+    elif shape != "task" or spec is None:
+        return
+    elif spec.kind == "workbook" and key == "block":
+        yield from (Completion(name, "", True) for name in named_entries(lines, "workbook"))
+    elif key == "auth":
+        yield from (Completion(name, "", True) for name in named_entries(lines, "keychain"))
+    elif key in spec.fields:
+        field = spec.fields[key]
+        yield from _choices(field.choices, field.type, field.doc)
 
 
-# --- names inside a template ---------------------------------------------------------------------
-
-_DOTTED = re.compile(r"[\w.]*$")
-
-
-def _names(path: list[str], lines: list[str]) -> Iterator[Completion]:
-    """The names that can follow `{{`, or a dot inside it."""
-    if not path:
-        yield from (Completion(scope, doc, True) for scope, doc in SCOPES.items() if scope not in OLDER_SCOPES)
-        yield from (Completion(step, "The output of this step.", True) for step in _steps(lines))
-    elif path == ["iter"]:
-        yield from (Completion(name, "The current item.", True) for name in _find_all(lines, r"iterator: *([\w-]+)"))
-        yield from (Completion(name, "", True) for name in ITERATION_NAMES)
-    elif path == ["ctx"] or path == ["step"]:
-        yield from (Completion(name, "", True) for name in _find_all(lines, rf"\b{path[0]}\.(\w+) *:"))
-    elif path == ["output"]:
-        yield from (Completion(name, doc, True) for name, doc in ENVELOPE.items())
-    elif path == ["steps"]:
-        yield from (Completion(step, "", True) for step in _steps(lines))
-    elif path == ["keychain"]:
-        inside = [line for line, parents in _keyed_lines(lines) if parents == ["keychain"] and line.key == "name"]
-        yield from (Completion(line.value, "", True) for line in inside)
-    elif path[0] == "workload":
-        for line, parents in _keyed_lines(lines):
-            if parents == path and line.key:
-                yield Completion(line.key, f"default: {line.value}" if line.value else "", True)
-
-
-def _keyed_lines(lines: list[str]) -> Iterator[tuple[_Line, list[str]]]:
-    """The lines that start with a key, each with the enclosing keys."""
-    above: list[tuple[int, str]] = []
-    for text in lines:
-        line = _parse_line(text)
-        if line.key is None:
-            continue
-        depth = line.dashes[0] + 1 if line.dashes else line.indent
-        while above and above[-1][0] >= depth:
-            above.pop()
-        yield line, [key for _, key in above]
-        above.append((_key_column(line), line.key))
-
-
-def _steps(lines: list[str]) -> Iterator[str]:
-    for line, parents in _keyed_lines(lines):
-        if line.key == "step" and parents == ["workflow"]:
-            yield line.value
-
-
-def _find_all(lines: list[str], pattern: str) -> list[str]:
-    return list(dict.fromkeys(name for line in lines for name in re.findall(pattern, line)))
+def _choices(choices: Iterable[object], type: str, doc: str) -> Iterator[Completion]:
+    yield from (Completion(str(choice), doc, True) for choice in choices)
+    if type == "boolean":
+        yield from (Completion(word, doc, True) for word in ("true", "false"))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from noetl.core.language.flow.template_analysis import analyze_template
-from noetl.core.model.playbook import ALL, Assignment, Block, Loop, Step, Task
+from noetl.core.model.playbook import ALL, Assignment, Block, Loop, Quota, Step, Task
 
 _CONTEXT = re.compile(r"\b(?:context|results)\b")
 
@@ -59,6 +59,8 @@ def _export_named(found: dict[str, dict[str, None]], name: tuple[str, ...]) -> N
                 return
     if name[0] in found:
         _export_result(found[name[0]], name[1:])
+        if name[1:2] == ("result",):
+            _export_result(found[name[0]], name[2:])
 
 
 def _export_result(paths: dict[str, None], rest: tuple[str, ...]) -> None:
@@ -159,7 +161,13 @@ def _worker_names(values: Iterable[Any], tasks: Iterable[Task]) -> set[str]:
     return read
 
 
+def _quota_values(quota: Quota | None) -> Iterator[Any]:
+    if quota is not None:
+        yield (quota.rate, quota.burst, quota.key)
+
+
 def _step_values(step: Step) -> Iterator[Any]:
+    yield from _quota_values(step.quota)
     yield from _task_values(step.tasks)
     yield from (assignment.value for assignment in step.assignments)
     if step.loop is not None:
@@ -192,6 +200,7 @@ def _task_values(tasks: Iterable[Task]) -> Iterator[Any]:
             if name not in task.raw:
                 yield value
         yield task.spec
+        yield from _quota_values(task.quota)
         yield from _assigned_values(task.assignments)
         for rule in task.rules or ():
             yield rule.when

@@ -19,6 +19,7 @@ from noetl.core.language.syntax.tree import (
     ConstructSyntax,
     DocumentSyntax,
     LoopSyntax,
+    QuotaSyntax,
     SetSyntax,
     StepSyntax,
     TaskSyntax,
@@ -69,6 +70,7 @@ class TemplateSites:
         self._loop(step.loop, step, at.LOOP_IN, at.INNER_LOOP_IN)
         self._add(step.timeout_s, at.LIMIT, step)
         self._add(step.deadline_s, at.LIMIT, step)
+        self._quota(step.quota, step, None, depth)
         self._defaults(step.spec, step)
         self._tasks(step)
         self._sets(step.sets, at.STEP_SET, step)
@@ -129,6 +131,8 @@ class TemplateSites:
             if task.output is not None:
                 self._add(task.output.store, at.TASK, body, task, depth=depth)
             self._sets(task.sets, at.TASK_SET, body, task, depth=depth)
+            if task.policy is not None:
+                self._quota(task.policy.quota, body, task, depth)
             for rule in task.rules:
                 self._guard(rule.when, at.RULE, body, task, depth=depth)
                 for name, value in rule.fields.items():
@@ -137,6 +141,10 @@ class TemplateSites:
                 self._sets(rule.sets, at.TASK_SET, body, task, depth=depth)
         for construct in body.constructs():
             self._construct(construct, body, depth)
+
+    def _quota(self, quota: QuotaSyntax | None, body: BodySyntax, task: TaskSyntax | None, depth: int) -> None:
+        for node in () if quota is None else (quota.rate, quota.burst, quota.key):
+            self._add(node, at.QUOTA, body, task, depth=depth)
 
     def _construct(self, construct: ConstructSyntax, body: BodySyntax, depth: int) -> None:
         for branch in construct.branches:

@@ -74,6 +74,7 @@ LIMIT = _visibility("a step's time limit", server=True)
 LOOP_INPUT = _visibility("a loop step's `input`", "iter", "loop_index")
 LOOP_UNTIL = _visibility("a loop's `until`", "iter", "loop_index", "step", "output", "outcome", tasks=True)
 TASK = _visibility("a task's fields", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
+QUOTA = replace(TASK, title="a quota", scopes=TASK.scopes - {"keychain"})  # the log has its values
 RULE = _visibility("a policy rule", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
 TASK_SET = _visibility("a task's `set`", "iter", "loop_index", "step", "output", "outcome", tasks=True, locals=True)
 STEP_SET = _visibility("a step's `set`", "step", "output", "outcome", "result", tasks=True)
@@ -90,8 +91,8 @@ KEYCHAIN = Visibility("a keychain entry", EVERYWHERE | {"keychain"}, results=Fal
 TRACING = Visibility("an attribute of spans", EVERYWHERE, server=True, results=False)
 
 VISIBILITIES = (
-    ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, RULE, TASK_SET, STEP_SET, ARC,
-    COMPENSATE_WHEN, SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN, TRACING,
+    ADMIT, STEP_INPUT, LOOP_IN, INNER_LOOP_IN, LIMIT, LOOP_INPUT, LOOP_UNTIL, TASK, QUOTA, RULE, TASK_SET, STEP_SET,
+    ARC, COMPENSATE_WHEN, SYNTHESIS, BLOCK_INPUT, BLOCK_LOOP_IN, BLOCK_SET, WORKLOAD, KEYCHAIN, TRACING,
 )  # fmt: skip
 
 

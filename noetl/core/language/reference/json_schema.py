@@ -146,7 +146,7 @@ def _task(kinds: Mapping[str, ToolSpec]) -> Schema:
     names = sorted({*kinds, *(alias for spec in kinds.values() for alias in spec.aliases), *PLUGIN_KINDS})
     schema["properties"]["kind"] = {
         "description": SHAPES["task"].keys["kind"].doc,
-        "anyOf": [{"enum": names}, {"type": "string"}],
+        "enum": names,
     }
     schema["allOf"] = [_kind(spec) for _, spec in sorted(kinds.items())]
     return schema
@@ -198,7 +198,8 @@ def _variants(variants: Mapping[str, Members]) -> list[Schema]:
     kinds: dict[int, list[str]] = {}
     for kind, members in variants.items():
         kinds.setdefault(id(members), []).append(kind)
-    names: Schema = {"anyOf": [{"enum": sorted(variants)}, {"type": "string"}]}
+    # Case does not matter here; a kind of a plug-in that is not installed is only a warning.
+    names: Schema = {"anyOf": [{"enum": sorted({*variants, *PLUGIN_KINDS})}, TEMPLATE, {"pattern": "[A-Z]"}]}
     by_kind: list[Schema] = [
         {
             "if": {"properties": {"kind": {"enum": sorted(same)}}, "required": ["kind"]},

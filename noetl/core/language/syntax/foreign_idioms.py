@@ -49,6 +49,8 @@ KEYS: dict[str, dict[str, str]] = {
         "kind": "write `tool: {kind: ...}`",
         "inputs": "write `input`",
         "vars": "write `input`, or `set: {ctx.<name>: ...}`",
+        "collect": "a loop's `output.data` is the list of its iterations' outputs; `set: {ctx.<name>: ...}` keeps it",
+        "assert": "remove it, or write `spec: {validation: {input: ..., output: ...}}`",
     },
     "loop": {
         "over": "write `in`",
@@ -123,6 +125,15 @@ NAMES = {
     "loop": "write `iter.index`, `iter.first`, `iter.last`, `iter.count`",
     "index": "write `iter.index`",
     "execution": "write `execution_id`",
+}
+
+# Kinds of other runtimes, and what to write instead.
+KINDS = {
+    "rhai": "write the script as a task of `kind: python` (or `kind: shell`)",
+    "result_fetch": 'write `kind: resolve` with `ref: "{{ <step>._ref }}"`',
+    "sink": "write `kind: transfer` with `data: ...` and `targets: [{kind, table}]`",
+    "auth": "declare the credential under `keychain`, and name it in the task's `auth`",
+    "save": "write `kind: transfer` with `data: ...` and `targets: [{kind, table}]`",
 }
 
 # Functions that templates do not have, and their equivalents.

@@ -315,10 +315,22 @@ _shape(
         "emit": Key("shape", "Custom events at the end of the step.", shape="emit"),
         "mode": Key("text", "", state="reserved"),
         "tracing": Key("any", "", state="reserved"),
-        "quotas": Key("any", "", state="reserved"),
+        "quotas": Key("shape", "How often runs of the step start, over all executions.", shape="quotas"),
         "compensation": Key("shape", "How a completed run of this step is undone.", shape="compensation"),
     },
     lenient=True,
+)
+_shape(
+    "quotas",
+    "Quotas",
+    "A token bucket that all executions with the same key share. A run that has to wait holds no worker slot. On "
+    "a step every run takes a token (of a loop: every iteration), on a task every attempt.",
+    {
+        "rate": Key("text", "How often: `10/s`, `600/m`, `1000/h` or `5000/d`.", required=True),
+        "burst": Key("count", "How many may start at once after a pause (1).", least=1),
+        "key": Key("text", "What shares the bucket, a template; default: this step or task of this playbook."),
+    },
+    noun="quotas block",
 )
 _shape(
     "emit",
@@ -527,6 +539,7 @@ _shape(
             "text", "What an error that no rule matches does (continue); a good outcome goes on.", choices=ON_UNMATCHED
         ),
         "mode": Key("text", "", state="reserved"),
+        "quotas": Key("shape", "How often the task starts, over all executions.", shape="quotas"),
         "before": Key("list", "Tasks that run before the task; if one fails, the task fails.", shape="task"),
         "after": Key("list", "Tasks that run after the task has succeeded; they read its `output`.", shape="task"),
         "finally": Key("list", "Tasks that run after the task, whatever happened.", shape="task"),

@@ -6,6 +6,7 @@ and keys that are not declared. Templates are checked at run time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -116,16 +117,26 @@ def check_value(reader: Reader, key: str, value: Node, field: Field, owner: str)
     elif field.least is not None and isinstance(value, Scalar) and value.value < field.least:
         message = f"`{key}` of {owner} must be at least {field.least:g}, not {value.text}"
         reader.add("parameter-type", value, message, field.doc)
-    elif field.schemes and isinstance(value, Scalar) and not is_missing(value):
-        if value.text.partition("://")[0].lower() not in field.schemes:
-            hint = f"write the whole URL: `{field.schemes[-1]}://host/path`"
-            message = f'`{key}` of {owner} must be a URL of {" or ".join(field.schemes)}, not "{shorten(value.text)}"'
-            reader.add("parameter-type", value, message, hint)
+    elif (field.schemes or field.pattern) and isinstance(value, Scalar):
+        if not is_missing(value):
+            _check_text(reader, key, value, field, owner)
     else:
         _check_inside(reader, key, value, field, owner)
 
 
+def _check_text(reader: Reader, key: str, value: Scalar, field: Field, owner: str) -> None:
+    if field.schemes and value.text.partition("://")[0].lower() not in field.schemes:
+        hint = f"write the whole URL: `{field.schemes[-1]}://host/path`"
+        message = f'`{key}` of {owner} must be a URL of {" or ".join(field.schemes)}, not "{shorten(value.text)}"'
+        reader.add("parameter-type", value, message, hint)
+    if field.pattern and not re.fullmatch(field.pattern, " ".join(value.text.lower().split())):
+        reader.add("parameter-type", value, f'`{key}` of {owner} cannot be "{shorten(value.text)}"', field.doc)
+
+
 def _check_inside(reader: Reader, key: str, value: Node, field: Field, owner: str) -> None:
+    if field.each is not None:
+        for name, item in _items(key, value):
+            check_value(reader, name, item, field.each, f"`{key}` of {owner}" if name != key else owner)
     if field.members is not None and isinstance(value, Mapping):
         _check_members(reader, value, field.members, f"`{key}` of {owner}", value)
     elif field.variants and not is_missing(value):
@@ -137,6 +148,13 @@ def _check_inside(reader: Reader, key: str, value: Node, field: Field, owner: st
             elif not is_template(item) and key != "source":
                 message = f"{what} must be a mapping with `kind`, not {describe_node(item)}"
                 reader.add("parameter-type", item, message, field.doc)
+
+
+def _items(key: str, value: Node) -> list[tuple[str, Node]]:
+    """The values of a mapping by their keys, the items of a list by the name of the list."""
+    if isinstance(value, Mapping):
+        return [(name, item) for name, (_, item) in value.entries.items()]
+    return [(key, item) for item in value.items] if isinstance(value, Sequence) else []
 
 
 def _singular(key: str) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Fields, Reader, describe_node, is_template, shorten, text_of
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
+from noetl.core.language.syntax.foreign_idioms import KINDS as OTHER_KINDS
 from noetl.core.language.syntax.grammar import SHAPES, Key
 from noetl.core.language.syntax.parameters import bind_parameters
 from noetl.core.language.syntax.placement import read_placement
@@ -15,11 +19,13 @@ from noetl.core.language.syntax.tree import (
     ItemSyntax,
     OutputSyntax,
     PolicySyntax,
+    QuotaSyntax,
     RuleSyntax,
     SetSyntax,
     TaskSyntax,
     ValidationSyntax,
 )
+from noetl.core.model.quotas.token_bucket import RATE_HINT, burst_of, rate_of
 from noetl.core.model.tool import PLUGIN_KINDS, install_hint
 
 CONSTRUCTS = ("choose", "while", "until")
@@ -134,6 +140,9 @@ def _read_kind(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     if reader.report_rejected("kind", written, node):
         return
     known = sorted({spec.kind for spec in reader.specs.values()})
+    if written in OTHER_KINDS:
+        reader.add("unknown-kind", node, f'unknown tool kind "{written}"', OTHER_KINDS[written])
+        return
     hint = did_you_mean(written, reader.specs, "known kinds: " + ", ".join(known))
     hint += ' (packages with entry points in "noetl.tools" add more)'
     reader.add("unknown-kind", node, f'unknown tool kind "{written}"', hint)
@@ -265,7 +274,7 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
             "policy-shape", node if not isinstance(node, Sequence) else key, message, "write `policy: {rules: [...]}`"
         )
         return None
-    if not {"rules", "on_unmatched", *HOOKS} & set(node.entries):
+    if not {"rules", "on_unmatched", "quotas", *HOOKS} & set(node.entries):
         reader.add("policy-shape", key, "a task's policy requires `rules`", "write `policy: {rules: [...]}`")
         if "do" in node.entries or "then" in node.entries or "when" in node.entries:
             return None
@@ -273,6 +282,8 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
     policy = PolicySyntax(node, path)
     policy.has_rules = "rules" in fields or "on_unmatched" in fields
     policy.on_unmatched = text_of(fields["on_unmatched"][1]) if "on_unmatched" in fields else None
+    if "quotas" in fields:
+        policy.quota = read_quota(reader, fields["quotas"][1], f"{path}/quotas")
     if "rules" in fields:
         for number, item in enumerate(reader.sequence(fields["rules"][1], "`rules`", "when: ...")):
             rule = read_rule(reader, item, f"{path}/rules/{number}")
@@ -281,6 +292,29 @@ def _read_policy(reader: Reader, entry: tuple[Scalar, Node], path: str) -> Polic
             else:
                 policy.complete = False
     return policy
+
+
+def read_quota(reader: Reader, node: Node, path: str) -> QuotaSyntax | None:
+    """`quotas: {rate, burst, key}`; a rate or a burst that is no template must be valid."""
+    fields = reader.shape(node, "quotas")
+    if "rate" not in fields:
+        return None
+    found = QuotaSyntax(node, path, *(fields[name][1] if name in fields else None for name in ("rate", "burst", "key")))
+    for name, given, read, hint in (
+        ("rate", found.rate, rate_of, RATE_HINT),
+        ("burst", found.burst, burst_of, "write a whole number of at least 1"),
+    ):
+        if isinstance(given, Scalar) and not is_template(given) and _is_wrong(given.value, read):
+            reader.add("wrong-value", given, f"`{name}` cannot be {describe_node(given)}", hint)
+    return found
+
+
+def _is_wrong(value: Any, read: Callable[[Any], Any]) -> bool:
+    try:
+        read(value)
+    except ValueError:
+        return True
+    return False
 
 
 def split_rule(reader: Reader, node: Node, shape: str, verdict: str) -> tuple[Node | None, bool, Node | None] | None:

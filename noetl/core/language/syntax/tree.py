@@ -55,6 +55,7 @@ class PolicySyntax(Struct, eq=False):
     complete: bool = True  # False when a rule of it could not be read
     has_rules: bool = True  # else it has only tasks around the task, and the default policy applies
     on_unmatched: str | None = None
+    quota: QuotaSyntax | None = None
 
 
 class Parameter(Struct, eq=False):
@@ -92,6 +93,16 @@ class PlacementSyntax(Struct, eq=False):
     pool: Scalar | None = None
     cost: Scalar | None = None
     labels: dict[str, Scalar] = field(default_factory=dict)
+
+
+class QuotaSyntax(Struct, eq=False):
+    """`spec.policy.quotas`."""
+
+    node: Node
+    path: str
+    rate: Node | None = None
+    burst: Node | None = None
+    key: Node | None = None
 
 
 class TaskSyntax(Struct, eq=False):
@@ -260,6 +271,7 @@ class BodySyntax(Struct, eq=False):
     timeout_s: Node | None = None
     deadline_s: Node | None = None
     validation: ValidationSyntax | None = None
+    quota: QuotaSyntax | None = None
 
     @property
     def arcs(self) -> list[ArcSyntax]:

@@ -23,6 +23,7 @@ from noetl.core.engine.concurrency_keys import DEFAULT_POOL
 from noetl.core.model import wire
 from noetl.core.model.ids import execution_of
 from noetl.core.model.outcome import error_info
+from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply, checked_call
 from noetl.core.model.work import HeartbeatReply, ReportAck
 from noetl.errors import RoleRequired
 from noetl.runtime.tasks import cancel
@@ -161,7 +162,7 @@ async def _extend(
     unknown = [run for run in reply.unknown if tuple(run) not in {tuple(each) for each in refused}]
     given = [proofs.make(caller.name, request.worker, run_id, epoch) for run_id, epoch in unknown]
     lost = [*reply.lost, *(run_id for run_id, _ in refused)]
-    return HeartbeatReply(lost, unknown, reply.term, given)
+    return HeartbeatReply(lost, unknown, reply.term, given, reply.ended)
 
 
 async def _revoked(
@@ -227,6 +228,10 @@ async def _secrets(
     return await state.orchestrator.work.secrets_of_runs(request.execution_id, request.worker, runs, request.names)
 
 
+async def _quota(state: AppState, workers: WorkerRegistry, request: QuotaCall, caller: Caller) -> QuotaReply:
+    return await state.orchestrator.work.quota(checked_call(request))
+
+
 def content_routes(state: Callable[[], AppState]) -> list[Route]:
     """`GET /api/work/playbooks|bundles|files|schemas/{digest}`: a playbook, a bundle, a file of one, a schema."""
 
@@ -261,6 +266,7 @@ WORKER_CALLS = {
     "give-back": WorkerCall(wire.RunsRequest, _give_back),
     "report": WorkerCall(wire.ReportRequest, _report),
     "logs": WorkerCall(wire.LogsRequest, _logs),
+    "quota": WorkerCall(QuotaCall, _quota),
     "secrets": WorkerCall(wire.SecretsRequest, _secrets, http_only=True),
 }
 

@@ -41,6 +41,12 @@ class StatusListener(Protocol):
     async def status_changed(self, execution: ExecutionSummary) -> None:
         """An execution has ended or waits; called at least once, until it returns."""
 
+    async def wants_events(self, path: str | None = None) -> bool:
+        """Whether it wants custom events, of any playbook or of this one."""
+
+    async def custom_event(self, execution: ExecutionSummary, recorded: Recorded, body: CustomEvent) -> None:
+        """A step has emitted a custom event; called at least once, until it returns."""
+
 
 class _Depth(msgspec.Struct):
     """Of a delivery's document: how many executions started each other before it."""
@@ -55,11 +61,19 @@ class CustomEvents:
         self.triggers: list[CustomEventTrigger] = []
         self._read: OrderedDict[str, int] = OrderedDict()
 
-    async def process(self, orchestrator: Orchestrator, deliveries: Deliveries, execution: ExecutionSummary) -> None:
-        """Record the custom events of an execution that triggers want; one that is recorded again changes nothing."""
+    async def process(
+        self,
+        orchestrator: Orchestrator,
+        deliveries: Deliveries,
+        execution: ExecutionSummary,
+        listener: StatusListener | None = None,
+    ) -> None:
+        """Record the custom events of an execution that triggers and rules want; one that is recorded again changes
+        nothing."""
         triggers = [each for each in self.triggers if fnmatchcase(execution.path, each.of)]
         after = self._read.pop(execution.execution_id, 0)
-        if triggers:
+        informed = listener if listener is not None and await listener.wants_events(execution.path) else None
+        if triggers or informed is not None:
             oldest = deliveries.oldest()
             for recorded in await orchestrator.store.read(execution.execution_id, after):
                 body = recorded.body
@@ -67,6 +81,8 @@ class CustomEvents:
                     for trigger in triggers:
                         if recorded.at >= trigger.created_at and trigger.wants(execution, body.name):
                             await _record_custom(orchestrator, deliveries, trigger, execution, recorded, body)
+                    if informed is not None:
+                        await informed.custom_event(execution, recorded, body)
         if execution.status not in FINAL:
             self._read[execution.execution_id] = execution.seq
             while len(self._read) > MAX_READ:
@@ -87,7 +103,7 @@ async def process_news(
             try:
                 await _process(orchestrator, deliveries, triggers, listener, execution)
                 if custom is not None:
-                    await custom.process(orchestrator, deliveries, execution)
+                    await custom.process(orchestrator, deliveries, execution, listener)
             except StoreUnavailable:
                 raise
             except NoetlError as problem:  # of this execution alone, such as a damaged log

@@ -102,7 +102,7 @@ class TriggerSources:
             each for each in await self._triggers.all(CustomEventTrigger.KIND) if isinstance(each, CustomEventTrigger)
         ]
         news = self._orchestrator.actors.news
-        news.custom = bool(events)
+        news.custom = bool(events) or (self._listener is not None and await self._listener.wants_events())
         leadership = self._leadership
         if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS):
             await self.stop()

@@ -281,6 +281,7 @@ def execute(request: dict[str, Any], names: dict[str, Any]) -> Any:
     special = {
         **scopes,
         "context": context,
+        "ctx": Scope({**(scopes.get("workload") or {}), **(scopes.get("ctx") or {})}),
         "args": Scope({**(scopes.get("args") or {}), **inputs}),
         "results": scopes.get("results") or scopes.get("steps") or Scope(),
         "input": Scope(inputs),
@@ -304,7 +305,7 @@ def execute(request: dict[str, Any], names: dict[str, Any]) -> Any:
     for name in ("context", "args", "input", "input_data"):
         names[name] = special[name]
     if "ctx" in scopes:
-        names["ctx"] = Scope({**(scopes.get("workload") or {}), **scopes["ctx"]})
+        names["ctx"] = special["ctx"]
     if "json" in request["code"]:
         import json
 

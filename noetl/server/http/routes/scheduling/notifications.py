@@ -46,8 +46,8 @@ async def rule(state: App, _: Viewer, name: Name) -> Response:
     openapi_extra=definition_body(Rule, lists=("on", "paths"), durations=("group",)),
 )
 async def put(state: App, caller: Admin, name: Name, definition: Annotated[dict[str, Any], Body()]) -> Response:
-    """`on` (failed, late, waiting, recovered, dead_trigger), `to` (a channel: kind mail, slack or http), `paths`,
-    `labels`, `group`, `paused`."""
+    """`on` (failed, late, waiting, recovered, dead_trigger, `event:NAME` of a custom event), `to` (a channel: kind
+    mail, slack or http), `paths`, `labels`, `group`, `paused`."""
     return json_response(rule_document(await state.notifier.put_rule(name, definition, caller.name)))
 
 

@@ -1,0 +1,1 @@
+"""Servers for other programs on this machine: the language server of editors, and the tools of assistants."""

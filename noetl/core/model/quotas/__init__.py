@@ -1,0 +1,1 @@
+"""Quotas: how often steps and tasks start."""

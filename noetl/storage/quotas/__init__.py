@@ -1,0 +1,1 @@
+"""Token buckets of quotas, one module per back end."""

@@ -1,0 +1,1 @@
+var n=e=>Object.entries(e).map(([i,t])=>`${i}=${t}`).join(", ");function s(e){let i={};for(let t of e.split(",").map(r=>r.trim()).filter(Boolean)){let r=t.indexOf("=");if(r<1)return`${t} is not NAME=VALUE.`;i[t.slice(0,r).trim()]=t.slice(r+1).trim()}return i}export{n as a,s as b};
