@@ -11,7 +11,7 @@ UI_ENV := ui/node_modules/.ready
 VSCODE_ENV := editors/vscode/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-plugins test-pythons coverage check fmt ui vscode screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean
+.PHONY: help run test test-fast test-plugins test-pythons coverage check fmt ui vscode screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean simulate-nodes
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -111,6 +111,9 @@ docs-publish: $(DEV_ENV) ## commit the site of this version to the local branch 
 
 simulate: $(DEV_ENV) ## ten thousand seeds of simulated faults
 	@$(PY) -m tests.simulation --seeds 10000
+
+simulate-nodes: $(DEV_ENV) ## ten thousand workers and a million executions in virtual time
+	@$(PY) -m tests.simulation.many_nodes
 
 mutate: $(DEV_ENV) ## change the engine, the pipeline and the server in one place at a time; writes docs/development/mutants.md
 	@$(PY) -m tests.mutation

@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,20 @@ DEPLOYMENTS = {"one": ("server, 2 workers", 1, 2, False), "two": ("2 servers, 4 
 class ServerProcesses:
     """The processes of one deployment."""
 
-    def __init__(self, folder: Path, servers: int, workers: int, store: str, nats: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        servers: int,
+        workers: int,
+        store: str,
+        nats: str | None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._home = folder / "home"
         self._ports = [free_port() for _ in range(servers)]
         self._urls = [f"http://127.0.0.1:{port}" for port in self._ports]
         self._workers = workers
-        self._environment = {**os.environ, "NOETL_HOME": str(self._home), "NOETL_STORE": store}
+        self._environment = {**os.environ, "NOETL_HOME": str(self._home), "NOETL_STORE": store, **(settings or {})}
         if nats is not None:
             self._environment["NOETL_NATS_URL"] = nats
         self._log = folder / "log.txt"

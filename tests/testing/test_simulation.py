@@ -10,6 +10,7 @@ import pytest
 
 from noetl.storage.ports.queue import QueuedRun
 from tests.simulation import shrink, simulate
+from tests.simulation.many_nodes import Simulation, Size
 from tests.simulation.planted_bugs import PLANTED_BUGS, first_violation
 from tests.simulation.tenants import p99
 from tests.simulation.waiting_runs import starved
@@ -75,3 +76,35 @@ def test_a_tenant_with_100_000_executions_does_not_double_the_latency_of_another
     alone = p99(0)
     assert p99(100_000) <= 2 * alone
     assert p99(10_000, tenants=False) > 10 * alone  # without tenants it waits behind them
+
+
+def test_the_cost_of_an_execution_does_not_grow_with_the_number_of_workers():
+    few, many = (
+        Simulation(Size(workers, servers, 5_000, killed_servers=1, cut_off_workers=3)).run()
+        for workers, servers in ((10, 2), (500, 10))
+    )
+    for found in (few, many):
+        assert found.violations == ()
+        assert found.takeover <= 7  # five seconds without a heartbeat, and two intervals
+    assert few.refused + many.refused > 0  # late reports of workers that were cut off
+    for name in ("messages", "appends", "bytes", "cpu_ms"):
+        assert getattr(many, name) <= 1.2 * getattr(few, name), name
+
+
+def test_an_overload_of_one_tenant_does_not_delay_the_other_in_the_model():
+    found = Simulation(Size(50, 2, 5_000, load=1.3, killed_servers=0, cut_off_workers=0)).run()
+    small, large = found.tenants
+    alone = Simulation(Size(50, 2, 2_000, load=0.5, killed_servers=0, cut_off_workers=0)).run()
+    assert small <= 2 * alone.p99
+    assert large > 3 * small
+
+
+def test_a_step_that_is_accepted_twice_is_a_violation_of_the_model(monkeypatch):
+    def lease(self, execution, worker):  # without a new epoch
+        worker.free -= 1
+        takes = self._chance.uniform(0.5, 1.5) * self._size.task_seconds
+        self._at(self._now + takes, self._report, execution, worker, execution.epoch, execution.step)
+
+    monkeypatch.setattr(Simulation, "_lease", lease)
+    monkeypatch.setattr(Simulation, "_expire", lambda self, execution, epoch: self._enqueue(execution))
+    assert Simulation(Size(10, 2, 500, task_seconds=40.0, cut_off_workers=5)).run().violations

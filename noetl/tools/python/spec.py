@@ -17,7 +17,7 @@ NULLS: dict[str, Any] = {"exception_type": None, "line": None}
 SPEC = ToolSpec(
     kind="python",
     doc="Runs Python code in a warm process. Every input of the task, and below them those of its step or block, is a "
-    "global variable of the code; `context` has all scopes. The output is "
+    "global variable of the code; `context` has all scopes, `ctx` the workload with `ctx` over it. The output is "
     "the variable `result`, the return value of `main(...)` (called with the inputs that its parameters name), or a "
     "top-level `return`. Printed lines are written to the log.",
     fields={

@@ -1,0 +1,99 @@
+"""`python -m bench.tenants [--queued N]`: the latency of one tenant while another has N executions in the queue.
+
+One server and one worker with 8 slots on Postgres; an execution is one task that takes 0.1 s. The small tenant sends a
+request every 0.2 s, alone and then beside the queue of the large one. Exits with 1 if its p99 more than doubles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from bench.server_workloads import ServerProcesses
+from devcluster import services
+
+PLAYBOOK = """\
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: sleep, path: bench/sleep}
+workflow:
+  - {step: start, tool: {kind: shell, command: sleep 0.1}}
+"""
+SLOTS = 8
+EVERY = 0.2  # seconds between requests of the small tenant
+SENDERS = 50  # concurrent requests while the queue is filled
+
+
+async def _run(session: aiohttp.ClientSession, url: str, tenant: str, *, follow: bool) -> float:
+    """Submit an execution, and follow it to its end; the seconds it took."""
+    began = time.perf_counter()
+    body = {"content": PLAYBOOK, "labels": {"tenant": tenant}}
+    async with session.post(f"{url}/api/execute", json=body) as response:
+        if response.status != 202:
+            raise RuntimeError(f"{response.status}: {await response.text()}")
+        execution_id = msgspec.json.decode(await response.read())["execution_id"]
+    if follow:
+        async with session.get(f"{url}/api/executions/{execution_id}/events/stream") as response:
+            await response.read()
+    return time.perf_counter() - began
+
+
+async def _latencies(session: aiohttp.ClientSession, url: str, requests: int) -> list[float]:
+    tasks = []
+    for _ in range(requests):
+        tasks.append(asyncio.create_task(_run(session, url, "small", follow=True)))
+        await asyncio.sleep(EVERY)
+    return sorted(await asyncio.gather(*tasks))
+
+
+async def _fill(session: aiohttp.ClientSession, url: str, count: int) -> None:
+    left = iter(range(count))
+
+    async def sender() -> None:
+        for _ in left:
+            await _run(session, url, "large", follow=False)
+
+    await asyncio.gather(*(sender() for _ in range(SENDERS)))
+
+
+async def measure(queued: int, requests: int, folder: Path) -> tuple[float, float]:
+    """The p99 of the small tenant alone, and beside the queue."""
+    async with AsyncExitStack() as stack:
+        postgres = stack.enter_context(services.Postgres(str(folder / "pg"), durable=True))
+        processes = stack.enter_context(
+            ServerProcesses(folder, 1, 1, postgres.dsn(), None, {"NOETL_SLOTS": str(SLOTS)})
+        )
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(headers={"Authorization": f"Bearer {processes.token}"})
+        )
+        await _latencies(session, processes.url, 10)  # warm up
+        alone = await _latencies(session, processes.url, requests)
+        await _fill(session, processes.url, queued)
+        beside = await _latencies(session, processes.url, requests)
+    return tuple(each[int(len(each) * 0.99)] for each in (alone, beside))  # type: ignore[return-value]
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m bench.tenants", description=__doc__)
+    parser.add_argument("--queued", type=int, default=100_000)
+    parser.add_argument("--requests", type=int, default=200)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
+        alone, beside = asyncio.run(measure(options.queued, options.requests, Path(folder).resolve()))
+    print(
+        f"p99 of the small tenant: {alone:.3f} s alone, {beside:.3f} s beside {options.queued:,} executions of another"
+    )
+    return 0 if beside <= 2 * alone else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
