@@ -165,7 +165,7 @@ def _plugin_run(module: Any) -> ToolFunction:
         try:
             await check_addresses(call.input, call.host)
         except (SecretUnavailable, StoreUnavailable) as problem:
-            return error(problem.kind, str(problem))
+            return error("auth", str(problem))
         outcome: Outcome = await module.run(call)
         return outcome
 

@@ -70,6 +70,7 @@ class Place(NamedTuple):
 
 def place_of(command: str, at: int) -> Place | None:
     """The place at an index of a command, where `MARK` stands for a value; None where every value is only data."""
+    command = command.replace("\\\n", "  ")  # continued lines; all indexes stay
     return _evaluated(command, at) or next(
         (place for call in calls_of_function(command, at) if (place := _evaluated(*call))), None
     )

@@ -38,7 +38,7 @@ _SHELL = Program(r"-[A-Za-z]*c|--command", script=True, takes=r"[-+][A-Za-z]*[oO
 _EVERY = Program(every=True)
 PROGRAMS: dict[str, Program] = {
     r"(?:ba|da|z|k|mk|a|fi|c|tc|rba)?sh": _SHELL,
-    r"busybox|toybox": _SHELL,
+    r"busybox|toybox|capsh": _SHELL,
     r"python[\d.]*|pypy[\d.]*": Program(r"-[A-Za-z]*c", script=True, takes=r"-[WX]"),
     r"perl[\d.]*|ruby[\d.]*": Program(r"-[A-Za-z0-9.]*[eE]", script=True),
     r"node|nodejs|deno|bun|julia|elixir|lua[\d.]*|guile|php[\d.]*|R|Rscript|osascript|groovy|tclsh[\d.]*": Program(
@@ -51,9 +51,9 @@ PROGRAMS: dict[str, Program] = {
     r"eval": Program(every=True, joined=True),
     r"trap|source|\.|alias|bind|complete|compgen|hash|fc|enable|coproc": Program(every=True, reads=True),
     r"ssh|slogin|watch|expect|m4|gnuplot|emacs|gdb|lldb|vim?|view|ex|nvim|env -S": Program(every=True, reads=True),
-    r"at|batch|crontab|parallel|ed|red|dc|tclsh": Program(every=True, reads=True),
+    r"at|batch|crontab|parallel|ed|red|dc|tclsh|sg|sqlite3": Program(every=True, reads=True),
     r"g?make|ninja|just": Program(r"--eval(?:=.*)?|-E", every=True, reads=True, pattern=_NO_REFERENCE),
-    r"su|runuser|sg|script|flock|psql|mysql|mariadb|sqlite3": Program(
+    r"su|runuser|script|flock|psql|mysql|mariadb": Program(
         r"-[A-Za-z]*[ce]|--command|--execute|-cmd", reads=True, pattern=ONE_WORD
     ),
     r"git": Program(
@@ -279,4 +279,6 @@ def _at_start(command: str, word: Word, at: int, program: Program, is_code: bool
         return re.compile(r"[\w@%+=: .-]*")
     if program.pattern is not _PLAIN:
         return ONE_WORD if is_code else program.pattern
+    if re.search(r"\$[({]|`", command[word.start : at]):
+        return ONE_WORD  # what is substituted may be a command
     return ONE_WORD if not before or before[-1] in ";|&({`\n" or program.every else _PLAIN
