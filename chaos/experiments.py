@@ -37,6 +37,7 @@ CHAOS: dict[str, Experiment] = {
     "poison": _lazy("poison"),
     "access": _lazy("access"),
     "waiting": _lazy("waiting"),
+    "transfers": _lazy("transfers"),
 }
 LOAD: dict[str, Experiment] = {
     "burst": _lazy("load", "burst"),

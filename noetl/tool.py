@@ -198,9 +198,9 @@ def file_format(path: str, given: Any = None, default: str = "bytes") -> str:
 
 def read_table(path: str, format: str, *, rows_path: str | None = None, types: Any = None) -> AsyncGenerator[Any, None]:
     """The rows of a local file (or of several: `*.csv`) as Arrow batches, with bounded memory."""
-    from noetl.tools.transfer.sources.file_source import file_batches
+    from noetl.tools.transfer.sources.file_source import Files, file_batches
 
-    return file_batches(path, format, rows_path, types)
+    return file_batches(Files(path, format, {}), rows_path, types)
 
 
 def table_encoder(format: str, schema: Any) -> Any:

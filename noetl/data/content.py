@@ -10,7 +10,12 @@ import base64
 import binascii
 import itertools
 import os
+import re
+import shutil
+import socket
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +63,62 @@ async def file_blocks(path: str) -> AsyncGenerator[bytes, None]:
 
 
 def unfinished(path: Path) -> Path:
-    """The temporary path of a file until it is complete; concurrent writers of one file have different ones."""
-    return path.with_name(f"{path.name}.{os.getpid()}-{next(_numbers)}.unfinished")
+    """The temporary path of a file until it is complete; concurrent writers of one file have different ones.
+
+    It removes what processes that were killed have left in the folder. Call it in a thread."""
+    _remove_abandoned(path.parent)
+    return path.with_name(f"{path.name}.{_HOST}-{os.getpid()}-{next(_numbers)}.unfinished")
+
+
+_HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
+_UNFINISHED = re.compile(r"\.(?:(\w+)-)?(\d+)-\d+\.unfinished$")
+_ABANDONED_S = 86_400.0  # after which the file of another host is taken for abandoned
+_LOOK_AGAIN_S = 60.0
+_looked: dict[str, float] = {}
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove unfinished files whose process does not exist any more; a folder is looked at once a minute."""
+    now = time.monotonic()
+    if now - _looked.get(str(folder), -_LOOK_AGAIN_S) < _LOOK_AGAIN_S:
+        return
+    if len(_looked) > 1000:
+        _looked.clear()
+    _looked[str(folder)] = now
+    if not folder.is_dir():
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            found = _UNFINISHED.search(entry.name)
+            if found is None or not _is_abandoned(found[1], int(found[2]), entry):
+                continue
+            with suppress(OSError):  # another process may have removed it
+                if entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+                elif Path(folder, entry.name[: found.start()]).exists():  # otherwise it may be the only copy
+                    shutil.rmtree(entry.path)
+
+
+def _is_abandoned(host: str | None, process: int, entry: os.DirEntry[str]) -> bool:
+    if host not in (None, _HOST):
+        try:
+            return time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S
+        except FileNotFoundError:
+            return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
 
 
 async def save(blocks: AsyncIterator[bytes], path: str) -> int:
     """Write blocks to a file, which appears when it is complete; return the number of bytes."""
     target = Path(path)
     await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
-    aside = unfinished(target)
+    aside = await asyncio.to_thread(unfinished, target)
     size = 0
     try:
         file = await asyncio.to_thread(aside.open, "wb")

@@ -27,11 +27,14 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def csv_query(cursor: Any, path: str, types: Mapping[str, str] | None = None) -> tuple[str, set[str]]:
+def csv_query(
+    cursor: Any, path: str, types: Mapping[str, str] | None = None, *, store_rejects: bool = False
+) -> tuple[str, set[str]]:
     """The query that reads CSV, and its columns of numbers that are read as text because a double is not exact.
 
     A quoted empty value is an empty text, an unquoted one is null; in a file that writes missing numbers with quotes,
-    both are null. Called in a thread: it reads the columns of numbers once, unless their types are declared."""
+    both are null. Called in a thread: it reads the columns of numbers once, unless their types are declared. With
+    `store_rejects`, rows with values of another type are left out, and are in the table `reject_errors`."""
     given = dict(types or {})
     kinds = _described(cursor, csv_call(path, given, quoted_nulls=False))
     quoted = _described(cursor, csv_call(path, given, quoted_nulls=True))
@@ -55,7 +58,20 @@ def csv_query(cursor: Any, path: str, types: Mapping[str, str] | None = None) ->
             elif is_inexact:
                 numbers.add(name)
         given |= dict.fromkeys(texts | numbers, "VARCHAR")
-    return f"SELECT * FROM {csv_call(path, given, quoted_nulls=quoted_nulls)}", numbers
+    call = csv_call(path, given, quoted_nulls=quoted_nulls)
+    if store_rejects:
+        call = call.removesuffix(")") + ", store_rejects=true, rejects_limit=0)"
+    return f"SELECT * FROM {call}", numbers
+
+
+def csv_rejects(cursor: Any) -> list[tuple[str, str]]:
+    """The lines that a query with `store_rejects` has left out, and why."""
+    query = (
+        "SELECT any_value(csv_line), string_agg(error_message, '; ' ORDER BY column_idx) FROM reject_errors "
+        "GROUP BY scan_id, file_id, line ORDER BY scan_id, file_id, line"
+    )
+    found: list[tuple[str, str]] = cursor.execute(query).fetchall()
+    return found
 
 
 # A text that is not its number (007); a number that is no 64-bit integer; a number with more digits than a double has
@@ -74,13 +90,13 @@ def _described(cursor: Any, call: str) -> dict[str, str]:
 
 def csv_call(path: str, types: Mapping[str, str] | None = None, *, quoted_nulls: bool = True) -> str:
     """The table function that reads CSV; `*` in the path matches several files."""
-    options = f"header=true, skip=0, delim={literal(_delimiter(path))}, quote='\"', escape='\"', comment=''"
+    options = f"header=true, skip=0, delim={literal(delimiter_of(path))}, quote='\"', escape='\"', comment=''"
     if types:
         options += f", types={{{', '.join(f'{literal(name)}: {literal(kind)}' for name, kind in types.items())}}}"
     return f"read_csv({literal(path)}, {options}, null_padding=false, allow_quoted_nulls={str(quoted_nulls).lower()})"
 
 
-def _delimiter(path: str) -> str:
+def delimiter_of(path: str) -> str:
     """What separates the names in the first line: the most frequent of the usual ones, outside of quotes."""
     found = sorted(glob.glob(path)) if any(mark in path for mark in "*?[") else [path]
     if path.lower().endswith(".tsv") or not found or not Path(found[0]).is_file():
@@ -93,14 +109,15 @@ def _delimiter(path: str) -> str:
 
 def misfit(path: str) -> str | None:
     """The first line of CSV that has more or fewer values than the first one, in words."""
-    if not Path(path).is_file():
-        return None
-    with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        lines = csv.reader(file, delimiter=_delimiter(path))
-        width = len(next(lines, []))
-        for row in lines:
-            if row and len(row) != width:
-                return f"{path}: line {lines.line_num} has {len(row)} values, the first line has {width}"
+    for each in sorted(glob.glob(path)) if any(mark in path for mark in "*?[") else [path]:
+        if not Path(each).is_file():
+            continue
+        with Path(each).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            lines = csv.reader(file, delimiter=delimiter_of(each))
+            width = len(next(lines, []))
+            for row in lines:
+                if row and len(row) != width:
+                    return f"{each}: line {lines.line_num} has {len(row)} values, the first line has {width}"
     return None
 
 

@@ -13,6 +13,7 @@ from chaos.findings import Finding, merge_findings, render_page
 from chaos.flush import check_calls
 from chaos.poison import poison_playbooks
 from chaos.sagas import BOOKED, check_bookings, kill_sagas
+from chaos.transfers import kill_loads
 from chaos.zombies import experiment as zombies
 
 WRITE = '7 pwrite64(4</h/noetl.db-wal>, "\\0", 4096, 32) = 4096\n'
@@ -99,3 +100,8 @@ def test_every_route_enforces_its_role_in_every_spelling(tmp_path: Path):
 def test_there_are_at_least_sixty_poison_playbooks_and_internal_urls():
     assert len(poison_playbooks()) >= 60
     assert len(set(internal_urls(80))) >= 60
+
+
+@pytest.mark.parametrize("kind", ["postgres", "http"])
+def test_killed_loads_end_with_the_rows_of_the_source(kind: str, database: str, tmp_path: Path):
+    assert kill_loads(kind, database, tmp_path, 3, seed=5)["killed"] >= 1

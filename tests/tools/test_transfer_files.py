@@ -6,7 +6,10 @@ import gzip
 import json
 import multiprocessing
 import os
+import re
 import signal
+import socket
+import subprocess
 import zipfile
 from datetime import datetime
 from pathlib import Path
@@ -36,6 +39,27 @@ def good(outcome: Outcome) -> Any:
 def failure(outcome: Outcome) -> str:
     assert outcome.error is not None
     return outcome.error.message
+
+
+def test_files_of_killed_transfers_are_removed(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
+    kept = [f"o.jsonl.{host}-{os.getpid()}-999999.unfinished", "o.jsonl.elsewhere-1-1.unfinished", "mine.unfinished"]
+    gone = [
+        f"o.jsonl.{host}-{ended.pid}-1.unfinished",
+        f"other.csv.{ended.pid}-9.unfinished",
+        "o.jsonl.old-1-1.unfinished",
+    ]
+    for name in (*kept, *gone):
+        (tmp_path / name).write_text("half")
+    os.utime(tmp_path / gone[2], (1, 1))
+    for day in ("day=1", "day=2"):  # what may be the only copy of a partition stays
+        (tmp_path / f"{day}.{host}-{ended.pid}-1.unfinished").mkdir()
+    (tmp_path / "day=1").mkdir()
+    good(move(tmp_path, [{"a": 1}], {"kind": "file", "path": "o.jsonl"}))
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"o.jsonl", "day=1", f"day=2.{host}-{ended.pid}-1.unfinished", *kept}
 
 
 # ── partitions ───────────────────────────────────────────────────────────────────────────────

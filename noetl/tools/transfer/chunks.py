@@ -15,6 +15,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
 from noetl.data import arrow_tables as tables
+from noetl.tools.transfer.bad_rows import POSITION, without_positions
 
 
 class Chunk:
@@ -24,11 +25,17 @@ class Chunk:
         self, index: int, table: Any, *, last: bool, total: int | None = None, values: list[Any] | None = None
     ) -> None:
         self.index = index
-        self.table = table
+        self.positions: Any = table.column(POSITION) if POSITION in table.schema.names else None
+        self.table = without_positions(table)
         self.last = last
         self.total = total
         self._rows: list[dict[str, Any]] | None = None
         self._values = values  # of the source, if some of them are no mappings
+
+    def part(self, start: int, end: int) -> Chunk:
+        """Some of the rows."""
+        values = None if self._values is None else self._values[start:end]
+        return Chunk(self.index, self.table.slice(start, end - start), last=self.last, total=self.total, values=values)
 
     @property
     def size(self) -> int:

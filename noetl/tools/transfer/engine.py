@@ -15,12 +15,16 @@ from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer import pg_copy
+from noetl.tools.transfer.bad_rows import SourceRows
 from noetl.tools.transfer.chunks import Chunk, chunked, reads_name
+from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, render
 from noetl.tools.transfer.malloc import release_memory
+from noetl.tools.transfer.quarantine import Quarantine
+from noetl.tools.transfer.rejected_rows import RejectedRows
 from noetl.tools.transfer.sources import open_source
 from noetl.tools.transfer.targets import Target, open_target
-from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
+from noetl.tools.transfer.transfer_plan import DATABASES, BadRowsPlan, Plan, SourcePlan
 
 MAX_WARNINGS = 20  # in the summary of one target
 Explain = Callable[[Exception], "ErrorInfo | None"]
@@ -55,6 +59,10 @@ class _TargetState:
             "chunks": self.target.chunks,
             "status": "ok" if done and self.active and not self.failures else "failed",
         }
+        if self.target.tables:
+            summary["tables"] = self.target.tables
+        if self.target.bad_rows is not None:
+            summary["quarantined"] = self.target.bad_rows.count
         if self.target.contract is not None:
             summary |= self.target.contract.discarded.summary()
         if self.failures:
@@ -74,8 +82,26 @@ class Transfer:
         self.rows = 0
         self.chunks = 0
         self.columns: list[tuple[str, str]] = []  # name and Arrow type, for the lineage
+        self.source_rows = SourceRows()
+        self.quarantines = self._open_quarantines(peers)
         self._ledger: Any = None  # the source, if it loads only new objects
         self.incremental: Incremental | None = None
+
+    def _open_quarantines(self, peers: dict[str, Any]) -> list[Quarantine]:
+        """The quarantines of the source and the targets; those in the same place are one."""
+        opened: dict[str, Quarantine] = {}
+
+        def quarantine(plan: BadRowsPlan) -> Quarantine:
+            key = repr((plan.quarantine.kind, sorted(plan.quarantine.fields.items(), key=str)))
+            return opened.setdefault(key, Quarantine(self.call, plan, peers))
+
+        plan = self.plan.bad_rows
+        self._source_quarantine = None if plan is None else quarantine(plan)
+        for state in self.states:
+            own = state.target.plan.bad_rows
+            if own is not None and state.target.plan.nested == "json":
+                state.target.bad_rows = RejectedRows(self.source_rows, quarantine(own).add, state.target.plan.label)
+        return list(opened.values())
 
     @property
     def state(self) -> dict[str, Any]:
@@ -90,7 +116,8 @@ class Transfer:
             await self._transfer_rows(None)
             return self.summary(done=True)
         try:
-            source = await open_source(self.call, self.plan, self._planned(self.plan.source))
+            rows = None if self._source_quarantine is None else self.source_rows
+            source = await open_source(self.call, self.plan, self._planned(self.plan.source), rows)
         except Exception as failure:
             raise self._failed(failure, "the source") from failure
         try:
@@ -137,10 +164,45 @@ class Transfer:
             "rows": self.rows,
             "count": self.rows,
             "chunks": self.chunks,
+            **self._bad_rows(),
             **objects,
             "targets": [state.summary(done=done) for state in self.states],
             **cursor,
         }
+
+    def _bad_rows(self) -> dict[str, Any]:
+        """Rows read (= written + quarantined + discarded, for each target), and the rows in quarantine."""
+        if not self.quarantines:
+            return {}
+        return {
+            "read": self.rows + self.source_rows.count,
+            "unreadable": self.source_rows.count,
+            "quarantined": sum(each.count for each in self.quarantines),
+            "quarantine": [each.summary() for each in self.quarantines],
+        }
+
+    async def _quarantine_unreadable(self) -> None:
+        if self._source_quarantine is not None:
+            try:
+                await self._source_quarantine.add(self.source_rows.take(), "the source")
+            except Exception as failure:
+                raise self._quarantine_failed(failure, self._source_quarantine) from failure
+
+    async def _end_quarantines(self, action: str) -> None:
+        for each in self.quarantines:
+            try:
+                if action == "check":
+                    each.check(self.rows + self.source_rows.count)
+                    await each.prepare()
+                else:
+                    await each.target.commit()
+            except Exception as failure:
+                raise self._quarantine_failed(failure, each) from failure
+
+    def _quarantine_failed(self, failure: Exception, quarantine: Quarantine) -> Exception:
+        if isinstance(failure, ExplainedError):
+            return self._failed(failure, "bad rows")
+        return self._failed(failure, "the quarantine", quarantine.target.explain(failure))
 
     async def _read_ledger(self, source: Any) -> None:
         """Tell a source with `only_new` what was loaded before."""
@@ -185,18 +247,20 @@ class Transfer:
                 await self._write_concurrently(None, static)
             else:
                 await self._write_chunks(source, static)
+            await self._end_quarantines("check")
             for state in self.states:
                 if state.active:
-                    has_data = self.chunks or state in static
+                    has_data = state.target.begun or state in static
                     await self._attempt(state, state.target.prepare() if has_data else state.target.write_empty())
             await self._write_ledger()
+            await self._end_quarantines("commit")  # first: a bad row is never lost
             # Databases commit last: they can be rolled back until then.
             for state in sorted(self.states, key=lambda state: state.target.plan.commits):
                 if state.active:
                     await self._attempt(state, state.target.commit())
         except BaseException:
-            for state in self.states:
-                await state.target.abort()
+            for target in [*(state.target for state in self.states), *(each.target for each in self.quarantines)]:
+                await target.abort()
             raise
         for state in self.states:
             if not state.active:
@@ -214,6 +278,7 @@ class Transfer:
                     chunk = await anext(chunks, None)
                 except Exception as failure:
                     raise self._failed(failure, "the source") from failure
+                await self._quarantine_unreadable()
                 if chunk is None:
                     if not self.chunks:
                         await self._write_concurrently(None, static)

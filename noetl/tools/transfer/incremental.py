@@ -26,6 +26,7 @@ from noetl.core.templates.template import compile_value
 from noetl.data.arrow_tables import rows_of
 from noetl.data.sql import quote_column, quote_name, split
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import without_positions
 from noetl.tools.transfer.chunks import TemplateRenderer, reads_name
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
@@ -149,7 +150,8 @@ class Incremental:
         at_boundary = pc.equal(values, stored)
         if not pc.any(at_boundary).as_py():
             return batch
-        known = [row_hash(row) in self._boundary for row in rows_of(pa.Table.from_batches([batch.filter(at_boundary)]))]
+        rows = rows_of(without_positions(pa.Table.from_batches([batch.filter(at_boundary)])))
+        known = [row_hash(row) in self._boundary for row in rows]
         if not any(known):
             return batch
         found = iter(known)
@@ -167,7 +169,7 @@ class Incremental:
         if self.greatest is None or value > self.greatest:
             self.greatest, self._hashes = value, set()
         if not self._by_key:
-            rows = rows_of(pa.Table.from_batches([batch.filter(pc.equal(values, greatest))]))
+            rows = rows_of(without_positions(pa.Table.from_batches([batch.filter(pc.equal(values, greatest))])))
             self._hashes.update(map(row_hash, rows))
             if len(self._hashes) > MAX_BOUNDARY:
                 raise BadInput(

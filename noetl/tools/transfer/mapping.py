@@ -7,7 +7,9 @@ from typing import Any
 
 from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.data import arrow_tables as tables
+from noetl.errors import TemplateError
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer, reads_name
 from noetl.tools.transfer.transfer_plan import is_deferred
 
@@ -42,13 +44,13 @@ class ColumnMapping:
             for source in self._mapping.values()
         )
 
-    def apply(self, chunk: Chunk) -> Any:
-        """The chunk's table with the columns of the target."""
+    def apply(self, chunk: Chunk, failed: dict[int, str] | None = None) -> Any:
+        """The chunk's table with the columns of the target; rows whose templates fail are added to `failed`."""
         import pyarrow as pa
 
         if self._mapping is None:
             return chunk.table
-        computed = self._template_columns(chunk) if self._by_row else None
+        computed = self._template_columns(chunk, failed) if self._by_row else None
         arrays, fields = [], []
         for name, source in self._mapping.items():
             if computed is not None and name in computed.schema.names:
@@ -71,18 +73,25 @@ class ColumnMapping:
         field, array = _constant(source, table.num_rows)
         return field.with_name(name), array
 
-    def _template_columns(self, chunk: Chunk) -> Any:
+    def _template_columns(self, chunk: Chunk, failed: dict[int, str] | None) -> Any:
         """The columns computed by templates, as a batch."""
         assert self._mapping is not None
         values = chunk.template_values(data=reads_name(self._mapping, "chunk.data"))
         deferred = {name: source for name, source in self._mapping.items() if is_deferred(source)}
-        rows = [
-            {name: self._templates.render(source, row=row, chunk=values) for name, source in deferred.items()}
-            for row in chunk.rows
-        ]
-        if self._schema is None:
-            self._schema = tables.inferred_schema(rows, list(deferred))
-        return conform_rows(rows, self._schema, self._label)
+        rows: list[dict[str, Any]] = []
+        for number, row in enumerate(chunk.rows):
+            try:
+                render = self._templates.render
+                rows.append({name: render(source, row=row, chunk=values) for name, source in deferred.items()})
+            except TemplateError as failure:
+                if failed is None:
+                    raise
+                failed[number] = failure.message
+                rows.append({})
+        schema = self._schema or tables.inferred_schema(rows, list(deferred))
+        if len(rows) > len(failed or ()):
+            self._schema = schema
+        return conform_rows(rows, schema, self._label)
 
 
 def conform_rows(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
@@ -97,7 +106,7 @@ def conform_rows(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
                 try:
                     tables.batch_of_mappings([row], pa.schema([field]), plain=True)
                 except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
-                    raise BadInput(
+                    raise RowError(
                         f"{label}: the column {field.name!r} is {field.type} in the first rows, but a later row has "
                         f"{row.get(field.name)!r}; declare its type with `types: {{{field.name}: ...}}` in the source"
                     ) from None

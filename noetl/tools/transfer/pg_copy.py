@@ -41,6 +41,8 @@ def can_copy(plan: Plan, source: Any, columns: ColumnMapping) -> bool:
         and not target.warn_on_error
         and target.static is None
         and target.schema is None
+        and target.bad_rows is None
+        and target.nested == "json"
         and columns.is_simple
         and _asyncpg_options(source.info) is not None
     )

@@ -3,7 +3,8 @@
     schema: {columns: evolve|freeze|discard_value|discard_row, types: evolve|freeze}
 
 `evolve` adds columns and widens types, `freeze` rejects them, `discard_value` writes the row without the value, and
-`discard_row` leaves the row out. Discarded values and rows are counted in the summary and passed on to `quarantine`.
+`discard_row` leaves the row out. Discarded values and rows are counted in the summary. With a quarantine, rows that the
+contract rejects or leaves out are written there instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from noetl.data.type_lattice import ColumnKind, needed_type
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import RowError, isolate
 from noetl.tools.transfer.side_fields import COLUMNS, TYPES
 
 Quarantine = Callable[[Any, str], Awaitable[None]]  # the rows (an Arrow table), the reason
@@ -75,14 +77,16 @@ class ContractChecker:
         self.quarantine: Quarantine | None = None
 
     async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
-        """The rows and columns of a chunk that the contract lets through."""
+        """The rows and columns of a chunk that the contract lets through.
+
+        With a quarantine, rows that the contract rejects or discards go there, and only they."""
         import pyarrow.compute as pc
 
         unknown = [name for name in table.schema.names if name not in known]
         policy = self._contract.columns
         if not unknown or policy == "evolve":
             return table
-        if policy == "freeze":
+        if policy == "freeze" and self.quarantine is None:
             raise BadInput(
                 f"{self._label}: the rows have the column {', '.join(unknown)}, which the table does not have "
                 "(schema.columns: freeze)"
@@ -93,24 +97,39 @@ class ContractChecker:
         affected = table.filter(has_extra)
         if affected.num_rows:
             await self._discard(table, affected, unknown)
-        if policy == "discard_row":
+        if policy != "discard_value":
             table = table.filter(pc.invert(has_extra))
         if len(unknown) == len(table.schema):
             raise BadInput(f"{self._label}: the table has none of the columns {', '.join(unknown)}")
         return table.drop_columns(unknown)
 
     async def _discard(self, table: Any, affected: Any, unknown: list[str]) -> None:
+        is_row = self._contract.columns != "discard_value"
+        if is_row and self.quarantine is not None:
+            reason = f"the table has no column {', '.join(unknown)} (schema.columns: {self._contract.columns})"
+            await self.quarantine(affected, reason)
+            return
         for name in unknown:
             count = len(table) - table.column(name).null_count
             if count:
                 self.discarded.values[name] = self.discarded.values.get(name, 0) + count
-        is_row = self._contract.columns == "discard_row"
         self.discarded.rows += affected.num_rows if is_row else 0
-        if self.quarantine is not None:
-            what = "row" if is_row else "value"
-            await self.quarantine(
-                affected, f"{what} discarded: the target has no column {', '.join(unknown)} (schema.columns)"
-            )
+
+    async def fitting(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
+        """The rows whose types the contract accepts; without a quarantine, `changes` rejects the others."""
+        if self.quarantine is None or self._contract.types != "freeze":
+            return table
+        import pyarrow as pa
+
+        def attempt(start: int, end: int) -> Any:
+            part = table.slice(start, end - start)
+            self.changes(part, known)
+            return part
+
+        parts, wrong = isolate(len(table), attempt)
+        for index, reason in wrong:
+            await self.quarantine(table.slice(index, 1), reason)
+        return table if not wrong else pa.concat_tables(parts) if parts else table.slice(0, 0)
 
     def changes(self, table: Any, known: Mapping[str, ColumnKind]) -> Changes:
         """The columns to add and the types to widen; BadInput if the contract forbids them."""
@@ -123,7 +142,7 @@ class ContractChecker:
                     widen[field.name] = needed
         if widen and self._contract.types == "freeze":
             name, needed = next(iter(widen.items()))
-            raise BadInput(
+            raise RowError(
                 f"{self._label}: the column {name!r} is {known[name]}, and the rows need {needed} "
                 "(schema.types: freeze)"
             )

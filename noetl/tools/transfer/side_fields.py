@@ -27,6 +27,22 @@ COLUMNS = ("evolve", "freeze", "discard_value", "discard_row")  # schema contrac
 TYPES = ("evolve", "freeze")
 ON_ERROR = ("fail", "continue")
 OTHER_ON_ERROR = ("warn", "ignore")  # older spellings of `continue`
+NESTED = ("json", "tables")
+BAD_ROWS = ("fail", "quarantine")
+BAD_ROWS_FIELDS = {
+    "bad_rows": Field(
+        "string",
+        "What happens to a row that cannot be read, converted or written: it fails the transfer, or is written to the "
+        "quarantine.",
+        choices=BAD_ROWS,
+    ),
+    "quarantine": Field(
+        "mapping",
+        "Where bad rows go: `{kind, table|path}` as a target; without `kind`, a table in the database of the target. "
+        "Its columns are `row reason source position target execution_id quarantined_at id`.",
+    ),
+    "max_bad_rows": Field("any", "How many rows may be bad: a number, or a share of all rows such as `1%`."),
+}
 
 SCHEMA = Field(
     "any",
@@ -112,6 +128,7 @@ def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, .
         "create": Field("boolean", "Create a missing table."),
         "data": Field("any", "Written once to this target, instead of the source's rows."),
         "schema": SCHEMA,
+        **BAD_ROWS_FIELDS,
     }
     if location == "uri":
         known["uri"] = replace(fields["uri"], required=True)
@@ -129,6 +146,14 @@ PARTITION_BY = Field(
     "replace` replaces the partitions of the rows, `append` adds files to them.",
 )
 _TABLE = {"table": Field("string", "The table.")}
+_NESTED = {
+    "nested": Field(
+        "string",
+        "Objects and lists in a row: kept as JSON (default), or members as columns (`to__city`) and lists as child "
+        "tables (`orders__items`).",
+        choices=NESTED,
+    )
+}
 _SOURCES = {
     "postgres": _source({**_QUERY, **POSTGRES_CONNECTION}, ("query", "table")),
     "duckdb": _source({**_QUERY, **_FILE}, ("query", "table")),
@@ -164,9 +189,9 @@ _SOURCES = {
     "data": _source(_DATA, ("data", "ref")),
 }
 _TARGETS = {
-    "postgres": _target({**_TABLE, **POSTGRES_CONNECTION}, MODES, ("insert",), "table"),
-    "duckdb": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
-    "sqlite": _target({**_TABLE, **_FILE}, MODES, ("insert",), "table"),
+    "postgres": _target({**_TABLE, **_NESTED, **POSTGRES_CONNECTION}, MODES, ("insert",), "table"),
+    "duckdb": _target({**_TABLE, **_NESTED, **_FILE}, MODES, ("insert",), "table"),
+    "sqlite": _target({**_TABLE, **_NESTED, **_FILE}, MODES, ("insert",), "table"),
     "http": _target({name: each for name, each in _HTTP.items() if name != "key"}, ("append",), ("insert",), "url"),
     "object": _target({**_OBJECT, "partition_by": PARTITION_BY}, ("replace", "append"), ("insert",), "uri"),
 }

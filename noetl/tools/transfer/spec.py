@@ -8,7 +8,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
 from noetl.tools import connectors
 from noetl.tools.transfer import side_fields
-from noetl.tools.transfer.side_fields import CHUNK, IMPLIED_KINDS, MODES, SOURCES, TARGETS
+from noetl.tools.transfer.side_fields import BAD_ROWS_FIELDS, CHUNK, IMPLIED_KINDS, MODES, SOURCES, TARGETS
 
 SPEC = ToolSpec(
     kind="transfer",
@@ -40,6 +40,7 @@ SPEC = ToolSpec(
             variants=TARGETS,
             implied_kinds=IMPLIED_KINDS,
         ),
+        **BAD_ROWS_FIELDS,
         "mode": Field("string", "The mode of targets that set none (older place).", choices=MODES, also=("insert",)),
         "chunk_size": Field("any", "`chunk.size` (older name)."),
         "chunk": Field("any", "`{size, path}`: rows per chunk (default 1000 to 40960, depending on the kinds), and "

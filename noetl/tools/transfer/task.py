@@ -19,6 +19,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.data.sql import ParameterError
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable, TemplateError
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows_plan import with_bad_rows
 from noetl.tools.transfer.engine import Transfer, TransferFailed
 from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.transfer_plan import read_plan
@@ -29,7 +30,7 @@ async def run(call: ToolCall) -> Outcome:
     transfer: Transfer | None = None
     try:
         async with asyncio.timeout(call.timeout.total):
-            transfer = Transfer(call, read_plan(call), explain)
+            transfer = Transfer(call, with_bad_rows(call, read_plan(call)), explain)
             summary = await transfer.run()
             outcome = ok(summary, meta={"columns": transfer.columns} if transfer.columns else {})
             return msgspec.structs.replace(outcome, state=transfer.state)

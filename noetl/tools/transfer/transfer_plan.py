@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from noetl.core.model.connector import SourceSpec, TargetSpec
@@ -13,8 +14,16 @@ from noetl.core.templates.deferred import DeferredTemplate, Rendered
 from noetl.tools import connectors
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import side_fields
+from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.schema_contract import SchemaContract, read_contract
-from noetl.tools.transfer.side_fields import IMPLIED_KINDS, KINDS, ON_ERROR, OTHER_ON_ERROR
+from noetl.tools.transfer.side_fields import (
+    BAD_ROWS_FIELDS,
+    IMPLIED_KINDS,
+    KINDS,
+    NESTED,
+    ON_ERROR,
+    OTHER_ON_ERROR,
+)
 
 DATABASES = ("postgres", "duckdb", "sqlite")
 MODES = ("append", "insert", "replace", "upsert")
@@ -30,7 +39,7 @@ _KEYS = frozenset({
     "params", "payload", "verify", "ca", "cert", "proxy", "query", "sql", "command", "statement", "types", "pages",
     "retry", "chunk", "ref", "rows_path", "name", "content_type", "spec", "timeout", "multipart", "redirects",
     "type", "locator", "meta", "auth_reference", "partition_by", "compression", "only_new", "glob", "sheet", "widths",
-    "encoding", "incremental",
+    "encoding", "incremental", "bad_rows", "quarantine", "max_bad_rows", "nested",
 })  # fmt: skip
 _FORMAT_KINDS = ("parquet", "csv", "json")
 
@@ -63,6 +72,9 @@ class TargetPlan(NamedTuple):
     static: StaticData | None = None
     plugin: TargetSpec | None = None
     schema: SchemaContract | None = None
+    nested: str = "json"
+    own_bad_rows: Mapping[str, Any] = MappingProxyType({})  # as the target has them
+    bad_rows: BadRowsPlan | None = None
 
     @property
     def commits(self) -> bool:
@@ -94,11 +106,20 @@ class TargetPlan(NamedTuple):
         """The error for a table that does not exist and may not be created."""
         return BadInput(f"{self.label}: the table does not exist, and `create` is false")
 
-    def missing_key_error(self) -> BadInput:
+    def missing_key_error(self) -> RowError:
         """The error for a row whose key is null: null equals nothing, so the row could not be matched."""
-        return BadInput(
+        return RowError(
             f"{self.label}: a row has no value for the key ({', '.join(self.key)}); upsert requires one in every row"
         )
+
+
+class BadRowsPlan(NamedTuple):
+    """Where bad rows are written (`bad_rows: quarantine`), and how many or which share of all rows may be bad."""
+
+    quarantine: TargetPlan
+    most: int | None = None
+    share: float | None = None
+    is_folder: bool = False
 
 
 class Plan(NamedTuple):
@@ -108,6 +129,7 @@ class Plan(NamedTuple):
     targets: tuple[TargetPlan, ...]
     size: int
     path: str | None
+    bad_rows: BadRowsPlan | None = None  # of the source
 
     @property
     def evolves(self) -> bool:
@@ -125,7 +147,7 @@ def read_plan(call: ToolCall) -> Plan:
         raise BadInput("no targets: `targets` is a list of {kind, table|path|url, ...}")
     if given.get("mode"):  # of the task: the default of its targets
         targets = [{"mode": given["mode"], **each} if isinstance(each, Mapping) else each for each in targets]
-    planned = tuple(_target(number, target) for number, target in enumerate(targets))
+    planned = tuple(read_target(number, target) for number, target in enumerate(targets))
     if given.get("source") is None and given.get("data") is None and all(target.static for target in planned):
         return Plan(None, planned, SMALL_ROWS, None)
     source = _source(given)
@@ -154,7 +176,7 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
         return SourcePlan("data", {"data": source})
     if not isinstance(source, Mapping):
         raise BadInput("no source: set `source` to {kind, ...}, or `data` to a list of rows")
-    fields = {name: _plain_strings(each) for name, each in source.items()}
+    fields = {name: plain_strings(each) for name, each in source.items()}
     if {"type", "locator"} <= set(fields):
         return SourcePlan("data", {"data": fields})
     kind = _written_kind(fields) or _infer_kind(fields)
@@ -165,11 +187,16 @@ def _source(given: Mapping[str, Any]) -> SourcePlan:
     return SourcePlan(_normalize(kind, "source", fields), fields)
 
 
-def _target(number: int, target: Any) -> TargetPlan:
-    what = f"target {number}"
+def read_target(number: int, target: Any, what: str = "") -> TargetPlan:
+    """One target of a transfer; BadInput if its fields are invalid."""
+    what = what or f"target {number}"
     if not isinstance(target, Mapping):
         raise BadInput(f"{what} must be a mapping {{kind, table|path|url, mode, ...}}, not {type(target).__name__}")
-    fields = {name: each if name == "mapping" else _plain_strings(each) for name, each in target.items()}
+    fields = {
+        name: each if name == "mapping" else plain_strings(each)
+        for name, each in target.items()
+        if name not in BAD_ROWS_FIELDS
+    }
     written = _written_kind(fields) or _infer_kind(fields)
     plugin = connectors.targets().get(str(written or "").lower())
     if plugin is not None:
@@ -200,11 +227,28 @@ def _target(number: int, target: Any) -> TargetPlan:
     schema = _contract(what, kind, plugin, fields)
     columns = dict(mapping) if mapping else None
     warns = on_error != "fail"
-    plan = TargetPlan(number, kind, fields, mode, key, columns, warns, create_table, static, plugin, schema)
+    own = plain_strings({name: target[name] for name in BAD_ROWS_FIELDS if target.get(name) is not None})
+    nested = _nested(what, kind, plugin, fields)
+    plan = TargetPlan(
+        number, kind, fields, mode, key, columns, warns, create_table, static, plugin, schema, nested, own
+    )
+    if nested == "tables" and warns:
+        raise BadInput(f"{what}: `nested: tables` writes all tables in one transaction; remove `on_error: continue`")
     if not plan.location:
         place = plugin.place if plugin is not None else _LOCATION_KEYS.get(kind, "table")
         raise BadInput(f"{what}: {kind} requires `{place}`")
     return plan
+
+
+def _nested(what: str, kind: str, plugin: TargetSpec | None, fields: dict[str, Any]) -> str:
+    if plugin is not None:
+        return "json"
+    nested = str(fields.pop("nested", None) or "json").lower()
+    if nested not in NESTED:
+        raise BadInput(f"{what}: nested {nested!r} is not one of {', '.join(NESTED)}")
+    if nested == "tables" and kind not in DATABASES:
+        raise BadInput(f"{what}: `nested: tables` is for tables of {', '.join(DATABASES)}")
+    return nested
 
 
 def _plugin_fields(fields: dict[str, Any], members: Members, what: str) -> dict[str, Any]:
@@ -303,13 +347,13 @@ def _infer_kind(fields: Mapping[str, Any]) -> str | None:
     return next((kind or None for key, kind in IMPLIED_KINDS.items() if fields.get(key)), None)
 
 
-def _plain_strings(value: Any) -> Any:
+def plain_strings(value: Any) -> Any:
     """The value with strings rendered by templates as ordinary strings."""
     if isinstance(value, Rendered):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _plain_strings(each) for key, each in value.items()}
-    return [_plain_strings(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: plain_strings(each) for key, each in value.items()}
+    return [plain_strings(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _chunk_size(value: Any, default: int) -> int:

@@ -226,6 +226,33 @@ def test_an_incremental_load_reads_only_new_rows(server, tmp_path, read, cursor)
     assert (again.error, again.data["rows"]) == (None, 2)  # the new row, and the one at the cursor
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_bad_rows_go_to_a_quarantine_table(server, mode):
+    table = server.create_table([], "id BIGINT PRIMARY KEY, name VARCHAR(3) NOT NULL, day DATE, CHECK (id < 100)")
+    rows = [
+        {"id": 1, "name": "a", "day": "2024-01-31"},
+        {"id": 2, "name": None, "day": "2024-01-31"},
+        {"id": 3, "name": "long", "day": "2024-01-31"},
+        {"id": 4, "name": "d", "day": "soon"},
+        {"id": 500, "name": "e", "day": None},
+        {"id": 6, "name": "f", "day": None},
+    ]
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "mode": mode}
+    target |= {"key": "id"} if mode == "upsert" else {}
+    quarantine = {"table": f"{table}_bad"}
+    outcome = transfer({"kind": "data", "data": rows}, target, bad_rows="quarantine", quarantine=quarantine)
+    assert outcome.error is None, outcome.error
+    assert [row["id"] for row in server.sql(f"SELECT id FROM {table} ORDER BY id")] == [1, 6]
+    found = server.sql(f"SELECT position, reason FROM {table}_bad ORDER BY position")
+    assert [row["position"] for row in found] == [2, 3, 4, 5]
+    assert outcome.data["targets"][0]["rows"] == 2 and outcome.data["quarantined"] == 4
+    exceeded = transfer(
+        {"kind": "data", "data": rows}, {**target, "mode": "replace"}, quarantine=quarantine, max_bad_rows=3
+    )
+    assert exceeded.error.kind == "limit"
+    assert len(server.sql(f"SELECT id FROM {table}")) == 2
+
+
 def test_a_contract_keeps_the_attributes_of_a_column(server):
     columns = "id INT NOT NULL PRIMARY KEY, n SMALLINT NOT NULL DEFAULT 7 COMMENT 'of, things', code VARCHAR(3)"
     table = server.create_table([{"id": 1, "n": 5, "code": "abc"}], columns)

@@ -17,6 +17,7 @@ from noetl.data.sql import bind, quote_name, split
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.sources import postgres_source as pg_source
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, declared_types, find_values
 from noetl.tools.transfer.sources.file_source import ReferenceSource, normalize_batch, with_types
@@ -38,47 +39,56 @@ class Source(Protocol):
         """Release resources."""
 
 
-async def open_source(call: ToolCall, plan: Plan, source: SourcePlan) -> Source:
-    """Open the source of a transfer."""
+async def open_source(call: ToolCall, plan: Plan, source: SourcePlan, rows: SourceRows | None = None) -> Source:
+    """Open the source of a transfer; `rows` takes those that cannot be read, and the positions of all."""
     kind, fields = source.kind, source.fields
     if source.plugin is not None:
         from noetl.tools.transfer.sources.plugin_source import PluginSource
 
-        return PluginSource(call, source.plugin, fields, plan.size)
+        return PluginSource(call, source.plugin, fields, plan.size, rows)
     if kind == "postgres":
-        return await PostgresSource.open(call, fields)
+        return await PostgresSource.open(call, fields, rows)
     if kind == "duckdb":
-        return DuckdbSource(call, fields)
+        return DuckdbSource(call, fields, rows)
     if kind == "sqlite":
-        return SqliteSource(call, fields)
+        return SqliteSource(call, fields, rows)
     if kind == "http":
         from noetl.tools.transfer.sources.http_source import HttpSource
 
-        return HttpSource(call, fields, plan)
+        return HttpSource(call, fields, plan, rows)
     if kind == "object":
         from noetl.tools.transfer.sources.object_source import ObjectSource
 
-        return ObjectSource(call, fields, plan.path)
-    return await data_source(call, fields, plan.path)
+        return ObjectSource(call, fields, plan.path, rows)
+    return await data_source(call, fields, plan.path, rows)
 
 
 class PostgresSource:
     """A query or table of PostgreSQL."""
 
-    def __init__(self, info: str, connection: Any, query: pg_source.Query, types: dict[str, DeclaredType]) -> None:
+    def __init__(
+        self,
+        info: str,
+        connection: Any,
+        query: pg_source.Query,
+        types: dict[str, DeclaredType],
+        rows: NumberedRows,
+    ) -> None:
         self.info = info
         self.query = query
         self.types = types
         self._connection = connection
+        self._rows = rows
 
     @classmethod
-    async def open(cls, call: ToolCall, fields: dict[str, Any]) -> PostgresSource:
+    async def open(cls, call: ToolCall, fields: dict[str, Any], rows: SourceRows | None) -> PostgresSource:
         """Connect and describe the query."""
         info = await postgres_conninfo(call.host, fields)
         connection = await postgres.open_connection(info, timeout=call.timeout.connect)
         try:
             types = declared_types(fields.get("types"))
-            return cls(info, connection, await pg_source.read_query(connection, fields), types)
+            numbered = NumberedRows(rows, query_name(fields, "postgres"))
+            return cls(info, connection, await pg_source.read_query(connection, fields), types, numbered)
         except BaseException:
             await connection.close()
             raise
@@ -88,7 +98,8 @@ class PostgresSource:
         stream = pg_source.batches(self.info, self.query)
         async with aclosing(stream):
             async for batch in stream:
-                yield with_types(batch, self.types)
+                for part in self._rows.converted(lambda each: with_types(each, self.types), batch):
+                    yield part
 
     async def count(self) -> int | None:
         """The number of rows, from `SELECT count(*)`."""
@@ -129,9 +140,10 @@ def _statement(fields: Mapping[str, Any], dialect: Any) -> Any:
 class DuckdbSource:
     """A query or table of DuckDB; without a database, a query over files."""
 
-    def __init__(self, call: ToolCall, fields: dict[str, Any]) -> None:
+    def __init__(self, call: ToolCall, fields: dict[str, Any], rows: SourceRows | None) -> None:
         self._call = call
         self._fields = fields
+        self._rows = NumberedRows(rows, query_name(fields, "duckdb"))
         self._bound = _statement(fields, "duckdb")
         self._types = declared_types(fields.get("types"))
 
@@ -155,7 +167,11 @@ class DuckdbSource:
             stream = duckdb.batches(cursor, parts)
             async with aclosing(stream):
                 async for batch in stream:
-                    yield with_types(normalize_batch(batch), self._types)
+                    for part in self._rows.converted(self._typed, normalize_batch(batch)):
+                        yield part
+
+    def _typed(self, batch: Any) -> Any:
+        return with_types(batch, self._types)
 
     async def count(self) -> int | None:
         """Not known in advance."""
@@ -168,9 +184,10 @@ class DuckdbSource:
 class SqliteSource:
     """A query or table of SQLite."""
 
-    def __init__(self, call: ToolCall, fields: dict[str, Any]) -> None:
+    def __init__(self, call: ToolCall, fields: dict[str, Any], rows: SourceRows | None) -> None:
         self._call = call
         self._fields = fields
+        self._rows = NumberedRows(rows, query_name(fields, "sqlite"))
         self._bound = _statement(fields, "sqlite")
 
     async def batches(self) -> AsyncGenerator[Any, None]:
@@ -185,7 +202,8 @@ class SqliteSource:
             names = sqlite.columns_of(cursor)
             builder = BatchBuilder(self._fields.get("types"), "the source", names, json_text=True)
             while rows := await in_thread(lambda: cursor.fetchmany(BATCH_ROWS), interrupt=connection.interrupt):
-                yield builder.batch([dict(zip(names, row, strict=True)) for row in rows])
+                for batch in self._rows.built(builder.batch, [dict(zip(names, row, strict=True)) for row in rows]):
+                    yield batch
             if builder.schema is None:
                 yield builder.batch([])
         finally:
@@ -199,11 +217,18 @@ class SqliteSource:
         """No resources to release."""
 
 
-async def data_source(call: ToolCall, fields: Mapping[str, Any], path: str | None) -> Source:
+def query_name(fields: Mapping[str, Any], kind: str) -> str:
+    """What the rows of a database are called in a quarantine; a query may contain secrets, and is not shown."""
+    return f"{kind} query" if fields.get("query") else f"{kind} {fields.get('table')}"
+
+
+async def data_source(
+    call: ToolCall, fields: Mapping[str, Any], path: str | None, rows: SourceRows | None = None
+) -> Source:
     """Rows in the task's fields, or a stored result."""
     data = fields.get("data") if fields.get("data") is not None else fields.get("ref")
     reference = reference_in(data)
     if reference is not None:
-        return ReferenceSource(call, reference, path)
+        return ReferenceSource(call, reference, path, rows)
     values = find_values(data, path, "`data`")
-    return RowsSource(values, fields.get("types"))
+    return RowsSource(values, fields.get("types"), rows)

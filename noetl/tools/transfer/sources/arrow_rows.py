@@ -14,6 +14,7 @@ from noetl.data.column_types import DeclaredType, WrongValue, declared_type
 from noetl.data.duckdb_files import ROWS_KEYS
 from noetl.data.type_names import CHOICES
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import NumberedRows, RowError, SourceRows
 from noetl.tools.transfer.mapping import conform_rows
 
 BATCH_ROWS = 10_000
@@ -22,8 +23,9 @@ BATCH_ROWS = 10_000
 class RowsSource:
     """Rows in memory."""
 
-    def __init__(self, values: list[Any], types: Any) -> None:
+    def __init__(self, values: list[Any], types: Any, rows: SourceRows | None = None) -> None:
         self._rows = as_rows(values)
+        self._numbered = NumberedRows(rows, "data")
         self.values = values if any(not isinstance(value, Mapping) for value in values) else None
         self._types = types
 
@@ -33,7 +35,8 @@ class RowsSource:
             return
         builder = BatchBuilder(self._types, "the source", (), sample=self._rows)
         for start in range(0, len(self._rows), BATCH_ROWS):
-            yield builder.batch(self._rows[start : start + BATCH_ROWS])
+            for batch in self._numbered.built(builder.batch, self._rows[start : start + BATCH_ROWS]):
+                yield batch
 
     async def count(self) -> int | None:
         """The number of rows."""
@@ -130,7 +133,7 @@ class BatchBuilder:
         if self._evolves:
             self._evolve(rows)
         elif extra:
-            raise BadInput(
+            raise RowError(
                 f"{self._label}: a row has the column {', '.join(sorted(map(str, extra)))}, which is not in the first "
                 "rows; declare all columns with `types` in the source ({column: type}), or set `schema: evolve` in "
                 "the target"
@@ -187,7 +190,7 @@ def declared_column(values: Sequence[Any], declared: DeclaredType, name: str, la
     try:
         return declared.column(values)
     except WrongValue as wrong:
-        raise BadInput(f"{label}: the column {name!r}: {wrong} (declared in `types`)") from None
+        raise RowError(f"{label}: the column {name!r}: {wrong} (declared in `types`)") from None
 
 
 def json_value(value: Any, name: str, label: str) -> Any:
@@ -197,4 +200,4 @@ def json_value(value: Any, name: str, label: str) -> Any:
     try:
         return msgspec.json.decode(value)
     except msgspec.DecodeError:
-        raise BadInput(f"{label}: the column {name!r}: {excerpt(value)} is not JSON (declared in `types`)") from None
+        raise RowError(f"{label}: the column {name!r}: {excerpt(value)} is not JSON (declared in `types`)") from None

@@ -7,14 +7,16 @@ from a local copy if they are remote: memory use does not depend on their size.
 from __future__ import annotations
 
 import asyncio
+import csv
 import glob
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from duckdb import BinderException, InvalidInputException
+from duckdb import Error as DuckdbError
 
 from noetl.connections import duckdb, objects
 from noetl.core.model.tool import ToolCall
@@ -27,7 +29,9 @@ from noetl.data.content import file_blocks, save
 from noetl.data.sql import bind
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows, without_positions
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
+from noetl.tools.transfer.sources.numbered_lines import number_lines
 
 INTERVAL = DeclaredType("interval")
 
@@ -42,31 +46,65 @@ def resolve_address(
     return objects.parse_location(address, scheme=scheme, bucket=bucket)
 
 
-async def file_batches(path: str, format: str, rows_path: str | None, types: Any = None) -> AsyncGenerator[Any, None]:
-    """The rows of local files, in the order of their names."""
+class Files(NamedTuple):
+    """Local files of one format, and what they are called in a quarantine and in errors."""
+
+    path: str  # `*` matches several
+    format: str
+    names: Mapping[str, str]  # path -> name, where they differ
+
+    def paths(self) -> list[str]:
+        """The files in the order of their names."""
+        paths = (
+            sorted(glob.glob(self.path, recursive=True)) if any(mark in self.path for mark in "*?[") else [self.path]
+        )
+        if not paths:
+            raise FileNotFoundError(2, "file not found", self.path)
+        return paths
+
+    def name(self, path: str) -> str:
+        """What a file is called."""
+        return self.names.get(path, path)
+
+
+async def file_batches(
+    files: Files, rows_path: str | None, types: Any = None, rows: SourceRows | None = None
+) -> AsyncGenerator[Any, None]:
+    """The rows of local files, in the order of their names; `rows` takes those that cannot be read."""
     declared = declared_types(types)
+    path, format = files.path, files.format
     if format in ("parquet", "arrow"):
-        stream = _table_batches(path, format, declared)
+        stream = _table_batches(files, declared, rows)
+    elif format in ("csv", "json", "jsonl") and rows is not None:
+        stream = _checked_batches(files, rows_path, declared, rows)
     elif format in ("csv", "json", "jsonl"):
         stream = _duckdb_batches(path, format, rows_path, declared)
     else:
         raise BadInput(f"{path} has the format {format}: use Parquet, Arrow, CSV, JSON or JSON lines, or set `format`")
-    async with aclosing(stream):
-        async for batch in stream:
-            yield batch
-
-
-async def _table_batches(path: str, format: str, types: dict[str, DeclaredType]) -> AsyncGenerator[Any, None]:
-    """The rows of Parquet or Arrow files; the first one has the columns of all."""
-    paths = sorted(glob.glob(path, recursive=True)) if any(mark in path for mark in "*?[") else [path]
-    if not paths:
-        raise FileNotFoundError(2, "file not found", path)
-    schema: Any = None
-    for each in paths:
-        stream = ranged_batches(LocalPayload(each), format)
+    try:
         async with aclosing(stream):
             async for batch in stream:
-                batch = with_types(batch, types)
+                yield batch
+    except (BadInput, DuckdbError) as failure:
+        text = str(failure).partition("\n\nLINE ")[0]  # without DuckDB's query
+        for local, name in files.names.items():
+            text = text.replace(local, name)
+        if text == str(failure):
+            raise
+        raise type(failure)(text) from failure
+
+
+async def _table_batches(
+    files: Files, types: dict[str, DeclaredType], rows: SourceRows | None
+) -> AsyncGenerator[Any, None]:
+    """The rows of Parquet or Arrow files; the first one has the columns of all."""
+    paths = await asyncio.to_thread(files.paths)
+    schema: Any = None
+    for each in paths:
+        stream = ranged_batches(LocalPayload(each), files.format, files.name(each))
+        numbered = NumberedRows(rows, files.name(each))
+        async with aclosing(stream):
+            async for batch in stream:
                 schema = batch.schema if schema is None else schema
                 if batch.schema.names != schema.names:
                     raise BadInput(
@@ -74,20 +112,65 @@ async def _table_batches(path: str, format: str, types: dict[str, DeclaredType])
                         f"{', '.join(schema.names)}; read them with a duckdb source: "
                         "SELECT * FROM read_parquet('...', union_by_name = true)"
                     )
-                yield batch
+                for part in numbered.converted(lambda part: with_types(part, types), batch):
+                    yield part
+
+
+async def _checked_batches(
+    files: Files, rows_path: str | None, types: dict[str, DeclaredType], rows: SourceRows
+) -> AsyncGenerator[Any, None]:
+    """The rows of CSV or JSON with their positions; what is no row, or does not have the declared types, is recorded.
+
+    CSV and JSON lines are read from copies with line numbers, JSON documents one after the other."""
+    paths = await asyncio.to_thread(files.paths)
+    if files.format == "json":
+        declared = {name: "JSON" for name, each in types.items() if each.name != "json"}
+        for path in paths:
+            numbered = NumberedRows(rows, files.name(path))
+            stream = _duckdb_batches(path, "json", rows_path, types, declared)
+            async with aclosing(stream):
+                async for batch in stream:
+                    for part in numbered.converted(lambda part: with_types(part, types, decode=True), batch):
+                        yield part
+        return
+    with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+        for number, path in enumerate(paths):
+            copy = str(Path(folder, f"{number:06}.{files.format}"))
+            await asyncio.to_thread(number_lines, path, copy, files.format, files.name(path), rows)
+        pattern = str(Path(folder, f"*.{files.format}"))
+        declared = {POSITION: "BIGINT"}
+        if files.format == "jsonl":
+            declared |= {name: "JSON" for name, each in types.items() if each.name != "json"}
+        else:
+            declared |= {name: each.duckdb for name, each in types.items()}
+        numbered = NumberedRows(rows, pattern)
+        stream = _duckdb_batches(pattern, files.format, None, types, declared, rows)
+        async with aclosing(stream):
+            async for batch in stream:
+                positions = batch.column(POSITION).to_pylist()
+                convert = lambda part: with_types(part, types, decode=files.format == "jsonl")  # noqa: E731
+                for part in numbered.converted(convert, without_positions(batch), positions):
+                    yield part
 
 
 async def _duckdb_batches(
-    path: str, format: str, rows_path: str | None, types: dict[str, DeclaredType]
+    path: str,
+    format: str,
+    rows_path: str | None,
+    types: dict[str, DeclaredType],
+    read_as: Mapping[str, str] | None = None,
+    rows: SourceRows | None = None,
 ) -> AsyncGenerator[Any, None]:
-    """The rows of CSV or JSON; DuckDB reads them and infers the types that are not declared."""
-    declared = {name: kind.duckdb for name, kind in types.items()}
+    """The rows of CSV or JSON; DuckDB reads them and infers the types that are not declared.
+
+    With `read_as`, columns are read in these types, and not converted to the declared ones."""
+    declared = {name: kind.duckdb for name, kind in types.items()} if read_as is None else read_as
     database = duckdb.database(duckdb.MEMORY)
     async with database.cursor(writes=False) as cursor:
 
         def run() -> Any:
             if format == "csv":
-                query, numbers = duck_files.csv_query(cursor, path, declared)
+                query, numbers = duck_files.csv_query(cursor, path, declared, store_rejects=rows is not None)
             else:
                 steps = rows_path.split(".") if rows_path else []
                 query, numbers = duck_files.json_query(cursor, path, format, steps, declared)
@@ -99,7 +182,9 @@ async def _duckdb_batches(
             async with aclosing(stream):
                 async for batch in stream:
                     batch = _annotate(normalize_batch(batch), numbers, mixed=format in ("json", "jsonl"))
-                    yield with_types(batch, types)
+                    yield with_types(batch, types) if read_as is None else batch
+            if rows is not None and format == "csv":
+                await in_thread(lambda: _take_rejects(cursor, path, rows))
         except BinderException as failure:
             if not rows_path:
                 raise
@@ -109,6 +194,17 @@ async def _duckdb_batches(
             if wrong is None:
                 raise
             raise BadInput(wrong) from None
+
+
+def _take_rejects(cursor: Any, path: str, rows: SourceRows) -> None:
+    """Record the numbered lines whose values do not have the types of their columns."""
+    delimiter = duck_files.delimiter_of(path)
+    with Path(sorted(glob.glob(path))[0]).open(encoding="utf-8", newline="") as file:
+        names = next(csv.reader(file, delimiter=delimiter))
+    for line, reason in duck_files.csv_rejects(cursor):
+        position, *values = next(csv.reader([line], delimiter=delimiter))
+        row = dict(zip(names[1:], values, strict=True)) if len(values) == len(names) - 1 else line
+        rows.reject(int(position), row, reason)
 
 
 def _annotate(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
@@ -125,8 +221,8 @@ def _annotate(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
-def with_types(batch: Any, types: dict[str, DeclaredType]) -> Any:
-    """The batch with its declared types."""
+def with_types(batch: Any, types: dict[str, DeclaredType], *, decode: bool = False) -> Any:
+    """The batch with its declared types; `decode` if columns of declared types were read as JSON."""
     import pyarrow as pa
 
     if not types:
@@ -138,7 +234,8 @@ def with_types(batch: Any, types: dict[str, DeclaredType]) -> Any:
             wanted = declared.field(field.name)
             if array.type != wanted.type or tables.meaning_of(field) != tables.meaning_of(wanted):
                 # What was read as text, or as a JSON list, is not decoded twice.
-                values = array.to_pylist() if pa.types.is_string(array.type) else tables.plain_column(array, field)
+                is_text = pa.types.is_string(array.type) and not (decode and tables.meaning_of(field) == "json")
+                values = array.to_pylist() if is_text else tables.plain_column(array, field)
                 is_json = declared.name == "json" and tables.meaning_of(field) != "json"
                 array = declared_column(values, declared, field.name, "the source") if not is_json else array
             field = wanted
@@ -150,8 +247,8 @@ def with_types(batch: Any, types: dict[str, DeclaredType]) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-async def ranged_batches(payload: reading.Payload, format: str) -> AsyncGenerator[Any, None]:
-    """The batches of a Parquet or Arrow payload, read in ranges."""
+async def ranged_batches(payload: reading.Payload, format: str, name: str) -> AsyncGenerator[Any, None]:
+    """The batches of a Parquet or Arrow payload, read in ranges; an error names it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -169,6 +266,8 @@ async def ranged_batches(payload: reading.Payload, format: str) -> AsyncGenerato
             yield normalize_batch(batch)
         if is_empty:
             yield normalize_batch(pa.RecordBatch.from_pylist([], schema=schema))
+    except pa.ArrowInvalid as wrong:
+        raise pa.ArrowInvalid(f"{name}: {wrong}") from None
     finally:
         file.close()
 
@@ -199,8 +298,9 @@ class LocalPayload:
 class ReferenceSource:
     """A stored result."""
 
-    def __init__(self, call: ToolCall, reference: Any, path: str | None) -> None:
+    def __init__(self, call: ToolCall, reference: Any, path: str | None, rows: SourceRows | None = None) -> None:
         self._call = call
+        self._rows = rows
         self._reference = reference
         self._path = path
 
@@ -210,7 +310,7 @@ class ReferenceSource:
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, f"payload.{format}"))
             await save(self._call.host.open_result(self._reference), local)
-            stream = file_batches(local, format, self._path)
+            stream = file_batches(Files(local, format, {local: "the stored result"}), self._path, rows=self._rows)
             async with aclosing(stream):
                 async for batch in stream:
                     yield batch

@@ -28,6 +28,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.http import task as http_task
+from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import TemplateRenderer
 from noetl.tools.transfer.failures import ResponseError
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, find_rows
@@ -71,8 +72,9 @@ class Page(Struct, frozen=True):
 class HttpSource:
     """The rows of an HTTP API."""
 
-    def __init__(self, call: ToolCall, fields: Mapping[str, Any], plan: Plan) -> None:
+    def __init__(self, call: ToolCall, fields: Mapping[str, Any], plan: Plan, rows: SourceRows | None = None) -> None:
         self._call = call
+        self._rows = rows
         self._fields = fields
         self._path = plan.path
         self._evolves = plan.evolves
@@ -92,8 +94,9 @@ class HttpSource:
         )
         async with aclosing(pages):
             async for page in pages:
-                if page.rows:
-                    yield builder.batch(page.rows)
+                numbered = NumberedRows(self._rows, f"{page.url} (page {page.index + 1})")
+                for batch in numbered.built(builder.batch, page.rows) if page.rows else ():
+                    yield batch
 
     async def count(self) -> int | None:
         """Not known in advance."""

@@ -16,7 +16,6 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
 import obstore
 
 from noetl.connections import objects
@@ -25,9 +24,10 @@ from noetl.core.model.tool import ToolCall
 from noetl.data import compression, formats
 from noetl.data.content import save
 from noetl.tools._common.sql_task import BadInput, flag
+from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.sources import spreadsheet_source as sheets
 from noetl.tools.transfer.sources.arrow_rows import declared_types
-from noetl.tools.transfer.sources.file_source import file_batches, ranged_batches, resolve_address, with_types
+from noetl.tools.transfer.sources.file_source import Files, file_batches, ranged_batches, resolve_address, with_types
 
 GROUP_OBJECTS = 500  # fetched and read together
 GROUP_BYTES = 64 << 20
@@ -47,8 +47,11 @@ class FoundObject(NamedTuple):
 class ObjectSource:
     """Parquet, Arrow, CSV, JSON, JSON lines, Excel or text of fixed width; `*` matches several files or objects."""
 
-    def __init__(self, call: ToolCall, fields: dict[str, Any], path: str | None) -> None:
+    def __init__(
+        self, call: ToolCall, fields: dict[str, Any], path: str | None, rows: SourceRows | None = None
+    ) -> None:
         self._call = call
+        self._source_rows = rows
         self._fields = fields
         self._path = path
         self.only_new = flag(fields.get("only_new"), False)
@@ -65,7 +68,7 @@ class ObjectSource:
         if self.only_new or has_pattern or place.scheme != "file":
             stream = self._objects(place, has_pattern)
         else:
-            stream = self._file(f"{place.bucket}/{place.key}", address)
+            stream = self._file(f"{place.bucket}/{place.key}", address, address)
         async with aclosing(stream):
             async for batch in stream:
                 yield batch
@@ -79,31 +82,32 @@ class ObjectSource:
 
     # ── one file ─────────────────────────────────────────────────────────────────────────────
 
-    async def _file(self, path: str, name: str, format: str | None = None) -> AsyncGenerator[Any, None]:
-        """The rows of a local file."""
+    async def _file(self, path: str, key: str, name: str, format: str | None = None) -> AsyncGenerator[Any, None]:
+        """The rows of a local file; its key decides the format, and errors have its name."""
         if not await asyncio.to_thread(Path(path).exists):
             raise FileNotFoundError(2, "file not found", path)
-        format = format or self._format(name)
-        codec = self._codec(name, format)
+        format = format or self._format(key)
+        codec = self._codec(key, format)
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             if codec is not None:
-                plain = str(Path(folder, Path(compression.without_ending(name)).name))
+                plain = str(Path(folder, Path(compression.without_ending(key)).name))
                 await asyncio.to_thread(_decompress, path, plain, codec, name)
                 path = plain
-            stream = self._rows(path, format)
+            stream = self._rows(Files(path, format, {path: name}))
             async with aclosing(stream):
                 async for batch in stream:
                     yield batch
 
-    async def _rows(self, path: str, format: str) -> AsyncGenerator[Any, None]:
-        if format in sheets.FORMATS:
-            read = sheets.excel_batches if format == "excel" else sheets.fixed_batches
-            for each in sorted(glob.glob(path)) if _PATTERN.search(path) else [path]:
-                batches = read(each, self._fields)
+    async def _rows(self, files: Files) -> AsyncGenerator[Any, None]:
+        if files.format in sheets.FORMATS:
+            read = sheets.excel_batches if files.format == "excel" else sheets.fixed_batches
+            for each in await asyncio.to_thread(files.paths):
+                name = files.name(each)
+                batches = read(each, self._fields, NumberedRows(self._source_rows, name), name)
                 while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                     yield batch
             return
-        stream = file_batches(path, format, self._path, self._fields.get("types"))
+        stream = file_batches(files, self._path, self._fields.get("types"), self._source_rows)
         async with aclosing(stream):
             async for batch in stream:
                 yield batch
@@ -168,17 +172,19 @@ class ObjectSource:
         format = self._format(found.key, payload.content_type)
         if format in compression.COLUMNAR:
             types = declared_types(self._fields.get("types"))
-            ranged = ranged_batches(payload, format)
+            ranged = ranged_batches(payload, format, found.uri)
+            numbered = NumberedRows(self._source_rows, found.uri)
             async with aclosing(ranged):
                 async for batch in ranged:
-                    yield with_types(batch, types)
+                    for part in numbered.converted(lambda part: with_types(part, types), batch):
+                        yield part
             return
         with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
             local = str(Path(folder, Path(found.key).name))
             await save(payload.stream(), local)
-            stream = self._file(local, found.key, format)
+            stream = self._file(local, found.key, found.uri, format)
             async with aclosing(stream):
-                async for batch in _named(stream, {local: found.uri}):
+                async for batch in stream:
                     yield batch
 
     async def _groups(self, store: Any) -> AsyncGenerator[Any, None]:
@@ -190,9 +196,9 @@ class ObjectSource:
                 folder, format, names = await pending
                 pending = self._start(store, next(groups, None))
                 try:
-                    stream = self._rows(str(Path(folder.name, f"*.{format}")), format)
+                    stream = self._rows(Files(str(Path(folder.name, f"*.{format}")), format, names))
                     async with aclosing(stream):
-                        async for batch in _named(stream, names):
+                        async for batch in stream:
                             yield batch
                 finally:
                     await asyncio.to_thread(folder.cleanup)
@@ -300,16 +306,3 @@ def _groups(found: list[FoundObject]) -> Iterator[list[FoundObject]]:
         size += each.size
     if group:
         yield group
-
-
-async def _named(stream: AsyncGenerator[Any, None], names: dict[str, str]) -> AsyncGenerator[Any, None]:
-    """The batches; an error names the object instead of the temporary file."""
-    try:
-        async for batch in stream:
-            yield batch
-    except (BadInput, duckdb.Error) as failure:
-        text = str(failure)
-        path = next((path for path in names if path in text), None)
-        if path is None:
-            raise
-        raise BadInput(text.replace(path, names[path])) from failure

@@ -10,6 +10,7 @@ from noetl.core.model.connector import SourceCall, SourceSpec
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
 from noetl.tools._common.plugin_addresses import check_addresses
+from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
 from noetl.tools.transfer.sources.file_source import normalize_batch
@@ -18,11 +19,14 @@ from noetl.tools.transfer.sources.file_source import normalize_batch
 class PluginSource:
     """The rows of a source of a plug-in."""
 
-    def __init__(self, call: ToolCall, spec: SourceSpec, fields: dict[str, Any], chunk_rows: int) -> None:
+    def __init__(
+        self, call: ToolCall, spec: SourceSpec, fields: dict[str, Any], chunk_rows: int, rows: SourceRows | None = None
+    ) -> None:
         self._spec = spec
         self._types = fields.get("types")
-        rows = min(chunk_rows, BATCH_ROWS)
-        self._call = SourceCall(spec.kind, fields, call.host, call.timeout, rows)
+        place = next((str(fields[name]) for name in ("table", "topic", "path") if fields.get(name)), "")
+        self._rows = NumberedRows(rows, f"{spec.kind} {place}".strip())
+        self._call = SourceCall(spec.kind, fields, call.host, call.timeout, min(chunk_rows, BATCH_ROWS))
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
@@ -41,12 +45,14 @@ class PluginSource:
                     return
                 if isinstance(batch, pa.Table):
                     for part in batch.to_batches() or [pa.RecordBatch.from_pylist([], batch.schema)]:
-                        yield normalize_batch(part)
+                        for each in self._rows.converted(normalize_batch, part):
+                            yield each
                 elif isinstance(batch, pa.RecordBatch):
-                    yield normalize_batch(batch)
+                    for each in self._rows.converted(normalize_batch, batch):
+                        yield each
                 elif isinstance(batch, list):
-                    if batch:
-                        yield builder.batch(batch)
+                    for each in self._rows.built(builder.batch, batch) if batch else ():
+                        yield each
                 else:
                     raise TypeError(
                         f"source {self._spec.kind}: a batch is a list of rows, a pyarrow.RecordBatch or a "

@@ -10,6 +10,7 @@ from typing import Any
 
 from noetl.data.values import duration, unique_names
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import NumberedRows
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
 
 FORMATS = ("excel", "fixed")
@@ -21,24 +22,29 @@ def format_by_ending(path: str) -> str | None:
     return "excel" if path.rpartition(".")[2].lower() in ENDINGS else None
 
 
-def excel_batches(path: str, fields: Mapping[str, Any]) -> Iterator[Any]:
+def excel_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, label: str) -> Iterator[Any]:
     """The rows of a sheet; its first row that is not empty has the names of the columns."""
     import python_calamine
 
     try:
         workbook = python_calamine.CalamineWorkbook.from_path(path)
-        sheet = _sheet(workbook, fields.get("sheet"), path)
-        cells = [row for row in sheet.to_python() if any(cell != "" for cell in row)]
+        sheet = _sheet(workbook, fields.get("sheet"), label)
+        first = (sheet.start or (0, 0))[0] + 1
+        found = [
+            (number, row) for number, row in enumerate(sheet.to_python(), first) if any(cell != "" for cell in row)
+        ]
+        cells = [row for _, row in found]
     except (python_calamine.CalamineError, OSError) as wrong:
-        raise BadInput(f"{path} cannot be read as a workbook: {wrong}") from None
+        raise BadInput(f"{label} cannot be read as a workbook: {wrong}") from None
     if not cells:
         return
     names = unique_names(str(cell).strip() or f"column_{number}" for number, cell in enumerate(cells[0], 1))
     columns = [_column(list(column)) for column in zip(*cells[1:], strict=True)] or [[] for _ in names]
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    builder = BatchBuilder(fields.get("types"), path, names, sample=rows)
+    builder = BatchBuilder(fields.get("types"), label, names, sample=rows)
     for start in range(0, max(len(rows), 1), BATCH_ROWS):
-        yield builder.batch(rows[start : start + BATCH_ROWS])
+        numbers = [number for number, _ in found[1 + start : 1 + start + BATCH_ROWS]]
+        yield from numbered.built(builder.batch, rows[start : start + BATCH_ROWS], numbers)
 
 
 def _sheet(workbook: Any, wanted: Any, path: str) -> Any:
@@ -70,10 +76,10 @@ def midnight(day: date) -> datetime:
     return datetime.fromisoformat(day.isoformat())
 
 
-def fixed_batches(path: str, fields: Mapping[str, Any]) -> Iterator[Any]:
+def fixed_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, label: str) -> Iterator[Any]:
     """The lines of a file whose columns have fixed widths; spaces around values are removed, an empty value is null."""
     widths = _widths(fields.get("widths"))
-    builder = BatchBuilder(dict.fromkeys(widths, "text") | dict(fields.get("types") or {}), path, list(widths))
+    builder = BatchBuilder(dict.fromkeys(widths, "text") | dict(fields.get("types") or {}), label, list(widths))
     slices, start = {}, 0
     for name, width in widths.items():
         slices[name] = slice(start, start + width)
@@ -81,15 +87,19 @@ def fixed_batches(path: str, fields: Mapping[str, Any]) -> Iterator[Any]:
     is_empty = True
     with Path(path).open(encoding=str(fields.get("encoding") or "utf-8")) as file:
         lines = (line.rstrip("\r\n") for line in file)
-        numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        while part := list(islice(numbered, BATCH_ROWS)):
+        given = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        while part := list(islice(given, BATCH_ROWS)):
             is_empty = False
+            good = []
             for number, line in part:
-                if len(line.rstrip()) > start:
-                    raise BadInput(f"{path}: line {number} has {len(line)} characters, and `widths` describe {start}")
-            yield builder.batch(
-                [{name: line[place].strip() or None for name, place in slices.items()} for _, line in part]
-            )
+                if len(line.rstrip()) <= start:
+                    good.append((number, line))
+                    continue
+                reason = f"has {len(line.rstrip())} characters, and `widths` describe {start}"
+                if not numbered.reject(number, line, f"the line {reason}"):
+                    raise BadInput(f"{label}: line {number} {reason}")
+            rows = [{name: line[place].strip() or None for name, place in slices.items()} for _, line in good]
+            yield from numbered.built(builder.batch, rows, [number for number, _ in good])
     if is_empty:
         yield builder.batch([])
 

@@ -8,8 +8,10 @@ from typing import Any
 from noetl.core.model.tool import ToolCall
 from noetl.data.type_lattice import ColumnKind
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
 from noetl.tools.transfer.mapping import ColumnMapping
+from noetl.tools.transfer.rejected_rows import ROW, RejectedRows
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
@@ -28,26 +30,35 @@ class Target:
         self.templates = TemplateRenderer(call)
         self.columns = ColumnMapping(plan.mapping, self.templates, plan.label)
         self.contract = ContractChecker(plan.schema, plan.label) if plan.schema is not None else None
+        self.bad_rows: RejectedRows | None = None  # if bad rows do not fail the transfer
         self.rows = 0
         self.chunks = 0
-        self._begun = False
+        self.begun = False
         self._known: dict[str, ColumnKind] | None = None  # the columns of the table, if there is a contract
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """The rows of further tables that this target writes."""
+        return {}
 
     @property
     def can_continue(self) -> bool:
         """Whether more chunks can be written after one has failed."""
-        return self._begun
+        return self.begun
 
     async def write_chunk(self, chunk: Chunk) -> None:
         """Write a chunk; if it fails, none of its rows is written."""
+        if self.bad_rows is not None:
+            await self._write_good_rows(chunk, self.bad_rows)
+            return
         table = self.adapt(self.columns.apply(chunk))
         if self.plan.mode == "upsert":
             self.plan.check_key(table.schema.names)
             if any(table.column(name).null_count for name in self.plan.key):
                 raise self.plan.missing_key_error()
-        if not self._begun:
+        if not self.begun:
             await self.begin(table.schema)
-            self._begun = True
+            self.begun = True
         if self.contract is not None:
             table = await self._conform(self.contract, table)
         if chunk.size:
@@ -56,12 +67,38 @@ class Target:
             self.rows += table.num_rows
             self.chunks += 1
 
+    async def _write_good_rows(self, chunk: Chunk, rejected: RejectedRows) -> None:
+        """Write the rows of a chunk that can be written; the others are rejected one by one."""
+        rejected.begin(chunk)
+        table = rejected.mapped(self.columns)
+        if table.num_rows or not chunk.size:
+            await self._write_mapped(table, chunk, rejected)
+        await rejected.flush()
+
+    async def _write_mapped(self, table: Any, chunk: Chunk, rejected: RejectedRows) -> None:
+        table = self.adapt(table)
+        if self.plan.mode == "upsert":
+            self.plan.check_key(table.schema.names)
+            table = await rejected.with_key(table, self.plan)
+        if not self.begun:
+            await self.begin(rejected.plain(table).schema)
+            self.begun = True
+        if self.contract is not None:
+            self.contract.quarantine = rejected.add
+            table = await self._conform(self.contract, table)
+        if table.num_rows:
+            table = await rejected.without(table, await self.rejected(rejected.plain(table)))
+        if chunk.size:
+            self.rows += await rejected.write(table, self)
+            self.chunks += 1
+
     async def _conform(self, contract: ContractChecker, table: Any) -> Any:
         """The rows that the schema contract lets through; the table is changed as far as the contract allows it."""
         if self._known is None:
             self._known = await self.known_columns()
-        table = await contract.admit(table, self._known)
-        changes = contract.changes(table, self._known)
+        known = {**self._known, ROW: ColumnKind("other")} if self.bad_rows is not None else self._known
+        table = await contract.fitting(await contract.admit(table, known), known)
+        changes = contract.changes(table, known)
         if changes.add or changes.widen:
             await self.alter(changes)
             self._known = await self.known_columns()
@@ -97,6 +134,17 @@ class Target:
     async def record_objects(self, found: list[tuple[str, str]]) -> None:
         """Remember objects and their versions, in the transaction of the rows."""
 
+    def join(self, root: Target) -> None:
+        """Write in the transaction of another target, which commits or aborts it."""
+
+    async def child_tables(self) -> list[str]:
+        """The existing tables of lists (`nested: tables`)."""
+        raise NotImplementedError
+
+    async def delete_rows(self, keys: Any) -> None:
+        """Delete the rows with these values in these columns."""
+        raise NotImplementedError
+
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
         raise NotImplementedError
@@ -108,6 +156,23 @@ class Target:
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Write the rows of one chunk."""
         raise NotImplementedError
+
+    @property
+    def keeps_going(self) -> bool:
+        """Whether rows are written after a failure, so that every `write` succeeds or fails as a whole."""
+        return self.plan.warn_on_error or self.bad_rows is not None
+
+    async def rejected(self, table: Any) -> dict[int, str]:
+        """The rows that the target would not accept, with the reason, if it can know them before `write`."""
+        return {}
+
+    def is_row_error(self, failure: Exception) -> bool:
+        """Whether `write` failed because of a row, and has written nothing."""
+        return isinstance(failure, RowError)
+
+    def failed_row(self, failure: Exception, table: Any) -> int | None:
+        """The number of the row that made `write` of this table fail, if the error says it."""
+        return None
 
     async def write_empty(self) -> None:
         """Handle a source without rows and columns: mode replace empties the target."""
@@ -130,6 +195,10 @@ def open_target(call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> Targ
     """The target that a plan describes; it does not connect yet."""
     if plan.commits and is_deferred(plan.fields):
         raise BadInput(f"{plan.label}: a table cannot depend on the chunk")
+    if plan.nested == "tables":
+        from noetl.tools.transfer.targets.nested_target import NestedTarget
+
+        return NestedTarget(call, plan, peers)
     if plan.plugin is not None:
         from noetl.tools.transfer.targets.plugin_target import PluginTarget
 

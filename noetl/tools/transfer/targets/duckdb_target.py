@@ -21,6 +21,7 @@ from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets import Target, object_ledger
+from noetl.tools.transfer.targets.duckdb_checks import TableChecks
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
 from noetl.tools.transfer.targets.number_columns import NumberColumns
@@ -45,6 +46,37 @@ class DuckdbTarget(Target):
     _cursor: Any = None
     _limit: str | None = None
     _created = False
+    _root: DuckdbTarget | None = None
+
+    def join(self, root: Target) -> None:
+        """Write with the cursor of another table."""
+        assert isinstance(root, DuckdbTarget)
+        self._root = root
+
+    async def child_tables(self) -> list[str]:
+        """The tables of lists, which have positions."""
+        await self._open()
+        table = str(self.plan.fields["table"])
+        schema, name = (["main", *split_name(table)])[-2:]
+        query = (
+            "SELECT table_name FROM duckdb_columns() WHERE database_name = current_database() AND schema_name = ? AND "
+            "starts_with(table_name, ? || '__') AND column_name = '_index_1' ORDER BY 1"
+        )
+        found = await self._run_in_thread(lambda: self._cursor.execute(query, [schema, name]).fetchall())
+        before = table.rpartition(".")
+        return [f"{before[0]}{before[1]}{row[0]}" for row in found]
+
+    async def delete_rows(self, keys: Any) -> None:
+        """Delete rows by key."""
+        await self._open()
+        same = " AND ".join(f"t.{quote_column(name)} = k.{quote_column(name)}" for name in keys.schema.names)
+
+        def delete() -> None:
+            self._cursor.register(VIEW, keys)
+            self._cursor.execute(f"DELETE FROM {self._table} AS t USING {VIEW} AS k WHERE {same}")
+            self._cursor.unregister(VIEW)
+
+        await self._run_in_thread(delete)
 
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
@@ -74,6 +106,15 @@ class DuckdbTarget(Target):
             with suppress(duckdb.Error):
                 await in_thread(lambda: self._cursor.execute("ROLLBACK"))
             raise
+
+    async def rejected(self, table: Any) -> dict[int, str]:
+        """The rows that do not fit the types and constraints of the table."""
+        schema, name = (["main", *split_name(str(self.plan.fields["table"]))])[-2:]
+        key = self.plan.key if self.plan.mode == "upsert" else ()
+        mixed = mixed_as_text(table, self._is_structured)
+        checks = TableChecks(self._cursor, self._table, (schema, name), self._types, key)
+        found: dict[int, str] = await self._run_in_thread(lambda: checks.rejected(mixed))
+        return found
 
     async def loaded_objects(self) -> dict[str, str]:
         """The objects in the ledger; this transfer is the only writer of the file."""
@@ -127,14 +168,18 @@ class DuckdbTarget(Target):
 
     async def commit(self) -> None:
         """Commit the transaction."""
-        if self._cursor is not None:
-            if not (self.plan.warn_on_error and self._begun):
+        if self._root is not None:
+            self._cursor = None
+        elif self._cursor is not None:
+            if not (self.plan.warn_on_error and self.begun):
                 await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
             await self._close()
 
     async def abort(self) -> None:
         """Roll back everything except chunks with their own transaction."""
-        if self._cursor is not None:
+        if self._root is not None:
+            self._cursor = None
+        elif self._cursor is not None:
             with suppress(duckdb.Error):  # the original failure may have ended the transaction
                 await in_thread(lambda: self._cursor.execute("ROLLBACK"))
             await self._close()
@@ -145,6 +190,11 @@ class DuckdbTarget(Target):
 
     async def _open(self) -> None:
         if self._cursor is not None:
+            return
+        if self._root is not None:
+            await self._root._open()
+            self._cursor = self._root._cursor
+            await self._run_in_thread(self._qualify)
             return
         path = await database_file(self.call, self.plan.fields, self.plan.label)
         # Targets in the same file share the writer lock: the first acquires it, the others open after it in turn.
@@ -162,7 +212,12 @@ class DuckdbTarget(Target):
             opened.set_result(None)
 
     def _begin(self) -> None:
-        """Qualify the table name, as a file can have the name of a schema; create the schema; begin the transaction."""
+        """Find the table, and begin the transaction."""
+        self._qualify()
+        self._cursor.execute("BEGIN TRANSACTION")
+
+    def _qualify(self) -> None:
+        """Qualify the table name, as a file can have the name of a schema; create the schema."""
         parts = split_name(str(self.plan.fields["table"]))
         if len(parts) == 2:
             catalog = self._cursor.execute("SELECT current_database()").fetchone()[0]
@@ -170,7 +225,6 @@ class DuckdbTarget(Target):
             if self.plan.create_table and not self._has_schema(parts[1]):
                 self._cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {_qualified_name(parts[:2])}")
         self._table = _qualified_name(parts)
-        self._cursor.execute("BEGIN TRANSACTION")
 
     def _has_schema(self, name: str) -> bool:
         query = "SELECT 1 FROM duckdb_schemas() WHERE schema_name = ? AND database_name = current_database()"
@@ -218,7 +272,11 @@ class DuckdbTarget(Target):
         name = split_name(str(plan.fields["table"]))[-1]
         keys = cursor.execute(UNIQUE_KEYS_QUERY, [name]).fetchall()
         self._unique = any(sorted(row[0]) == sorted(plan.key) for row in keys)
-        if not keys and not cursor.execute("SELECT 1 FROM duckdb_indexes() WHERE table_name = ?", [name]).fetchall():
+        if (
+            self._root is None
+            and not keys
+            and not cursor.execute("SELECT 1 FROM duckdb_indexes() WHERE table_name = ?", [name]).fetchall()
+        ):
             # Without a limit DuckDB caches the written rows as long as memory is available. A table with an index
             # needs that memory.
             self._limit = cursor.execute("SELECT current_setting('memory_limit')").fetchone()[0]

@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from noetl.data.arrow_tables import meaning_of, plain_column
-from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.targets.number_columns import NumberColumns
 
 
@@ -24,11 +24,13 @@ class FileColumns:
         """The table in the types of the format; `fixed` if its columns can no longer change."""
         if format not in ("parquet", "arrow"):
             return table
+        known = self._numbers.digits
         table = self._numbers.apply(table)
         widened = self._numbers.take_widened()
         if fixed and widened:
+            self._numbers.digits = known
             name, kind = next(iter(widened.items()))
-            raise BadInput(
+            raise RowError(
                 f"{self._label}: a later value of the column {name!r} needs {kind.replace('VARCHAR', 'text')}, and the "
                 f"first rows were written with fewer digits; declare it in the source: types: {{{name}: "
                 f"{'text' if kind == 'VARCHAR' else kind.lower()}}}"

@@ -15,7 +15,7 @@ class NumberColumns:
     """Converts the columns of numbers of all chunks of a transfer; their types only become wider."""
 
     def __init__(self) -> None:
-        self._digits: dict[str, Digits] = {}
+        self.digits: dict[str, Digits] = {}  # replaced, never changed
         self._widened: set[str] = set()
 
     def apply(self, table: Any) -> Any:
@@ -26,8 +26,9 @@ class NumberColumns:
             if meaning_of(field) != "number":
                 continue
             column, name = table.column(number), field.name
-            known = self._digits.get(name)
-            digits = self._digits[name] = digits_of(column).wider(known or Digits())
+            known = self.digits.get(name)
+            digits = digits_of(column).wider(known or Digits())
+            self.digits = {**self.digits, name: digits}
             kind = digits.decimal_type()
             if known is not None and kind != known.decimal_type():
                 self._widened.add(name)
@@ -40,7 +41,7 @@ class NumberColumns:
     def take_widened(self) -> dict[str, str]:
         """The columns whose type has changed since the last call, and their types in SQL."""
         widened, self._widened = self._widened, set()
-        kinds = {name: self._digits[name].decimal_type() for name in sorted(widened)}
+        kinds = {name: self.digits[name].decimal_type() for name in sorted(widened)}
         return {
             name: "VARCHAR" if kind is None else f"DECIMAL({kind.precision}, {kind.scale})"
             for name, kind in kinds.items()

@@ -163,7 +163,7 @@ class ObjectTarget(Target):
                 payload = await objects.payload_of(await self._store(place), place.key)
         except FileNotFoundError:
             return None
-        stream = ranged_batches(payload, self._format)
+        stream = ranged_batches(payload, self._format, self.plan.label)
         async with aclosing(stream):
             async for batch in stream:
                 return batch.schema

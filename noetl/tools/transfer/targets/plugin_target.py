@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from noetl.core.model.connector import RowTarget, TargetCall
@@ -13,6 +14,8 @@ from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
+_ROW_ERRORS = ("db.constraint", "schema", "parse")
+
 
 class PluginTarget(Target):
     """Passes the rows on to the `RowTarget` of a plug-in.
@@ -21,8 +24,11 @@ class PluginTarget(Target):
 
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
-        self._target = None if is_deferred(plan.fields) else self._open(plan.fields)
         self._schema: Any = None
+
+    @cached_property
+    def _target(self) -> RowTarget | None:
+        return None if is_deferred(self.plan.fields) else self._open(self.plan.fields)
 
     async def begin(self, schema: Any) -> None:
         """Prepare the target for rows of this schema."""
@@ -30,6 +36,13 @@ class PluginTarget(Target):
         if self._target is not None:
             await self._check(self.plan.fields)
             await self._target.begin(schema)
+
+    def is_row_error(self, failure: Exception) -> bool:
+        """What the plug-in explains as an error of values or constraints."""
+        if self._target is None:
+            return False  # every chunk is a target of its own
+        info = self.explain(failure)
+        return super().is_row_error(failure) or (info is not None and info.kind in _ROW_ERRORS)
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Write the rows of one chunk."""
@@ -100,7 +113,7 @@ class PluginTarget(Target):
                 mode="append" if plan.mode == "insert" else plan.mode,
                 key=plan.key,
                 create=plan.create_table,
-                keeps_going=plan.warn_on_error,
+                keeps_going=self.keeps_going,
                 label=plan.label,
                 idempotency_key=self.call.idempotency_key,
                 timeout=self.call.timeout,

@@ -108,6 +108,28 @@ def merge(table: str, columns: Sequence[str], key: Sequence[str], *, has_unique:
     return [*statements, f"TRUNCATE {STAGING}"]
 
 
+def select_child_tables(table: str) -> tuple[str, list[str]]:
+    """The tables of lists beside a table (`nested: tables`)."""
+    text = (
+        "SELECT c.relname FROM pg_class c JOIN pg_class r ON r.oid = to_regclass(%s) "
+        "AND r.relnamespace = c.relnamespace "
+        "WHERE c.relkind IN ('r', 'p') AND starts_with(c.relname, r.relname || '__') AND EXISTS "
+        "(SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = '_index_1') ORDER BY 1"
+    )
+    return text, [quote_name(table)]
+
+
+def delete_by_key(table: str, names: Sequence[str]) -> tuple[list[str], str, str]:
+    """Statements that create a temporary table of keys, copy into it, and delete the rows that have them."""
+    keys = "noetl_keys"
+    create = [
+        f"DROP TABLE IF EXISTS pg_temp.{keys}",
+        f"CREATE TEMP TABLE {keys} ON COMMIT DROP AS SELECT {column_list(names)} FROM {quote_name(table)} LIMIT 0",
+    ]
+    same = " AND ".join(f"t.{quote_column(name)} = k.{quote_column(name)}" for name in names)
+    return create, copy_in(keys, names, "csv"), f"DELETE FROM {quote_name(table)} AS t USING {keys} AS k WHERE {same}"
+
+
 def select_missing_key(key: Sequence[str]) -> str:
     """Select a staged row without a value for its key."""
     return f"SELECT 1 FROM {STAGING} WHERE {' OR '.join(f'{quote_column(name)} IS NULL' for name in key)} LIMIT 1"
@@ -116,6 +138,20 @@ def select_missing_key(key: Sequence[str]) -> str:
 def copy_in(table: str, columns: Sequence[str], format: str) -> str:
     """COPY into a table, whose name is already quoted."""
     return f"COPY {table} ({column_list(columns)}) FROM STDIN (FORMAT {format})"
+
+
+def last_lines(table: Any) -> list[int]:
+    """The last line of each row in CSV: texts can have line breaks."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lines = pa.array([1] * table.num_rows, pa.int64())
+    for column, field in zip(table.columns, table.schema, strict=True):
+        if pa.types.is_string(field.type):
+            breaks = pc.fill_null(pc.count_substring(column.combine_chunks(), "\n"), 0)
+            lines = pc.add(lines, breaks.cast(pa.int64()))
+    found: list[int] = pc.cumulative_sum(lines).to_pylist()
+    return found
 
 
 _MEANINGS = {"json": "jsonb", "number": "numeric", "uuid": "uuid", "interval": "interval"}

@@ -7,7 +7,9 @@ All chunks are one transaction and one COPY: rows are visible when the whole tra
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from bisect import bisect_left
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -35,6 +37,31 @@ class PostgresTarget(Target):
     _connection: psycopg.AsyncConnection[Any] | None = None
     _copy: Any = None
     _schema: Any = None  # of the rows of the open COPY
+    _root: PostgresTarget | None = None
+
+    def join(self, root: Target) -> None:
+        """Write over the connection of another table."""
+        assert isinstance(root, PostgresTarget)
+        self._root = root
+
+    async def child_tables(self) -> list[str]:
+        """The tables of lists, which have positions."""
+        table = str(self.plan.fields["table"])
+        connection = await self._connect()
+        found = await (await connection.execute(*pg_table.select_child_tables(table))).fetchall()
+        before = table.rpartition(".")
+        return [f"{before[0]}{before[1]}{row[0]}" for row in found]
+
+    async def delete_rows(self, keys: Any) -> None:
+        """Delete rows by key, with the keys in a temporary table."""
+        connection, table = await self._connect(), str(self.plan.fields["table"])
+        create, copy, delete = pg_table.delete_by_key(table, keys.schema.names)
+        for statement in create:
+            await connection.execute(statement)
+        data = encode_csv(keys, column_encodings(keys.schema, await table_columns(connection, table)))
+        async with connection.cursor().copy(copy) as writer:
+            await writer.write(data)
+        await connection.execute(delete)
 
     async def begin(self, schema: Any) -> None:
         """Connect, and create or empty the table."""
@@ -75,7 +102,7 @@ class PostgresTarget(Target):
             self._unique = any(sorted(plan.key) == row[0] for row in found)
         self._statement = pg_table.copy_in(self._into, names, "csv")
         self._stack = AsyncExitStack()
-        if not plan.warn_on_error:
+        if not self.keeps_going:
             self._copy = await self._stack.enter_async_context(connection.cursor().copy(self._statement))
 
     async def _create_table(
@@ -160,7 +187,7 @@ class PostgresTarget(Target):
             await self._merge(await self._connect())
 
     async def commit(self) -> None:
-        """Commit the transaction."""
+        """Commit the transaction, unless another table does."""
         connection = self._connection
         if connection is None:
             return
@@ -181,6 +208,20 @@ class PostgresTarget(Target):
         finally:
             await connection.close()
 
+    def is_row_error(self, failure: Exception) -> bool:
+        """Data exceptions and violated constraints."""
+        state = getattr(failure, "sqlstate", None) or ""
+        return super().is_row_error(failure) or (isinstance(failure, psycopg.Error) and state[:2] in ("22", "23"))
+
+    def failed_row(self, failure: Exception, table: Any) -> int | None:
+        """The row at the line of the COPY."""
+        context = getattr(getattr(failure, "diag", None), "context", None) or ""
+        found = re.match(r"COPY \S+, line (\d+)", context)
+        if found is None:
+            return None
+        last_lines = pg_table.last_lines(table)
+        return bisect_left(last_lines, int(found[1]))
+
     def explain(self, failure: Exception) -> Any:
         """The error of the server."""
         return postgres.to_error_info(failure)[0] if isinstance(failure, psycopg.Error) else None
@@ -196,6 +237,8 @@ class PostgresTarget(Target):
         return name in self._structured
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        if self._root is not None:
+            return await self._root._connect()
         if self._connection is None:
             info = await postgres_conninfo(self.call.host, self.plan.fields)
             self._connection = await postgres.open_connection(info, timeout=self.call.timeout.connect)

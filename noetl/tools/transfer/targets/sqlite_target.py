@@ -78,6 +78,27 @@ class SqliteTarget(Target):
         """Insert or merge a chunk."""
         await self._run_in_thread(lambda: self._insert(table))
 
+    async def child_tables(self) -> list[str]:
+        """The tables of lists, which have positions."""
+        await self._open()
+        prefix = f"{self.plan.fields['table']}__"
+        query = (
+            "SELECT name FROM sqlite_master AS m WHERE type = 'table' AND substr(name, 1, ?) = ? AND EXISTS "
+            "(SELECT 1 FROM pragma_table_info(m.name) WHERE name = '_index_1') ORDER BY 1"
+        )
+        values = (len(prefix), prefix)
+        found = await self._run_in_thread(lambda: self._connection.execute(query, values).fetchall())
+        return [row[0] for row in found]
+
+    async def delete_rows(self, keys: Any) -> None:
+        """Delete rows by key."""
+        await self._open()
+        same = " AND ".join(f"{quote_column(name)} = ?" for name in keys.schema.names)
+        columns = [_sqlite_values(keys.column(number), field) for number, field in enumerate(keys.schema)]
+        rows = list(zip(*columns, strict=True))
+        statement = f"DELETE FROM {self._table} WHERE {same}"
+        await self._run_in_thread(lambda: self._connection.executemany(statement, rows))
+
     async def loaded_objects(self) -> dict[str, str]:
         """The objects in the ledger; this transfer is the only writer of the file."""
         await self._open()
@@ -118,6 +139,11 @@ class SqliteTarget(Target):
     async def abort(self) -> None:
         """Roll back the transaction."""
         await self._leave()
+
+    def is_row_error(self, failure: Exception) -> bool:
+        """Violated constraints, and values that SQLite does not accept."""
+        kinds = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+        return super().is_row_error(failure) or isinstance(failure, kinds)
 
     def explain(self, failure: Exception) -> Any:
         """The error of SQLite."""

@@ -1,0 +1,113 @@
+"""Copies of CSV and JSON lines in which every row has its position; lines that are no rows are recorded.
+
+The copy is read like the file itself, with one column more.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import deque
+from collections.abc import Iterator
+from typing import IO, Any
+
+import msgspec
+
+from noetl.data.duckdb_files import delimiter_of
+from noetl.tools.transfer.bad_rows import POSITION, SourceRows
+
+_decode = msgspec.json.Decoder().decode
+
+
+def number_lines(path: str, copy: str, format: str, name: str, rows: SourceRows) -> None:
+    """Write the copy of a file of CSV or JSON lines."""
+    place = rows.place(name)
+    with open(copy, "wb") as out:
+        if format == "csv":
+            delimiter = delimiter_of(path)
+            with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+                _number_csv(text, out, delimiter, place, rows)
+        else:
+            with open(path, "rb") as lines:
+                _number_json(lines, out, place, rows)
+
+
+def _number_json(lines: IO[bytes], out: IO[bytes], place: int, rows: SourceRows) -> None:
+    for number, line in enumerate(lines, 1):
+        text = line.strip() if number > 1 else line.removeprefix(b"\xef\xbb\xbf").strip()
+        if not text:
+            continue
+        try:
+            row = _decode(text)
+            reason = None if isinstance(row, dict) else "the line is not a JSON object"
+        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+            reason = f"the line is not JSON: {wrong}"
+        if reason is not None:
+            rows.reject(place + number, text.decode("utf-8", "replace"), reason)
+            continue
+        rest = text[1:].lstrip()
+        separator = b"" if rest.startswith(b"}") else b","
+        out.write(b'{"%s":%d%s%s\n' % (POSITION.encode(), place + number, separator, rest))
+
+
+class _Lines:
+    """The lines of a file; those of a record that is no record are given back."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._again: deque[str] = deque()
+        self.taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._file)
+        self.taken.append(line)
+        return line
+
+    def give_back(self, lines: list[str]) -> None:
+        """Read these lines again."""
+        self._again.extendleft(reversed(lines))
+
+
+def _number_csv(file: IO[str], out: IO[bytes], delimiter: str, place: int, rows: SourceRows) -> None:
+    lines = _Lines(file)
+    width, number = 0, 1
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        reason, record = None, None
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as wrong:  # only the first line is bad: the rest is read again
+            reason = f"the line is not CSV: {wrong}"
+            lines.give_back(lines.taken[1:])
+            del lines.taken[1:]
+            reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        text, first = "".join(lines.taken), number
+        number += len(lines.taken)
+        lines.taken = []
+        if not width and record:
+            width = len(record)
+            out.write(f"{POSITION}{delimiter}{text}".encode("utf-8", "surrogateescape"))
+            continue
+        if record is not None and (record or width == 1):
+            reason = _misfit(record, text, width)
+        if reason is not None:
+            shown = text.rstrip("\r\n").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            rows.reject(place + first, shown, reason)
+        elif record or width == 1:
+            out.write(f"{place + first}{delimiter}{text}".encode())
+            if not text.endswith(("\n", "\r")):
+                out.write(b"\n")
+
+
+def _misfit(record: list[Any], text: str, width: int) -> str | None:
+    if max(len(record), 1) != width:
+        return f"the line has {len(record)} values, the first line has {width}"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "the line is not UTF-8"
+    return None
