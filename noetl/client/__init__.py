@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from noetl.client.blocking import Client
-from noetl.client.operations import ScheduleOptions, SubmitOptions, WebhookOptions
+from noetl.client.options import ScheduleOptions, SubmitOptions, WebhookOptions
 from noetl.client.server_settings import server_settings
 
 if TYPE_CHECKING:

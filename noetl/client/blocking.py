@@ -9,7 +9,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from noetl.client.operations import Operation, Operations, Pages, StreamEnd, log_stream_path, stream_path
+from noetl.client.operations import Operations
+from noetl.client.requests import Operation, Pages, StreamEnd, log_stream_path, stream_path
 from noetl.client.server_settings import server_settings
 from noetl.transport.api_connection import ApiConnection, Request, Stop
 

@@ -24,6 +24,7 @@ from noetl.server.dispatch.task_logs import TaskLogs
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.children import Children
+from noetl.server.lifecycle.decision_trials import DecisionTrials
 from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.lifecycle.timers import Timers
 from noetl.server.orchestrator.catalog import Catalog, Files
@@ -38,7 +39,7 @@ from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.read_models.step_table import StepTables
 from noetl.storage.factory import open_quotas, open_state
-from noetl.storage.ports.cluster import WorkerHeartbeats
+from noetl.storage.ports.cluster import DecisionMarks, WorkerHeartbeats
 from noetl.storage.ports.events import EventStore
 from noetl.storage.ports.playbooks import PlaybookStore
 from noetl.storage.ports.queue import RunQueue
@@ -67,6 +68,7 @@ class Cluster(Struct, frozen=True):
 
     heartbeats: WorkerHeartbeats | None = None
     notifier: ChangeNotifier | None = None  # of changed limits
+    marks: DecisionMarks | None = None  # of decisions that may end their server
 
 
 class Options(Struct, frozen=True):
@@ -107,6 +109,7 @@ def build_orchestrator(
         nondeterminism=nondeterminism or SystemNondeterminism(clock),
         limiter=limiter,
         watch=options.watch,
+        trials=None if cluster.marks is None else DecisionTrials(cluster.marks, clock.now),
         shared=shared,
     )
 

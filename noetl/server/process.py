@@ -271,7 +271,7 @@ class Server:
             specs,
             keychain=backends.keychain,
             clock=backends.clock(),
-            cluster=Cluster(cluster, getattr(backends.stores.events, "database", None)),
+            cluster=Cluster(cluster, getattr(backends.stores.events, "database", None), cluster),
             options=Options(
                 lease_seconds=self.settings.server_lease_seconds,
                 tenant_label=self.settings.server_tenant_label,
@@ -292,6 +292,7 @@ class Server:
     async def _run(self, state: AppState, backends: _Backends, closing: AsyncExitStack) -> None:
         """Take over unfinished executions, then start the periodic tasks."""
         from noetl.observability import metrics
+        from noetl.runtime.network_policy import AddressPolicy
         from noetl.runtime.tasks import running
         from noetl.server.lifecycle import recovery
         from noetl.server.lifecycle.external_changes import watch_external_changes
@@ -328,6 +329,7 @@ class Server:
             leadership=cluster,
             listener=state.notifier,
             reporter=state.notifier,
+            allows=AddressPolicy(private=False, networks=self.settings.private_networks).allows,
         )
         emitter = self._lineage_emitter(stores.events)
         periodic = running(
@@ -356,10 +358,13 @@ class Server:
 
     async def _give_up_poisoned(self, orchestrator: Orchestrator, locks: ProcessLocks | None) -> None:
         """Fail the executions that ended a server, before anything of them is decided again."""
+        from noetl.server.lifecycle.membership import give_up_suspects
+
         for each in orchestrator.actors.watch.poisoned():
             if locks is None or locks.acquire_orphans([each.execution_id]):
                 log.error("execution %s cannot be continued: %s", each.execution_id, each.error.message)
                 await orchestrator.give_up(each.execution_id, each.error)
+        await give_up_suspects(orchestrator)
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 import noetl.tools
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import PLUGIN_KINDS, ToolCall, ToolFunction, ToolSpec, install_hint
+from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.runtime import plugins
 from noetl.runtime.plugins import Problem
 from noetl.tools import connectors
@@ -66,8 +67,11 @@ def load(kind: str) -> ToolFunction:
     registry = _registry()
     module = registry.modules.get(kind)
     if module is not None:
-        run: ToolFunction = module.run
-        return run
+        return (
+            cast(ToolFunction, module.run)
+            if getattr(module, "__name__", "").startswith("noetl.tools.")
+            else _plugin_run(module)
+        )
     problem = registry.problems.get(kind)
     if problem is not None:
         return _failing_run(problem.message)
@@ -150,6 +154,22 @@ def _add_plugin(registry: _Registry, plugin: plugins.Plugin) -> None:
     if taken:
         return unusable(f'declares the kind "{taken[0]}", which already exists')
     return _add(registry, spec, module)
+
+
+def _plugin_run(module: Any) -> ToolFunction:
+    """The function of a plug-in, which is called if the network policy allows the addresses in its input."""
+
+    async def run(call: ToolCall) -> Outcome:
+        from noetl.tools._common.plugin_addresses import check_addresses
+
+        try:
+            await check_addresses(call.input, call.host)
+        except (SecretUnavailable, StoreUnavailable) as problem:
+            return error("auth", str(problem))
+        outcome: Outcome = await module.run(call)
+        return outcome
+
+    return run
 
 
 def _failing_run(message: str) -> ToolFunction:

@@ -182,6 +182,142 @@ def test_local_statements_of_duckdb_are_executed(statement):
     assert run_tool("duckdb", {"query": statement}, host=PolicyHost()).status == "ok"
 
 
+PLUGINS = [{"host": host, "port": "PORT"} for host in HOSTS]
+PLUGINS += [{"auth": f"mysql://u:p@{host}:PORT/d"} for host in HOSTS]
+PLUGINS += [
+    {"auth": {"host": "127.0.0.1", "port": "PORT"}},
+    {"auth": {"db_host": "127.0.0.1", "db_port": "PORT"}},
+    {"auth": {"user": "root", "port": "PORT"}},
+    {"user": "root", "password": "x"},
+    {"auth": {"servers": ["127.0.0.1:PORT"]}},
+    {"auth": {"bootstrap_servers": "example.com:9092,127.0.0.1:PORT"}},
+    {"servers": "127.0.0.1:PORT,example.com:1"},
+    {"config": {"bootstrap.servers": "127.0.0.1:PORT"}},
+    {"auth": {"url": "redis+sentinel://example.com:1,127.0.0.1:PORT/0"}},
+    {"url": "rediss://:p@localhost:PORT"},
+    {"auth": "host=127.0.0.1 port=PORT dbname=d"},
+    {"dsn": "jdbc:mysql://127.0.0.1:PORT/d"},
+    {"dsn": "mysql://u@/d?unix_socket=/tmp/mysql.sock"},
+    {"auth": {"unix_socket": "/tmp/mysql.sock"}},
+    {"auth": {"url": "unix:///tmp/redis.sock"}},
+    {"auth": {"options": {"proxy": "http://127.0.0.1:PORT"}}},
+    {"endpoint": "http://169.254.169.254/latest"},
+    {"hosts": ["tcp(127.0.0.1:PORT)"]},
+]
+
+
+@pytest.fixture
+def plugin(monkeypatch):
+    """A plug-in that counts its calls."""
+    from noetl.core.model.tool import Field, ToolSpec
+    from noetl.tool import ok
+    from noetl.tools import registry
+
+    class Plugin:
+        SPEC = ToolSpec(kind="probe", doc="A plug-in.", fields={"auth": Field("any", "")}, open_fields=True)
+        calls = 0
+
+        async def run(self, call):
+            self.calls += 1
+            return ok({})
+
+    made = Plugin()
+    monkeypatch.setitem(registry._registry().specs, "probe", made.SPEC)
+    monkeypatch.setitem(registry._registry().modules, "probe", made)
+    return made
+
+
+@pytest.mark.parametrize("fields", PLUGINS, ids=repr)
+def test_plug_ins(fields, listener, plugin):
+    assert "network policy" in refused("probe", fields, listener)
+    assert plugin.calls == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"query": "SELECT 'http://127.0.0.1/'"},
+        {"params": {"host": "127.0.0.1", "url": "http://localhost"}},
+        {"rows": [{"host": "10.0.0.1"}]},
+        {"value": "http://127.0.0.1:8080/"},
+        {"host": "1.1.1.1", "port": 3306},
+        {"auth": {"dsn": "mysql://u:p@1.1.1.1/d"}},
+        {"auth": {"uri": "file:data.db"}},
+        {"path": "/srv/data", "database": "x.duckdb", "auth": {"uri": "x.duckdb"}},
+        {"uri": "s3://localhost/key"},
+    ],
+)
+def test_data_of_plug_ins_is_not_an_address(fields, plugin):
+    assert run_tool("probe", fields, host=PolicyHost()).status == "ok"
+    assert plugin.calls == 1
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_connectors_of_plug_ins(side, listener):
+    from noetl.core.model.connector import SourceSpec
+    from noetl.core.model.tool import ToolCall
+    from noetl.errors import StoreUnavailable
+    from noetl.tools.transfer.sources.plugin_source import PluginSource
+    from noetl.tools.transfer.targets.plugin_target import PluginTarget
+
+    async def read(call):
+        raise AssertionError("called")
+        yield
+
+    call = ToolCall("transfer", {}, {}, PolicyHost(), "1", "s", "t", "r")
+    fields = {"host": "127.0.0.1", "port": listener.port}
+
+    async def scenario():
+        if side == "source":
+            source = PluginSource(call, SourceSpec("probe", "A source.", read, {}), fields, 10)
+            await anext(source.batches())
+        else:
+            target = object.__new__(PluginTarget)
+            target.call, target._target = call, object()
+            target.plan = type("Plan", (), {"fields": fields})
+            await target.begin(None)
+
+    with pytest.raises(StoreUnavailable, match="network policy"):
+        asyncio.run(scenario())
+
+
+def test_addresses_in_definitions_of_triggers(listener):
+    """Operators add triggers; the server connects only to addresses that its policy allows, or that a credential has."""
+    from noetl.server.scheduling.event_triggers import NatsTrigger
+    from noetl.server.scheduling.sources import manager
+
+    trigger = NatsTrigger(id="i", name="n", path="p", subject="s", url=f"nats://127.0.0.1:{listener.port}")
+    problems = []
+    recorded = asyncio.Event()
+
+    class Triggers:
+        async def get(self, kind, name):
+            return trigger
+
+        async def change(self, kind, name, **fields):
+            problems.append(fields.get("problem"))
+            recorded.set()
+
+    class Deliveries:
+        triggers = Triggers()
+
+    class Clock:
+        def now(self):
+            return 0.0
+
+    sources = manager.TriggerSources(Deliveries(), None, None, Clock(), allows=POLICY.allows)
+
+    async def scenario():
+        task = asyncio.create_task(sources._listen(trigger))
+        await recorded.wait()
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert "network policy" in problems[0]
+    assert listener.connections == 0
+
+
 def test_mail_and_http(listener):
     mail = {"to": "a@b.example", "subject": "x", "text": "y"}
     server = {"host": "localhost", "port": listener.port, "from": "a@b.example", "tls": "none"}

@@ -12,8 +12,8 @@ import pytest
 
 from noetl.core.templates.binding import bound_parts, compile_bound
 from noetl.testing import run_tool
-from noetl.tools.shell.value_binding import bind
-from tests.security import shell_attacks
+from noetl.tools.shell.value_binding import CannotBind, bind
+from tests.security import shell_attacks, shell_flows
 
 PAYLOADS = {
     "substitution": "$(touch FILE)",
@@ -67,11 +67,14 @@ LISTS = [
 ]  # fmt: skip
 
 
+HOSTILE = {**PAYLOADS, **shell_attacks.PAYLOADS}
+
 # Attempts of each case, for the page of the suite.
 ATTEMPTS = {
     "test_a_value_in_a_command_is_never_code": len(PAYLOADS),
     "test_a_value_in_a_list_of_arguments_is_never_code": len(PAYLOADS),
     "test_no_program_evaluates_a_value": len(shell_attacks.PAYLOADS),
+    "test_no_value_reaches_code_through_variables_files_and_pipes": len(HOSTILE),
 }
 
 
@@ -103,6 +106,20 @@ def test_no_program_evaluates_a_value(command, tmp_path):
         rendered = compile_bound(command).evaluate({"x": payload.replace("FILE", str(tmp_path / "created"))})
         fields = rendered if isinstance(rendered, dict) else {"command": rendered}
         run_tool("shell", {**fields, "cwd": str(tmp_path)}, timeout=10)
+        assert not (tmp_path / "created").exists(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [*shell_flows.FLOWS, *shell_flows.LISTS], ids=str)
+def test_no_value_reaches_code_through_variables_files_and_pipes(command, tmp_path):
+    for name, payload in HOSTILE.items():
+        rendered = compile_bound(command).evaluate({"x": payload.replace("FILE", str(tmp_path / "created"))})
+        try:
+            if isinstance(rendered, str):
+                bind(bound_parts(rendered))
+        except CannotBind:
+            continue  # the task fails with this error before a shell starts
+        run_tool("shell", {"command": rendered, "cwd": str(tmp_path)}, timeout=10)
         assert not (tmp_path / "created").exists(), name
 
 

@@ -9,7 +9,7 @@ from noetl.errors import NotFound
 
 if TYPE_CHECKING:
     from noetl.client import ScheduleOptions
-    from noetl.client.operations import ListOptions
+    from noetl.client.options import ListOptions
     from noetl.core.language.diagnostics import Diagnostic
     from noetl.core.model.bundle import Bundle
     from noetl.core.model.events import Recorded

@@ -20,7 +20,7 @@ from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 
 if TYPE_CHECKING:
     from noetl.client import ScheduleOptions
-    from noetl.client.operations import ListOptions
+    from noetl.client.options import ListOptions
     from noetl.core.language.diagnostics import Diagnostic
     from noetl.core.model.bundle import Bundle
     from noetl.embedded import LocalEngine

@@ -43,7 +43,7 @@ async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIt
     takeover_needed = asyncio.Event()
     try:
         async with running(
-            _send_heartbeats(members, takeover_needed, monitor), _take_over(orchestrator, takeover_needed)
+            _send_heartbeats(members, orchestrator, takeover_needed, monitor), _take_over(orchestrator, takeover_needed)
         ):
             yield monitor
     finally:
@@ -53,7 +53,18 @@ async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIt
             log.warning("could not leave the cluster, other servers will detect the missing heartbeats: %s", problem)
 
 
-async def _send_heartbeats(members: Membership, takeover_needed: asyncio.Event, monitor: HeartbeatMonitor) -> None:
+async def give_up_suspects(orchestrator: Orchestrator) -> None:
+    """Fail the executions whose decisions ended several servers."""
+    trials = orchestrator.actors.trials
+    if trials is not None:
+        for execution_id, error in await trials.poisoned():
+            log.error("execution %s is given up: %s", execution_id, error.message)
+            await orchestrator.give_up(execution_id, error)
+
+
+async def _send_heartbeats(
+    members: Membership, orchestrator: Orchestrator, takeover_needed: asyncio.Event, monitor: HeartbeatMonitor
+) -> None:
     unreachable = False
     while True:
         await asyncio.sleep(HEARTBEAT_SECONDS)
@@ -66,6 +77,8 @@ async def _send_heartbeats(members: Membership, takeover_needed: asyncio.Event, 
             continue
         monitor.at = time.monotonic()
         if heartbeat.died:
+            if orchestrator.actors.trials is not None:
+                orchestrator.actors.trials.begin()
             log.warning("%d other servers have stopped; taking over their executions", len(heartbeat.died))
         if unreachable or heartbeat.forgotten or heartbeat.died or heartbeat.sweep:
             takeover_needed.set()
@@ -77,6 +90,7 @@ async def _take_over(orchestrator: Orchestrator, takeover_needed: asyncio.Event)
         await takeover_needed.wait()
         takeover_needed.clear()
         try:
+            await give_up_suspects(orchestrator)
             await recovery.resume(orchestrator, waiting=False)
         except StoreUnavailable:
             takeover_needed.set()

@@ -40,6 +40,7 @@ from noetl.errors import (
 from noetl.observability import metrics, tracing
 from noetl.runtime.clock import Clock
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
+from noetl.server.lifecycle.decision_trials import DecisionTrials
 from noetl.server.lifecycle.decision_watch import NOT_WATCHED, DecisionWatch
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.orchestrator.playbook_states import commit_of
@@ -78,6 +79,7 @@ class ActorDependencies(Struct, frozen=True):
     nondeterminism: Any
     limiter: ConcurrencyLimiter
     watch: DecisionWatch = NOT_WATCHED
+    trials: DecisionTrials | None = None  # where several servers share the store
     news: StatusWatch = field(default_factory=StatusWatch)
     shared: bool = False  # other processes append to the same executions
 
@@ -278,6 +280,17 @@ class ExecutionActor:
         return decision
 
     async def _advance(
+        self, state: State, commands: list[Command], capacity: Capacity | None, conflict: str | None
+    ) -> Decision:
+        """The engine's decision; while its execution is a suspect, under a mark that other servers see."""
+        trials = self._dependencies.trials
+        summary = self.summary
+        if trials is None or summary is None or not state.seq or not trials.due(self.id, summary.started_at):
+            return await self._decision(state, commands, capacity, conflict)
+        async with trials.alone(self.id, state.seq):
+            return await self._decision(state, commands, capacity, conflict)
+
+    async def _decision(
         self, state: State, commands: list[Command], capacity: Capacity | None, conflict: str | None
     ) -> Decision:
         """The engine's decision, with its data requests resolved."""

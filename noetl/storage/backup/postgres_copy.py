@@ -14,7 +14,7 @@ from noetl.storage.results.postgres import PostgresResults
 
 MIGRATIONS = "noetl_migrations"
 # Rows of live processes: they mean nothing in another installation.
-SKIPPED = frozenset({MIGRATIONS, "noetl_servers", "noetl_duties", "noetl_signs"})
+SKIPPED = frozenset({MIGRATIONS, "noetl_servers", "noetl_duties", "noetl_signs", "noetl_deciding"})
 RESULTS = ("noetl_results", "noetl_result_parts")  # not versioned; the parts refer to the results
 _TABLES = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -27,7 +27,9 @@ SCHEMA = (
     CREATE UNLOGGED TABLE noetl_signs(worker text PRIMARY KEY, seen timestamptz NOT NULL, runs text[] NOT NULL)
     """,
     "ALTER TABLE noetl_duties ADD COLUMN holder int4",
+    "CREATE TABLE noetl_deciding(execution text, server int4, seq int8 NOT NULL, PRIMARY KEY (execution, server))",
 )
+_ALIVE = "EXISTS (SELECT FROM noetl_servers s WHERE s.number = d.server AND s.seen > now() - $1 * interval '1 second')"
 
 SERVER_SECONDS = 5.0  # without a heartbeat, after which a server counts as stopped
 SWEEP_SECONDS = 60.0  # between sweeps over all unfinished executions, by one of the servers
@@ -38,7 +40,7 @@ log = logging.getLogger("noetl.control")
 
 
 class PostgresCluster:
-    """`ports.Membership`, `ports.LeaderLease` and `ports.WorkerHeartbeats`."""
+    """`ports.Membership`, `ports.LeaderLease`, `ports.WorkerHeartbeats` and `ports.DecisionMarks`."""
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class PostgresCluster:
         """Leave the cluster; the next heartbeat of another server takes over the executions."""
         if self._number is not None:
             await self._database.execute("DELETE FROM noetl_duties WHERE holder = $1", self._number)
+            await self._database.execute("DELETE FROM noetl_deciding WHERE server = $1", self._number)
             await self._database.execute("UPDATE noetl_servers SET seen = '-infinity' WHERE number = $1", self._number)
 
     # ── ports.LeaderLease ────────────────────────────────────────────────────────────────────
@@ -140,6 +143,37 @@ class PostgresCluster:
             _lease_key(run_id, epoch),
         )
         return None if row is None else float(row[0])
+
+    # ── ports.DecisionMarks ──────────────────────────────────────────────────────────────────
+
+    async def mark_decision(self, execution_id: str, seq: int) -> bool:
+        """Mark the decision that follows an event; False while another server that is alive makes it."""
+        row = await self._database.row(
+            "INSERT INTO noetl_deciding AS m (execution, server, seq) SELECT $2::text, $3::int4, $4::int8 "
+            f"WHERE NOT EXISTS (SELECT FROM noetl_deciding d WHERE d.execution = $2 AND d.server <> $3 AND {_ALIVE}) "
+            "ON CONFLICT (execution, server) DO UPDATE SET seq = excluded.seq RETURNING m.seq",
+            self._seconds,
+            execution_id,
+            self._number,
+            seq,
+        )
+        return row is not None
+
+    async def unmark_decision(self, execution_id: str) -> None:
+        """The decision was made: remove all marks of the execution."""
+        await self._database.execute("DELETE FROM noetl_deciding WHERE execution = $1", execution_id)
+
+    async def fatal_decisions(self, count: int) -> list[tuple[str, int]]:
+        """Executions (with their event) that as many stopped servers have marked; their marks are removed."""
+        found = await self._database.fetch(
+            f"WITH fatal AS (SELECT execution, seq FROM noetl_deciding d WHERE NOT {_ALIVE} "
+            "GROUP BY execution, seq HAVING count(*) >= $2) "
+            "DELETE FROM noetl_deciding d USING fatal WHERE d.execution = fatal.execution "
+            "RETURNING d.execution, fatal.seq",
+            self._seconds,
+            count,
+        )
+        return sorted({(row[0], row[1]) for row in found})
 
     async def _measure_skew(self) -> None:
         """Compare the clocks; the error is at most half of the time of the query."""

@@ -44,6 +44,19 @@ class WorkerHeartbeats(Protocol):
         """Seconds since the last heartbeat of the worker that named this run; None if the last one did not."""
 
 
+class DecisionMarks(Protocol):
+    """Marks of decisions that may end their server, where several servers share a store."""
+
+    async def mark_decision(self, execution_id: str, seq: int) -> bool:
+        """Mark the decision that follows an event; False while another server that is alive makes it."""
+
+    async def unmark_decision(self, execution_id: str) -> None:
+        """The decision was made: remove all marks of the execution."""
+
+    async def fatal_decisions(self, count: int) -> list[tuple[str, int]]:
+        """Executions (with their event) that as many stopped servers have marked; their marks are removed."""
+
+
 class WakeBus(Protocol):
     """A message bus that carries wake-ups between servers; a lost message costs one poll interval."""
 

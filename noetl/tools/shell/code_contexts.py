@@ -19,15 +19,16 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from noetl.tools.shell.program_code import ONE_WORD, code_pattern, program_of
-from noetl.tools.shell.shell_words import HEREDOC, Word, segments, statements, words
+from noetl.tools.shell.program_code import ONE_WORD, code_before, code_pattern, precedes
+from noetl.tools.shell.shell_words import HEREDOC, Word, documents, segments, statements, words
+from noetl.tools.shell.value_flow import ASSIGNED, ITERATED, READ, calls_of_function, carriers_of, evaluates
 
 MARK = "\x01"  # stands for a value in the text of a command
 _SHELLS = r"(?:[\w./-]*/)?(?:ba|da|z|k|mk|a|fi|c|tc|rba)?sh(?![\w.-])|(?:[\w./-]*/)?busybox(?![\w.-])"
 _SHELL = re.compile(rf"(?<![\w./$-])(?:{_SHELLS})")
 _CODE_VARIABLES = re.compile(
     r"(?:PROMPT_COMMAND|BASH_ENV|ENV|PS[0-4]|LD_\w+|PATH|SHELL|EDITOR|VISUAL|PAGER|\w+_PAGER|LESSOPEN|LESSCLOSE|GIT_\w+|PERL\w*|"
-    r"PYTHON\w*|RUBY\w*|NODE_OPTIONS|JAVA_TOOL_OPTIONS|MAKEFLAGS|TAR_OPTIONS|RSYNC_RSH|IFS|BASH_FUNC_\w+%%)\+?="
+    r"PYTHON\w*|RUBY\w*|NODE_OPTIONS|JAVA_TOOL_OPTIONS|MAKEFLAGS|TAR_OPTIONS|RSYNC_RSH|IFS|BASH_ARGV0|BASH_FUNC_\w+%%)\+?="
 )
 NESTED = "code of a nested shell or program"
 _DECLARING = (
@@ -46,12 +47,9 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _ARITHMETIC = re.compile(
     r"\$?\(\((?P<a>.*?)\)\)|\$\[(?P<b>[^\]]*)\]|(?<![\w./$-])let\s(?P<c>[^\n;]*)|"
     r"\[\[(?P<d>[^\n]*?-(?:eq|ne|lt|le|gt|ge)\s[^\n]*?)\]\]|[A-Za-z_]\w*\[(?P<e>[^\]\n]*)\]|"
-    r"\$\{\w+:(?P<f>[^}=?+-][^}]*)\}|(?:declare|typeset|local)\s+-\w*i\w*\s(?P<g>[^\n;]*)",
+    r"\$\{[\w@*]+(?:\[[^\]]*\])?:(?P<f>[^}=?+-][^}]*)\}|[(\s]\[(?P<h>[^\]\n]+)\]\+?=|(?:declare|typeset|local)\s+-\w*i\w*\s(?P<g>[^\n;]*)",
     re.DOTALL,
 )
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=")
-_ITERATED = re.compile(r"(?<!\w)(?:for|select)\s+([A-Za-z_]\w*)\s+in\s([^\n;]*)")
-_READ = re.compile(r"(?<!\w)(?:read|mapfile|readarray)\s+([^\n;|<]*)")
 
 
 class Place(NamedTuple):
@@ -72,7 +70,25 @@ class Place(NamedTuple):
 
 def place_of(command: str, at: int) -> Place | None:
     """The place at an index of a command, where `MARK` stands for a value; None where every value is only data."""
-    return _arithmetic(command, at) or _name(command, at) or _code(command, at) or _through_variables(command, at)
+    command = command.replace("\\\n", "  ")  # continued lines; all indexes stay
+    return _evaluated(command, at) or next(
+        (place for call in calls_of_function(command, at) if (place := _evaluated(*call))), None
+    )
+
+
+def _evaluated(command: str, at: int) -> Place | None:
+    return (
+        _arithmetic(command, at)
+        or _name(command, at)
+        or _code(command, at)
+        or _through_arguments(command, at)
+        or _through_carriers(command, at)
+    )
+
+
+def place_of_argument(command: str, at: int) -> Place | None:
+    """The same for a list of arguments, which no shell reads."""
+    return _code(command, at) or _through_arguments(command, at)
 
 
 def _statement(command: str, at: int) -> tuple[int, int]:
@@ -162,16 +178,28 @@ def _without_literal_documents(command: str) -> str:
     return command
 
 
-def _through_variables(command: str, at: int) -> Place | None:
-    """A place that reads a variable or a file in which the value is stored."""
-    stored = set(_stored(command, at))
-    while stored:
-        more = {name for name, value in _assigned(command) if _mentions(value, stored)} - stored
-        more |= {name for name, value in _ITERATED.findall(command) if _mentions(value, stored)} - stored
-        if not more:
-            break
-        stored |= more
-    return _place_of_names(command, stored) if stored else _through_files(command, at)
+def _through_carriers(command: str, at: int) -> Place | None:
+    """A place that evaluates a variable, a file or an input in which the value is stored."""
+    carriers = carriers_of(command, at, set(_stored(command, at)))
+    found = _place_of_names(command, carriers.names) if carriers.names else None
+    if found is None and evaluates(command, carriers):
+        found = Place(ONE_WORD, "code of a file or an input that is executed")
+    return found
+
+
+def _through_arguments(command: str, at: int) -> Place | None:
+    """A place in the code of a nested shell (`sh -c '...' _ value`) that evaluates its arguments."""
+    code = code_before(command, at)
+    if code is None:
+        return None
+    return (
+        place_of_arguments(code[0]) if code[1] else Place(ONE_WORD, "an argument that the code of a program evaluates")
+    )
+
+
+def place_of_arguments(code: str) -> Place | None:
+    """A place of shell code that evaluates an argument (`$1`, `$@`)."""
+    return _place_of_names(code, carriers_of(code, None, {"@"}).names)
 
 
 def _place_of_names(command: str, names: set[str]) -> Place | None:
@@ -215,72 +243,35 @@ def _is_command(command: str, at: int) -> bool:
         if start <= at < end:
             for part in segments(command, start, end):
                 found = words(command, *part)
-                first = next((word for word in found if word.text not in _RESERVED), None)
-                if first is not None and first.start == at:
+                before = [word.text for word in found if word.start < at]
+                if not any(word.start == at for word in found):
+                    continue
+                if all(map(precedes, before)) or before[-1] in ("-exec", "-execdir", "-ok", "-okdir"):
                     return True
     return False
-
-
-_RESERVED = ("if", "then", "else", "elif", "while", "until", "do", "!", "{", "time")
-
-
-def _through_files(command: str, at: int) -> Place | None:
-    """A file that the value is written to and that another statement evaluates."""
-    own = next(((start, end) for start, end in statements(command) if start <= at < end), (0, 0))
-    written = {
-        name.rpartition("/")[2]
-        for name in re.findall(r"(?:>\|?|\btee\s+(?:-a\s+)?)\s*([\w./-]+)", command[slice(*own)])
-        if not name.startswith("/dev/")
-    }
-    if not written:
-        return None
-    for start, end in statements(command):
-        if (start, end) == own:
-            continue
-        found = words(command, start, end)
-        names = [index for index, word in enumerate(found) if word.text.rpartition("/")[2] in written]
-        if any(index == 0 or program_of(found[index - 1].text) is not None for index in names):
-            return Place(ONE_WORD, "code of a file that is executed")
-    return None
-
-
-def _assigned(command: str) -> Iterator[tuple[str, str]]:
-    """Variables and the texts that are assigned to them."""
-    for start, end in statements(command):
-        for part in segments(command, start, end):
-            for word in words(command, *part):
-                if found := _ASSIGNED.match(command, word.start):
-                    yield found[1], command[found.end() : word.end]
 
 
 def _stored(command: str, at: int) -> Iterator[str]:
     """The variables in which the value at an index is stored."""
     start, end = next(((first, last) for first, last in statements(command) if first <= at < last), (0, len(command)))
-    word = _word_at(command, at)
-    if word is not None and (found := _ASSIGNED.match(command, word.start)):
+    document = next((head for head, first, stop in documents(command) if first <= at < stop), at)
+    word = _word_at(command, document)
+    if word is not None and (found := ASSIGNED.match(command, word.start)):
         yield found[1]
     for found in re.finditer(r"\$\{([A-Za-z_]\w*):?=", command[start:at]):
         yield found[1]
     for found in re.finditer(r"printf\s+-v\s+([A-Za-z_]\w*)", command[start:at]):
         yield found[1]
-    for found in _ITERATED.finditer(command):
+    for found in ITERATED.finditer(command):
         if found.start(2) <= at <= found.end(2):
             yield found[1]
     is_loop_input = re.match(r"\s*(?:done|\}|\)|fi|esac)", command[start:end]) is not None
-    for found in _READ.finditer(command):
+    for found in READ.finditer(command):
         if is_loop_input or start <= found.start() < end:
             yield from re.findall(r"(?<![\w-])[A-Za-z_]\w*", found[1])
             yield "REPLY"
-    if re.match(r"\s*set\s+--", command[start:at]):
+    if re.match(r"\s*set\s", command[start:at]):
         yield "@"
     called = re.match(r"\s*([A-Za-z_]\w*)\s", command[start:at])
     if called and re.search(rf"(?:^|[\s;]){called[1]}\s*\(\)|function\s+{called[1]}\b", command):
         yield "@"
-
-
-def _mentions(text: str, names: set[str]) -> bool:
-    if "@" in names and re.search(r"\$\{?[\d@*]", text):
-        return True
-    if text.strip("\"'") in names:
-        return True  # the name itself, which arithmetic evaluates
-    return any(re.search(rf"\$\{{?!?{re.escape(name)}(?!\w)", text) for name in names if name != "@")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import NamedTuple
 
 from noetl.tools.shell.shell_words import Word, documents, enclosing, segments, statements, words
@@ -37,7 +38,7 @@ _SHELL = Program(r"-[A-Za-z]*c|--command", script=True, takes=r"[-+][A-Za-z]*[oO
 _EVERY = Program(every=True)
 PROGRAMS: dict[str, Program] = {
     r"(?:ba|da|z|k|mk|a|fi|c|tc|rba)?sh": _SHELL,
-    r"busybox|toybox": _SHELL,
+    r"busybox|toybox|capsh": _SHELL,
     r"python[\d.]*|pypy[\d.]*": Program(r"-[A-Za-z]*c", script=True, takes=r"-[WX]"),
     r"perl[\d.]*|ruby[\d.]*": Program(r"-[A-Za-z0-9.]*[eE]", script=True),
     r"node|nodejs|deno|bun|julia|elixir|lua[\d.]*|guile|php[\d.]*|R|Rscript|osascript|groovy|tclsh[\d.]*": Program(
@@ -50,12 +51,15 @@ PROGRAMS: dict[str, Program] = {
     r"eval": Program(every=True, joined=True),
     r"trap|source|\.|alias|bind|complete|compgen|hash|fc|enable|coproc": Program(every=True, reads=True),
     r"ssh|slogin|watch|expect|m4|gnuplot|emacs|gdb|lldb|vim?|view|ex|nvim|env -S": Program(every=True, reads=True),
-    r"at|batch|crontab|parallel|ed|red|dc|tclsh": Program(every=True, reads=True),
+    r"at|batch|crontab|parallel|ed|red|dc|tclsh|sg|sqlite3": Program(every=True, reads=True),
     r"g?make|ninja|just": Program(r"--eval(?:=.*)?|-E", every=True, reads=True, pattern=_NO_REFERENCE),
-    r"su|runuser|sg|script|flock|psql|mysql|mariadb|sqlite3": Program(
+    r"su|runuser|script|flock|psql|mysql|mariadb": Program(
         r"-[A-Za-z]*[ce]|--command|--execute|-cmd", reads=True, pattern=ONE_WORD
     ),
-    r"git": Program(r"-c|--config-env|--upload-pack|--receive-pack|--exec", pattern=_NO_OPTION),
+    r"git": Program(
+        r"-c|--config-env|--upload-pack|--receive-pack|--exec|-[uxO]|--open-files-in-pager|--\w+(?:-\w+)?-filter|--setup|foreach|run",
+        pattern=_NO_OPTION,
+    ),
     r"tar|bsdtar|rsync|scp|zip|sort|split|man|less": Program(
         r"--checkpoint-action(?:=.*)?|--to-command(?:=.*)?|--use-compress-program(?:=.*)?|--rsh(?:=.*)?|--compress-program(?:=.*)?|"
         r"--filter(?:=.*)?|--info-script(?:=.*)?|--new-volume-script(?:=.*)?|-TT|--unzip-command|-P|-[IeFS]",
@@ -63,6 +67,9 @@ PROGRAMS: dict[str, Program] = {
     ),
 }
 _TABLE = [(re.compile(name), program) for name, program in PROGRAMS.items()]
+_CODE_FILE = re.compile(r"-[A-Za-z]*f|--file|--rcfile|--init-file")
+# Functions with which code of other languages evaluates its arguments.
+_EVALUATING = re.compile(r"\b(?:system|popen|getline|eval|exec[lvpe]*|spawn\w*|subprocess|child_process|qx)\b")
 _SHELL_VARIABLE = re.compile(r"\$\{?(?:SHELL|BASH|0)\b")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 # Programs that start no other program.
@@ -88,7 +95,7 @@ _BEFORE = frozenset({
 })  # fmt: skip
 
 
-def _precedes(text: str) -> bool:
+def precedes(text: str) -> bool:
     """Whether a word can stand before the name of a program."""
     return text in _BEFORE or text.startswith(("-", "(")) or text.isdigit() or _ASSIGNMENT.match(text) is not None
 
@@ -140,7 +147,7 @@ def _programs(command: str, found: list[Word]) -> Iterator[tuple[int, Program]]:
             program = _dynamic(command, word.text, found, index)
         elif word.text == "timeit" or (word.text.endswith("env") and _splits(found[index:])):
             program = _EVERY
-        elif word.text in _AMBIGUOUS and not all(_precedes(each.text) for each in found[:index]):
+        elif word.text in _AMBIGUOUS and not all(precedes(each.text) for each in found[:index]):
             program = None  # an argument
         else:
             program = program_of(word.text)
@@ -171,9 +178,12 @@ def _evaluates(
 ) -> re.Pattern[str] | None:
     """The pattern for a value at `at` if the program at `index` evaluates it."""
     arguments = found[index + 1 :]
-    code, script = _code_words(arguments, program)
+    code, script = code_words(arguments, program)
     if is_input or at < found[index].start or any(_is_redirected(command, found, word, at) for word in arguments):
-        from_input = program.reads or (program.script and not code and script in (None, "-", "/dev/stdin"))
+        from_input = program.reads or (program.script and not code and _is_input(script))
+        from_input = from_input or any(
+            _CODE_FILE.fullmatch(one.text) and _is_input(two.text) for one, two in pairwise(found)
+        )
         if script is not None and re.match(r"[<>]\(", script):
             from_input = from_input or program.script
         runs_words = any(word.text in ("xargs", "parallel") for word in found[:index])
@@ -181,6 +191,8 @@ def _evaluates(
     word = next((each for each in arguments if each.start <= at < each.end), None)
     if word is None:
         return None
+    if word.text.startswith("<(") and _CODE_FILE.fullmatch(found[found.index(word) - 1].text):
+        return ONE_WORD
     if program.every or word in code:
         follows = program.joined and word is not arguments[0]
         return _PLAIN if follows else _at_start(command, word, at, program, word in code)
@@ -194,10 +206,35 @@ def _is_redirected(command: str, found: list[Word], word: Word, at: int) -> bool
     if not word.start <= at < word.end:
         return False
     number = found.index(word)
-    return number > 0 and found[number - 1].text.startswith("<") and not found[number - 1].text.startswith("<(")
+    return number > 0 and re.match(r"\d*<(?!\()", found[number - 1].text) is not None
 
 
-def _code_words(arguments: list[Word], program: Program) -> tuple[list[Word], str | None]:
+def _is_input(script: str | None) -> bool:
+    return script is None or re.fullmatch(r"-|/dev/stdin|/dev/fd/\d+|/proc/self/fd/\d+", script) is not None
+
+
+def code_before(command: str, at: int) -> tuple[str, bool] | None:
+    """The code whose argument is the word at an index, and whether it is code of a shell.
+
+    Code of other languages is returned only if it has a function that evaluates text."""
+    for start, end in statements(command):
+        for part in segments(command, start, end):
+            if not part[0] <= at < part[1]:
+                continue
+            found = words(command, *part)
+            for index, word in enumerate(found):
+                program = program_of(word.text)
+                if program is None or word.start >= at or not all(precedes(each.text) for each in found[:index]):
+                    continue
+                code, _ = code_words(found[index + 1 :], program)
+                if program is _SHELL and code and code[0].end <= at:
+                    return code[0].text, True
+                if program is not _SHELL and any(_EVALUATING.search(each.text) for each in code):
+                    return code[0].text, False
+    return None
+
+
+def code_words(arguments: list[Word], program: Program) -> tuple[list[Word], str | None]:
     """The words with code, and the first word that is no option."""
     code: list[Word] = []
     first: Word | None = None
@@ -206,6 +243,8 @@ def _code_words(arguments: list[Word], program: Program) -> tuple[list[Word], st
         text = word.text
         if text.startswith(("<", ">")) and not re.match(r"[<>]\(", text):
             skips = text in ("<", ">", ">>", "<<", "<<<")
+        elif re.fullmatch(r"\d+(?:<|>|<<<|>>)", text):
+            skips = True
         elif skips:
             skips = False
         elif wants and not (text.startswith("-") and program is _SHELL and number + 1 < len(arguments)):
@@ -240,4 +279,6 @@ def _at_start(command: str, word: Word, at: int, program: Program, is_code: bool
         return re.compile(r"[\w@%+=: .-]*")
     if program.pattern is not _PLAIN:
         return ONE_WORD if is_code else program.pattern
+    if re.search(r"\$[({]|`", command[word.start : at]):
+        return ONE_WORD  # what is substituted may be a command
     return ONE_WORD if not before or before[-1] in ";|&({`\n" or program.every else _PLAIN

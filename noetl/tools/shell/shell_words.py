@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_BREAKS = re.compile(r"\n|;|&&|\|\||(?<![<>&])&(?![>&])")
+_BREAKS = re.compile(r"\n|;|&&|\|\||(?<![<>&|])&(?![>&])")
 _PIPE = re.compile(r"(?<!\|)\|&?(?!\|)")
 _SPACE = re.compile(r"[ \t]+|(?=[<>])(?![<>]\()(?<![<>&\d])|(?<=[<>])(?![<>&=(])")
 HEREDOC = re.compile(r"<<-?[ \t]*\\?(['\"]?)([A-Za-z0-9_.+-]+)\1")
@@ -28,6 +28,8 @@ def statements(command: str) -> Iterator[tuple[int, int]]:
         body = next((stop for head, first, stop in bodies if start <= head < end), None)
         if end > at or body:
             yield max(start, at), max(end, body or end)
+        elif any(head < start and end <= first for head, first, _ in bodies):
+            yield start, end  # after the operator of a here-document, before its body
         at = max(at, body or 0)
 
 

@@ -23,9 +23,8 @@ from typing import Any
 
 from noetl.core.model.excerpt import excerpt
 from noetl.core.templates.binding import Bound, bound_parts, bound_text
-from noetl.tools.shell.code_contexts import MARK, NESTED, place_of
+from noetl.tools.shell.code_contexts import MARK, NESTED, place_of, place_of_argument, place_of_arguments
 from noetl.tools.shell.nested_shell import code_argument
-from noetl.tools.shell.program_code import code_pattern
 
 PREFIX = "NOETL_"
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(\\?)(?:'([^'\n]*)'|\"([^\"\n]*)\"|([A-Za-z0-9_.+-]+))")
@@ -118,9 +117,13 @@ def check_arguments(arguments: Sequence[Any], *, values: Sequence[Any] = (), is_
     for text in texts:
         offsets.append(len(command) + 1)
         command += "'" + text.replace("'", "_") + "' "
+    given = place_of_arguments(plain[code]) if code is not None else None
     for number, index, value in marked:
         at = offsets[number] + index
-        pattern = code_pattern(command, at)
+        place = place_of_argument(command, at)
+        pattern = None if place is None else place.pattern
+        if pattern is None and given is not None and number > (code or 0):
+            pattern = given.pattern
         if pattern is not None and pattern.fullmatch(value) is None:
             raise CannotBind(f"{_where(command, at)} a value would be evaluated as {NESTED}; {FIX}")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from noetl.connections.named_addresses import check_named_addresses
 from noetl.errors import NoetlError, NotFound, StoreUnavailable
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel
@@ -51,6 +52,7 @@ class TriggerSources:
         leadership: LeaderLease | None = None,
         listener: StatusListener | None = None,
         reporter: ProblemReporter | None = None,
+        allows: Callable[[str], bool] | None = None,
     ) -> None:
         self._deliveries = deliveries
         self._triggers = deliveries.triggers
@@ -60,6 +62,7 @@ class TriggerSources:
         self._leadership = leadership
         self._listener = listener
         self._reporter = reporter
+        self._allows = allows  # addresses in definitions; those of credentials are the choice of an administrator
         self._running: dict[tuple[str, str], tuple[Trigger, asyncio.Task[None]]] = {}
         self.connected: set[tuple[str, str]] = set()  # triggers (kind, name) whose listener receives
         self._custom = CustomEvents()
@@ -143,6 +146,9 @@ class TriggerSources:
             try:
                 current = await self._triggers.get(trigger.KIND, trigger.name)
                 fields = await self._fields(getattr(current, "credential", ""))
+                if not isinstance(current, ObjectTrigger):  # only its credential has an address
+                    named = getattr(current, "fields", None) or {"url": getattr(current, "url", "")}
+                    await check_named_addresses(named, lambda _: self._allows)
                 await LISTENERS[trigger.KIND](current, self._deliveries, fields, connected)
             except NotFound:
                 return  # it was removed

@@ -9,6 +9,7 @@ from typing import Any, cast
 from noetl.core.model.connector import SourceCall, SourceSpec
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
+from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
@@ -31,6 +32,7 @@ class PluginSource:
         """The rows."""
         import pyarrow as pa
 
+        await self._check()
         builder = BatchBuilder(self._types, "the source")
         stream = cast(AsyncGenerator[Any, None], self._spec.read(self._call))
         async with aclosing(stream):
@@ -61,6 +63,7 @@ class PluginSource:
         """The number of rows, if the source knows it."""
         if self._spec.count is None:
             return None
+        await self._check()
         try:
             return await self._spec.count(self._call)
         except Exception as failure:
@@ -77,6 +80,9 @@ class PluginSource:
 
     async def close(self) -> None:
         """No resources to release: the generator has released its own."""
+
+    async def _check(self) -> None:
+        await check_addresses(self._call.fields, self._call.host)
 
     def _explained(self, failure: Exception) -> Exception:
         info: ErrorInfo | None = None if self._spec.explain is None else self._spec.explain(failure)

@@ -8,6 +8,7 @@ from typing import Any
 from noetl.core.model.connector import RowTarget, TargetCall
 from noetl.core.model.tool import ToolCall
 from noetl.data.type_lattice import ColumnKind, kind_in_database
+from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target
@@ -33,6 +34,7 @@ class PluginTarget(Target):
         """Prepare the target for rows of this schema."""
         self._schema = schema
         if self._target is not None:
+            await self._check(self.plan.fields)
             await self._target.begin(schema)
 
     def is_row_error(self, failure: Exception) -> bool:
@@ -48,7 +50,9 @@ class PluginTarget(Target):
             await self._target.write(table)
             return
         values = chunk.template_values(data=reads_name(self.plan.fields, "chunk.data"))
-        target = self._open(self.templates.render(self.plan.fields, chunk=values))
+        fields = self.templates.render(self.plan.fields, chunk=values)
+        await self._check(fields)
+        target = self._open(fields)
         try:
             await target.begin(self._schema)
             await target.write(table)
@@ -60,6 +64,7 @@ class PluginTarget(Target):
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the existing table."""
+        await self._check({} if self._target is None else self.plan.fields)
         columns = {} if self._target is None else await self._target.columns()
         return {name: kind_in_database(kind) for name, kind in columns.items()}
 
@@ -71,6 +76,7 @@ class PluginTarget(Target):
     async def write_empty(self) -> None:
         """Empty the target in mode replace."""
         if self._target is not None:
+            await self._check(self.plan.fields)
             await self._target.write_empty()
 
     async def prepare(self) -> None:
@@ -92,6 +98,9 @@ class PluginTarget(Target):
         """The error that the plug-in gives for an exception of its driver."""
         plugin = self.plan.plugin
         return None if plugin is None or plugin.explain is None else plugin.explain(failure)
+
+    async def _check(self, fields: dict[str, Any]) -> None:
+        await check_addresses(fields, self.call.host)
 
     def _open(self, fields: dict[str, Any]) -> RowTarget:
         plan = self.plan

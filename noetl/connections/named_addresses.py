@@ -1,0 +1,75 @@
+"""Finds the addresses that parameters name, for drivers that connect by themselves.
+
+A parameter is an address by its name (`host`, `servers`, `url`, `dsn`, ...). In the mappings that describe the
+connection (`auth`, `config`), every URL is an address too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from noetl.connections.address_gate import LOOPBACK, Allows, allowed_addresses
+
+_NAMES = re.compile(
+    r"(?:\w+[_.])?(?:host|hosts|hostname|hostaddr|hostlist|server|servers|broker|brokers|endpoint|endpoint_url|node|nodes|address|"
+    r"addresses|peers|sentinels|startup_nodes|proxy|socket|unix_socket|url|uri|dsn|connection_string)"
+)
+_CONNECTION = frozenset({"auth", "credential", "connection", "config", "options", "settings", "client"})
+_LIBPQ = re.compile(r"(?:^|[\s;])(?:host|hostaddr|server|data source|addr|address)\s*=\s*'?([^\s;']+)", re.IGNORECASE)
+_URL = re.compile(r"[A-Za-z][\w+.-]*://([^/?#\s]*)([^\s#]*)")
+_BUCKETS = re.compile(r"(?:s3|s3a|gs|gcs|az|abfss?|wasbs?)://")
+_LOCAL = re.compile(r"(?:file|unix|sqlite|duckdb)\b")
+
+
+async def check_named_addresses(fields: Mapping[str, Any], address_check: Callable[[str], Allows | None]) -> None:
+    """Check the addresses in parameters; AddressDenied if the network policy does not allow one."""
+    for place in places_of(fields):
+        allows = address_check(place)
+        if allows is None:
+            continue
+        for name in hosts_of(place):
+            await allowed_addresses(name or LOOPBACK, allows, every=True)
+
+
+def places_of(fields: Mapping[str, Any], *, is_connection: bool = False) -> Iterator[str]:
+    """The texts of parameters that are addresses; other mappings than those of the connection are data."""
+    for name, value in fields.items():
+        key = str(name).lower()
+        if isinstance(value, Mapping):
+            if is_connection or key in _CONNECTION:
+                yield from places_of(value, is_connection=True)
+            continue
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, str) and each and (_NAMES.fullmatch(key) or (is_connection and _URL.match(each))):
+                yield each
+
+
+def hosts_of(place: str) -> list[str]:
+    """The hosts of an address: of a URL, of a list of servers, or of a connection string."""
+    text = place.strip().removeprefix("jdbc:")
+    if _BUCKETS.match(text):
+        return []
+    url = _URL.match(text)
+    if url is not None:
+        if _LOCAL.match(text) and not url[1]:
+            return ["/"] if text.startswith("unix") else []
+        more = re.findall(r"[?&](?:host|hostaddr|server|unix_socket)=([^&]*)", url[2])
+        return [*(_host(each) for each in url[1].rpartition("@")[2].split(",")), *map(_host, more)]
+    found = _LIBPQ.findall(text)
+    if found:
+        return [_host(each) for names in found for each in names.split(",")]
+    if "=" in text or (re.search(r"[/\\]|\.(?:db|sqlite|duckdb)$", text) and not text.startswith(("/", "@"))):
+        return []  # a file, or a connection string without a server
+    return [_host(each) for each in text.split(",")]
+
+
+def _host(text: str) -> str:
+    """The host of `host:port`, `[::1]:port`, `tcp(host:port)` or a path of a socket."""
+    text = re.sub(r"^\w+\((.*)\)$", r"\1", text.strip())
+    if text.startswith(("/", "@", "%2F", "%2f")):
+        return "/"
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text if text.count(":") > 1 else text.partition(":")[0]

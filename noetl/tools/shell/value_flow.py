@@ -1,0 +1,191 @@
+"""Follows a value through variables, files and descriptors (*carriers*) of a command to programs that evaluate them.
+
+The search does not depend on the order of statements, and refuses in doubt: a statement that reads a carrier makes
+carriers of everything that it writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from noetl.tools.shell.program_code import Program, code_words, precedes, program_of
+from noetl.tools.shell.shell_words import Word, documents, segments, statements, words
+
+ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=")
+ITERATED = re.compile(r"(?<!\w)(?:for|select)\s+([A-Za-z_]\w*)(?:\s+in\s([^\n;]*)|\s*(?=;|\n|\sdo\b))")
+READ = re.compile(r"(?<!\w)(?:read|mapfile|readarray)\s+([^\n;|<]*)")
+_WRITTEN = re.compile(r"(?:&?>>?\|?)\s*[\"']?([^\s\"';|&()<>]+)")
+_COPIES = re.compile(r"tee|cp|mv|install|ln|rsync|scp|sponge")
+_DESCRIPTOR = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
+_GROUP_PIPE = re.compile(r"(?:\}|(?<!\w)(?:done|fi|esac))(?:\s*\d*[<>]+&?\s*\S+)*\s*\|&?((?:[^\n;|&]|\|&?(?!\|))*)")
+_NAMEREF = re.compile(r"(?:declare|typeset|local)\s+(?:-\w+\s+)*-\w*n\w*\s+(\w+)=[\"']?(\w+)")
+_NESTED = re.compile(r"(?:[({]|(?<!\w)(?:do|then|else|coproc))\s*((?!\()[^\n;|&(){}]+)")
+_FUNCTION = re.compile(r"(?:^|[\s;&|])(?:(\w+)\s*\(\)|function\s+(\w+)\s*(?:\(\))?)\s*\{")
+# Files that a program reads as code although no argument names them.
+_IMPLIED = {
+    "python": r".*\.py",
+    "make": r"(?:GNU)?[Mm]akefile|.*\.mk",
+    "node": r".*\.[mc]?js",
+    "git": r"\.git.*|config",
+}
+
+
+class Carriers(NamedTuple):
+    """What may hold the value."""
+
+    names: set[str]  # of variables; "@": the positional parameters
+    files: set[str]  # the last parts of their names
+    is_input: bool  # an input that later commands inherit (`exec <<< value`, `{ ...; } | sh`)
+
+
+def carriers_of(command: str, at: int | None, names: set[str]) -> Carriers:
+    """The carriers of the value at an index, which is stored in these variables; None: only in them."""
+    parts = [(span, command[slice(*span)], words(command, *span)) for span in statements(command)]
+    if at is not None:
+        at = next((head for head, first, stop in documents(command) if first <= at < stop), at)
+    files: set[str] = set()
+    is_input = False
+    while True:
+        size = len(names), len(files), is_input
+        for span, text, found in parts:
+            is_own = at is not None and span[0] <= at < span[1]
+            if not (is_own or _mentions(text, names) or _files(found, files)):
+                continue
+            files |= set(_written(command, *span))
+            is_input = is_input or re.match(r"\s*exec\s+(?:\{?\w*\}?)?<", text) is not None
+            if not is_own and _files(found, files):
+                names |= {name for read in READ.findall(text) for name in re.findall(r"(?<![\w-])[A-Za-z_]\w*", read)}
+        names |= {name for name, value in _assigned(command) if _mentions(value, names) or _mentions_file(value, files)}
+        names |= {name for pair in _NAMEREF.findall(command) if names & set(pair) for name in pair}
+        names |= {name for name, value in ITERATED.findall(command) if _mentions(value or "$@", names)}
+        if size == (len(names), len(files), is_input):
+            return Carriers(names, files, is_input)
+
+
+def evaluates(command: str, carriers: Carriers) -> bool:
+    """Whether a program evaluates one of the files, or an input that it inherits."""
+    for nested in _NESTED.finditer(command):
+        found = words(command, *nested.span(1))
+        if _reads_input(found) and not any(re.match(r"\d*<", word.text) for word in found):
+            return True
+    for group in _GROUP_PIPE.finditer(command):
+        piped = (words(command, *part) for part in segments(command, *group.span(1)))
+        if "\x01" in command[: group.start()] and any(map(_reads_input, piped)):
+            return True
+    for start, end in statements(command):
+        before: list[Word] = []
+        for part in segments(command, start, end):
+            found = words(command, *part)
+            if carriers.is_input and _reads_input(found):
+                return True
+            if carriers.files and _evaluates_file(found, before, carriers.files):
+                return True
+            before += found
+    return False
+
+
+def _evaluates_file(found: Sequence[Word], before: Sequence[Word], files: set[str]) -> bool:
+    named = _files(found, files)
+    if any(all(precedes(word.text) for word in found[:index]) for index in named):
+        return True  # the file is the program
+    for index, program in _interpreters(found):
+        implied = next((pattern for name, pattern in _IMPLIED.items() if name in found[index].text), "(?!)")
+        if any(re.fullmatch(implied, file) for file in files):
+            return True
+        if program.every and any(number > index for number in named):
+            return True
+        code, script = code_words(list(found[index + 1 :]), program)
+        if any(number > index and _is_code_file(found, number, script, bool(code)) for number in named):
+            return True
+        if (named or _files(before, files)) and _reads_input(found[index:]):
+            return True
+    return False
+
+
+def _is_code_file(found: Sequence[Word], number: int, script: str | None, has_code: bool) -> bool:
+    """Whether the file at an index is a script, or the argument of an option before the script."""
+    texts = [word.text for word in found]
+    if texts[number] == script and not has_code:
+        return True
+    position = texts.index(script) if script in texts else len(texts)
+    return number <= position and texts[number - 1].startswith(("-", "+")) and number > 1
+
+
+def _reads_input(found: Sequence[Word]) -> bool:
+    """Whether a program of a command evaluates its input."""
+    for index, program in _interpreters(found):
+        code, script = code_words(list(found[index + 1 :]), program)
+        is_described = script is not None and _DESCRIPTOR.fullmatch(script) is not None
+        if program.reads or is_described or (program.script and not code and script in (None, "-")):
+            return True
+    return False
+
+
+def _interpreters(found: Sequence[Word]) -> Iterator[tuple[int, Program]]:
+    for index, word in enumerate(found):
+        program = program_of(word.text)
+        if program is not None and (index == 0 or all(precedes(each.text) for each in found[:index])):
+            yield index, program
+
+
+def _written(command: str, start: int, end: int) -> Iterator[str]:
+    """The files that a statement writes, by the last parts of their names."""
+    names = _WRITTEN.findall(command[start:end])
+    for part in segments(command, start, end):
+        texts = [word.text for word in words(command, *part)]
+        program = next((index for index, text in enumerate(texts) if not precedes(text)), len(texts))
+        arguments = [text for text in texts[program + 1 :] if not text.startswith(("-", "<", ">"))]
+        if _COPIES.fullmatch("".join(texts[program : program + 1]).rpartition("/")[2]):
+            names += arguments if texts[program].endswith("tee") else arguments[-1:]
+        names += [text.partition("=")[2] for text in texts if text.startswith("of=")]
+        names += [text for option, text in pairwise(texts) if option in ("-o", "-O", "--output")]
+    for name in names:
+        if not name.startswith("/dev/"):
+            yield _plain_names(name.rpartition("/")[2])
+
+
+def _plain_names(text: str) -> str:
+    """The text with `$name` for `${name}`."""
+    return re.sub(r"\$\{(\w+)\}", r"$\1", text)
+
+
+def calls_of_function(command: str, at: int) -> Iterator[tuple[str, int]]:
+    """The command with the value in place of each call of the function around an index, and where the value is then."""
+    inside = [found for found in _FUNCTION.finditer(command, 0, at) if command.find("}", at) >= 0]
+    if not inside or not command[inside[-1].end() : at].count("{") >= command[inside[-1].end() : at].count("}"):
+        return
+    name = next(group for group in inside[-1].groups() if group is not None)
+    for found in re.finditer(rf"(?<![\w./$-]){name}(?![\w.(-]|\s*\()", command):
+        if not inside[-1].start() <= found.start() < at:
+            before, after = command[: found.start()], command[found.end() :]
+            yield before + "echo \x01 " + after, found.start() + 5
+
+
+def _files(found: Sequence[Word], files: set[str]) -> list[int]:
+    """The indexes of words that name one of the files."""
+    return [index for index, word in enumerate(found) if _mentions_file(word.text, files)]
+
+
+def _mentions_file(text: str, files: set[str]) -> bool:
+    text = _plain_names(text)
+    return any(re.search(rf"(?<![\w.-]){re.escape(file)}(?![\w.-])", text) for file in files if file)
+
+
+def _assigned(command: str) -> Iterator[tuple[str, str]]:
+    """Variables and the texts that are assigned to them."""
+    for start, end in statements(command):
+        for part in segments(command, start, end):
+            for word in words(command, *part):
+                if found := ASSIGNED.match(command, word.start):
+                    yield found[1], command[found.end() : word.end]
+
+
+def _mentions(text: str, names: set[str]) -> bool:
+    if "@" in names and re.search(r"\$\{?[\d@*]", text):
+        return True
+    if text.strip("\"'") in names:
+        return True  # the name itself, which arithmetic evaluates
+    return any(re.search(rf"\$\{{?!?{re.escape(name)}(?!\w)", text) for name in names if name != "@")
