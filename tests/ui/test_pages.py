@@ -126,3 +126,10 @@ def test_the_first_view_is_under_150_kilobytes_gzipped():
 
 def test_the_lock_file_names_no_registry():
     assert "http" not in re.sub(r'"(url|funding)": "[^"]*"', "", (ROOT / "ui" / "package-lock.json").read_text())
+
+
+def test_every_route_of_the_page_can_be_loaded_directly():
+    text = (ROOT / "ui/src/main.tsx").read_text()
+    routes = re.findall(r'^  \["(/[^"]*)", [A-Z]\w+\],$', text, re.MULTILINE)
+    assert len(routes) > 5
+    assert {f"/{route.split('/')[1]}" for route in routes} == {"/", *pages.SECTIONS}

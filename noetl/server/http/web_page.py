@@ -22,7 +22,7 @@ from noetl.errors import NotFound
 
 router = APIRouter(include_in_schema=False)
 
-SECTIONS = ("/executions", "/compare", "/inbox", "/playbooks", "/operations")
+SECTIONS = ("/executions", "/compare", "/inbox", "/playbooks", "/lineage", "/operations")
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
 IMMUTABLE = "public, max-age=31536000, immutable"
 SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin"}

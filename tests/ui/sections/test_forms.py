@@ -300,7 +300,7 @@ def test_a_notification_rule_is_added_and_edited(opened: Opened, cluster: Cluste
     page = opened("/operations/notifications").page
     page.get_by_role("button", name="Add notification rule").click()
     dialog = page.get_by_role("dialog", name="Add notification rule")
-    dialog.get_by_label("Name").fill("night")
+    dialog.get_by_label("Name", exact=True).fill("night")
     dialog.get_by_label("an execution waits for an answer").check()
     dialog.get_by_label("Channel").select_option("Slack (webhook)")
     dialog.get_by_label(re.compile("^Credential")).fill("hook")
