@@ -136,9 +136,12 @@ def test_an_interrupted_export_leaves_no_file(folder, monkeypatch):
 
     def serve(listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\na,b\n1,2\n")
-        connection.close()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\na,b\n1,2\n")
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):  # closing with unread data would reset the connection
+                pass
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,))

@@ -86,12 +86,18 @@ def _load_samples(database: Any) -> None:
     SqlLoadSampleStore(database)
 
 
+def _quotas(database: Any) -> None:
+    from noetl.storage.quotas.sql import SqlQuotaStore
+
+    SqlQuotaStore(database)
+
+
 def _credentials(database: Any) -> None:
     from noetl.secrets.credentials.store import SCHEMAS
 
     database.migrate("credentials", SCHEMAS[database.dialect])
 
 
-_COMMON: tuple[Callable[[Any], None], ...] = (_playbooks, _triggers, _task_logs, _load_samples)
+_COMMON: tuple[Callable[[Any], None], ...] = (_playbooks, _triggers, _task_logs, _load_samples, _quotas)
 _POSTGRES: tuple[Callable[[Any], None], ...] = (_events_postgres, _queue, _cluster, _credentials)
 _SQLITE: tuple[Callable[[Any], None], ...] = (_events_sqlite,)

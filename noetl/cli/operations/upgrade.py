@@ -86,6 +86,7 @@ async def _migrate(settings: Settings) -> None:
     from noetl.storage.factory import (
         open_deliveries,
         open_load_samples,
+        open_quotas,
         open_server_stores,
         open_task_logs,
         open_triggers,
@@ -96,6 +97,7 @@ async def _migrate(settings: Settings) -> None:
     open_deliveries(stores.events)
     open_task_logs(stores.events)
     open_load_samples(stores.events)
+    open_quotas(stores.events)
     database = getattr(stores.events, "database", None)
     credentials = InstalledCredentials(settings.home, database=database)
     try:
