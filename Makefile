@@ -59,7 +59,7 @@ coverage: $(DEV_ENV) $(UI_ENV) $(VSCODE_ENV) ## the suite with statement coverag
 	@.ci/browser
 	@rm -f .coverage .coverage.*
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not serial and not transcript" --cov --cov-report=
-	@$(VENV)/bin/coverage combine -q 2>/dev/null; $(PY) .ci/coverage_floor.py
+	@$(VENV)/bin/coverage combine -q --append 2>/dev/null; $(PY) .ci/coverage_floor.py
 
 check: $(DEV_ENV) $(UI_ENV) $(VSCODE_ENV) ## format, lint, types, import contracts, and that the built page is what its sources give
 	@$(VENV)/bin/ruff format --check .
