@@ -223,22 +223,30 @@ def overloaded():
 
 
 @pytest.mark.parametrize("retried", ["retry: {attempts: 3}", "spec: {policy: {rules: [RULE]}}"])
-def test_a_429_with_retry_after_lowers_the_rate_of_all(play, overloaded, retried):
+def test_a_429_with_retry_after_lowers_the_rate_of_all(play, stage, overloaded, retried):
+    key = f"overloaded{len(retried)}"
     rule = "{when: \"{{ output.status == 'error' }}\", then: {do: retry, attempts: 3}}"
     ran = play(
         f"""
     workflow:
       - step: call
         loop: {{in: "{{{{ range(6) | list }}}}", iterator: n, spec: {{mode: parallel}}}}
-        spec: {{policy: {{quotas: {{rate: 10/s, key: "overloaded{len(retried)}"}}}}}}
+        spec: {{policy: {{quotas: {{rate: 10/s, key: "{key}"}}}}}}
         tool: {{name: t, kind: http, url: "{overloaded}", {retried.replace("RULE", rule)}}}
     """
     )
     assert ran.status == "success", ran.error
     seen = sorted(Overloaded.seen)
     assert len(seen) == 7
-    # What had its turn before the response continues; the retry and what follows wait for two seconds.
+    # What had its turn before the response continues; the retry waits for two seconds.
     assert seen[-1] - seen[0] >= 1.5
+
+    async def apart() -> float:
+        call = stage.orchestrator.work.quotas.call
+        first, second = [await call(QuotaCall(Demand(key, 10.0))) for _ in range(2)]
+        return second.at - first.at
+
+    assert stage.do(apart()) > 0.14  # 0.2 s at half the rate, which recovers slowly; 0.1 s at the full rate
 
 
 def test_quotas_of_blocks_children_hooks_and_compensations(play):

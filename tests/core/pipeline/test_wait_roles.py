@@ -15,7 +15,7 @@ def test_roles_are_a_name_or_a_list(given, roles):
     assert _roles(given) == roles
 
 
-@pytest.mark.parametrize("given", [[], "somebody", ["operator", "somebody"], {"operator": True}, 7])
+@pytest.mark.parametrize("given", [[], "auditor", ["operator", "auditor"], {"operator": True}, 7])
 def test_other_roles_are_errors(given):
     with pytest.raises(Exception, match="`roles` must be a list of"):
         _roles(given)
