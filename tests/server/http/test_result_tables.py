@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
@@ -29,17 +27,6 @@ workflow:
 - step: text
   tool: {kind: python, code: "result = 'x' * 100000"}
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(Path(tmp_path_factory.mktemp("home")))
-    try:
-        cluster.start_server()
-        cluster.start_worker()
-        yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture(scope="module")
