@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given in (["--version"], ["-V"]):
         print(f"noetl {__version__}")
         sys.exit(0)
-    from noetl.runtime.event_loop import GC_THRESHOLDS
+    from noetl.runtime.event_loop import START_GC_THRESHOLDS
 
     # Imported modules stay alive: collecting garbage among them takes a tenth of the start-up time.
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.set_threshold(*START_GC_THRESHOLDS)
     try:
         from noetl.cli import app
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from typing import Any
 from noetl.cli.output.terminal import terminal
 from noetl.cli.target import load_settings
 from noetl.embedded import LocalEngine, open_local
+from noetl.runtime.event_loop import end_start_up
 
 
 @asynccontextmanager
@@ -17,6 +18,7 @@ async def open_engine(store: str | None = None, **more: Any) -> AsyncIterator[Lo
     loaded = load_settings(store=store)
     terminal.detail(f"store {loaded.settings.store} ({loaded.origins['store']})")
     engine = await open_local(loaded.settings, **more)
+    end_start_up()
     try:
         yield engine
     finally:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GC_THRESHOLDS = (50_000, 20, 20)
+START_GC_THRESHOLDS = (200_000, 20, 20)  # while a command imports its modules: they stay alive
 SWITCH_INTERVAL = 0.0005  # seconds after which a computing thread yields to a waiting one; the default is 0.005
 
 
@@ -37,6 +38,12 @@ def freeze_gc() -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_INTERVAL)
+
+
+def end_start_up() -> None:
+    """Exclude the modules that a command has imported from garbage collection, which is rare until then."""
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -37,7 +37,8 @@ SHORTEST_LINE = 8
 SHORTEST_BASE64 = 5
 EDGE = 8  # characters of a cut secret that are masked at the edges of a text
 _SEED = 8  # characters of base64 of which one of two is not broken by a line break
-_BREAK = re.compile(r"(?:\\r)?\\n|\r?\n[ \t]*")
+# Patterns are compiled when they are first used: most commands have no secrets.
+_BREAK = r"(?:\\r)?\\n|\r?\n[ \t]*"
 
 _WORDS = frozenset({"true", "false", "null", "none"})
 # Fields of a credential for the address, the user or options, which are not secret.
@@ -48,9 +49,9 @@ _OPEN_FIELDS = frozenset(
     | {"name", "type", "kind", "driver", "scheme", "protocol", "provider", "engine", "version", "timeout"}
     | {"scope", "token_type", "auth_type", "header", "header_name", "expires_in", "expires_at"}
 )
-_OPEN_PREFIX = re.compile(r"^(?:db|pg|nats|s3|aws|gcp|azure|mysql|sqlite|duckdb|sf)_")
-_URL_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]*:([^/\s@]+)@", re.IGNORECASE)
-_DSN_PASSWORD = re.compile(r"\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))", re.IGNORECASE)
+_OPEN_PREFIX = r"^(?:db|pg|nats|s3|aws|gcp|azure|mysql|sqlite|duckdb|sf)_"
+_URL_PASSWORD = r"(?i)\b[a-z][a-z0-9+.-]*://[^/\s:@]*:([^/\s@]+)@"
+_DSN_PASSWORD = r"(?i)\bpassword\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))"
 
 
 def secret_texts(value: Any, field: str = "") -> set[str]:
@@ -64,10 +65,10 @@ def secret_texts(value: Any, field: str = "") -> set[str]:
     if isinstance(value, bool) or value is None:
         return set()
     text = str(value)
-    inside = {unquote(found) for found in _URL_PASSWORD.findall(text)}
-    inside |= set(_URL_PASSWORD.findall(text))
-    inside |= {quoted or bare for quoted, bare in _DSN_PASSWORD.findall(text)}
-    name = _OPEN_PREFIX.sub("", field.lower())
+    in_addresses = re.findall(_URL_PASSWORD, text)
+    inside = {*in_addresses, *map(unquote, in_addresses)}
+    inside |= {quoted or bare for quoted, bare in re.findall(_DSN_PASSWORD, text)}
+    name = re.sub(_OPEN_PREFIX, "", field.lower())
     if name in _OPEN_FIELDS or text.lower() in _WORDS or not text.strip():
         return {found for found in inside if found}
     return {text, *inside}
@@ -158,7 +159,7 @@ class Masker:
         """Mask base64 with line breaks in it."""
         for form in self._base64:
             if form[:_SEED] in text or form[_SEED : 2 * _SEED] in text:
-                pattern = f"(?:{_BREAK.pattern})?".join(map(re.escape, form))
+                pattern = f"(?:{_BREAK})?".join(map(re.escape, form))
                 text = re.sub(pattern, MASK, text)
         return text
 

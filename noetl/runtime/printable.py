@@ -7,25 +7,33 @@ another one. Data may contain both, so nothing that comes from data is printed w
 from __future__ import annotations
 
 import re
+from functools import cache
 
 # C0 and C1 controls except newline and tab, zero-width and bidirectional marks, line separators, surrogates.
 _UNSAFE = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\ufeff\ufff9-\ufffb\ud800-\udfff"
 )
-_UNSAFE_TEXT = re.compile(f"[{_UNSAFE}]|[\U000e0000-\U000e007f]")
-_UNSAFE_LINE = re.compile(f"[{_UNSAFE}\\n\\t]|[\U000e0000-\U000e007f]")
 _NAMES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def printable(text: str, *, one_line: bool = False) -> str:
     """The text with unsafe characters as escapes; newlines and tabs remain unless it must be one line."""
-    return (_UNSAFE_LINE if one_line else _UNSAFE_TEXT).sub(_escape, text)
+    if text.isascii() and (text if one_line else text.replace("\n", "")).isprintable():
+        return text
+    return _unsafe(r"\n\t" if one_line else "").sub(_escape, text)
 
 
 def printable_json(text: str) -> str:
     """Encoded JSON with unsafe characters as JSON escapes: the same data, safe to print."""
-    return _UNSAFE_TEXT.sub(_json_escape, text)
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    return _unsafe().sub(_json_escape, text)
+
+
+@cache
+def _unsafe(more: str = "") -> re.Pattern[str]:
+    return re.compile(f"[{_UNSAFE}{more}]|[\U000e0000-\U000e007f]")
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ namespace and a name as in OpenLineage: `postgres://host:5432` and `database.sch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -16,8 +16,10 @@ from msgspec.structs import replace
 from noetl.connections.auth import BadAuth, fields_of
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import ToolCall
-from noetl.data.sql_tables import tables_of
 from noetl.errors import NoetlError
+
+if TYPE_CHECKING:
+    from noetl.data.sql_tables import Tables
 
 SQL_KINDS = frozenset(
     {"postgres", "duckdb", "sqlite", "mysql", "mariadb", "clickhouse", "snowflake", "bigquery", "adbc"}
@@ -94,7 +96,7 @@ async def _side(call: ToolCall, side: Mapping[str, Any]) -> list[Dataset]:
     if side.get("table") or kind in SQL_KINDS:
         kind = {"postgresql": "postgres", "mariadb": "mysql"}.get(kind, kind)
         query = next((side[name] for name in ("query", "sql", "command", "statement") if side.get(name)), None)
-        names = [str(side["table"])] if side.get("table") else list(tables_of(str(query or ""), _dialect(kind)).reads)
+        names = [str(side["table"])] if side.get("table") else list(_tables_in(str(query or ""), kind).reads)
         return await _tables(call, kind, side, names)
     if kind in ("sftp", "kafka"):
         credential = await _credential(call, side.get("auth"), kind)
@@ -107,7 +109,7 @@ async def _side(call: ToolCall, side: Mapping[str, Any]) -> list[Dataset]:
 
 async def _sql(call: ToolCall) -> tuple[list[Dataset], list[Dataset]]:
     text = ";\n".join(_texts(next((call.input[name] for name in _COMMANDS if call.input.get(name)), None)))
-    found = tables_of(text, _dialect(call.kind))
+    found = _tables_in(text, call.kind)
     kind = {"mariadb": "mysql"}.get(call.kind, call.kind)
     return await _tables(call, kind, call.input, found.reads), await _tables(call, kind, call.input, found.writes)
 
@@ -191,10 +193,13 @@ async def _located(call: ToolCall, side: Mapping[str, Any], kind: str) -> Datase
     )
 
 
-def _dialect(kind: str) -> Any:
-    return {"mariadb": "mysql", "bigquery": "mysql"}.get(
+def _tables_in(text: str, kind: str) -> Tables:
+    from noetl.data.sql_tables import tables_of  # its patterns take a while to compile
+
+    dialect: Any = {"mariadb": "mysql", "bigquery": "mysql"}.get(
         kind, kind if kind in ("postgres", "duckdb", "sqlite", "mysql") else "ansi"
     )
+    return tables_of(text, dialect)
 
 
 def _dataset(namespace: str, name: str) -> Dataset:
