@@ -156,8 +156,8 @@ class TaskHost(Struct, eq=False):
 
     def resolve_path(self, path: str) -> str:
         """The absolute path; relative paths start at the playbook's folder."""
-        if path == "." and self._file:
-            return _folder_of(self._file)
+        if path == ".":
+            return _folder_of(self._file) if self._file else os.getcwd()
         given = Path(path).expanduser()
         if given.is_absolute():
             return str(given)

@@ -11,7 +11,7 @@ import _thread
 import marshal
 import os
 import sys
-from collections.abc import Iterable
+from operator import is_
 from typing import Any
 
 from noetl.tools.python.child.code import FILE, execute
@@ -20,6 +20,7 @@ from noetl.tools.python.child.data import TaskError, encode_result
 NAME = "noetl_task"  # module of the author's code; not __main__, so that `if __name__ == ...` does not run
 MARK = "NOETL_TASK_RUN"  # by which the worker recognizes processes that the code starts (`runtime.descendants`)
 CHILD_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+READ_BYTES = 64 * 1024
 MESSAGE_CHARS = 1_000_000  # the parent masks the message before it truncates it further
 
 
@@ -67,8 +68,10 @@ class ProcessState:
     def __init__(self) -> None:
         self.folder = os.getcwd()
         self.environment = dict(os.environ)
-        self.watched = [sys.modules[name] for name in _WATCHED if name in sys.modules]
-        self.interpreter = interpreter_state(self.watched)
+        self.encoded_environment = dict(os.environ._data)  # type: ignore[attr-defined]
+        self.watched = [vars(sys.modules[name]) for name in _WATCHED if name in sys.modules]
+        self.values = [list(module.values()) for module in self.watched]
+        self.hooks = interpreter_hooks()
         self.path = list(sys.path)
         self.streams = sys.stdout, sys.stderr
         self.limits: dict[str, Any] = {}
@@ -130,7 +133,7 @@ class ProcessState:
             for name in imported:  # another playbook may have a module of this name, and files change
                 del sys.modules[name]
         os.environ.pop(MARK, None)
-        if dict(os.environ) != self.environment:
+        if getattr(os.environ, "_data", None) != self.encoded_environment:  # comparing decoded text takes 10 times
             os.environ.clear()
             os.environ.update(self.environment)
         if (sys.stdout, sys.stderr) != self.streams:
@@ -142,7 +145,11 @@ class ProcessState:
                 os.chdir(self.folder)
         except OSError:
             return False
-        return not self.has_leftovers() and interpreter_state(self.watched) == self.interpreter
+        return not self.has_leftovers() and not self.is_patched()
+
+    def is_patched(self) -> bool:
+        """Whether the call has changed the interpreter for the calls after it: patched modules, hooks, tracing."""
+        return interpreter_hooks() != self.hooks or not all(map(same_objects, self.watched, self.values))
 
     def has_leftovers(self) -> bool:
         """Whether a thread or a child process of the call is still running."""
@@ -161,10 +168,15 @@ _WATCHED = (
 )
 
 
-def interpreter_state(modules: Iterable[Any]) -> list[Any]:
-    """What code can change for the calls after it: patched modules, hooks, tracing."""
+def interpreter_hooks() -> list[Any]:
+    """The hooks of the interpreter, by identity, and its switch interval."""
     hooks = (*sys.meta_path, *sys.path_hooks, sys.excepthook, sys.displayhook, sys.gettrace(), sys.getprofile())
-    return [*(tuple(map(id, vars(module).values())) for module in modules), *map(id, hooks), sys.getswitchinterval()]
+    return [*map(id, hooks), sys.getswitchinterval()]
+
+
+def same_objects(names: dict[str, Any], values: list[Any]) -> bool:
+    """Whether a namespace has these objects, in this order."""
+    return len(names) == len(values) and all(map(is_, names.values(), values))
 
 
 def is_from(module: Any, folder: str) -> bool:
@@ -211,27 +223,21 @@ def handle(request: dict[str, Any], state: ProcessState) -> tuple[bytes, bytes]:
 def serve(fd: int) -> None:
     """Handle requests until the parent closes the socket."""
     state = ProcessState()
-    while True:
-        header = read_exactly(fd, 8)
-        if header is None:
-            return
-        body = read_exactly(fd, int.from_bytes(header, "little"))
-        if body is None:
-            return
+    while (body := read_request(fd)) is not None:
         tag, reply = handle(marshal.loads(body), state)
         write_all(fd, (len(reply) + 1).to_bytes(8, "little") + tag + reply)
 
 
-def read_exactly(fd: int, count: int) -> bytes | None:
-    """Read `count` bytes; None if the socket was closed."""
-    data = os.read(fd, min(count, 1 << 20))
-    if len(data) == count:
-        return data
+def read_request(fd: int) -> memoryview | None:
+    """The next request, in one read if it is small; None if the socket was closed. The parent sends one at a time."""
+    data = os.read(fd, READ_BYTES)
+    if len(data) >= 8 and len(data) == 8 + int.from_bytes(data[:8], "little"):
+        return memoryview(data)[8:]
     buffer = bytearray(data)
-    while data and len(buffer) < count:
-        data = os.read(fd, min(count - len(buffer), 1 << 20))
+    while data and (len(buffer) < 8 or len(buffer) < 8 + int.from_bytes(buffer[:8], "little")):
+        data = os.read(fd, 1 << 20)
         buffer += data
-    return bytes(buffer) if len(buffer) == count else None
+    return memoryview(buffer)[8:] if data else None
 
 
 def write_all(fd: int, data: bytes) -> None:
