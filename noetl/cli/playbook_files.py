@@ -15,6 +15,12 @@ from noetl.errors import RequestRefused
 STDIN = "-"
 
 
+def shown(file: Path) -> str:
+    """A path for a message: relative to the working folder if it is inside."""
+    absolute, here = Path(os.path.abspath(file)), Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)
+
+
 class CannotRead(RequestRefused):
     """A file cannot be read."""
 
@@ -27,13 +33,15 @@ def read_bounded(name: str, limit: int) -> bytes:
         with open(name, "rb") as file:
             return file.read(limit + 1)
     except OSError as problem:
-        raise CannotRead(f"{name}: {_reason(problem, name)}") from None
+        raise CannotRead(f"{name or repr(name)}: {_reason(problem, name)}") from None
     except ValueError as problem:  # a NUL in the name
         raise CannotRead(f"{name!r}: {problem}") from None
 
 
 def _reason(problem: OSError, name: str) -> str:
     if isinstance(problem, FileNotFoundError):
+        if os.path.islink(name):
+            return f"is a link to {os.readlink(name)}, which does not exist"
         return "no such file" + _similar(name)
     if isinstance(problem, IsADirectoryError):
         return "is a folder; name a playbook file in it" + _contents(name)

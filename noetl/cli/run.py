@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
@@ -17,7 +18,7 @@ from noetl.cli.projects.options import profile_option
 from noetl.cli.target import Target, store_option, with_server
 from noetl.core.model.bundle import split_bundle_file
 from noetl.core.model.merge import deep_merge
-from noetl.errors import RequestRefused
+from noetl.errors import InvalidPlaybook, RequestRefused
 
 if TYPE_CHECKING:
     from noetl.cli.projects.project import ProjectProfile
@@ -154,7 +155,12 @@ def execute(
             _warn_unknown_remotely(client, request, path, version)
         if packed is not None and packed.file:
             client.add_bundle(packed.bundle, packed.contents)
-        return client.submit(**request)
+        try:
+            return client.submit(**request)
+        except InvalidPlaybook as problem:
+            if packed is None:
+                raise
+            raise InvalidPlaybook([replace(each, file=source) for each in problem.diagnostics]) from None
 
     return asyncio.run(run_remotely(begin, target, timeout, wait, as_json))
 

@@ -219,6 +219,7 @@ class Server:
             open_deliveries,
             open_load_samples,
             open_process_locks,
+            open_quotas,
             open_server_stores,
             open_task_logs,
             open_triggers,
@@ -231,6 +232,7 @@ class Server:
         # Before the database is used: their tables are created with the others.
         triggers, task_logs = open_triggers(events), open_task_logs(events)
         deliveries, load_samples = open_deliveries(events), open_load_samples(events)
+        open_quotas(events)  # used by the first quota
         closing.push_async_callback(events.close)
         locks = open_process_locks(settings.store)
         if locks is not None:

@@ -56,7 +56,7 @@ def test_a_store_of_an_earlier_release_is_checked_and_migrated(noetl, old_store)
     before = parts(noetl, old_store)
     checked = noetl("upgrade", "--check", "--store", old_store)
     assert checked.code == 1
-    assert "would be migrated; make a backup" in checked.err
+    assert "; make a backup" in checked.err
     assert parts(noetl, old_store) == before, "--check has changed the store"
     migrated = noetl("upgrade", "--store", old_store)
     assert migrated.code == 0, migrated.err
@@ -97,6 +97,15 @@ def test_a_store_of_a_newer_release_is_refused(noetl, folder, playbook):
     assert answer.code == 2
     assert "written by a newer NoETL" in answer.err
     assert noetl("upgrade").code == 2
+
+
+def test_parts_that_were_never_used_are_not_migrations(noetl, folder, playbook):
+    assert noetl("run", playbook("workflow: [{step: start, tool: {kind: noop}}]\n")).code == 0
+    answer = noetl("upgrade", "--check")
+    assert answer.code == 0, answer.out
+    assert "parts without tables" in answer.err
+    assert "parts created" in noetl("upgrade").err
+    assert "is up to date" in noetl("upgrade", "--check").err
 
 
 def test_an_empty_installation(noetl):

@@ -170,20 +170,29 @@ def test_one_playbook_with_errors_changes_nothing(there, project, folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: Schedul\n", "unknown resource kind 'Schedul'; did you mean Schedule?"),
-        ("kind: Schedule\nmetadata: {name: x}\nspec: {cron: '* * * * *'}\n", "Schedule 'x' needs spec.path"),
-        ("kind: Schedule\nmetadata: {name: x}\nspec: {path: a, cron: '* * * * *', zone: UTC}\n", "unknown field spec.zone"),
-        ("kind: Schedule\nspec: {path: a, cron: '* * * * *'}\n", "metadata.name is required"),
+        ("kind: Schedul\n", 'bad.resource.yaml:2:7: error: unknown kind of resource "Schedul"'),
+        ("kind: Schedule\nmetadata: {name: x}\nspec: {cron: '* * * * *'}\n", 'Schedule requires "path"'),
+        ("kind: Schedule\nmetadata: {name: x}\nspec: {path: a, cron: '* * * * *', zone: UTC}\n", 'Schedule has no field "zone"'),
+        ("kind: Schedule\nspec: {path: a, cron: '* * * * *'}\n", 'missing the required key "metadata"'),
         ("kind: [\n", "is not valid YAML"),
-        ("kind: Schedule\nmetadata: {name: x}\nspec: {path: a, cron: daily at two}\n", "cron"),
+        ("kind: Schedule\nmetadata: {name: x}\nspec: {path: a, cron: daily at two}\n", "bad.resource.yaml:4:23: error"),
+        ("kind: Schedule\nmetadata: {name: x}\nspec: {path: nosuch/playbook, cron: '* * * * *'}\n",
+         "bad.resource.yaml: Schedule 'x': there is no playbook 'nosuch/playbook'"),
+        ("kind: Webhook\nmetadata: {name: x}\nspec: {path: PROJECT/main, credential: nosuch}\n",
+         "bad.resource.yaml: Webhook 'x': there is no credential 'nosuch'"),
+        ("kind: Notification\nmetadata: {name: x}\nspec: {on: [failed], to: {kind: slack, credential: nosuch}}\n",
+         "there is no credential 'nosuch'"),
+        ("[" * 3000, "nested too deeply"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_resource_is_named(there, project, folder, text, message):
-    write(folder, {"bad.resource.yaml": f"apiVersion: noetl.io/v2\n{text}"})
+    text = text.replace("PROJECT", project)
+    write(folder, {"bad.resource.yaml": f"apiVersion: noetl.io/v2\n{text}" if text.startswith("kind") else text})
     answer = there("apply")
-    assert answer.code != 0
+    assert answer.code == 3
     assert message in answer.err
     assert "Traceback" not in answer.err
+    assert there("catalog", "show", f"{project}/main").code != 0, "the project was applied in part"
 
 
 def test_the_commit_is_recorded_with_the_version(there, project, folder, cluster):
@@ -222,6 +231,42 @@ def test_secrets_do_not_travel(there, project, folder, cluster):
     assert "client.key may be a secret" in answer.err
 
 
+def test_files_outside_of_the_project_do_not_travel(there, project, folder, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "rates.py"
+    outside.write_text("result = 1\n")
+    (folder / "lib/link.py").symlink_to(outside)
+    (folder / "lib/inside.py").symlink_to("price.py")
+    (folder.parent / "shared.py").write_text("result = 1\n")
+    tasks = "".join(
+        f"      - {{name: {name}, kind: python, script: {{uri: {file}}}}}\n"
+        for name, file in (("a", "lib/link.py"), ("b", "lib/inside.py"), ("c", "../shared.py"))
+    )
+    write(folder, {"main.yaml": MAIN.format(project=project) + f"  - step: later\n    tool:\n{tasks}"})
+    answer = there("apply", "--json")
+    assert answer.code == 0, answer.err
+    (one,) = answer.json["playbooks"]
+    assert one["files"] == ["lib/inside.py", "lib/price.py", "main.yaml"]
+    assert "lib/link.py is a link to a file outside of the project" in answer.err
+    assert "../shared.py is outside of the project and does not travel" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 3000, "bad.yaml:1:101: error: nested deeper"),
+        ("a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+            f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8)
+        ), "aliases expanded"),
+        ("- 1\n", "bad.yaml:1:1: error: a playbook must be a mapping"),
+    ],
+)  # fmt: skip
+def test_a_file_with_errors_is_refused_by_its_name(there, folder, text, message):
+    write(folder, {"bad.yaml": text})
+    answer = there("execute", "bad.yaml")
+    assert answer.code == 3
+    assert message in answer.err
+
+
 def test_outside_of_a_project(there, folder):
     answer = there("apply")
     assert answer.code == 2
@@ -235,7 +280,13 @@ def test_outside_of_a_project(there, folder):
         ("[project]\ninclude = 'x'\n", "project.include must be a list"),
         ("[profile.prod]\nserver = 1\n", "profile.prod.server must be a URL"),
         ("[profile.prod]\nworkloads = {}\n", "unknown key workloads; did you mean workload?"),
-        ("[project\n", "is not valid TOML"),
+        ("[project\n", "error: noetl.toml is not valid TOML"),
+        ("[projekt]\nname = 'x'\n", "unknown table [projekt]; did you mean project?"),
+        ("[profiles.prod]\n", "unknown table [profiles]; did you mean profile?"),
+        (
+            "[project]\ninclude = ['../*.py']\n",
+            "project.include must be a list of patterns of files inside the project",
+        ),
     ],
 )
 def test_a_mistake_in_the_project_file_is_named(there, project, folder, text, message):

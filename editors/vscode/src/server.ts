@@ -46,6 +46,6 @@ export function initializationOptions(settings: Settings): { strict: boolean; le
 export function startProblem(command: ServerCommand, reason: string): string {
   return (
     `NoETL: "${[command.command, ...command.args].join(" ")}" could not be started: ${reason}. ` +
-    "Install it with: pip install 'noetl-engine[lsp]', or set noetl.command."
+    "Install it with: pip install noetl-engine, or set noetl.command."
   );
 }

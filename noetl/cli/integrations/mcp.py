@@ -24,7 +24,7 @@ def mcp(allow_run: bool, root: Path, target: Target) -> None:
 
     The tools validate and plan playbooks, explain diagnostics, and show executions, why they have their status, and
     their events: those of this machine, or of a server with --server. Secrets are masked. The assistant starts this
-    command. Requires the extra `mcp`.
+    command.
     """
     from noetl.cli.integrations.mcp_server import build_server
 

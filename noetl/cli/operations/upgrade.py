@@ -42,30 +42,38 @@ def upgrade(check: bool, store: str | None, as_json: bool) -> int:
         for part, scripts in sorted(parts.items())
     ]
     newer = [row for row in rows if row["version"] > row["supported"]]  # type: ignore[operator]
-    pending = [row for row in rows if row["version"] < row["supported"]]  # type: ignore[operator]
-    if pending and not newer and not check:
+    absent = [row for row in rows if row["version"] == 0]
+    pending = [row for row in rows if row["version"] < row["supported"] and (not found or row not in absent)]  # type: ignore[operator]
+    migrated = bool(pending or absent) and not newer and not check
+    if migrated:
         asyncio.run(_migrate(settings))
     if as_json:
-        migrated = bool(pending) and not newer and not check
         terminal.json(
             {"noetl": __version__, "store": without_password(settings.store), "parts": rows, "migrated": migrated}
         )
     else:
         terminal.table(("part", "version", "supported"), [tuple(row.values()) for row in rows])
-        terminal.note(_summary(pending=len(pending), newer=len(newer), check=check, empty=not found))
+        if newer:
+            terminal.note(f"the tables were written by a newer NoETL than {__version__}; use that version")
+        elif not found:
+            terminal.note(
+                "the store has no tables yet; the first start creates them" if check else "the tables are created"
+            )
+        else:
+            terminal.note(_summary(len(pending), len(absent), check))
     return TOO_NEW if newer else NEEDED if pending and check else 0
 
 
-def _summary(*, pending: int, newer: int, check: bool, empty: bool) -> str:
-    if newer:
-        return f"the tables were written by a newer NoETL than {__version__}; use that version"
-    if not pending:
-        return f"the store is up to date with NoETL {__version__}"
-    if empty:
-        return "the store has no tables yet; the first start creates them" if check else "the tables are created"
-    if check:
-        return f"{pending} parts would be migrated; make a backup (`noetl backup FILE`), then run `noetl upgrade`"
-    return f"{pending} parts are migrated"
+def _summary(pending: int, absent: int, check: bool) -> str:
+    """What was or would be done to a store that has tables; those of a part that was never used may be absent."""
+    notes = []
+    if pending:
+        advice = "; make a backup (`noetl backup FILE`), then run `noetl upgrade`"
+        notes.append(f"parts to migrate: {pending}{advice}" if check else f"parts migrated: {pending}")
+    if absent:
+        advice = "; `noetl upgrade` or their first use creates them"
+        notes.append(f"parts without tables: {absent}{advice}" if check else f"parts created: {absent}")
+    return "\n".join(notes) or f"the store is up to date with NoETL {__version__}"
 
 
 def _versions(settings: Settings, dialect: str) -> dict[str, int]:

@@ -105,7 +105,8 @@ def _show(found: Changes, project: Project, changed: bool) -> None:
         if one.action != "keep":
             details = f": {'; '.join(one.details)}" if one.details else ""
             terminal.data(f"{words[one.action]:<8} {one.kind.lower()} {one.name}{details}")
-    kept = found.actions.count("keep")
+    counts = [(found.actions.count(action), words.get(action, "unchanged")) for action in (*words, "keep")]
+    summary = ", ".join(f"{count} {word}" for count, word in counts if count)
     commit = f", commit {found.origin.commit[:12]}{' with changes' if found.origin.modified else ''}"
     what = "applied" if changed else "compared"
-    terminal.note(f"{project.name} {what}: {kept} unchanged{commit if found.origin.commit else ''}")
+    terminal.note(f"{project.name} {what}: {summary}{commit if found.origin.commit else ''}")

@@ -14,8 +14,9 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from noetl.cli.backend.base import Backend
+from noetl.cli.playbook_files import shown
 from noetl.cli.projects import resources
-from noetl.cli.projects.named_files import Packed, pack
+from noetl.cli.projects.named_files import Packed, pack, read_text
 from noetl.cli.projects.project import Project, ProjectProfile, git_commit
 from noetl.core.model.bundle import Bundle, split_bundle_file
 from noetl.errors import NotFound, RequestRefused
@@ -76,12 +77,13 @@ class Changes(Struct, frozen=True):
 
 
 class InvalidProject(RequestRefused):
-    """Playbooks of the project have errors; they have been reported."""
+    """Playbooks or resources of the project have errors; they have been reported."""
 
 
 async def find_changes(backend: Backend, project: Project, profile: ProjectProfile, *, prune: bool) -> Changes:
-    """Compare a project with a target; playbooks with errors raise InvalidProject after all were reported."""
+    """Compare a project with a target; InvalidProject after all errors of playbooks and resources were reported."""
     from noetl.cli.output.terminal import terminal
+    from noetl.cli.projects.resource_checks import check_resources
 
     packed: dict[Path, tuple[str, Packed]] = {}
     valid = True
@@ -93,20 +95,35 @@ async def find_changes(backend: Backend, project: Project, profile: ProjectProfi
         packed[file] = (path or "", one)
         for reason in one.left_out:
             terminal.warn(f"{name}: {reason}")
+    for file in project.resources():
+        name = file.relative_to(project.root).as_posix()
+        text = read_text(file)
+        found = check_resources(text, name)
+        terminal.diagnostics(found, text.encode())
+        valid = valid and not found
     if not valid:
         raise InvalidProject("the project has errors; nothing was registered")
     if not packed:
-        raise RequestRefused(f"there are no playbooks in {project.root}")
+        raise RequestRefused(
+            f"there are no playbooks (files with `kind: Playbook`) in the project {shown(project.root)}"
+        )
     _check_paths(packed, project.root)
     compared = [
         await _compare(backend, path, file.relative_to(project.root).as_posix(), one)
         for file, (path, one) in packed.items()
     ]
     wanted = resources.read_resources(project.resources(), project.root)
+    paths = [each.path for each in compared]
+    changed = await resources.changes(backend, wanted, prune=prune, paths=paths)
+    wrong = await resources.problems(backend, changed, paths)
+    if wrong:
+        for problem in wrong:
+            terminal.error(problem)
+        raise InvalidProject("the project has errors; nothing was registered")
     commit, modified = git_commit(project.root)
     return Changes(
         compared,
-        await resources.changes(backend, wanted, prune=prune, paths=[each.path for each in compared]),
+        changed,
         Origin(project.name, profile.name, commit, modified),
     )
 
@@ -167,7 +184,9 @@ def text_diff(change: PlaybookChange) -> str:
 
 
 async def apply_changes(backend: Backend, found: Changes) -> list[StoredPlaybook]:
-    """Send bundles, register playbooks, then change resources; returns the registered versions."""
+    """Send bundles, register playbooks, then change resources; returns the registered versions.
+
+    Everything was checked before; what fails nevertheless can be repeated, and continues where it stopped."""
     changed = [change.packed for change in found.playbooks if change.action != "keep"]
     stored = [await register_packed(backend, packed, found.origin) for packed in changed]
     for each in found.resources:

@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from noetl.cli.playbook_files import shown
 from noetl.cli.projects.project import Project, git_commit, ignored_by_git, project_around
 from noetl.core.model.bundle import Bundle, Profile, bundle_file, file_digest
 from noetl.errors import RequestRefused
@@ -94,7 +95,7 @@ class _Finder:
         if file in self.found or not (chosen or self._travels(file)):
             return
         if file.stat().st_size > MAX_FILE_BYTES:
-            self._leave_out(file, f"is larger than {MAX_FILE_BYTES >> 20} MB")
+            self._leave_out(file, f"is larger than {MAX_FILE_BYTES >> 20} MB and does not travel")
             return
         self.found.add(file)
         self._unread.append(file)
@@ -120,19 +121,32 @@ class _Finder:
     def _existing(self, base: Path, word: str) -> Path | None:
         candidate = Path(os.path.normpath(base / word))
         try:
-            return candidate if candidate.is_file() and candidate.is_relative_to(self._root) else None
+            if not candidate.is_file():
+                return None
+            if not candidate.is_relative_to(self._root):
+                if word.startswith("../") and word.rpartition(".")[2].isalnum():
+                    self._note(f"{word} is outside of the project and does not travel; move it into the project")
+                return None
+            return candidate
         except (OSError, ValueError):  # no file name: too long, or with a NUL character
             return None
 
     def _travels(self, file: Path) -> bool:
         name = file.name
+        if not file.resolve().is_relative_to(self._root.resolve()):
+            self._leave_out(
+                file, "is a link to a file outside of the project; copy it, or list it under project.include"
+            )
+            return False
         if name.startswith(".") or file.suffix in SECRET_SUFFIXES:
             self._leave_out(file, "may be a secret; use the keychain, or list it under project.include")
             return False
         return file.suffix not in DATABASE_SUFFIXES  # what an earlier run wrote
 
     def _leave_out(self, file: Path, reason: str) -> None:
-        text = f"{file.relative_to(self._root).as_posix()} {reason}"
+        self._note(f"{file.relative_to(self._root).as_posix()} {reason}")
+
+    def _note(self, text: str) -> None:
         if text not in self.left_out:
             self.left_out.append(text)
 
@@ -176,13 +190,11 @@ def _patterns(file: Path) -> Iterator[str]:
 
 
 def _without_secrets(text: str) -> Any:
-    """The document without its keychain, whose files are secrets of a machine."""
-    import yaml
+    """The document without its keychain, whose files are secrets of a machine; a text that is not valid, as it is."""
+    from noetl.core.language.source.nodes import data_of
+    from noetl.core.language.source.yaml_source import read_source
 
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+    document = data_of(read_source(text).root)
     return {key: value for key, value in document.items() if key != "keychain"} if isinstance(document, dict) else text
 
 
@@ -203,11 +215,16 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as problem:
-        raise RequestRefused(f"{file}: cannot be read: {problem.strerror}") from None
+        raise RequestRefused(f"{shown(file)}: cannot be read: {problem.strerror}") from None
+
+
+def read_text(file: Path) -> str:
+    """The text of a file of the project."""
+    return _text(_read(file), file)
 
 
 def _text(content: bytes, file: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise RequestRefused(f"{file} is not UTF-8 text (byte {problem.start})") from None
+        raise RequestRefused(f"{shown(file)} is not UTF-8 text (byte {problem.start})") from None

@@ -12,10 +12,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from noetl.cli.playbook_files import shown
 from noetl.cli.target import Target
 from noetl.core.model.bundle import Profile
 from noetl.errors import RequestRefused
-from noetl.settings import PROJECT_FILE, similar
+from noetl.settings import PROJECT_FILE, PROJECT_TABLES, similar
 
 RESOURCE_SUFFIXES = (".resource.yaml", ".resource.yml")
 TEST_SUFFIXES = (".test.yaml", ".test.yml")
@@ -122,11 +123,19 @@ def open_project(folder: Path) -> Project:
 
 def read_project(root: Path) -> Project:
     """The project of a root folder; without a `noetl.toml` one that is named after the folder."""
-    file = root / PROJECT_FILE
+    path = root / PROJECT_FILE
+    file = shown(path)
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        document = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except tomllib.TOMLDecodeError as problem:
         raise RequestRefused(f"{file} is not valid TOML: {problem}") from None
+    except UnicodeDecodeError as problem:
+        raise RequestRefused(f"{file} is not UTF-8 text (byte {problem.start})") from None
+    except OSError as problem:
+        raise RequestRefused(f"{file}: cannot be read: {problem.strerror}") from None
+    for key in document:
+        if key not in PROJECT_TABLES and (meant := similar(key, [*PROJECT_TABLES])):
+            raise RequestRefused(f"{file}: unknown table [{key}]{meant}")
     table = _table(document, "project", file)
     unknown = [key for key in table if key not in ("name", "include", "exclude")]
     if unknown:
@@ -141,21 +150,23 @@ def read_project(root: Path) -> Project:
     )
 
 
-def _table(document: Mapping[str, Any], name: str, file: Path) -> dict[str, Any]:
+def _table(document: Mapping[str, Any], name: str, file: str) -> dict[str, Any]:
     value = document.get(name, {})
     if not isinstance(value, dict):
         raise RequestRefused(f"{file}: {name} must be a table")
     return value
 
 
-def _patterns(table: Mapping[str, Any], name: str, file: Path) -> tuple[str, ...]:
+def _patterns(table: Mapping[str, Any], name: str, file: str) -> tuple[str, ...]:
     value = table.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) and not each.startswith("/") for each in value):
-        raise RequestRefused(f"{file}: project.{name} must be a list of patterns relative to the project")
+    inside = [each for each in value if isinstance(each, str) and each and not each.startswith("/")
+              and ".." not in each.split("/")] if isinstance(value, list) else None  # fmt: skip
+    if inside != value:
+        raise RequestRefused(f"{file}: project.{name} must be a list of patterns of files inside the project")
     return tuple(value)
 
 
-def _profile(name: str, value: Any, file: Path) -> ProjectProfile:
+def _profile(name: str, value: Any, file: str) -> ProjectProfile:
     where = f"{file}: profile.{name}"
     if not isinstance(value, dict):
         raise RequestRefused(f"{where} must be a table")

@@ -25,6 +25,8 @@ def check_resources(text: str, file: str) -> list[Diagnostic]:
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
         message = f"this is not valid YAML: {problem.problem or problem.context}"
         return [Diagnostic(file, line, column, line, column + 1, "yaml-syntax", "error", message)]
+    except RecursionError:
+        return [Diagnostic(file, 1, 1, 1, 2, "yaml-limit", "error", "the file is nested too deeply")]
     except yaml.YAMLError as problem:
         return [Diagnostic(file, 1, 1, 1, 2, "yaml-syntax", "error", f"this is not valid YAML: {problem}")]
     for node in documents:

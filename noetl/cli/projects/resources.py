@@ -5,6 +5,7 @@ A kind registers itself with `resource_kind`; nothing else knows the kinds.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from noetl.cli.backend.base import Backend
-from noetl.errors import RequestRefused
+from noetl.errors import NotFound, RequestRefused
 from noetl.settings import similar
 
 Spec = dict[str, Any]
@@ -58,24 +59,19 @@ class ResourceChange(Struct, frozen=True):
     name: str
     spec: Spec
     details: tuple[str, ...] = ()
+    where: str = ""  # the file that describes it
 
 
 def read_resources(files: Iterable[Path], root: Path) -> list[Resource]:
-    """The resources of these files; RequestRefused names file and field of the first mistake."""
+    """The resources of these files, which `resource_checks` has checked; a name may be there once."""
     import yaml
-
-    from noetl.cli.projects import resource_kinds  # noqa: F401 - registers the kinds
 
     found: dict[tuple[str, str], Resource] = {}
     for file in files:
         where = file.relative_to(root).as_posix()
-        try:
-            documents = [
-                each for each in yaml.load_all(file.read_text(encoding="utf-8"), resource_loader()) if each is not None
-            ]
-        except (yaml.YAMLError, UnicodeDecodeError) as problem:
-            raise RequestRefused(f"{where} is not valid YAML: {' '.join(str(problem).split())}") from None
-        for document in documents:
+        for document in yaml.load_all(file.read_text(encoding="utf-8"), resource_loader()):
+            if document is None:
+                continue
             resource = _read(document, where)
             key = (resource.kind, resource.name)
             if key in found:
@@ -101,33 +97,10 @@ def resource_loader() -> Any:
 
 
 def _read(document: Any, where: str) -> Resource:
-    if not isinstance(document, dict):
-        raise RequestRefused(f"{where}: a resource is a mapping with kind, metadata.name and spec")
-    keys = ["apiVersion", "kind", "metadata", "spec"]
-    for key in document:
-        if key not in keys:
-            raise RequestRefused(f"{where}: unknown key {key}{similar(str(key), keys)}")
-    if document.get("apiVersion") != "noetl.io/v2":
-        raise RequestRefused(f"{where}: apiVersion must be noetl.io/v2")
-    kind = KINDS.get(str(document.get("kind")))
-    if kind is None:
-        advice = similar(str(document.get("kind")), list(KINDS), f"; the kinds are {', '.join(sorted(KINDS))}")
-        raise RequestRefused(f"{where}: unknown resource kind {document.get('kind')!r}{advice}")
-    metadata, spec = document.get("metadata"), document.get("spec")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    if not isinstance(name, str) or not name:
-        raise RequestRefused(f"{where}: metadata.name is required")
-    if not isinstance(spec, dict):
-        raise RequestRefused(f"{where}: {kind.kind} {name!r} needs a spec")
-    for field in spec:
-        if field not in kind.fields:
-            raise RequestRefused(f"{where}: unknown field spec.{field}{similar(str(field), list(kind.fields))}")
-    for field, default in kind.fields.items():
-        if default is ... and spec.get(field) in (None, ""):
-            raise RequestRefused(f"{where}: {kind.kind} {name!r} needs spec.{field}")
+    kind = KINDS[document["kind"]]
     defaults = {field: default for field, default in kind.fields.items() if default is not ...}
-    filled = {**defaults, **spec}
-    return Resource(kind.kind, kind.key(name, filled), filled, where)
+    filled = {**defaults, **document["spec"]}
+    return Resource(kind.kind, kind.key(document["metadata"]["name"], filled), filled, where)
 
 
 async def changes(
@@ -150,19 +123,60 @@ async def changes(
 
 def _change(kind: ResourceKind, resource: Resource, existing: Spec | None) -> ResourceChange:
     if existing is None:
-        return ResourceChange("create", kind.kind, resource.name, resource.spec)
+        return ResourceChange("create", kind.kind, resource.name, resource.spec, where=resource.where)
     details = tuple(
         f"{field}: {existing.get(field)!r} -> {value!r}"
         for field, value in resource.spec.items()
         if value is not None and existing.get(field) != value
     )
-    return ResourceChange("update" if details else "keep", kind.kind, resource.name, resource.spec, details)
+    action: Literal["update", "keep"] = "update" if details else "keep"
+    return ResourceChange(action, kind.kind, resource.name, resource.spec, details, resource.where)
+
+
+async def problems(backend: Backend, found: list[ResourceChange], paths: Iterable[str]) -> list[str]:
+    """Playbooks and credentials that resources name and that neither the project (`paths`) nor the target has."""
+    own = set(paths)
+    wrong: list[str] = []
+    stored: set[str] | None = None
+    for each in found:
+        if each.action not in ("create", "update"):
+            continue
+        path = each.spec.get("path")
+        if path is not None and path not in own:
+            try:
+                await backend.playbook(path)
+            except NotFound as problem:
+                wrong.append(f"{each.where}: {each.kind} {each.name!r}: {problem}")
+        credential = _credential(each.spec)
+        if credential:
+            stored = await _credentials(backend) if stored is None else stored
+            if credential not in stored:
+                advice = similar(credential, sorted(stored), f"; create it with `noetl credential set {credential}`")
+                wrong.append(f"{each.where}: {each.kind} {each.name!r}: there is no credential {credential!r}{advice}")
+    return wrong
+
+
+def _credential(spec: Spec) -> str | None:
+    """The credential of a trigger, or of the channel of a notification."""
+    channel = spec.get("to")
+    named = spec.get("credential") or (channel.get("credential") if isinstance(channel, dict) else None)
+    return named if isinstance(named, str) else None
+
+
+async def _credentials(backend: Backend) -> set[str]:
+    """The names of the stored credentials; who may create resources that name them may list them."""
+    client = getattr(backend, "client", None)
+    return {name for name, _ in await asyncio.to_thread(client.credentials)} if client is not None else set()
 
 
 async def perform(backend: Backend, change: ResourceChange) -> None:
-    """Make one change."""
+    """Make one change; an error names the resource and its file."""
     kind = KINDS[change.kind]
-    if change.action == "delete":
-        await kind.remove(backend, change.name)
-    elif change.action != "keep":
-        await kind.put(backend, change.name, change.spec, change.action == "update")
+    try:
+        if change.action == "delete":
+            await kind.remove(backend, change.name)
+        elif change.action != "keep":
+            await kind.put(backend, change.name, change.spec, change.action == "update")
+    except RequestRefused as problem:
+        where = f"{change.where}: " if change.where else ""
+        raise RequestRefused(f"{where}{change.kind} {change.name!r}: {problem}") from None

@@ -293,6 +293,53 @@ def test_rename_changes_arcs_and_templates(with_editor):
     with_editor(work)
 
 
+def test_rename_of_a_task(with_editor):
+    async def work(client: EditorClient) -> None:
+        client.change(TEXT.replace('set: {ctx.total: "{{ output.data', 'set: {ctx.total: "{{ fetch.data'))
+        place = client.at("- name: fetch", 9)
+        found = await client.text_document_prepare_rename_async(lsp.PrepareRenameParams(**place))
+        assert found.placeholder == "fetch"
+        edit = await client.text_document_rename_async(lsp.RenameParams(new_name="load", **place))
+        assert client.applied(edit) == client.texts[URI].replace("fetch", "load")
+        with pytest.raises(JsonRpcException, match="cannot rename"):
+            await client.text_document_rename_async(lsp.RenameParams(new_name="output", **place))
+
+    with_editor(work)
+
+
+def test_registered_schemas_are_completed(tmp_path, monkeypatch):
+    from noetl.cli.target import Target
+
+    monkeypatch.setenv("NOETL_HOME", str(tmp_path))
+    schema = {"type": "object", "properties": {"paid": {"type": "boolean"}}}
+    older = {"type": "object", "properties": {"open": {"type": "boolean"}}}
+    for each in (older, schema):
+        Target().call(lambda backend, each=each: backend.register_schema("shop/orders", each, "none"))
+    begin = TEXT.index("{type: object")
+    inline = TEXT[begin : TEXT.index("\n", begin)]
+
+    async def work() -> None:
+        async with editor() as client:
+
+            async def offered(text: str, piece: str) -> list[str]:
+                client.change(text)
+                place = lsp.TextDocumentPositionParams(lsp.TextDocumentIdentifier(URI), client.place(piece, len(piece)))
+                found = await client.text_document_completion_async(
+                    lsp.CompletionParams(place.text_document, place.position)
+                )
+                return [item.label for item in found.items]
+
+            client.open(TEXT)
+            assert await offered(TEXT.replace(inline, "sh"), "schema: sh") == ["shop/orders", "shop/orders/v2"]
+            newest = TEXT.replace(inline, "shop/orders")
+            assert await offered(newest.replace("data.rows", "data."), "start.data.") == ["paid"]
+            assert await offered(newest.replace("orders\n        set", "orders/v1\n        set"), "start.data.") == [
+                "open"
+            ]
+
+    run(work())
+
+
 def test_quick_fixes_apply_what_the_hint_says(with_editor):
     async def work(client: EditorClient) -> None:
         client.change(TEXT.replace("ctx.total }}", "ctx.totl }}").replace("tool:", "tol:", 1))

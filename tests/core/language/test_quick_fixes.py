@@ -123,6 +123,86 @@ def test_a_bad_name_is_refused(old, new, reason):
         renamed(FLOW, old, new)
 
 
+PIPELINE = (
+    HEAD
+    + """\
+workflow:
+  - step: load
+    loop: {in: "{{ [1] }}", iterator: row}
+    tool:
+      - name: get
+        kind: python
+        input: {x: "{{ iter.row }} {{ get_more }}"}
+        code: "result = 1  # get"
+        spec: {policy: {rules: [{when: "{{ _task == 'get' and output.status == 'error' }}", then: {do: jump, to: get}}]}}
+      - {name: put, kind: python, input: {a: "{{ get.data }}", b: "{{ steps['get'].data }} get"}, code: result = 1}
+    set: {ctx.get_more: "{{ get.data }} {{ state.load.get.cursor }} {{ state['load']['get'].cursor }}"}
+    next: {arcs: [{step: other}]}
+  - step: other
+    tool:
+      - {name: get, kind: python, code: result = 1}
+      - {name: last, kind: python, input: {a: "{{ get.data }}", b: "{{ load.data }}", c: "{{ who }}"}, code: result = 1}
+workload: {get: get, who: 1}
+"""
+)
+
+
+def task_renamed(text: str, step: str, old: str, new: str) -> str:
+    compiled = compile_playbook(text, file="", specs=SPECS)
+    assert compiled.document is not None
+    owner = next(each for each in compiled.document.steps if each.name == step)
+    return apply_edits(text, rename(compiled, text, Symbol("task", old, owner.path), new, SPECS, legacy=False))
+
+
+def test_rename_of_a_task_changes_its_own_pipeline():
+    expected = PIPELINE
+    for old, new in (
+        ("      - name: get\n", "      - name: fetch\n"),
+        ("_task == 'get'", "_task == 'fetch'"),
+        ("to: get}", "to: fetch}"),
+        ('{a: "{{ get.data }}", b: "{{ steps[\'get\']', '{a: "{{ fetch.data }}", b: "{{ steps[\'fetch\']'),
+        ('ctx.get_more: "{{ get.data }}', 'ctx.get_more: "{{ fetch.data }}'),
+        ("state.load.get.cursor", "state.load.fetch.cursor"),
+        ("state['load']['get']", "state['load']['fetch']"),
+    ):
+        assert old in expected
+        expected = expected.replace(old, new)
+    assert task_renamed(PIPELINE, "load", "get", "fetch") == expected
+    assert task_renamed(expected, "load", "fetch", "get") == PIPELINE
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        ("last", 'already a task named "last"'),
+        ("who", '"who" on line .* would no longer refer to the same'),
+        ("load", '"load" on line .* would no longer refer to the same'),
+        ("a b", "letters"),
+        ("workload", "problem"),
+    ],
+)
+def test_a_task_does_not_take_the_name_of_another_value(new, reason):
+    with pytest.raises(CannotRename, match=reason):
+        task_renamed(PIPELINE, "other", "get", new)
+
+
+def test_a_task_without_a_name_is_not_renamed():
+    text = HEAD + (
+        "workflow:\n  - step: a\n    tool: {kind: python, code: result = 1}\n    set: {ctx.x: '{{ a_task.data }}'}\n"
+    )
+    with pytest.raises(CannotRename, match="has no `name`"):
+        task_renamed(text, "a", "a_task", "b")
+
+
+def test_a_step_does_not_take_the_name_of_a_value_that_is_read():
+    text = HEAD + (
+        "workload: {who: 1}\nworkflow:\n  - step: a\n    tool: {kind: noop}\n    next: {arcs: [{step: b}]}\n"
+        "  - step: b\n    tool: {kind: python, input: {x: '{{ who }}'}, code: result = 1}\n"
+    )
+    with pytest.raises(CannotRename, match='"who" on line'):
+        renamed(text, "a", "who")
+
+
 def test_rename_of_the_entry_by_name_is_refused():
     text = HEAD + "workflow:\n  - step: a\n    tool: {kind: noop}\n  - step: start\n    next: {arcs: [{step: a}]}\n"
     with pytest.raises(CannotRename, match="entry_step"):

@@ -8,12 +8,13 @@ from lsprotocol import types as lsp
 
 from noetl.cli.integrations.language_server import changes, navigation, reading
 from noetl.cli.integrations.language_server.documents import NoetlLanguageServer
+from noetl.cli.target import Target
 
 
-def build_server(*, strict: bool = False, legacy: bool = False) -> NoetlLanguageServer:
+def build_server(target: Target, *, strict: bool = False, legacy: bool = False) -> NoetlLanguageServer:
     """A server with all features, not yet started."""
     logging.getLogger("pygls").setLevel(logging.ERROR)
-    server = NoetlLanguageServer(strict, legacy)
+    server = NoetlLanguageServer(strict, legacy, target)
     _add_synchronization(server)
     reading.add_features(server)
     navigation.add_features(server)

@@ -18,7 +18,9 @@ from pygls.lsp.server import LanguageServer
 
 from noetl import __version__
 from noetl.cli.integrations.language_server.positions import TextPositions
+from noetl.cli.integrations.language_server.registered_schemas import RegisteredSchemas
 from noetl.cli.projects.project import RESOURCE_SUFFIXES, is_playbook_name, starts_like_playbook
+from noetl.cli.target import Target
 from noetl.core.language.compile import Compilation, compile_playbook
 from noetl.core.language.diagnostics import DOCS, Diagnostic
 from noetl.core.language.editor.quick_fixes import is_migrated
@@ -91,9 +93,10 @@ class OpenDocument:
 class NoetlLanguageServer(LanguageServer):
     """Open documents, their diagnostics, and the thread that compiles them."""
 
-    def __init__(self, strict: bool, legacy: bool) -> None:
+    def __init__(self, strict: bool, legacy: bool, target: Target) -> None:
         super().__init__("noetl", __version__)
         self.strict, self.legacy = strict, legacy
+        self.schemas = RegisteredSchemas(target)
         self._open: dict[str, OpenDocument] = {}
         self._languages: dict[str, str] = {}
         self._pending: dict[str, asyncio.Task[None]] = {}

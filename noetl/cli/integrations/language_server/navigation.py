@@ -55,7 +55,7 @@ def add_features(server: NoetlLanguageServer) -> None:
     async def rename_symbol(params: lsp.RenameParams) -> lsp.WorkspaceEdit | None:
         document, found = await symbol_at(params.text_document.uri, params.position)
         if found is None:
-            raise JsonRpcInvalidParams("there is no step or block at this position")
+            raise JsonRpcInvalidParams("there is no step, task or block at this position")
         symbol = found.symbol
 
         def edits() -> list[Edit]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from lsprotocol import types as lsp
 
 from noetl.cli.integrations.language_server.documents import NoetlLanguageServer, OpenDocument
@@ -10,6 +13,7 @@ from noetl.core.language.diagnostics import Diagnostic
 from noetl.core.language.editor.autocomplete import complete
 from noetl.core.language.editor.hover import hover
 from noetl.core.language.editor.line_structure import step_lines
+from noetl.core.language.editor.schema_fields import may_name_schemas, schema_references
 from noetl.core.language.syntax.tree import StepSyntax, TaskSyntax
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.manual import diagnostic_page
@@ -24,7 +28,12 @@ def add_features(server: NoetlLanguageServer) -> None:
         document = server.document(params.text_document.uri)
         if not document.is_playbook:
             return None
-        return _completion(document, params.position, server.specs)
+        schemas: Mapping[str, Any] = {}
+        if may_name_schemas(document.text):
+            line = params.position.line + 1
+            references = await server.in_thread(lambda: schema_references(document.plain_text, line))
+            schemas = await server.schemas.get(references)
+        return _completion(document, params.position, server.specs, schemas)
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     async def show_hover(params: lsp.HoverParams) -> lsp.Hover | None:
@@ -42,9 +51,11 @@ def add_features(server: NoetlLanguageServer) -> None:
         return await server.in_thread(lambda: _outline(document))
 
 
-def _completion(document: OpenDocument, position: lsp.Position, specs: dict[str, ToolSpec]) -> lsp.CompletionList:
+def _completion(
+    document: OpenDocument, position: lsp.Position, specs: dict[str, ToolSpec], schemas: Mapping[str, Any]
+) -> lsp.CompletionList:
     at = document.positions.protocol_column(position)
-    column, words = complete(document.plain_text, position.line + 1, at, specs)
+    column, words = complete(document.plain_text, position.line + 1, at, specs, schemas)
     start = document.positions.on_line(position.line, column)
     items = [
         lsp.CompletionItem(

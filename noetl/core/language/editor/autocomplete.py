@@ -1,14 +1,15 @@
 """Completion: the keys and values that are valid at a position of a text.
 
 The text need not be valid: the position is determined by indentation alone, and the grammar defines what is valid
-there. Values with few choices, step names in arcs and tool kinds are offered too.
+there. Values with few choices, step names in arcs, tool kinds and registered schemas are offered too.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from noetl.core.language.editor.line_structure import (
     key_column,
@@ -24,26 +25,40 @@ from noetl.core.language.editor.template_completion import complete_template
 from noetl.core.language.syntax.grammar import KEYCHAIN_KINDS, SHAPES, Key
 from noetl.core.model.tool import ToolSpec
 
+_NO_SCHEMAS: Mapping[str, Any] = MappingProxyType({})
+_SCHEMA_KEYS = {("validation", "input"), ("validation", "output"), ("output", "schema")}
 
-def complete(text: str, line: int, column: int, specs: Mapping[str, ToolSpec]) -> tuple[int, list[Completion]]:
-    """The completions at line and column, and the column at which the typed text starts (all from 1)."""
+
+def complete(
+    text: str,
+    line: int,
+    column: int,
+    specs: Mapping[str, ToolSpec],
+    schemas: Mapping[str, Any] = _NO_SCHEMAS,
+) -> tuple[int, list[Completion]]:
+    """The completions at line and column, and the column at which the typed text starts (all from 1).
+
+    `schemas` has the registered JSON Schemas by reference (`orders`, `orders/v2`).
+    """
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         return column, []
     current = lines[line - 1][: column - 1]
     here = parse_line(current)
     if current.rfind("{{") > current.rfind("}}"):
-        typed, offered = complete_template(current, lines, line)
+        typed, offered = complete_template(current, lines, line, schemas)
     elif (flow := flow_at(lines, line, current)) is not None:
         typed = flow.typed
         spec = specs.get(flow.given.get("kind", ""))
-        offered = (
-            list(_values([*flow.path, flow.key], lines, line, spec, specs)) if flow.key else _flow_keys(flow, specs)
-        )
+        offered = _flow_keys(flow, specs)
+        if flow.key:
+            path = [*flow.path, flow.key]
+            offered = [*_schemas(path, schemas), *_values(path, lines, line, spec, specs)]
     elif here.key is not None and ":" in current:
         path = [*parents_of([parse_line(each) for each in lines[: line - 1]], key_column(here)), here.key]
         position = KeyPosition(here.key, key_column(here), tuple(path[:-1]), line - 1)
-        offered = list(_values(path, lines, line, fields_at("task", position, lines, specs)[0], specs))
+        values = _values(path, lines, line, fields_at("task", position, lines, specs)[0], specs)
+        offered = [*_schemas(path, schemas), *values]
         typed = here.value
     else:
         depth = here.dashes[-1] + 2 if here.dashes else len(current) - len(current.lstrip(" "))
@@ -239,6 +254,13 @@ def _values(
     elif key in spec.fields:
         field = spec.fields[key]
         yield from _choices(field.choices, field.type, field.doc)
+
+
+def _schemas(path: list[str], schemas: Mapping[str, Any]) -> Iterator[Completion]:
+    if (shape_at(path[:-1]), path[-1]) in _SCHEMA_KEYS:
+        for reference, schema in schemas.items():
+            title = schema.get("title", "") if isinstance(schema, dict) else ""
+            yield Completion(reference, str(title), True)
 
 
 def _choices(choices: Iterable[object], type: str, doc: str) -> Iterator[Completion]:

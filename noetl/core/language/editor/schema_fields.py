@@ -1,12 +1,18 @@
-"""Completion of the fields of results that have a schema: `{{ fetch.data.` offers the properties."""
+"""Completion of the fields of results that have a schema: `{{ fetch.data.` offers the properties.
+
+The schema is inline, or registered: `schemas` has the registered ones by reference (`orders`, `orders/v2`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from noetl.core.language.source.nodes import data_of
 from noetl.core.language.source.yaml_source import read_source
+
+_SCHEMA_WORDS = re.compile(r"\b(validation|schema)\b")
 
 
 class Completion(NamedTuple):
@@ -17,10 +23,29 @@ class Completion(NamedTuple):
     is_value: bool = False
 
 
-def schema_fields(path: list[str], lines: list[str], line: int) -> Iterator[Completion]:
-    """The properties below a dotted path that starts with the name of a step, by its inline output schema."""
+def may_name_schemas(text: str) -> bool:
+    """Whether registered schemas can matter for completion in a text; if not, they need not be read."""
+    return _SCHEMA_WORDS.search(text) is not None
+
+
+def schema_references(text: str, line: int) -> set[str]:
+    """The registered schemas that steps and tasks of a text name for their output; `line` is the line that is typed."""
+    found: set[str] = set()
+    for step in _steps(text.split("\n"), line):
+        tasks = step.get("tool")
+        for owner in (step, *(tasks if isinstance(tasks, list) else (tasks,))):
+            declared = _declared(owner)
+            if isinstance(declared, str):
+                found.add(declared)
+    return found
+
+
+def schema_fields(path: list[str], lines: list[str], line: int, schemas: Mapping[str, Any]) -> Iterator[Completion]:
+    """The properties below a dotted path that starts with the name of a step, by its output schema."""
     name, *rest = path[1:] if path[:1] == ["steps"] else path
     schema = _schema_of(name, lines, line)
+    if isinstance(schema, str):
+        schema = schemas.get(schema)
     if schema is None:
         return
     if rest[:1] == ["data"]:
@@ -35,14 +60,21 @@ def schema_fields(path: list[str], lines: list[str], line: int) -> Iterator[Comp
         yield Completion(key, doc or (kind if isinstance(kind, str) else " or ".join(map(str, kind))), True)
 
 
-def _schema_of(name: str, lines: list[str], line: int) -> Any:
-    """The output schema of a step: its own, or that of its last task. The line that is typed may not be valid."""
+def _steps(lines: list[str], line: int) -> Iterator[dict[str, Any]]:
+    """The steps of a text without the line that is typed, which may not be valid."""
     text = "\n".join(each for number, each in enumerate(lines, start=1) if number != line)
     root = read_source(text).root
     document = data_of(root) if root is not None else None
     workflow = document.get("workflow") if isinstance(document, dict) else None
     for step in workflow if isinstance(workflow, list) else ():
-        if isinstance(step, dict) and step.get("step") == name:
+        if isinstance(step, dict):
+            yield step
+
+
+def _schema_of(name: str, lines: list[str], line: int) -> Any:
+    """The output schema of a step, or the reference of a registered one: its own, or that of its last task."""
+    for step in _steps(lines, line):
+        if step.get("step") == name:
             tasks = step.get("tool")
             last = tasks[-1] if isinstance(tasks, list) and tasks else tasks
             return _declared(step) or _declared(last)
@@ -54,7 +86,7 @@ def _declared(owner: Any) -> Any:
         found = owner
         for key in path:
             found = found.get(key) if isinstance(found, dict) else None
-        if isinstance(found, dict):
+        if isinstance(found, dict | str):
             return found
     return None
 

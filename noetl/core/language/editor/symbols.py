@@ -137,43 +137,52 @@ def _read(context: AnalysisContext, text: str) -> Iterator[Occurrence]:
     own_state = {each.keys[0] for body in context.document.bodies() for each in context.sets_of(body)
                  if each.scope == "state"}  # fmt: skip
     for site in context.sites.templates:
-        for read in site.template.reads:
-            found = _symbol_read(context, site, read, own_state)
-            if found is not None:
-                symbol, offset = found
-                yield Occurrence(symbol, *locate(text, site.node, offset), in_template=True)
-        for symbol, offset in _step_literals(context, site):
+        found = [each for read in site.template.reads for each in _symbols_read(context, site, read, own_state)]
+        for symbol, offset in (*found, *_literals(context, site)):
             yield Occurrence(symbol, *locate(text, site.node, offset), in_template=True)
 
 
-def _symbol_read(
+def _symbols_read(
     context: AnalysisContext, site: TemplateSite, read: Read, own_state: set[str]
-) -> tuple[Symbol, int] | None:
-    """The symbol that a read names, and the offset of its name in the template."""
-    first, field = read.path[0], read.path[1] if len(read.path) > 1 else ""
-    body = site.body
-    tasks = context.body(body).tasks if body is not None and site.visibility.tasks else frozenset()
-    symbol: Symbol | None = None
-    if first == "keychain" and field:
-        symbol = Symbol("keychain", field)
-    elif first == "workload" and field:
-        symbol = Symbol("workload", field)
-    elif (first == "steps" and field and field not in tasks) or (
-        first == "state" and field in context.steps and field not in own_state
-    ):
-        symbol = Symbol("step", field)
-    if symbol is not None:
-        offset = _field_offset(site.node.value, read.offset + len(first), field)
-        return (symbol, offset) if offset is not None else None
-    if first in site.visibility.scopes or first in SCOPE_NAMES or (first in LOCALS and site.visibility.locals):
-        return None
-    if body is not None and site.depth and first in context.body(body).iterators[: site.depth]:
-        return None
-    if first in tasks and body is not None:
-        return Symbol("task", first, body.path), read.offset
-    if site.visibility.results and first in context.steps:
-        return Symbol("step", first), read.offset
-    return None
+) -> Iterator[tuple[Symbol, int]]:
+    """The symbols that a read names, and the offsets of their names in the template."""
+    first, *fields = read.path
+    tasks = _tasks_at(context, site)
+    body = site.body.path if site.body is not None else ""
+    symbols: list[Symbol] = []
+    if first == "keychain" and fields:
+        symbols = [Symbol("keychain", fields[0])]
+    elif first == "workload" and fields:
+        symbols = [Symbol("workload", fields[0])]
+    elif first == "steps" and fields:
+        symbols = [Symbol("task", fields[0], body) if fields[0] in tasks else Symbol("step", fields[0])]
+    elif first == "state" and fields and fields[0] in context.steps and fields[0] not in own_state:
+        symbols = [Symbol("step", fields[0])]
+        owner = next(step for step in context.document.steps if step.name == fields[0])
+        symbols += [Symbol("task", name, owner.path) for name in fields[1:2] if name in context.body(owner).tasks]
+    offset: int | None = read.offset + len(first)
+    for symbol in symbols:
+        offset = _field_offset(site.node.value, offset, symbol.name) if offset is not None else None
+        if offset is not None:
+            yield symbol, offset
+            offset = _after_name(site.node.value, offset + len(symbol.name))
+    if not symbols and not _is_scope(context, site, first):
+        if first in tasks:
+            yield Symbol("task", first, body), read.offset
+        elif site.visibility.results and first in context.steps:
+            yield Symbol("step", first), read.offset
+
+
+def _tasks_at(context: AnalysisContext, site: TemplateSite) -> frozenset[str]:
+    """The tasks whose results a template can read."""
+    return context.body(site.body).tasks if site.body is not None and site.visibility.tasks else frozenset()
+
+
+def _is_scope(context: AnalysisContext, site: TemplateSite, name: str) -> bool:
+    """Whether a name is that of a scope or iterator, which hides tasks and steps."""
+    if name in site.visibility.scopes or name in SCOPE_NAMES or (name in LOCALS and site.visibility.locals):
+        return True
+    return site.body is not None and bool(site.depth) and name in context.body(site.body).iterators[: site.depth]
 
 
 def _field_offset(template: str, after: int, field: str) -> int | None:
@@ -181,57 +190,87 @@ def _field_offset(template: str, after: int, field: str) -> int | None:
     return found.start(1) if found else None
 
 
-def _step_literals(context: AnalysisContext, site: TemplateSite) -> Iterator[tuple[Symbol, int]]:
-    """Steps in quotes: arguments of `done('fetch')`, and comparisons with `event.step`."""
+def _after_name(template: str, offset: int) -> int:
+    """The offset after `']` if the name before it is in brackets."""
+    closed = re.compile(r"""['"]\s*\]""").match(template, offset)
+    return closed.end() if closed else offset
+
+
+def _literals(context: AnalysisContext, site: TemplateSite) -> Iterator[tuple[Symbol, int]]:
+    """Names in quotes: arguments of `done('fetch')`, and comparisons with `event.step` and `_task`."""
     value = site.node.value
     for call in site.template.calls:
         names = {name for each in call.args for name in (each if isinstance(each, tuple) else (each,))}
         end = value.find(")", call.offset)
-        yield from _literals({*names} & context.steps, value, call.offset, end if end >= 0 else len(value))
-    if any(read.path[:2] == ("event", "step") for read in site.template.reads):
-        yield from _literals(context.steps, value, 0, len(value))
+        for name, offset in _quoted({*names} & context.steps, value, call.offset, end if end >= 0 else len(value)):
+            yield Symbol("step", name), offset
+    paths = {read.path[:2] for read in site.template.reads}
+    if ("event", "step") in paths:
+        yield from ((Symbol("step", name), at) for name, at in _quoted(context.steps, value, 0, len(value)))
+    if ("_task",) in paths and site.body is not None:
+        owner, tasks = site.body.path, _tasks_at(context, site)
+        yield from ((Symbol("task", name, owner), at) for name, at in _quoted(tasks, value, 0, len(value)))
 
 
-def _literals(names: frozenset[str] | set[str], value: str, begin: int, end: int) -> Iterator[tuple[Symbol, int]]:
+def _quoted(names: frozenset[str] | set[str], value: str, begin: int, end: int) -> Iterator[tuple[str, int]]:
     for found in re.compile(r"""(['"])([^'"]+)\1""").finditer(value, begin, end):
         if found[2] in names:
-            yield Symbol("step", found[2]), found.start(2)
+            yield found[2], found.start(2)
 
 
 # --- rename -------------------------------------------------------------------------------------
 
-RENAMED: tuple[SymbolKind, ...] = ("step", "block")
+RENAMED: tuple[SymbolKind, ...] = ("step", "task", "block")
 
 
 def rename(
     compiled: Compilation, text: str, symbol: Symbol, new_name: str, specs: Mapping[str, ToolSpec], *, legacy: bool
 ) -> list[Edit]:
-    """The edits that give a step or block another name everywhere; raises `CannotRename`."""
+    """The edits that give a step, task or block another name everywhere; raises `CannotRename`."""
     document = compiled.document
     if document is None:
         raise CannotRename("the playbook cannot be read; fix its errors first")
     if symbol.kind not in RENAMED:
-        raise CannotRename(f"a {symbol.kind} cannot be renamed; only steps and blocks can")
+        raise CannotRename(f"a {symbol.kind} cannot be renamed; only steps, tasks and blocks can")
     if document.surface == "2025-11":
         raise CannotRename("the playbook is in the 2025-11 dialect; migrate it first")
+    before = occurrences(document, text, specs)
+    found = [each for each in before if each.symbol == symbol]
     _check_name(document, symbol, new_name)
-    found = [each for each in occurrences(document, text, specs) if each.symbol == symbol]
+    if not any(each.is_definition for each in found):
+        raise CannotRename(f'the {symbol.kind} "{symbol.name}" has no `name` in the text: write one first')
     if not new_name.isidentifier() and any(each.in_template for each in found):
         raise CannotRename(f'templates read "{symbol.name}" by its name: use letters, digits and underscores')
     edits = [Edit(each.line, each.column, each.end_column, new_name) for each in found]
-    after = compile_playbook(apply_edits(text, edits), file="", specs=specs, legacy=legacy)
+    changed = apply_edits(text, edits)
+    after = compile_playbook(changed, file="", specs=specs, legacy=legacy)
     known = Counter(each.code for each in compiled.diagnostics)
     known["dashed-name"] += 1
     for diagnostic in after.diagnostics:
         known[diagnostic.code] -= 1
         if known[diagnostic.code] < 0:
             raise CannotRename(f'"{new_name}" causes a problem on line {diagnostic.line}: {diagnostic.message}')
+    if after.document is not None:
+        _check_meaning(before, occurrences(after.document, changed, specs), symbol, new_name)
     return edits
 
 
+def _check_meaning(before: list[Occurrence], after: list[Occurrence], symbol: Symbol, new_name: str) -> None:
+    """Raise `CannotRename` if a name refers to something else than before, such as a value of the same name."""
+
+    def meanings(found: list[Occurrence], name: str) -> Counter[tuple[int, str, str]]:
+        return Counter((each.line, each.symbol.kind, name if each.symbol == symbol else each.symbol.name)
+                       for each in found)  # fmt: skip
+
+    expected, actual = meanings(before, new_name), meanings(after, symbol.name)
+    different = sorted((expected - actual) + (actual - expected))
+    if different:
+        line, _, name = different[0]
+        raise CannotRename(f'"{name}" on line {line} would no longer refer to the same {symbol.kind} or value')
+
+
 def _check_name(document: DocumentSyntax, symbol: Symbol, new_name: str) -> None:
-    names = document.step_names() if symbol.kind == "step" else document.block_names()
-    if new_name in names and new_name != symbol.name:
+    if new_name in _names(document, symbol) and new_name != symbol.name:
         raise CannotRename(f'there is already a {symbol.kind} named "{new_name}"')
     if symbol.kind != "step":
         return
@@ -248,6 +287,13 @@ def _check_name(document: DocumentSyntax, symbol: Symbol, new_name: str) -> None
         raise CannotRename(
             'the step named "end" has the output of the playbook: write `executor.spec.return_step` before renaming'
         )
+
+
+def _names(document: DocumentSyntax, symbol: Symbol) -> list[str]:
+    """The names that the symbol must not share."""
+    if symbol.kind == "task":
+        return [task.name for body in document.bodies() if body.path == symbol.owner for task in body.tasks()]
+    return [*(document.step_names() if symbol.kind == "step" else document.block_names())]
 
 
 def _entry(names: list[str]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from noetl.core.language.editor.line_structure import keyed_lines, named_entries, step_lines, steps
 from noetl.core.language.editor.schema_fields import Completion, schema_fields
@@ -29,7 +30,9 @@ _FILTER = re.compile(r"\|\s*(\w*)$")
 _QUOTED_STEP = re.compile(rf"""(?:\b(?:{"|".join(sorted(STATUS_HELPERS))})\([^)]*|\bsteps\[)['"]([\w-]*)$""")
 
 
-def complete_template(current: str, lines: list[str], line: int) -> tuple[str, list[Completion]]:
+def complete_template(
+    current: str, lines: list[str], line: int, schemas: Mapping[str, Any]
+) -> tuple[str, list[Completion]]:
     """The typed text and the names that can stand at the end of `current`, which ends inside a template."""
     inside = current[current.rfind("{{") :]
     quoted = _QUOTED_STEP.search(inside)
@@ -42,7 +45,7 @@ def complete_template(current: str, lines: list[str], line: int) -> tuple[str, l
     if path[:2] == ["output", "data"]:  # of this step
         own = [name for name, at, _ in step_lines(lines) if at <= line]
         path[:1] = own[-1:]
-    return typed, list(_names(path, lines)) or list(schema_fields(path, lines, line))
+    return typed, list(_names(path, lines)) or list(schema_fields(path, lines, line, schemas))
 
 
 def _names(path: list[str], lines: list[str]) -> Iterator[Completion]:

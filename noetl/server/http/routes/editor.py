@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from noetl.errors import InvalidPlaybook, RequestRefused
-from noetl.server.http.dependencies import App, Viewer
+from noetl.server.http.dependencies import App, AppState, Viewer
 from noetl.server.http.request_models import Body, one_of
 from noetl.server.http.response_models import json_response
 from noetl.server.orchestrator.catalog import Source
 
 router = APIRouter(tags=["editing"])
+
+MAX_SCHEMAS = 200
 
 Content = Annotated[str, Field(max_length=4 * 2**20)]
 
@@ -78,11 +80,31 @@ async def complete(state: App, _: Viewer, body: PositionBody) -> Response:
     """`column` is the start of the word at the position."""
     from noetl.core.language.editor.autocomplete import complete as completions_at
 
+    schemas = await _schemas(state, body)
     column, words = await state.run_in_thread(
-        lambda: completions_at(body.content, body.line, body.column, state.specs())
+        lambda: completions_at(body.content, body.line, body.column, state.specs(), schemas)
     )
     items = [{"word": word.word, "doc": word.doc, "kind": "value" if word.is_value else "key"} for word in words]
     return json_response({"column": column, "items": items})
+
+
+async def _schemas(state: AppState, body: PositionBody) -> dict[str, Any]:
+    """The registered schemas by reference: the newest versions, and those that the text names."""
+    from noetl.core.language.editor.schema_fields import may_name_schemas, schema_references
+
+    registry = state.orchestrator.schemas
+    if registry is None or not may_name_schemas(body.content):
+        return {}
+    found = {}
+    for each in await registry.list(limit=MAX_SCHEMAS):
+        found[each.name] = found[f"{each.name}/v{each.version}"] = each.schema
+    references = await state.run_in_thread(lambda: schema_references(body.content, body.line))
+    for reference in references - found.keys():
+        try:
+            found[reference] = (await registry.find(reference)).schema
+        except RequestRefused:  # not registered, or not a reference
+            continue
+    return found
 
 
 @router.post("/api/hover", summary="Documentation of the word at a position")

@@ -1,4 +1,4 @@
-"""`noetl lsp` and `noetl mcp` without their extra, and that other commands do not import them."""
+"""`noetl lsp` and `noetl mcp` without their package, and that other commands do not import them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from noetl.runtime.requirements import Requirement
 
 
 @pytest.mark.parametrize(("command", "package"), [("lsp", "pygls"), ("mcp", "mcp")])
-def test_a_missing_extra_is_one_line_with_the_command(command, package, monkeypatch, capsys):
+def test_a_missing_package_is_one_line_with_the_command(command, package, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.split(".")[0] == package or "integrations" in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(Requirement, "installed", property(lambda self: self.package != package))
     assert app.run([command]) == 1
-    message = f"error: {package} is not installed: pip install 'noetl-engine[{command}]'\n"
+    message = f"error: {package} is not installed: pip install --upgrade noetl-engine\n"
     assert capsys.readouterr() == ("", message)
 
 
