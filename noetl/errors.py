@@ -22,7 +22,7 @@ The failure of a tool is not an exception, but an `Outcome` with `status: error`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -46,6 +46,14 @@ class RequestRefused(NoetlError):
 
 class NotFound(RequestRefused):
     """The named object does not exist."""
+
+
+def unknown(what: str, name: str, known: Iterable[str], otherwise: str) -> NotFound:
+    """The error for a name that does not exist: a similar known name, or what to do otherwise."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), n=1)
+    return NotFound(f"there is no {what} {name!r}; {f'did you mean {close[0]!r}?' if close else otherwise}")
 
 
 class AccessRefused(RequestRefused):

@@ -38,10 +38,10 @@ def test_a_run_that_waits_for_a_limit_reports_it_and_starts_when_it_is_removed(t
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("set", "worker", "w", "1"), "a pool, a credential, a playbook or a label"),
+        (("set", "worker", "w", "1"), "'worker' is not one of 'pool', 'credential'"),
         (("set", "pool", "gpu", "many"), "'many' is not a valid integer"),
-        (("show", "pool", "gpu"), "pool gpu has no limit"),
-        (("remove", "pool", "gpu"), "pool gpu has no limit"),
+        (("show", "pool", "gpu"), "there is no limit 'pool gpu'"),
+        (("remove", "pool", "gpu"), "there is no limit 'pool gpu'"),
     ],
 )
 def test_an_invalid_limit_is_a_one_line_error(tmp_path, monkeypatch, capsys, words, expected):

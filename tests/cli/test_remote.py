@@ -125,6 +125,66 @@ def test_credentials_of_the_server(there, cluster):
     assert there("credential", "delete", "db").code == 2
 
 
+@pytest.fixture(scope="module")
+def named(cluster, tmp_path_factory):
+    """One resource of each kind on the server."""
+    folder = tmp_path_factory.mktemp("named")
+    (folder / "s.json").write_text('{"type": "object"}')
+    (folder / "named.yaml").write_text(
+        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: named, path: tests/named}\n"
+        "workflow: [{step: start, tool: {kind: noop}}]\n"
+    )
+    from noetl.cli import app
+
+    target = ["--server", cluster.url, "--token", cluster.token]
+    for words in (
+        ["register", f"{folder}/named.yaml"],
+        ["schedule", "add", "tests/named", "--cron", "0 6 * * *", "--name", "nightly"],
+        ["webhook", "add", "tests/named", "--name", "orders"],
+        ["trigger", "add", "tests/named", "--after", "tests/named", "--name", "follow"],
+        ["notify", "add", "oncall", "--on", "failed", "--http", "http://127.0.0.1:9/"],
+        ["limit", "set", "pool", "large", "5"],
+        ["schema", "register", "shop/orders", f"{folder}/s.json"],
+        ["credential", "set", "warehouse", "--data", '{"secret": "1"}'],
+        ["state", "set", "tests/named", "a=1"],
+    ):
+        assert app.run([*words, *target]) == 0, words
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [
+        (("schedule", "show", "nigtly"), "there is no schedule 'nigtly'; did you mean 'nightly'?"),
+        (("schedule", "remove", "nigtly"), "did you mean 'nightly'?"),
+        (("schedule", "run", "nigtly"), "did you mean 'nightly'?"),
+        (("webhook", "remove", "oders"), "there is no webhook 'oders'; did you mean 'orders'?"),
+        (("webhook", "add", "tests/named", "--name", "x", "--credential", "warehous"), "did you mean 'warehouse'?"),
+        (("trigger", "show", "folow"), "there is no trigger 'folow'; did you mean 'follow'?"),
+        (("trigger", "remove", "folow"), "did you mean 'follow'?"),
+        (("notify", "show", "oncal"), "there is no notification rule 'oncal'; did you mean 'oncall'?"),
+        (("notify", "log", "oncal"), "did you mean 'oncall'?"),
+        (("notify", "remove", "oncal"), "did you mean 'oncall'?"),
+        (("limit", "show", "pool", "lrge"), "there is no limit 'pool lrge'; did you mean 'pool large'?"),
+        (("limit", "remove", "pool", "lrge"), "did you mean 'pool large'?"),
+        (("limit", "show", "pol", "large"), "is not one of 'pool', 'credential', 'playbook', 'label'"),
+        (("schema", "show", "shop/order"), "there is no schema 'shop/order'; did you mean 'shop/orders'?"),
+        (("credential", "delete", "warehous"), "there is no credential 'warehous'; did you mean 'warehouse'?"),
+        (("backfill", "show", "x"), "there is no backfill 'x'; `noetl backfill list` shows all"),
+    ],
+)
+def test_an_unknown_name_gets_a_suggestion(named, there, words, suggestion):
+    answer = there(*words)
+    assert answer.code == 2
+    assert suggestion in answer.err
+
+
+def test_a_misspelt_playbook_of_state_is_a_warning(named, there):
+    for words in (("show", "tests/namd"), ("set", "tests/namd", "a=1")):
+        answer = there("state", *words)
+        assert answer.code == 0
+        assert "there is no playbook 'tests/namd' in the catalog; did you mean tests/named?" in answer.err
+
+
 def test_with_the_store_option_the_target_is_this_machine(there, tmp_path):
     assert there("executions", "--store", f"sqlite://{tmp_path}/own.db", "--json").json == []
     answer = there("executions", "--store", "memory:", "--server", "http://127.0.0.1:1")

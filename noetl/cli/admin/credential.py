@@ -97,14 +97,14 @@ def list_(target: Target, as_json: bool) -> None:
 @output_options
 def delete(name: str, target: Target) -> None:
     """Delete a credential."""
-    from noetl.errors import NotFound
+    from noetl.errors import unknown
 
-    async def remove() -> bool:
+    async def remove() -> None:
         async with _store(target) as store:
-            return await store.delete(name)
+            if not await store.delete(name):
+                raise unknown("credential", name, dict(await store.list()), "`noetl credential list` lists them")
 
-    if not asyncio.run(remove()):
-        raise NotFound(f"there is no credential {name}; `noetl credential list` lists them")
+    asyncio.run(remove())
     terminal.note(f"credential {name} is deleted")
 
 

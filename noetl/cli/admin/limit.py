@@ -11,8 +11,8 @@ from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, key_option, with_target
 
-SUBJECTS = "pool|credential|playbook|label"
-subject_argument = click.argument("subject", metavar=SUBJECTS)
+SUBJECTS = ("pool", "credential", "playbook", "label")
+subject_argument = click.argument("subject", metavar="|".join(SUBJECTS), type=click.Choice(SUBJECTS))
 name_argument = click.argument("name", metavar="NAME")
 
 
@@ -78,7 +78,7 @@ def list_(target: Target, as_json: bool) -> None:
         ]
         terminal.table(("limits", "name", "most", "weight", "held", "waiting", "since"), rows)
     else:
-        terminal.note(f"no limits; `noetl limit set {SUBJECTS} NAME MOST` sets one")
+        terminal.note(f"no limits; `noetl limit set {'|'.join(SUBJECTS)} NAME MOST` sets one")
 
 
 @limit.command()

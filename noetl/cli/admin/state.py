@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.target import Target, with_target
+from noetl.errors import NotFound
+from noetl.settings import similar
+
+if TYPE_CHECKING:
+    from noetl.cli.backend.base import Backend
 
 
 @click.group()
@@ -33,7 +39,14 @@ def show(path: str | None, target: Target, as_json: bool) -> None:
     if path is None:
         _list(target, as_json)
         return
-    found = target.call(lambda backend: backend.state_of(path))
+
+    async def read(backend: Backend) -> dict[str, Any]:
+        found = await backend.state_of(path)
+        if not found["entries"]:
+            await _warn_if_misspelt(backend, path)
+        return found
+
+    found = target.call(read)
     if as_json:
         terminal.json(found)
     elif found["entries"]:
@@ -44,6 +57,16 @@ def show(path: str | None, target: Target, as_json: bool) -> None:
         terminal.table(("key", "value", "updated", "by"), rows)
     else:
         terminal.note(f"{path} has no state; executions write it by `set: {{state.<key>: ...}}`")
+
+
+async def _warn_if_misspelt(backend: Backend, path: str) -> None:
+    """Warn if a path has no state and is similar to that of another playbook; others may be run from files."""
+    with suppress(NotFound):
+        await backend.playbook(path)
+        return
+    known = {each["path"] for each in await backend.states()} | {each.path for each in await backend.playbooks()}
+    if path not in known and (meant := similar(path, sorted(known))):
+        terminal.warn(f"there is no playbook {path!r} in the catalog{meant}")
 
 
 def _short(value: Any) -> str:
@@ -78,7 +101,12 @@ def set_(path: str, values: tuple[str, ...], target: Target, as_json: bool) -> N
     from noetl.cli.inputs import read_assignments
 
     changes = read_assignments(values, "KEY=VALUE")
-    found = target.call(lambda backend: backend.set_state(path, changes))
+
+    async def write(backend: Backend) -> dict[str, Any]:
+        await _warn_if_misspelt(backend, path)
+        return await backend.set_state(path, changes)
+
+    found = target.call(write)
     if as_json:
         terminal.json(found)
     else:

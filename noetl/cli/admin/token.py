@@ -62,10 +62,11 @@ def list_(as_json: bool) -> None:
 @output_options
 def revoke(name: str) -> None:
     """Revoke a token; its users are signed out."""
-    from noetl.errors import NotFound
+    from noetl.errors import unknown
 
-    if not _tokens().remove(name):
-        raise NotFound(f"there is no token {name!r}; `noetl token list` lists them")
+    tokens = _tokens()
+    if not tokens.remove(name):
+        raise unknown("token", name, [each.name for each in tokens.all()], "`noetl token list` lists them")
     terminal.note(f"token {name} is revoked")
 
 

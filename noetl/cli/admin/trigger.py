@@ -11,7 +11,7 @@ import click
 from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
 from noetl.cli.target import Target, key_option, with_server
-from noetl.errors import Conflict, NotFound
+from noetl.errors import Conflict, NotFound, unknown
 
 if TYPE_CHECKING:
     from noetl.client import Client
@@ -241,9 +241,11 @@ def _find(client: Client, name: str) -> dict[str, Any]:
     with suppress(NotFound):
         if slash:
             return client.trigger(kind, rest)
-    found = [one for one in client.triggers() if name in (one["name"], one["path"])]
+    known = list(client.triggers())
+    found = [one for one in known if name in (one["name"], one["path"])]
     if not found:
-        raise NotFound(f"there is no trigger {name!r}; `noetl trigger list` shows all triggers")
+        similar = [each for one in known for each in (one["name"], one["path"])]
+        raise unknown("trigger", name, similar, "`noetl trigger list` shows all triggers")
     if len(found) > 1:
         names = ", ".join(f"{one['kind']}/{one['name']}" for one in found)
         raise Conflict(f"several triggers are named {name} or start it: {names}")

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from noetl.cli.backend.base import Backend
-from noetl.errors import NotFound, RequestRefused
-from noetl.settings import similar
+from noetl.errors import NotFound, RequestRefused, unknown
 
 Spec = dict[str, Any]
 KINDS: dict[str, ResourceKind] = {}
@@ -151,8 +150,9 @@ async def problems(backend: Backend, found: list[ResourceChange], paths: Iterabl
         if credential:
             stored = await _credentials(backend) if stored is None else stored
             if credential not in stored:
-                advice = similar(credential, sorted(stored), f"; create it with `noetl credential set {credential}`")
-                wrong.append(f"{each.where}: {each.kind} {each.name!r}: there is no credential {credential!r}{advice}")
+                advice = f"create it with `noetl credential set {credential}`"
+                absent = unknown("credential", credential, stored, advice)
+                wrong.append(f"{each.where}: {each.kind} {each.name!r}: {absent}")
     return wrong
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from noetl.core.engine.state import State
 from noetl.core.model.events import instant
-from noetl.errors import Conflict, NoetlError, NotFound, RequestRefused
+from noetl.errors import Conflict, NoetlError, NotFound, RequestRefused, unknown
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel, sleep_unless_set
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
@@ -143,15 +143,19 @@ class Limits(Struct, eq=False):
         """Remove a limit; runs that wait for it are released."""
         key = f"{_subject(subject)} {_name(name)}"
         if not await self._triggers.remove(KIND, key):
-            raise NotFound(f"{key} has no limit; `noetl limit list` shows all limits")
+            raise await self._unknown(key)
         await self._publish()
 
     async def get(self, subject: str, name: str) -> Limit:
         """The limit of a subject; NotFound when there is none."""
         found = await self._triggers.get(KIND, f"{_subject(subject)} {_name(name)}")
         if found is None:
-            raise NotFound(f"{subject} {name} has no limit")
+            raise await self._unknown(f"{subject} {name}")
         return _decode(found)
+
+    async def _unknown(self, key: str) -> NotFound:
+        known = [row.name for row in await self._triggers.list(KIND, limit=1000)]
+        return unknown("limit", key, known, "`noetl limit list` shows all limits")
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> list[Limit]:
         """One page of limits, by key."""

@@ -26,7 +26,7 @@ from msgspec import Meta, Struct, field
 from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
 from noetl.core.templates.template import compile_value
-from noetl.errors import Conflict, NotFound, RequestRefused, TemplateError
+from noetl.errors import Conflict, NotFound, RequestRefused, TemplateError, unknown
 from noetl.runtime.clock import Clock
 from noetl.server.scheduling.triggers import check_credential, check_name
 from noetl.storage.ports.secrets import CredentialStore
@@ -157,14 +157,18 @@ class Rules:
         """The rule of a name; NotFound when there is none."""
         row = await self._store.get(KIND, name)
         if row is None:
-            raise NotFound(f"there is no notification rule {name!r}; `noetl notify list` shows all")
+            raise await self._unknown(name)
         return msgspec.json.decode(row.data, type=Rule)
 
     async def remove(self, name: str) -> None:
         """Remove a rule; what it has not sent yet is dropped."""
         self.changes += 1
         if not await self._store.remove(KIND, name):
-            raise NotFound(f"there is no notification rule {name!r}; `noetl notify list` shows all")
+            raise await self._unknown(name)
+
+    async def _unknown(self, name: str) -> NotFound:
+        known = [row.name for row in await self._store.list(KIND, limit=1000)]
+        return unknown("notification rule", name, known, "`noetl notify list` shows all")
 
     async def definition(self, name: str) -> dict[str, Any] | None:
         """The definition of a rule without its defaults; None when there is no such rule."""

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from noetl.core.model.events import instant
 from noetl.core.model.schemas.compatibility import incompatibilities
 from noetl.core.model.schemas.json_schema import schema_digest, schema_problem, split_reference
-from noetl.errors import Conflict, NotFound, RequestRefused
+from noetl.errors import Conflict, NotFound, RequestRefused, unknown
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
@@ -106,7 +106,8 @@ class SchemaRegistry(Struct, eq=False):
         """All versions of a name, newest first; NotFound if there is none."""
         stored = await self._rows.get(KIND, name)
         if stored is None:
-            raise NotFound(f"there is no schema {name!r}; `noetl schema list` shows all schemas")
+            known = [each.name for each in await self._rows.list(KIND, limit=1000)]
+            raise unknown("schema", name, known, "`noetl schema list` shows all schemas")
         return [_named(name, each) for each in reversed(_decode(stored).versions)]
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> list[RegisteredSchema]:

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from noetl.core.model.events import instant
 from noetl.core.templates.template import compile_value
-from noetl.errors import Conflict, NotFound, RequestRefused, TemplateError
+from noetl.errors import Conflict, RequestRefused, TemplateError, unknown
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.scheduling.slots import Step, begin_of, count_slots, local_text, read_instant, read_step
@@ -235,7 +235,8 @@ class Backfills(Struct, eq=False):
     async def _row(self, name: str) -> StoredTrigger:
         row = await self.store.get(KIND, name)
         if row is None:
-            raise NotFound(f"there is no backfill {name!r}; `noetl backfill list` shows all")
+            known = [each.name for each in await self.store.list(KIND, limit=1000)]
+            raise unknown("backfill", name, known, "`noetl backfill list` shows all")
         return row
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.errors import Conflict, NotFound
+from noetl.errors import Conflict, NotFound, unknown
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.server.scheduling.triggers import Trigger, check_credential, check_registered, decode, define, name_after
@@ -95,7 +95,7 @@ class Triggers:
     async def remove(self, kind: str, name: str) -> None:
         """Remove a trigger; executions that it started continue."""
         if not await self.store.remove(kind, name):
-            raise _unknown(kind, name)
+            raise await self._unknown(kind, name)
         self.changed.set()
 
     async def get(self, kind: str, name: str) -> Trigger:
@@ -119,8 +119,13 @@ class Triggers:
         row = await self.store.get(kind, name)
         if row is None:
             self._class(kind)
-            raise _unknown(kind, name)
+            raise await self._unknown(kind, name)
         return row
+
+    async def _unknown(self, kind: str, name: str) -> NotFound:
+        command = kind if kind in ("schedule", "webhook") else "trigger"
+        known = [row.name for row in await self.store.list(kind, limit=1000)]
+        return unknown(kind, name, known, f"`noetl {command} list` shows all")
 
     async def _validated(
         self, kind: str, name: str, fields: Mapping[str, Any], by: str, known: Trigger | None = None
@@ -139,8 +144,3 @@ class Triggers:
 
 def _changed_meanwhile(kind: str, name: str) -> Conflict:
     return Conflict(f"{kind} {name!r} was changed at the same time by another request; try again")
-
-
-def _unknown(kind: str, name: str) -> NotFound:
-    command = kind if kind in ("schedule", "webhook") else "trigger"
-    return NotFound(f"there is no {kind} {name!r}; `noetl {command} list` shows all")

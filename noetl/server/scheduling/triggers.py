@@ -28,7 +28,7 @@ from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
 from noetl.core.templates.template import compile_value
-from noetl.errors import RequestRefused, TemplateError
+from noetl.errors import RequestRefused, TemplateError, unknown
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.ports.secrets import CredentialStore
 from noetl.storage.ports.triggers import StoredTrigger
@@ -160,7 +160,8 @@ async def check_registered(catalog: Catalog, path: str, version: int | None) -> 
 async def check_credential(credentials: CredentialStore | None, name: str | None) -> None:
     """RequestRefused when a trigger, webhook or rule names a credential that does not exist."""
     if name and credentials is not None and await credentials.get(name) is None:
-        raise RequestRefused(f"there is no credential {name!r}; create it with `noetl credential set {name}`")
+        known = dict(await credentials.list())
+        raise RequestRefused(str(unknown("credential", name, known, f"create it with `noetl credential set {name}`")))
 
 
 def name_after(path: str) -> str:

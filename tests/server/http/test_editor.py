@@ -69,6 +69,22 @@ def test_completions_and_hover_texts_come_from_the_grammar(cluster: Cluster):
     assert cluster.ask("POST", "/api/complete", {"content": "", "line": 0, "column": 1})[0] == 422
 
 
+def test_registered_schemas_are_completed(cluster: Cluster):
+    schema = {"type": "object", "properties": {"paid": {"type": "boolean"}}}
+    assert cluster.ask("PUT", "/api/schemas/shop/orders", {"json_schema": schema})[0] == 201
+    head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: a}\nworkflow:\n  - step: start\n"
+
+    def offered(text: str) -> list[str]:
+        line = text.count("\n") + 1
+        column = len(text.rpartition("\n")[2]) + 1
+        document = requested(cluster, "/api/complete", content=text, line=line, column=column)
+        return [item["word"] for item in document["items"]]
+
+    assert offered(head + "    output: {schema: shop") == ["shop/orders", "shop/orders/v1"]
+    named = head + "    output: {schema: shop/orders/v1}\n    tool: {kind: noop}\n"
+    assert offered(named + '  - step: next\n    tool: {kind: python, input: {x: "{{ start.data.') == ["paid"]
+
+
 def test_diagnostics_have_their_range_and_a_documentation_page(cluster: Cluster):
     document = requested(cluster, "/api/validate", content=TEXT.replace("kind: python", "kind: pyton"))
     (found,) = [each for each in document["diagnostics"] if each["line"] == 10]

@@ -82,7 +82,7 @@ def test_a_waiting_execution_shows_its_limit_and_the_holders(cluster: Cluster, c
     assert cluster.finished(second)["status"] == "cancelled"
     assert program.run(["limit", "remove", "playbook", "tests/long", *where]) == 0
     assert program.run(["limit", "remove", "playbook", "tests/long", *where]) == 2
-    assert "playbook tests/long has no limit" in capsys.readouterr().err
+    assert "there is no limit 'playbook tests/long'" in capsys.readouterr().err
 
 
 def test_the_client_manages_limits_and_invalid_ones_are_rejected(cluster: Cluster):

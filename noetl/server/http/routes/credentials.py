@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from pydantic import Field
 from starlette.responses import Response
 
-from noetl.errors import NotFound
+from noetl.errors import unknown
 from noetl.server.http.dependencies import Admin, App
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page
@@ -35,10 +35,10 @@ async def credentials(state: App, _: Admin) -> Response:
 @router.get("/api/credentials/{name}", summary="Get the type of a credential")
 async def credential(state: App, _: Admin, name: Name) -> Response:
     """Values are never returned."""
-    for known, kind in await state.credentials.list():
-        if known == name:
-            return json_response({"name": name, "type": kind})
-    raise NotFound(f"there is no credential {name!r}")
+    known = dict(await state.credentials.list())
+    if name not in known:
+        raise unknown("credential", name, known, "`noetl credential list` lists them")
+    return json_response({"name": name, "type": known[name]})
 
 
 @router.put("/api/credentials/{name}", summary="Store a credential, encrypted")
@@ -52,5 +52,6 @@ async def put(state: App, _: Admin, name: Name, body: CredentialBody) -> Respons
 async def delete(state: App, _: Admin, name: Name) -> Response:
     """Values that running executions have already read stay valid."""
     if not await state.credentials.delete(name):
-        raise NotFound(f"there is no credential {name!r}")
+        known = dict(await state.credentials.list())
+        raise unknown("credential", name, known, "`noetl credential list` lists them")
     return Response(status_code=204)

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from noetl.core.model.roles import Role
-from noetl.errors import NotFound
+from noetl.errors import unknown
 from noetl.server.http.access import TOKEN_NAME, Token
 from noetl.server.http.dependencies import Admin, App
 from noetl.server.http.request_models import Body
@@ -46,7 +46,8 @@ async def create(state: App, _: Admin, body: NewTokenBody) -> Response:
 async def revoke(state: App, _: Admin, name: Name) -> Response:
     """Its users are signed out. The only token with the role admin cannot be revoked."""
     if not await state.run_in_thread(lambda: state.tokens.remove(name)):
-        raise NotFound(f"there is no token {name!r}")
+        known = await state.run_in_thread(lambda: [each.name for each in state.tokens.all()])
+        raise unknown("token", name, known, "`noetl token list` lists them")
     return Response(status_code=204)
 
 

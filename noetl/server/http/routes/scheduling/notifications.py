@@ -83,6 +83,8 @@ async def deliveries(
     """Every occurrence with its status, the number of attempts, and the answer of the channel or the error."""
     where = DeliveryFilter(KIND, name, (status,) if status else (), before, limit + 1)
     found = await state.deliveries.store.list(where)
+    if not found:
+        await state.notifier.rules.get(name)  # the messages of a deleted rule stay visible
     return json_response(page_of(found, limit, lambda each: each.id, _document))
 
 
