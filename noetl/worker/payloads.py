@@ -286,14 +286,12 @@ class _Offloader(msgspec.Struct, eq=False):
                 for scope, values in event.patch.items()
             }
             return replace(event, position=position, patch=patch)
-        if isinstance(event, StepFailed):
-            return replace(event, patch=await self.shared(event.patch, ()))
         if isinstance(event, IterationDone):
             patch = await self.mapping(event.step_patch)
             return replace(event, step_patch=patch, input=await self.mapping(event.input))
         if isinstance(event, IterationFailed):
             return replace(event, step_patch=await self.mapping(event.step_patch))
-        if isinstance(event, StepDone):
+        if isinstance(event, StepDone | StepFailed):
             patch = await self.shared(event.patch, ())
             return replace(event, patch=patch, input=await self.mapping(event.input))
         if isinstance(event, ChildRequested | WaitStarted) and event.position is not None:
@@ -365,13 +363,11 @@ def _private_size(event: Event) -> int:
             return 0
         shared = None if event.path else event.patch.get("ctx")
         return len(_encode((event.position, event.patch.get("iter"), event.patch.get("step"), shared)))
-    if isinstance(event, StepFailed):
-        return len(_encode(event.patch)) if event.patch else 0
     if isinstance(event, IterationDone):
         return len(_encode((event.step_patch, event.input))) if event.step_patch or event.input else 0
     if isinstance(event, IterationFailed):
         return len(_encode(event.step_patch)) if event.step_patch else 0
-    if isinstance(event, StepDone):
+    if isinstance(event, StepDone | StepFailed):
         return len(_encode((event.patch, event.input))) if event.patch or event.input else 0
     if isinstance(event, ChildRequested | WaitStarted):
         return len(_encode(event.position))

@@ -318,7 +318,8 @@ class StepDone(Event, frozen=True, omit_defaults=True):
     nondeterminism: dict[str, Any] = field(default_factory=dict, name="draws")  # now()/uuid()/random() used
     results: dict[str, Outcome] = field(default_factory=dict)  # of a composite step's tasks
     by_server: bool = False
-    input: dict[str, Any] = field(default_factory=dict)  # evaluated by the worker; of a step with a compensation
+    # Evaluated by the worker; if a compensation or a template of the server reads it.
+    input: dict[str, Any] = field(default_factory=dict)
 
 
 class StepFailed(Event, frozen=True, omit_defaults=True):
@@ -336,6 +337,7 @@ class StepFailed(Event, frozen=True, omit_defaults=True):
     results: dict[str, Outcome] = field(default_factory=dict)
     fatal: bool = False  # a limit was reached: no arc can handle the failure, the execution ends
     by_server: bool = False
+    input: dict[str, Any] = field(default_factory=dict)  # evaluated by the worker; if a template of the server reads it
 
 
 class StepSkipped(Event, frozen=True, omit_defaults=True):

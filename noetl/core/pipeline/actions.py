@@ -94,7 +94,7 @@ class Finished(Struct, frozen=True, gc=False):
     skipped: bool = False
     looping: bool = False
     item: Any = None  # of a failed iteration, if the server does not have it
-    input: dict[str, Any] | None = None  # for the compensation, if the server does not have it
+    input: dict[str, Any] | None = None  # for the compensation and the arcs, if the server does not have it
 
     def event(self, output: Outcome, results: dict[str, Outcome]) -> Event:
         """The terminal event, with the packed output."""
@@ -135,6 +135,7 @@ class Finished(Struct, frozen=True, gc=False):
             patch=self.patch,
             nondeterminism=self.nondeterminism,
             results=results,
+            input=self.input or {},
         )
 
 

@@ -163,6 +163,7 @@ class Program(Struct, frozen=True):
     composite: bool  # some template reads the step's `results.<task>`
     hooks: dict[str, Hooks] = field(default_factory=dict)  # by the name of the task that they are around
     quota: CompiledQuota | None = None  # of every run
+    reports_input: bool = False  # the server needs the step's input at its end
 
     def entry(self, name: str) -> int | None:
         """Where a jump to a task leads: to the first task before it."""
@@ -262,7 +263,7 @@ class Programs(Struct):
             every |= set(until.names)
         bare = frozenset(name.partition(".")[0] for name in every)
         labels = frozenset(task.name for task in owner.tasks)
-        composite = not is_block and len(labels) > 1 and self.reads_results
+        composite = not is_block and bool(labels) and self.reads_results
         retained = labels if composite or "steps" in bare else labels & bare | _mentioned_in_code(owner.tasks, labels)
         return Program(
             owner=owner,
@@ -279,6 +280,7 @@ class Programs(Struct):
             composite=composite,
             hooks=_hooks(owner.tasks),
             quota=quota,
+            reports_input=isinstance(owner, Step) and bool(owner.input) and _server_needs_input(owner),
         )
 
     @property
@@ -320,6 +322,16 @@ def _texts(node: Any) -> Iterable[str]:
     elif hasattr(node, "__struct_fields__"):
         for name in node.__struct_fields__:
             yield from _texts(getattr(node, name))
+
+
+def _server_needs_input(step: Step) -> bool:
+    """Whether a compensation, an arc or a custom event reads the step's input."""
+    if step.compensation is not None:
+        return True
+    if step.loop is not None:  # each iteration has its own
+        return False
+    texts = _texts((step.router, step.emits, step.synthesize))
+    return any(name.partition(".")[0] in ("input", "args") for text in texts for name in compile_value(text).names)
 
 
 def _quota(quota: Quota | None, default_key: str) -> CompiledQuota | None:

@@ -69,7 +69,7 @@ def finish(frame: Frame, level: Level) -> Finished:
         skipped=frame.looping and not failed and not level.ran and bool(level.program.tasks),
         looping=frame.looping,
         item=_stored_item(frame, level) if failed and frame.looping else None,
-        input=level.input if level.input_evaluated and getattr(level.program.owner, "compensation", None) else None,
+        input=level.input if level.input_evaluated and level.program.reports_input else None,
     )
 
 

@@ -18,8 +18,9 @@ from noetl.core.model.ids import IterationPath, event_id
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.playbook import ctx_part, state_part
 from noetl.core.model.position import Item
+from noetl.core.templates.lookup import Undefined, lookup
 from noetl.core.templates.status_helpers import STATUS_FUNCTIONS, status_functions
-from noetl.core.templates.views import Missing, OutputView, ResultView, View, with_stored
+from noetl.core.templates.views import Missing, OutputView, ResultView, View, plain, with_stored
 from noetl.errors import TemplateError
 
 _NEVER = "this step has not run"
@@ -38,6 +39,27 @@ class EventName(str):
         return not self == other
 
     __hash__ = str.__hash__
+
+
+class EventView(View):
+    """The envelope of a boundary event. As a whole it is plain data, with the payloads of its output and result."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def field(self, key: Any) -> Any:
+        """A field of the envelope."""
+        return lookup(self._fields, key)
+
+    def fields(self) -> list[str]:
+        """The fields of the envelope."""
+        return list(self._fields)
+
+    def value(self) -> Any:
+        """The envelope as plain data."""
+        return {key: plain(value) for key, value in self._fields.items() if not isinstance(value, Undefined)}
 
 
 class ServerNames(Mapping[str, Any]):
@@ -141,9 +163,7 @@ def at_loop(
     state: State, env: EvaluationContext, step_run: StepRun, path: IterationPath, outcome: Outcome | None = None
 ) -> ServerNames:
     """Names of an inner `loop.in` (the outer iteration) and of `until` of an outer loop (with its output)."""
-    names = ServerNames(
-        state, env, _LOOP if outcome is None else _UNTIL, {"args": with_stored(step_run.args, env.resolve)}
-    )
+    names = ServerNames(state, env, _LOOP if outcome is None else _UNTIL, {})
     names.step_run = step_run
     names.outcome = outcome
     names.path = path
@@ -155,7 +175,7 @@ def at_loop(
 
 def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome: Outcome) -> ServerNames:
     """Names of a step's own `set` where the server evaluates it (loops, steps without a task)."""
-    names = ServerNames(state, env, _STEP_SET, {"args": with_stored(step_run.args, env.resolve)})
+    names = ServerNames(state, env, _STEP_SET, {})
     run = state.open.get(step_run.id)
     names.scope = run.position.step if run is not None and run.position is not None else step_run.scope
     names.step_run = step_run
@@ -166,7 +186,7 @@ def at_step_set(state: State, env: EvaluationContext, step_run: StepRun, outcome
 
 def at_arcs(state: State, env: EvaluationContext, step_run: StepRun) -> ServerNames:
     """Names of arcs: the boundary event and the step's output."""
-    names = ServerNames(state, env, _ARCS, {"args": with_stored(step_run.args, env.resolve)})
+    names = ServerNames(state, env, _ARCS, {})
     names.step_run = step_run
     names.outcome = step_run.outcome
     names.own = _own_result(names, step_run)
@@ -256,18 +276,19 @@ def _outer_iteration(names: ServerNames) -> Any:
 
 
 _GATE: Factories = {"event": _gate_event}
-_LOOP: Factories = {"input": _input, "iter": _outer_iteration, "loop_index": lambda names: names.path[-1]}
+_OF_STEP: Factories = {"input": _input, "args": _input}
+_LOOP: Factories = {**_OF_STEP, "iter": _outer_iteration, "loop_index": lambda names: names.path[-1]}
 _UNTIL: Factories = {**_LOOP, "output": _output, "outcome": _output}
-_STEP_SET: Factories = {
-    "input": _input, "step": lambda names: names.scope, "output": _output, "outcome": _output, "result": _result,
-}  # fmt: skip
-_ARCS: Factories = {"input": _input, "event": _arc_event, "output": _output, "outcome": _output, "result": _result}
+_AT_END: Factories = {**_OF_STEP, "output": _output, "outcome": _output, "result": _result}
+_STEP_SET: Factories = {**_AT_END, "step": lambda names: names.scope}
+_ARCS: Factories = {**_AT_END, "event": _arc_event}
 
 
-def _event(state: State, env: EvaluationContext, boundary: BoundaryEvent, step: str | None) -> dict[str, Any]:
+def _event(state: State, env: EvaluationContext, boundary: BoundaryEvent, step: str | None) -> EventView:
     """The envelope of a boundary event, with its `output`, `result` and `error` also beside the payload."""
     body = _BOUNDARIES[boundary.name]
     parent = boundary.parent_seq
+    payload: dict[str, Any] = {"entry": state.entry} if step is None else {"step": step}
     event: dict[str, Any] = {
         "event_id": event_id(state.execution_id, boundary.seq),
         "execution_id": state.execution_id,
@@ -287,18 +308,18 @@ def _event(state: State, env: EvaluationContext, boundary: BoundaryEvent, step: 
         "task_label": None,
         "attempt": None,
         "parent_event_id": event_id(state.execution_id, parent) if parent else None,
-        "payload": {"entry": state.entry} if step is None else {"step": step},
+        "payload": EventView(payload),
     }
     outcome = boundary.outcome
     if outcome is not None:
         output = OutputView(outcome, name="event.output", resolve=env.resolver(outcome), locate=env.locate)
         event["output"] = output
         event["result"] = ResultView(outcome, name="event.result", resolve=env.resolver(outcome), locate=env.locate)
-        event["payload"] |= {"output": output, "result": event["result"]}
+        payload |= {"output": output, "result": event["result"]}
         event["error"] = output.field("error")
         if body is LoopDone:
-            event["payload"] |= outcome.helpers.get("loop", {})
-    return event
+            payload |= outcome.helpers.get("loop", {})
+    return EventView(event)
 
 
 _BOUNDARIES: dict[str, type[Event]] = {each.NAME: each for each in (StepDone, StepFailed, LoopDone, WorkflowStarted)}

@@ -227,6 +227,8 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
     step_run.outcome = record.outcome = event.output
     step_run.failed = record.failed = type(event) is StepFailed
     step_run.results = record.results = event.results
+    if event.input:
+        step_run.input = event.input
     record.finished_at = at
     record.last = step_run.id
     record.ended = event
@@ -246,7 +248,7 @@ def _record_completed(state: State, step_run: StepRun, event: StepDone | StepFai
     step = step_run.step
     runs = step_run.completed
     if type(event) is StepDone and step.compensation is not None and step.loop is None:
-        runs = [*runs, CompletedRun(step_run.id, event.input or step_run.input, event.output)]
+        runs = [*runs, CompletedRun(step_run.id, step_run.input, event.output)]
     if runs:
         state.completed.append(CompletedStep(step.name, step_run.id, tuple(runs), step_run.window, step_run.args))
         step_run.completed = []
