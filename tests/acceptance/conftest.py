@@ -99,6 +99,12 @@ def api():
     thread.join()
 
 
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Playbooks that name files by relative paths write them into the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(params=["canonical", "v10"])
 def surface(request) -> str:
     return request.param

@@ -13,7 +13,7 @@ from noetl.embedded import open_local
 from noetl.tools import registry as tools
 
 V10 = sorted((Path(__file__).parent / "v10").glob("*.yaml"))
-V10.append(Path(__file__).parents[1] / "playbooks" / "v10_surface.yaml")
+V10 += [Path(__file__).parents[1] / "playbooks" / name for name in ("v10_surface.yaml", "v10_results.yaml")]
 
 
 @pytest.mark.parametrize("path", V10, ids=lambda path: path.stem)

@@ -236,3 +236,29 @@ def test_whole_scopes_have_the_stored_values(play, expression):
                 return [n, before, len(context["ctx"]["big"]["t"])]
     """)
     assert (ran.status, ran.data) == ("success", [300_000] * 3), ran.error
+
+
+@pytest.mark.parametrize(("code", "event"), [("result = 1", "step.done"), ("1 / 0", "step.failed")])
+@pytest.mark.parametrize(
+    "value", ["{{ 'x' * 300000 }}", "{{ ctx.big.t }}", "{{ first.t }}"], ids=["made", "ctx", "step"]
+)
+def test_an_arc_reads_the_input_that_the_worker_evaluated(play, code, event, value):
+    ran = play(f"""
+    executor: {{spec: {{entry_step: first}}}}
+    workflow:
+      - step: first
+        tool: {{kind: python, code: "result = {TEXT}"}}
+        set: {{ctx.big: "{{{{ output.data }}}}"}}
+        next: {{arcs: [{{step: work, args: {{given: 3}}}}]}}
+      - step: work
+        input: {{x: 5, big: "{value}"}}
+        tool: {{kind: python, code: "{code}"}}
+        next:
+          arcs:
+            - step: end
+              when: "{{{{ event.name == '{event}' and input.x == 5 and args.big | length == 300000 }}}}"
+              set: {{ctx.all: "{{{{ input }}}}", ctx.one: "{{{{ args.given }}}}"}}
+      - {{step: end, tool: {{kind: noop, returns: "{{{{ [ctx.all.x, ctx.all.given, ctx.one, ctx.all.big | length] }}}}"}}}}
+    """)
+    assert (ran.status, ran.data) == ("success", [5, 3, 3, 300_000]), ran.error
+    assert largest_event(ran) < 64 * 1024

@@ -764,3 +764,36 @@ def test_a_step_that_takes_too_long_fails_with_kind_timeout(play, limit, loop):
         tool: {{kind: shell, command: sleep 30}}
     """)
     assert (ran.status, ran.error["kind"]) == ("failed", "timeout")
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("event.payload", {"step": "start", "output": {"n": 1}, "result": {"n": 1}}),
+        ("event.name", "step.done"),
+        ("[event.payload.output, event.keys() | list | length > 15]", [{"n": 1}, True]),
+        ("(event | tojson | from_json).step", "start"),
+    ],
+)
+def test_an_event_as_a_whole_is_plain_data(play, expression, expected):
+    ran = play(f"""
+    workflow:
+      - step: start
+        tool: {{kind: noop, returns: {{n: 1}}}}
+        next: {{arcs: [{{step: end, set: {{ctx.e: "{{{{ event }}}}", ctx.part: "{{{{ {expression} }}}}"}}}}]}}
+      - {{step: end, tool: {{kind: noop, returns: "{{{{ ctx.part }}}}"}}}}
+    """)
+    assert (ran.status, ran.data) == ("success", expected), ran.error
+    assert ran.ctx["e"]["step"] == "start" and ran.ctx["e"]["output"] == {"n": 1}
+
+
+@pytest.mark.parametrize("tool", ["[{name: a, kind: noop, returns: {v: 1}}]", "{name: a, kind: noop, returns: {v: 1}}"])
+def test_the_results_of_a_step_with_one_task(play, tool):
+    ran = play(f"""
+    workflow:
+      - step: start
+        tool: {tool}
+        next: {{arcs: [{{step: end, when: "{{{{ start.results.a.v == 1 }}}}"}}]}}
+      - {{step: end, tool: {{kind: noop, returns: "{{{{ start.results }}}}"}}}}
+    """)
+    assert (ran.status, ran.data) == ("success", {"a": {"v": 1}}), ran.error

@@ -46,6 +46,7 @@ def canonical(value):
         value = re.sub(r"\(output\.data\.data(\S*) \| default\(output\.data\1\)\)", r"output.data\1", value)
         value = re.sub(r"\boutcome\b", "output", value)
         value = re.sub(r"\boutput(\.result\b|\['result'\])(\.data\b)?", "output.data", value)
+        value = re.sub(r"\boutput\b(?!\s*[.\[])", "output.data", value)  # a result as a whole
         return re.sub(r"\bargs\b(?=[.\[])", "input", value)
     return value
 

@@ -20,7 +20,7 @@ SERVE = "from noetl.server.process import serve; from noetl.settings import load
 
 
 class Cluster:
-    """One server and its workers over one home folder."""
+    """One server and its workers over one home folder, which is their working folder too."""
 
     def __init__(self, home: Path, **settings: str) -> None:
         self.home = home
@@ -117,4 +117,5 @@ class Cluster:
                     process.wait()
 
     def _python(self, code: str, log: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", code], env=self.environ, stderr=log)
+        self.home.mkdir(parents=True, exist_ok=True)
+        return subprocess.Popen([sys.executable, "-c", code], env=self.environ, cwd=self.home, stderr=log)

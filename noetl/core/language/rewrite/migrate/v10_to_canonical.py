@@ -38,6 +38,7 @@ from noetl.core.language.rewrite.spellings import add_scope, name_labelled_tasks
 from noetl.core.language.source.nodes import Mapping, Node, Sequence
 from noetl.core.language.syntax.tree import StepSyntax
 from noetl.core.model.tool import ToolSpec
+from noetl.core.templates.views import HELPERS
 
 # Where `args` has only the values of the token, because the step's `input` is not evaluated yet.
 BEFORE_INPUT = (at.ADMIT, at.STEP_INPUT, at.LOOP_INPUT, at.LOOP_IN, at.INNER_LOOP_IN, at.LIMIT)
@@ -141,8 +142,18 @@ class _V10Migration:
         found = _RESULT.match(value, read.offset)
         if found is None:
             return root, "output"
-        if found.group("data") and not _has_closed_payload(site):
-            return self._nested_data(found.group(), _BELOW.match(value, found.end()))
+        kind = _kind_of_payload(site)
+        below = _BELOW.match(value, found.end())
+        if kind in _CLOSED_PAYLOADS:
+            return found.group(), "output.data"
+        if found.group("data"):
+            return self._nested_data(found.group(), below)
+        if below is None:
+            whole = value[found.end() :].lstrip()[:1] not in (".", "[")
+            return found.group(), "output" if whole and kind in _WITH_HELPERS else "output.data"
+        field = below.group().replace(" ", "")
+        if (below.group("name") or below.group("text")) in _ENVELOPE:
+            return found.group() + below.group(), f"(output.data{field} | default(output{field}))"
         return found.group(), "output.data"
 
     def _nested_data(self, old: str, below: re.Match[str] | None) -> tuple[str, str]:
@@ -246,17 +257,21 @@ def _join(then: ConcreteCollection, holders: list[Element]) -> None:
     rename(place.key, "set")
 
 
-def _has_closed_payload(site: TemplateSite) -> bool:
-    """Whether a template reads the payload of a kind that has no key `data`."""
+def _kind_of_payload(site: TemplateSite) -> str | None:
+    """The kind of the task whose payload a template reads; None if it is not known."""
     task = site.task if site.visibility in (at.RULE, at.TASK_SET) else None
     if task is None and site.visibility in (at.STEP_SET, at.ARC) and site.body is not None and site.body.loop is None:
         tasks = list(site.body.tasks())
         task = tasks[0] if len(tasks) == 1 else None
-    return task is not None and task.kind in _CLOSED_PAYLOADS
+    return None if task is None else task.kind
 
 
 # Kinds whose payload has fixed keys without `data`.
 _CLOSED_PAYLOADS = frozenset({"postgres", "duckdb", "sqlite", "shell"})
+# Kinds whose result as a whole may have more than the payload (None: a loop, or one of several tasks).
+_WITH_HELPERS = frozenset({"http", "workbook", "playbook", None})
+# Fields of the envelope, which v10 reads if the payload has no such key.
+_ENVELOPE = frozenset({"status", "error", "meta", "ref", "_ref", "results", "stats", "context"}) | HELPERS
 _SCOPE_OF = {"set_ctx": "ctx", "set_iter": "iter"}
 _ROOTS = frozenset({"outcome", "output", "args"})
 _ATTRIBUTE = re.compile(r"args\s*(?:\.\s*\w+|\[\s*(['\"])\w+\1\s*\])")
