@@ -26,7 +26,7 @@ TIME_LIMITS = {
     "sagas": 1200.0,
     "nodes": 1200.0,
     "burst": 600.0,
-    "transfers": 1800.0,
+    "transfers": 7200.0,
 }  # seconds, generous enough for a busy machine
 DEFAULT_TIME_LIMIT = 420.0
 

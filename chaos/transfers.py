@@ -1,7 +1,7 @@
 """Incremental loads whose process is killed at random points: in the end the target equals a full load.
 
-Rows arrive between the loads, three with each value of the cursor. One load reads a table of PostgreSQL, the other one
-the pages of an API; both write to PostgreSQL.
+Rows arrive between the loads, three with each value of the cursor. The loads read a table of PostgreSQL or the pages of
+an API, and append or merge their rows in PostgreSQL, DuckDB or SQLite.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import duckdb
 import psycopg
 
 from chaos.findings import Finding
@@ -39,14 +41,30 @@ workflow:
       name: copy
       kind: transfer
       source: {source}
-      targets: [{{kind: postgres, auth: "{dsn}", table: loaded, mode: upsert, key: id}}]
+      targets: [{target}]
       chunk: {{size: 50}}
 """
 SOURCES = {
-    "postgres": '{{kind: postgres, auth: "{dsn}", table: orders, incremental: {{cursor: at, lag: 1}}}}',
+    "postgres": '{{kind: postgres, auth: "{dsn}", table: orders, incremental: {{{cursor}}}}}',
     "http": '{{kind: http, url: "{url}/orders", params: {{since: "{{{{ cursor }}}}"}}, pages: link, '
-    "incremental: {{cursor: at, initial: 0, lag: 1}}}}",
+    "incremental: {{{cursor}, initial: 0}}}}",
 }
+TARGETS = {
+    "postgres": '{{kind: postgres, auth: "{dsn}", table: loaded, {mode}}}',
+    "duckdb": "{{kind: duckdb, file: target.duckdb, table: loaded, {mode}}}",
+    "sqlite": "{{kind: sqlite, file: target.sqlite, table: loaded, {mode}}}",
+}
+MODES = {"upsert": "mode: upsert, key: id", "append": "mode: append"}
+CURSORS = {"upsert": "cursor: at, lag: 1", "append": "cursor: at"}
+LOADS = (
+    ("http", "postgres", "upsert"),
+    ("http", "postgres", "append"),
+    ("http", "duckdb", "append"),
+    ("postgres", "postgres", "upsert"),
+    ("postgres", "duckdb", "upsert"),
+    ("postgres", "duckdb", "append"),
+    ("postgres", "sqlite", "append"),
+)
 
 
 @contextmanager
@@ -84,13 +102,28 @@ def orders_api(dsn: str) -> Iterator[str]:
         server.server_close()
 
 
-def kill_loads(kind: str, dsn: str, folder: Path, kills: int, seed: int) -> dict[str, int]:
+def rows_of(kind: str, dsn: str, folder: Path) -> list[Any]:
+    """The rows in the target."""
+    query = "SELECT id, at, note FROM loaded ORDER BY id"
+    if kind == "postgres":
+        with psycopg.connect(dsn) as connection:
+            return connection.execute(query).fetchall()
+    if kind == "sqlite":
+        with closing(sqlite3.connect(folder / "target.sqlite")) as file:
+            return file.execute(query).fetchall()
+    with duckdb.connect(folder / "target.duckdb") as database:
+        return database.execute(query.replace(" at,", ' "at",')).fetchall()
+
+
+def kill_loads(load: tuple[str, str, str], dsn: str, folder: Path, kills: int, seed: int) -> dict[str, int]:
     """Kill loads until `kills` were killed while they ran; AssertionError if the target differs from the source."""
+    kind, target, mode = load
     chance = random.Random(seed)
     with psycopg.connect(dsn, autocommit=True) as connection, orders_api(dsn) as url:
         connection.execute("CREATE TABLE orders (id int PRIMARY KEY, at int, note text)")
-        source = SOURCES[kind].format(dsn=dsn, url=url)
-        (folder / "load.yaml").write_text(PLAYBOOK.format(source=source, dsn=dsn))
+        source = SOURCES[kind].format(dsn=dsn, url=url, cursor=CURSORS[mode])
+        written = TARGETS[target].format(dsn=dsn, mode=MODES[mode])
+        (folder / "load.yaml").write_text(PLAYBOOK.format(source=source, target=written))
         number = killed = runs = 0
 
         def arrive(count: int) -> None:
@@ -121,7 +154,7 @@ def kill_loads(kind: str, dsn: str, folder: Path, kills: int, seed: int) -> dict
                 break
             assert b"state.conflict" in errors, errors.decode()
         wanted = connection.execute("SELECT id, at, note FROM orders ORDER BY id").fetchall()
-        found = connection.execute("SELECT id, at, note FROM loaded ORDER BY id").fetchall()
+        found = rows_of(target, dsn, folder)
         assert found == wanted, f"{len(found)} rows in the target, {len(wanted)} in the source"
     return {"killed": killed, "loads": runs, "rows": len(found)}
 
@@ -136,21 +169,23 @@ def experiment(*, quick: bool) -> Finding:
     """100 kills of each kind of load."""
     kills = 10 if quick else 100
     figures, violations = {}, []
-    for kind in SOURCES:
+    for load in LOADS:
+        name = f"{load[0]} to {load[1]}, {load[2]}"
         with (
             services.fresh_database(services.shared("postgres", f"chaos-{os.getpid()}")) as dsn,
             tempfile.TemporaryDirectory(prefix="noetl-chaos-") as folder,
         ):
             try:
-                found = kill_loads(kind, dsn, Path(folder), kills, seed=11)
-                figures[f"{kind} to postgres"] = f"{found['killed']} kills, {found['rows']:,} rows, equal to the source"
+                found = kill_loads(load, dsn, Path(folder), kills, seed=11)
+                figures[name] = f"{found['killed']} kills, {found['rows']:,} rows, equal to the source"
             except AssertionError as wrong:
-                violations.append(f"{kind} to postgres: {wrong}")
+                violations.append(f"{name}: {wrong}")
     return Finding(
         "transfers",
         "6, 11",
-        f"{kills} kills of incremental loads from PostgreSQL and from an API: the target equals a full load",
-        "`noetl run` of a transfer with a cursor and `mode: upsert`, SIGKILL at random points while rows arrive",
+        f"{kills} kills of each kind of incremental load: the target equals a full load",
+        "`noetl run` of a transfer with a cursor, SIGKILL at random points while rows arrive, three with each value of "
+        "the cursor; upsert has a lag, append has none",
         figures,
         violations,
     )

@@ -115,6 +115,7 @@ def tool_call(
     host: Any = None,
     timeout: Timeout | float | None = None,
     attempt: int = 1,
+    execution_id: str = "1",
     **others: Any,
 ) -> ToolCall:
     """The call that a worker makes for task `t` in step `s`."""
@@ -124,7 +125,7 @@ def tool_call(
         input=dict(input),
         spec=dict(spec or {}),
         host=host or ToolHost(),
-        execution_id="1",
+        execution_id=execution_id,
         step="s",
         task="t",
         task_run_id=task_run,

@@ -480,6 +480,7 @@ class Runner:
                 labels=getattr(active.frame.root.program.owner, "labels", ()),
                 cost=order.cost,
                 playbook=context.playbook,
+                path=active.frame.playbook.path,
                 state=action.state,
             )
             span = tracing.current()

@@ -102,6 +102,6 @@ def test_there_are_at_least_sixty_poison_playbooks_and_internal_urls():
     assert len(set(internal_urls(80))) >= 60
 
 
-@pytest.mark.parametrize("kind", ["postgres", "http"])
-def test_killed_loads_end_with_the_rows_of_the_source(kind: str, database: str, tmp_path: Path):
-    assert kill_loads(kind, database, tmp_path, 3, seed=5)["killed"] >= 1
+@pytest.mark.parametrize("load", [("postgres", "duckdb", "append"), ("http", "postgres", "append")])
+def test_killed_loads_end_with_the_rows_of_the_source(load: tuple[str, str, str], database: str, tmp_path: Path):
+    assert kill_loads(load, database, tmp_path, 3, seed=5)["killed"] >= 1

@@ -210,6 +210,7 @@ class ToolCall(Struct, frozen=True, gc=False):
     labels: tuple[str, ...] = ()  # `key=value`, of the step's `spec.placement`
     cost: int = 1  # of the step's `spec.cost`
     playbook: str = ""  # digest of the playbook; code of different playbooks shares no process
+    path: str = ""  # of the playbook
     part: str = ""  # identifies one of several side effects of this call, if the tool has several
     state: Mapping[str, Any] = field(default_factory=dict)  # `state.<step>.<task>`, which `Outcome.state` writes
 

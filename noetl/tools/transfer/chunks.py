@@ -6,9 +6,9 @@ import random
 import time
 import uuid
 from collections import ChainMap
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 from noetl.core.model.events import instant
 from noetl.core.model.tool import ToolCall
@@ -16,6 +16,13 @@ from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
 from noetl.data import arrow_tables as tables
 from noetl.tools.transfer.bad_rows import POSITION, without_positions
+
+
+class Mark(NamedTuple):
+    """A place between the rows of a source from which a later load can continue."""
+
+    position: Any  # of the source
+    reached: dict[str, Any]  # the greatest cursor of the rows before it
 
 
 class Chunk:
@@ -31,6 +38,7 @@ class Chunk:
         self.total = total
         self._rows: list[dict[str, Any]] | None = None
         self._values = values  # of the source, if some of them are no mappings
+        self.mark: Mark | None = None  # at its end
 
     def part(self, start: int, end: int) -> Chunk:
         """Some of the rows."""
@@ -74,8 +82,9 @@ async def chunked(
     total: int | None = None,
     lookahead: bool = True,
     values: list[Any] | None = None,
+    due: Callable[[], bool] | None = None,
 ) -> AsyncGenerator[Chunk, None]:
-    """The rows in chunks of `size`; the last one can be smaller.
+    """The rows in chunks of `size`; the last one can be smaller, and so can one that ends at a mark while `due()`.
 
     With `lookahead`, a full chunk is kept until the next row arrives, so that `last` is exact, at the cost of the
     memory of one chunk; without it `last` is false for every full chunk. A source without rows yields one empty
@@ -92,6 +101,12 @@ async def chunked(
     schema: Any = None
     async with aclosing(batches):
         async for batch in batches:
+            if isinstance(batch, Mark):
+                if count and due is not None and due():
+                    part = chunk(_table(parts), last=False)
+                    part.mark, parts, count, index = batch, [], 0, index + 1
+                    yield part
+                continue
             if schema is not None and not batch.schema.equals(schema, check_metadata=True):  # the source has evolved
                 for table in [*([pending] if pending is not None else ()), *([_table(parts)] if parts else ())]:
                     yield chunk(table, last=False)

@@ -13,12 +13,13 @@ from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
-from noetl.tools._common.sql_task import BadInput
+from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.bad_rows import SourceRows
 from noetl.tools.transfer.chunks import Chunk, chunked, reads_name
 from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, render
+from noetl.tools.transfer.load_progress import LoadProgress
 from noetl.tools.transfer.malloc import release_memory
 from noetl.tools.transfer.quarantine import Quarantine
 from noetl.tools.transfer.rejected_rows import RejectedRows
@@ -86,6 +87,7 @@ class Transfer:
         self.quarantines = self._open_quarantines(peers)
         self._ledger: Any = None  # the source, if it loads only new objects
         self.incremental: Incremental | None = None
+        self._progress: LoadProgress | None = None
 
     def _open_quarantines(self, peers: dict[str, Any]) -> list[Quarantine]:
         """The quarantines of the source and the targets; those in the same place are one."""
@@ -117,10 +119,15 @@ class Transfer:
             return self.summary(done=True)
         try:
             rows = None if self._source_quarantine is None else self.source_rows
-            source = await open_source(self.call, self.plan, self._planned(self.plan.source), rows)
-        except Exception as failure:
+            source = await open_source(self.call, self.plan, await self._planned(self.plan.source), rows)
+        except BaseException as failure:
+            await self.states[0].target.abort()
+            if not isinstance(failure, Exception):
+                raise
             raise self._failed(failure, "the source") from failure
         try:
+            if self._progress is not None:
+                self._progress.mark_pages(source)
             await self._read_ledger(source)
             columns = self.states[0].target.columns
             direct = self.incremental is None and pg_copy.can_copy(self.plan, source, columns)
@@ -142,7 +149,7 @@ class Transfer:
         except Exception as failure:
             raise self._failed(failure, "the source (all rows are written)") from failure
 
-    def _planned(self, source: SourcePlan) -> SourcePlan:
+    async def _planned(self, source: SourcePlan) -> SourcePlan:
         """The source with its cursor."""
         given = source.fields.get("incremental")
         rest = source._replace(fields={name: each for name, each in source.fields.items() if name != "incremental"})
@@ -153,6 +160,13 @@ class Transfer:
         if not isinstance(given, Mapping):
             raise BadInput("`incremental` must be a mapping: {cursor: <column>, initial, lag}")
         self.incremental = Incremental(self.call, self.plan, given)
+        target, resumes = self.states[0].target, flag(given.get("resume"), True)
+        if LoadProgress.is_possible(self.plan, target, resumes=resumes) and not self.quarantines:
+            self._progress = LoadProgress(self.call, self.incremental, target, rest)
+            try:
+                await self._progress.read()
+            except Exception as failure:
+                raise self._failed(failure, target.plan.label, target.explain(failure)) from failure
         return self.incremental.source(self.call, rest)
 
     def summary(self, *, done: bool) -> dict[str, Any]:
@@ -160,6 +174,8 @@ class Transfer:
         ledger = self._ledger
         objects = {} if ledger is None else {"objects": {"loaded": len(ledger.found), "skipped": ledger.skipped}}
         cursor = {} if self.incremental is None else {"cursor": self.incremental.summary()}
+        if self._progress is not None and self._progress.resumed:
+            cursor["cursor"]["resumed"] = self._progress.resumed
         return {
             "rows": self.rows,
             "count": self.rows,
@@ -253,6 +269,8 @@ class Transfer:
                     has_data = state.target.begun or state in static
                     await self._attempt(state, state.target.prepare() if has_data else state.target.write_empty())
             await self._write_ledger()
+            if self._progress is not None:
+                await self._attempt(self.states[0], self._progress.finish())
             await self._end_quarantines("commit")  # first: a bad row is never lost
             # Databases commit last: they can be rolled back until then.
             for state in sorted(self.states, key=lambda state: state.target.plan.commits):
@@ -271,7 +289,8 @@ class Transfer:
         lookahead = self._reads("chunk.last")
         values = getattr(source, "values", None)
         batches = source.batches() if self.incremental is None else self.incremental.batches(source.batches())
-        chunks = prefetch(chunked(batches, self.plan.size, total=total, lookahead=lookahead, values=values))
+        due = None if self._progress is None or lookahead else self._progress.is_due
+        chunks = prefetch(chunked(batches, self.plan.size, total=total, lookahead=lookahead, values=values, due=due))
         async with aclosing(chunks):
             while True:
                 try:
@@ -289,6 +308,8 @@ class Transfer:
                 self.rows += chunk.size
                 self.chunks += 1
                 self.call.host.progress(rows=self.rows, chunks=self.chunks)
+                if self._progress is not None and chunk.mark is not None:
+                    await self._attempt(self.states[0], self._progress.checkpoint(chunk.mark))
                 del chunk  # releases its memory while the next one is fetched
                 await asyncio.to_thread(release_memory)
 

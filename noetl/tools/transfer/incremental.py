@@ -27,7 +27,8 @@ from noetl.data.arrow_tables import rows_of
 from noetl.data.sql import quote_column, quote_name, split
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import without_positions
-from noetl.tools.transfer.chunks import TemplateRenderer, reads_name
+from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
+from noetl.tools.transfer.load_progress import Progress, fingerprint
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
 MAX_BOUNDARY = 1_000  # rows with the greatest value that are recognized by their hashes
@@ -51,20 +52,55 @@ class Incremental:
             if target.mode == "replace" and target.kind != "object":
                 raise BadInput(f"{target.label}: mode replace removes the rows of earlier loads; use upsert or append")
         state = call.state if self._name is None else call.state.get(self._name)
-        stored: Mapping[str, Any] = state if isinstance(state, Mapping) and "cursor" in state else {}
-        self._boundary = frozenset(stored.get("boundary") or ())
-        self._initial = given.get("initial")
-        self.start: Any = _decoded(stored["cursor"], stored.get("type")) if stored else self._initial
-        self._stored = self.start if stored else None
-        lag = given.get("lag")
-        if lag is not None:
-            if not self._by_key:
-                raise BadInput("`lag` reads rows again, which only targets with `mode: upsert` and `key` recognize")
-            if stored:
-                self.start = _earlier(self.start, lag)
+        self._given: dict[str, Any] = dict(state) if isinstance(state, Mapping) and "cursor" in state else {}
+        self._initial, self._lag = given.get("initial"), given.get("lag")
+        if self._lag is not None and not self._by_key:
+            raise BadInput("`lag` reads rows again, which only targets with `mode: upsert` and `key` recognize")
         self.greatest: Any = None
         self._hashes: set[str] = set()
-        self._kept: Mapping[str, Any] = stored
+        self._read_since(self._given)
+
+    def _read_since(self, entry: Mapping[str, Any]) -> None:
+        """Start from an entry of the state."""
+        self._since = dict(entry)
+        self._boundary = frozenset(entry.get("boundary") or ())
+        self._stored: Any = _value_of(entry)
+        self.start: Any = self._initial if self._stored is None else self._stored
+        if self._lag is not None and self._stored is not None:
+            self.start = _earlier(self.start, self._lag)
+
+    # ── an earlier load that did not end ────────────────────────────────────────────────
+
+    @property
+    def name(self) -> str | None:
+        """Of several cursors of one task."""
+        return self._name
+
+    @property
+    def base(self) -> str:
+        """A fingerprint of the stored cursor."""
+        return fingerprint(self._given)
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """Where this load has started, for a load that continues it."""
+        return {"since": self._since, "start": {} if self.start is None else _entry(self.start)}
+
+    def reached(self) -> dict[str, Any]:
+        """The greatest cursor of the rows so far."""
+        if self.greatest is None:
+            return {}
+        return {**_entry(self.greatest), **({} if self._by_key else {"boundary": sorted(self._hashes)})}
+
+    def follow(self, found: Progress) -> None:
+        """Continue an earlier load, or start after one whose rows are in the target."""
+        if found.done:
+            self._read_since(found.reached or found.since)
+            return
+        self._read_since(found.since)
+        self.start = _value_of(found.start)
+        self.greatest = _value_of(found.reached)
+        self._hashes = set(found.reached.get("boundary") or ())
 
     # ── the request ─────────────────────────────────────────────────────────────────────
 
@@ -119,7 +155,10 @@ class Incremental:
         """The batches without rows before the start and without those that an earlier load has written."""
         async with aclosing(source):
             async for batch in source:
-                yield self._new_rows(batch) if batch.num_rows else batch
+                if isinstance(batch, Mark):
+                    yield batch._replace(reached=self.reached())
+                else:
+                    yield self._new_rows(batch) if batch.num_rows else batch
 
     def _new_rows(self, batch: Any) -> Any:
         import pyarrow as pa
@@ -179,23 +218,29 @@ class Incremental:
 
     # ── the result ──────────────────────────────────────────────────────────────────────
 
-    def state(self) -> dict[str, Any]:
-        """What the next execution starts from, for the state of the task; empty if it is unchanged."""
+    def entry(self) -> dict[str, Any]:
+        """The cursor after this load."""
         if self.greatest is None:
-            return {}
+            return self._since
         if self._stored is not None and self.greatest < _like(self._stored, self.greatest):
-            return {}  # only rows that `lag` reads again
-        value, kind = _encoded(self.greatest)
-        entry: dict[str, Any] = {"cursor": value, **({"type": kind} if kind else {})}
+            return self._since  # only rows that `lag` reads again
+        entry = _entry(self.greatest)
         if not self._by_key:
             same = self._stored is not None and self.greatest == _like(self._stored, self.greatest)
             entry["boundary"] = sorted(self._hashes | (self._boundary if same else frozenset()))
+        return entry
+
+    def state(self) -> dict[str, Any]:
+        """What the next execution starts from, for the state of the task; empty if it is unchanged."""
+        entry = self.entry()
+        if entry == self._given:
+            return {}
         return entry if self._name is None else {self._name: entry}
 
     def summary(self) -> dict[str, Any]:
         """The cursor before and after, for `output.data`."""
         before = self._stored if self._stored is not None else self._initial
-        after = self.greatest if self.state() else before
+        after = self.entry().get("cursor", before)
         return {"column": self.column, "from": _text(before), "to": _text(after)}
 
 
@@ -239,6 +284,17 @@ def _encoded(value: Any) -> tuple[Any, str | None]:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise BadInput(f"a value of type {type(value).__name__} cannot be a cursor; use a number, a text or a time")
     return value, None
+
+
+def _entry(value: Any) -> dict[str, Any]:
+    """A cursor as plain data."""
+    plain, kind = _encoded(value)
+    return {"cursor": plain, **({"type": kind} if kind else {})}
+
+
+def _value_of(entry: Mapping[str, Any]) -> Any:
+    """The cursor of an entry; None if there is none."""
+    return _decoded(entry["cursor"], entry.get("type")) if entry else None
 
 
 def _decoded(value: Any, kind: Any) -> Any:

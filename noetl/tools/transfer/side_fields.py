@@ -68,6 +68,7 @@ INCREMENTAL = Members(
         "initial": Field("any", "Where the first load starts; default: all rows."),
         "lag": Field("any", "Reads again what is this much older than the cursor (`5m`, or a number); needs upsert."),
         "name": Field("string", "Of several cursors of one task, as in a parallel loop: `state.<step>.<task>.<name>`."),
+        "resume": Field("boolean", "Commit pages as they arrive, and continue after the last one (default: true)."),
     }
 )
 _SIDE = {

@@ -7,7 +7,8 @@
     pages: {param: page, start: 1, step: 1}       a query parameter that is incremented; an empty page ends it
 
 Templates read `page`: `data` (the body), `index` (from 0), `count` (rows of this page) and `http`.
-The next page is fetched while the rows of the current one are written.
+The next page is fetched while the rows of the current one are written. With `marks`, a mark with the position of the
+next page follows the rows of each page; a load that starts at such a position requests no page before it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from noetl.core.templates.deferred import DeferredTemplate
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.http import task as http_task
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
-from noetl.tools.transfer.chunks import TemplateRenderer
+from noetl.tools.transfer.chunks import Mark, TemplateRenderer
 from noetl.tools.transfer.failures import ResponseError
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, find_rows
 from noetl.tools.transfer.transfer_plan import Plan
@@ -63,6 +64,7 @@ class Page(Struct, frozen=True):
     http: Mapping[str, Any]
     rows: list[dict[str, Any]]
     missing: bool = False
+    following: dict[str, Any] | None = None  # the position of the next page
 
     def template_values(self) -> dict[str, Any]:
         """The value of `page` in templates."""
@@ -81,6 +83,9 @@ class HttpSource:
         self._templates = TemplateRenderer(call)
         if not isinstance(fields.get("url"), str):
             raise BadInput("the source requires the `url` of the API")
+        self.marks = False
+        self.position: dict[str, Any] | None = None  # of the first page; None: the beginning
+        self.may_restart = True  # from the beginning, if the API refuses the page at `position`
         pages = fields.get("pages")
         self._pages: dict[str, Any] = {"link": True} if pages == "link" else dict(pages or {})
         if pages and not {"link", "next", "param"} & set(self._pages):
@@ -97,6 +102,8 @@ class HttpSource:
                 numbered = NumberedRows(self._rows, f"{page.url} (page {page.index + 1})")
                 for batch in numbered.built(builder.batch, page.rows) if page.rows else ():
                     yield batch
+                if self.marks and page.following is not None:
+                    yield Mark(page.following, {})
 
     async def count(self) -> int | None:
         """Not known in advance."""
@@ -107,34 +114,62 @@ class HttpSource:
 
     async def _linked_pages(self) -> AsyncGenerator[Page, None]:
         """Pages that each contain the link to the next one."""
-        url, params = str(self._fields["url"]), dict(self._fields.get("params") or {})
-        if self._pages.get("param") and self._pages.get("start") is not None:
-            params[str(self._pages["param"])] = self._pages["start"]
-        pending: asyncio.Task[Page] | None = asyncio.create_task(self._fetch(0, url, params))
+        position = self.position or {}
+        pending: asyncio.Task[Page] | None = asyncio.create_task(self._first(position))
         seen: set[str] = set()
         try:
             while pending is not None:
                 page = await pending
                 pending = None
-                following = self._next(page, url, params)
+                following = self._next(page, position)
                 if following is not None:
-                    url, params = following
-                    request = f"{url} {sorted(params.items())}"
+                    position = {**following, "page": page.index + 1}
+                    request = f"{following}"
                     if request in seen or page.index + 1 >= MAX_PAGES:
-                        raise BadInput(f"cycle in the pages: {url} was already fetched")
+                        raise BadInput(f"cycle in the pages: {self._request_of(position)[0]} was already fetched")
                     seen.add(request)
-                    pending = asyncio.create_task(self._fetch(page.index + 1, url, params))
+                    pending = asyncio.create_task(self._fetch(page.index + 1, *self._request_of(position)))
+                    page = replace(page, following=position)
                 yield page
         finally:
             if pending is not None:
                 pending.cancel()
                 await asyncio.wait([pending])
 
-    def _next(self, page: Page, url: str, params: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    def _request_of(self, position: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The URL and the parameters of the page at a position: what it replaces of the fields."""
+        given: dict[str, Any] = dict(position.get("params") or {})
+        if position.get("url"):
+            return str(position["url"]), given
+        params = dict(self._fields.get("params") or {})
+        if self._pages.get("param") and self._pages.get("start") is not None:
+            params[str(self._pages["param"])] = self._pages["start"]
+        return str(self._fields["url"]), {**params, **given}
+
+    async def _first(self, position: Mapping[str, Any]) -> Page:
+        """The page at a position; the first one, if the API does not know the position any more."""
+        try:
+            return await self._fetch(int(position.get("page") or 0), *self._request_of(position))
+        except ResponseError as refused:
+            if not position or refused.info.retryable:
+                raise
+            if not self.may_restart:
+                message = (
+                    f"page {position['page'] + 1}, where the last load has stopped: {refused.info.message}. Its rows "
+                    "before this page are in the target; to load all again, delete them and its row in "
+                    "noetl_load_progress"
+                )
+                raise ResponseError(replace(refused.info, message=message)) from refused
+            reason = refused.info.message
+            self._call.host.log(f"the page where the last load has stopped is gone, loading from the first: {reason}")
+        return await self._fetch(0, *self._request_of({}))
+
+    def _next(self, page: Page, position: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The position of the next page: a URL, or parameters that are added to those of this page."""
         if self._pages.get("link"):
             headers = {name.lower(): value for name, value in (page.http.get("headers") or {}).items()}
             found = _NEXT_LINK.search(str(headers.get("link", "")))
-            return (urljoin(page.url, found[1]), {}) if found else None
+            return {"url": urljoin(page.url, found[1])} if found else None
         template = self._pages.get("next")
         if template is None:
             return None
@@ -143,22 +178,23 @@ class HttpSource:
         value = self._templates.render(template, page=page.template_values())
         if value in (None, False, "", {}, []) or str(value).lower() in ("none", "null", "false"):
             return None
+        if self._pages.get("param") and not isinstance(value, Mapping):
+            value = {str(self._pages["param"]): value}
         if isinstance(value, Mapping):
-            return url, {**params, **value}
-        if self._pages.get("param"):
-            return url, {**params, str(self._pages["param"]): value}
+            return {"url": position.get("url"), "params": {**(position.get("params") or {}), **value}}
         if isinstance(value, str):
-            return urljoin(page.url, value), {}
+            return {"url": urljoin(page.url, value)}
         raise BadInput("pages.next must be a URL or a mapping of query parameters; for another value set `param`")
 
     async def _numbered_pages(self) -> AsyncGenerator[Page, None]:
         """Pages by number: some are prefetched, all are yielded in order."""
         name = str(self._pages["param"])
-        number, step = int(self._pages.get("start", 1)), int(self._pages.get("step", 1))
+        index = int((self.position or {}).get("page") or 0)
+        step = int(self._pages.get("step", 1))
+        number = int(self._pages.get("start", 1)) + index * step
         size, last = self._pages.get("size"), self._pages.get("last")
         prefetch = max(1, int(self._pages.get("ahead", PREFETCH)))
         pending: deque[asyncio.Task[Page]] = deque()
-        index = 0
 
         def fetch_next() -> None:
             nonlocal number, index
@@ -182,7 +218,7 @@ class HttpSource:
                 short = size is not None and len(page.rows) < int(size)
                 if not done and not short:
                     fetch_next()
-                yield page
+                yield page if done or short else replace(page, following={"page": page.index + 1})
                 if done or short:
                     return
         finally:

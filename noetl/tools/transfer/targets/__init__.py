@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
@@ -133,6 +133,24 @@ class Target:
 
     async def record_objects(self, found: list[tuple[str, str]]) -> None:
         """Remember objects and their versions, in the transaction of the rows."""
+
+    remembers = False  # whether the progress of a load can be kept in the database of this target
+
+    async def open_ledger(self, name: str, create: str) -> bool:
+        """Open the database, and create a table of the transfers there; False if the user may not."""
+        raise NotImplementedError
+
+    async def run_sql(self, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+        """Run a statement with `?` for its values, in the transaction of the rows."""
+        raise NotImplementedError
+
+    async def has_rows(self) -> bool:
+        """Whether the table exists and has rows."""
+        raise NotImplementedError
+
+    async def checkpoint(self, record: Callable[[], Awaitable[None]]) -> None:
+        """Commit the rows so far, with what `record` writes, and begin the next transaction."""
+        raise NotImplementedError
 
     def join(self, root: Target) -> None:
         """Write in the transaction of another target, which commits or aborts it."""

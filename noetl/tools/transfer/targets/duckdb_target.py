@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -116,13 +116,35 @@ class DuckdbTarget(Target):
         found: dict[int, str] = await self._run_in_thread(lambda: checks.rejected(mixed))
         return found
 
+    remembers = True
+
+    async def open_ledger(self, name: str, create: str) -> bool:
+        """Create the table in the transaction."""
+        await self._open()
+        await self.run_sql(create, [])
+        return True
+
+    async def run_sql(self, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+        """Run a statement in the transaction."""
+        found: list[Any] = await self._run_in_thread(lambda: self._cursor.execute(statement, values).fetchall())
+        return found
+
+    async def has_rows(self) -> bool:
+        """Whether the table exists and has rows."""
+        return bool(await self._run_in_thread(self._columns)) and bool(
+            await self.run_sql(f"SELECT 1 FROM {self._table} LIMIT 1", [])
+        )
+
+    async def checkpoint(self, record: Callable[[], Awaitable[None]]) -> None:
+        """Commit, and begin the next transaction."""
+        await record()
+        await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
+        await self._run_in_thread(lambda: self._cursor.execute("BEGIN TRANSACTION"))
+
     async def loaded_objects(self) -> dict[str, str]:
         """The objects in the ledger; this transfer is the only writer of the file."""
-        await self._open()
-        await self._run_in_thread(lambda: self._cursor.execute(object_ledger.create()))
-        select, name = object_ledger.select("?"), str(self.plan.fields["table"])
-        found: list[Any] = await self._run_in_thread(lambda: self._cursor.execute(select, [name]).fetchall())
-        return dict(found)
+        await self.open_ledger(object_ledger.TABLE, object_ledger.create())
+        return dict(await self.run_sql(object_ledger.select("?"), [str(self.plan.fields["table"])]))
 
     async def record_objects(self, found: list[tuple[str, str]]) -> None:
         """Add objects to the ledger."""

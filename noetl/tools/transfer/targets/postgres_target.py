@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from bisect import bisect_left
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -24,11 +25,14 @@ from noetl.data.sql import quote_name
 from noetl.data.type_lattice import ColumnKind, kind_in_database
 from noetl.data.values import jsonable
 from noetl.tools._common.postgres_address import postgres_conninfo
+from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target, object_ledger
 from noetl.tools.transfer.targets import postgres_table as pg_table
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
+
+LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
 class PostgresTarget(Target):
@@ -143,14 +147,51 @@ class PostgresTarget(Target):
                 await copy.write(data)
             await self._merge(connection)
 
+    remembers = True
+
+    async def open_ledger(self, name: str, create: str) -> bool:
+        """Create the table in a transaction of its own; two sessions cannot create it at once."""
+        connection = await self._connect()
+        exists = ("SELECT to_regclass(%s)", [quote_name(name)])
+        try:
+            if (await (await connection.execute(*exists)).fetchone() or (None,))[0] is None:
+                await connection.execute(pg_table.LOCK_TIMEOUT)
+                await connection.execute(LOCK, [name])
+                await connection.execute(create)
+                await connection.commit()
+        except psycopg.errors.InsufficientPrivilege:
+            await connection.rollback()
+            return False
+        await connection.execute(pg_table.LOCK_TIMEOUT)
+        return True
+
+    async def run_sql(self, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+        """Run a statement in the transaction."""
+        cursor = await (await self._connect()).execute(statement.replace("?", "%s"), values)
+        return await cursor.fetchall()
+
+    async def has_rows(self) -> bool:
+        """Whether the table exists and has rows."""
+        connection, table = await self._connect(), str(self.plan.fields["table"])
+        query = f"SELECT 1 FROM {quote_name(table)} LIMIT 1"
+        return bool(await table_columns(connection, table)) and bool(await self.run_sql(query, []))
+
+    async def checkpoint(self, record: Callable[[], Awaitable[None]]) -> None:
+        """Commit; the next chunk starts a new COPY."""
+        await self.prepare()
+        await record()
+        connection = await self._connect()
+        await connection.commit()
+        await connection.execute(pg_table.LOCK_TIMEOUT)
+
     async def loaded_objects(self) -> dict[str, str]:
         """The objects in the ledger; a lock of the transaction makes other transfers into this table wait."""
         connection, name = await self._connect(), str(self.plan.fields["table"])
-        await connection.execute(pg_table.LOCK_TIMEOUT)
-        lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
-        await connection.execute(lock, [object_ledger.TABLE])  # two sessions cannot create the table at once
-        await connection.execute(object_ledger.create())
-        await connection.execute(lock, [f"{object_ledger.TABLE} {name}"])
+        if not await self.open_ledger(object_ledger.TABLE, object_ledger.create()):
+            raise BadInput(
+                f"{self.plan.label}: `only_new` needs the table {object_ledger.TABLE}, and this user may not create it"
+            )
+        await connection.execute(LOCK, [f"{object_ledger.TABLE} {name}"])
         cursor = await connection.execute(object_ledger.select("%s"), [name])
         return dict(await cursor.fetchall())
 
