@@ -7,9 +7,9 @@ from time import process_time
 from typing import Any
 
 from noetl.core.model.outcome import ok
+from noetl.core.templates import sandbox
 from noetl.core.templates.budget import EvaluationBudget
-from noetl.core.templates.sandbox import parsed
-from noetl.core.templates.template import _compile_text, compile_value, jinja_closure
+from noetl.core.templates.template import _compile, compile_value, jinja_closure
 from noetl.core.templates.views import OutputView, ResultView
 
 NAMES: dict[str, Any] = {
@@ -75,7 +75,7 @@ def hold() -> dict[str, float]:
 def compile_fresh() -> dict[str, float]:
     """Microseconds to compile a template, uncached and cached."""
     fresh = {
-        f"{name}_fresh": microseconds(lambda text=text: (parsed.cache_clear(), _compile_text.__wrapped__(text)))  # type: ignore[misc]
+        f"{name}_fresh": microseconds(lambda text=text: (sandbox._cached.cache_clear(), _compile(text)))  # type: ignore[misc]
         for name, text in EXPRESSIONS.items()
     }
     return {**fresh, "cached": microseconds(lambda: compile_value(EXPRESSIONS["guard"]))}

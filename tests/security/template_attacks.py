@@ -15,7 +15,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.templates import functions, operators
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.predicates import TESTS
-from noetl.core.templates.views import OutputView, ResultView
+from noetl.core.templates.views import Missing, OutputView, ResultView
 
 _COLLIDING = (1 << 61) - 1  # Python's hash values of whole numbers are modulo this
 
@@ -100,10 +100,31 @@ def values(size: int) -> dict[str, Any]:
         "many": size,
         "negative": -size,
         "nothing": None,
+        "percents": "%41" * (size // 3),
+        "euros": "€" * size,
+        "emoji": "😀" * half,
+        "controls": "\x01" * size,
+        "middle": "a" * half + "b" + "a" * (half - 1),
+        "missing": Missing("output.error", "there was no error"),
+        "results": _iterations(size),
+        "results_too": _iterations(size),
+        "tiny": 5e-324,
+        "huge": 1.7e308,
+        "floats": [index * 1.1e300 for index in range(half // 4)],
+        "precise": "{0:.9999g}" * (size // 10),
+        "big_numbers": [10**1200 + index for index in range(max(size // 500, 1))],
+        "entries": [{"key": str(index), "value": index} for index in range(size // 20)],
         "view": OutputView(Outcome("ok", data=[["a" * half], list(range(half))])),
         "result": ResultView(Outcome("ok", data={"data": {f"k{index}": 1 for index in range(half // 4)}, "a": 1})),
         "span": range(100_000),
     }
+
+
+def _iterations(size: int) -> list[Any]:
+    """The results of a loop as a template sees them: a list of views."""
+    data = [{"id": index, "rows": [["x" * 50] * 5] * 5} for index in range(max(size // 100, 1))]
+    found: list[Any] = OutputView(Outcome("ok", data=data, helpers={"loop": {"total": len(data)}})).field("results")
+    return found
 
 
 NAMES = tuple(values(40))
@@ -195,6 +216,73 @@ STATEMENTS = (
     "{% filter upper %}{% for i in range(100000) %}{{ letters }}{% endfor %}{% endfilter %}",
     "{% for a, b in mapping.items() %}{% for c in mapping.items() %}{{ mapping | length }}{% endfor %}{% endfor %}",
 )
+
+
+# Work that grows with the data and that one call does not show: each is evaluated in a loop over large data.
+REPEATED = (
+    "missing[letters]",
+    "results == results_too",
+    "results | sort",
+    "results | unique",
+    "results[0] in results_too",
+    "results_too | max",
+    "digits | filesizeformat",
+    "percents | urldecode",
+    "'%a' % euros",
+    "'%r' % emoji",
+    "precise.format(tiny)",
+    "letters.find(middle[1000:])",
+    "middle[1000:] in letters",
+    "letters.replace(middle[1000:], 'x')",
+    "letters.split(middle[1000:])",
+    "letters.partition(middle[1000:])",
+    "big_numbers | unique",
+    "big_numbers | intersect(big_numbers)",
+    "big_numbers | difference(integers)",
+    "huge | round(300)",
+    "letters | regex_findall('a')",
+    "letters | regex_replace('a', '')",
+    "namespace(**mapping)",
+    "'2026-01-01' | date_add('1d ' * 60)",
+    "'2026-01-01' | strftime('%c' * 90)",
+    "mapping | xmlattr",
+    "mapping | dict2items",
+    "floats | string",
+    "entries[:100000]",
+    "results[::2]",
+)
+
+
+def composed(seed: int, number: int) -> Iterator[Case]:
+    """Random templates of several functions each, alone and in loops."""
+    chosen = random.Random(seed)
+    methods = sorted({*functions._TEXT, *functions._MAPPING, *functions._LIST})
+    signs = (*operators.BINARY, "==", "<", "in", "~")
+
+    def value(depth: int) -> str:
+        if depth == 0:
+            return chosen.choice((*NAMES, *_ARGUMENTS))
+        inner, given = value(depth - 1), ", ".join(chosen.choices(_ARGUMENTS, k=chosen.choice((0, 0, 1, 2))))
+        return chosen.choice(
+            (
+                f"({inner}) | {chosen.choice(list(FILTERS))}({given})",
+                f"({inner}).{chosen.choice(methods)}({given})",
+                f"({inner}) {chosen.choice(signs)} ({value(0)})",
+                f"({inner})[::2]",
+                f"[{inner}] * 1000",
+            )
+        )
+
+    for _ in range(number):
+        expression = value(chosen.choice((1, 2, 3)))
+        form = chosen.choice(
+            (
+                "{{ %s }}",
+                "{%% for _ in range(100000) %%}{%% set x = %s %%}{%% endfor %%}",
+                "{%% for i in (%s) %%}{{ i }}{%% endfor %%}",
+            )
+        )
+        yield Case(form % expression, form % expression, 0)
 
 
 def expressions(seed: int, arguments: int = 1) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,12 +12,14 @@ import pytest
 from noetl.core.templates.budget import DECISION_OPERATIONS, Meter
 from noetl.core.templates.status_helpers import status_functions
 from noetl.core.templates.template import compile_value
+from noetl.core.templates.views import Missing
 from noetl.errors import TemplateError
-from tests.security.template_attacks import Case, cases, values
+from tests.security.template_attacks import REPEATED, Case, cases, composed, values
 
 SECONDS = 3.0  # CPU time of one evaluation on a slow machine; usual are 0.3 s
 SIZE = 60_000
 LOOPED = 1_000
+LARGE = 1_000_000
 
 
 class _Fixed:
@@ -31,7 +35,7 @@ class _Fixed:
 
 @pytest.fixture(scope="module")
 def names():
-    return {size: {**values(size), **status_functions({})} for size in (SIZE, LOOPED)}
+    return {size: {**values(size), **status_functions({})} for size in (SIZE, LOOPED, LARGE)}
 
 
 def attack(case: Case, names) -> float:
@@ -57,6 +61,75 @@ ATTEMPTS = {"test_no_function_of_the_language_takes_long": sum(len(each) for _, 
 def test_no_function_of_the_language_takes_long(name, attacks, names):
     for case in attacks:
         assert attack(case, names) < SECONDS, case.name
+
+
+@pytest.mark.parametrize("expression", REPEATED)
+def test_repeated_work_over_large_data_is_charged(expression, names):
+    body = "{% for _ in range(100000) %}{% set x = " + expression + " %}{% endfor %}"
+    assert attack(Case(expression, body, LARGE), names) < SECONDS
+
+
+@pytest.mark.parametrize("case", list(composed(seed=1, number=60)), ids=lambda case: case.template[:60])
+def test_no_composition_of_functions_takes_long(case, names):
+    assert attack(case._replace(size=LARGE), names) < SECONDS
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ value[name] }}",
+        "{{ value | map(name) }}",
+        "{{ value | select(name) }}",
+        "{{ name | hash(name) }}",
+        "{{ ('%(x' ~ name ~ ')s') % value }}",
+        "{{ [1].index(name) }}",
+        "{{ missing[name] + 1 }}",
+        "{{ missing.a.b[name].c[name] + 1 }}",
+    ],
+)
+def test_a_message_has_a_limited_length(template):
+    """A message is stored with the event of the failure; its texts are whole or absent, never cut."""
+    data = {"value": {"a": 1}, "name": "n" * 3_000_000, "missing": Missing("output.error", "there was no error")}
+    with pytest.raises(TemplateError) as caught:
+        compile_value(template).evaluate(data)
+    assert len(str(caught.value)) < 20_000
+    assert "n" * 1000 not in str(caught.value)
+
+
+def test_a_name_of_nested_data_is_not_written_into_a_message():
+    with pytest.raises(TemplateError, match="is not known"):
+        compile_value("{{ 'a' | hash(shared) }}").evaluate(values(40))
+
+
+def test_the_name_of_a_missing_field_does_not_grow(names):
+    step = "{% set ns.m = ns.m.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx %}"
+    body = "{% set ns = namespace(m=missing) %}{% for i in range(100000) %}" + step + "{% endfor %}"
+    assert attack(Case("missing", body, LOOPED), names) < SECONDS
+
+
+MEMORY = """
+import resource, sys
+from noetl.core.templates.template import compile_value
+from noetl.errors import TemplateError
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20),) * 2)
+try:
+    compile_value(sys.argv[1]).evaluate({})
+except TemplateError as problem:
+    print(problem)
+"""
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ('%41' * 5000000) | urldecode | length }}",
+        "{{ ''.join('€' * 8000000) | length }}",
+    ],
+)
+def test_no_template_takes_much_memory(template):
+    done = subprocess.run([sys.executable, "-c", MEMORY, template], capture_output=True, text=True, check=True)
+    assert "memory" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -123,3 +196,16 @@ def test_all_templates_of_one_decision_share_a_meter():
     assert caught.value.kind == "limit"
     meter.reset()
     assert heavy.holds({}, None, meter) is True
+
+
+def test_templates_that_fail_use_the_meter_too():
+    meter = Meter()
+    failing = compile_value("{% for i in range(90000) %}{% endfor %}{{ 1 // 0 }}")
+    for _ in range(DECISION_OPERATIONS // 180_000):
+        with pytest.raises(TemplateError, match="divides by zero"):
+            failing.evaluate({}, None, meter=meter)
+    began = time.process_time()
+    for _ in range(1000):
+        with pytest.raises(TemplateError, match="the templates of one decision"):
+            failing.evaluate({}, None, meter=meter)
+    assert time.process_time() - began < SECONDS

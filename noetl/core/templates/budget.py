@@ -68,21 +68,35 @@ class Meter:
         self.operations = DECISION_OPERATIONS
 
     def spend(self, budget: EvaluationBudget) -> None:
-        """Subtract what an evaluation has used."""
-        self.operations -= MAX_OPERATIONS - budget.operations
-        if self.operations < 0:
-            limit_exceeded(f"the templates of one decision need more than {DECISION_OPERATIONS:,} operations")
+        """Subtract what an evaluation has used, whether it succeeded or not."""
+        self.operations = max(self.operations - (budget.allowed - budget.operations), 0)
+
+
+class Measured:
+    """Base of values that are not plain data and have a weight of their own."""
+
+    __slots__ = ()
+
+    def weight(self, budget: EvaluationBudget, depth: int) -> int:
+        """Return the cost of traversing the value."""
+        return 1
 
 
 class EvaluationBudget:
     """The remaining operations and characters of one evaluation."""
 
-    __slots__ = ("compiled", "max_text", "nondeterminism", "operations", "text", "walked", "weights")
+    __slots__ = ("allowed", "compiled", "max_text", "nondeterminism", "operations", "text", "walked", "weights")
 
-    def __init__(self, nondeterminism: NondeterminismSource | None = None, max_text: int = MAX_TEXT) -> None:
+    def __init__(
+        self,
+        nondeterminism: NondeterminismSource | None = None,
+        max_text: int = MAX_TEXT,
+        meter: Meter | None = None,
+    ) -> None:
         self.nondeterminism = nondeterminism
         self.max_text = max_text
-        self.operations = MAX_OPERATIONS
+        self.allowed = MAX_OPERATIONS if meter is None else min(MAX_OPERATIONS, meter.operations)
+        self.operations = self.allowed
         self.text = max_text * TOTAL_TEXT_FACTOR
         # Weights of the lists that this evaluation created, by id; the reference keeps the id unique.
         self.weights: dict[int, tuple[int, Any]] | None = None
@@ -95,6 +109,8 @@ class EvaluationBudget:
         """Charge operations."""
         self.operations -= operations
         if self.operations < 0:
+            if self.allowed < MAX_OPERATIONS:
+                limit_exceeded(f"the templates of one decision need more than {DECISION_OPERATIONS:,} operations")
             limit_exceeded(f"more than {MAX_OPERATIONS:,} operations")
 
     def charge_text(self, length: int) -> None:
@@ -116,9 +132,12 @@ class EvaluationBudget:
         elements = created.values() if isinstance(created, dict) else created
         self.charge(1 + (len(created) >> 3))
         weight = 1 + len(created)
+        weighed = 0
         for element in elements:
             if type(element) not in _LIGHT:
                 weight += self.weight_of(element)
+                weighed += 1
+        self.charge(weighed >> 2)
         if weight > MAX_WEIGHT:
             limit_exceeded(f"a list with more than {MAX_WEIGHT:,} elements, nested ones included")
         if weight > 1 + len(created):  # otherwise the weight follows from the length
@@ -147,6 +166,8 @@ class EvaluationBudget:
         if kind is range:
             return 1 + len(value)
         if not isinstance(value, (dict, list, tuple)):
+            if isinstance(value, Measured):
+                return value.weight(self, depth)
             if not isinstance(value, Mapping):
                 return 1 + (len(value) >> 6) if isinstance(value, str) else 1
         elif self.walked is not None:
@@ -201,6 +222,7 @@ class EvaluationBudget:
             self.charge(operations)
 
 
+_FEW_PLACES = 2001
 _LIGHT = frozenset([int, float, bool, type(None)])
 SMALL = 1 << 256  # numbers below it are calculated with and printed at a constant cost
 
@@ -216,7 +238,8 @@ def search_cost(length: int, part: int, *, backwards: bool = False) -> int:
         return length >> 7
     if backwards or length < 2500 or (part < 100 and length < 30_000) or part < 6:
         return (length - part + 1) * part >> 8
-    return (length + part) >> 5
+    # Where few places are left, also long texts are searched in a time that grows with the product.
+    return (length + part >> 5) + (min(length - part + 1, _FEW_PLACES) * part >> 8)
 
 
 def limit_exceeded(message: str) -> NoReturn:

@@ -243,6 +243,7 @@ def join_texts(budget: EvaluationBudget, separator: str, parts: Iterable[Any]) -
     """`separator.join(parts)`; the size of the result is charged first."""
     if isinstance(parts, str):
         budget.charge_text(len(parts) * (1 + len(separator)))
+        budget.charge(len(parts) >> 1)
     texts = [part if type(part) is str else to_text(budget, part) for part in parts]
     budget.charge(1 + (len(texts) >> 1))
     budget.charge_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
@@ -259,6 +260,7 @@ def split_text(
     budget.charge_text(len(text))
     most = MAX_ITEMS if maxsplit < 0 else min(maxsplit, MAX_ITEMS)
     pieces = text.rsplit(separator, most) if right else text.split(separator, most)
+    budget.charge(len(pieces) >> 2)
     if maxsplit < 0 and len(pieces) > MAX_ITEMS:
         budget.charge_items(len(pieces))
     return pieces
@@ -311,7 +313,7 @@ class _Formatter(string.Formatter):
         if len(format_spec) > 100:
             limit_exceeded("a format specification of more than 100 characters")
         for digits in "".join(sign if sign.isdigit() else " " for sign in format_spec).split():
-            check_width(digits)
+            self._budget.charge(check_width(digits) >> 4)
         self._budget.charge(4)
         simple = isinstance(value, (str, int, float)) or value is None
         if type(value) is int and not -SMALL < value < SMALL:

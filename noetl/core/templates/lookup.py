@@ -21,6 +21,8 @@ from jinja2.runtime import LoopContext
 from jinja2.utils import Cycler, Namespace
 
 from noetl.core.model.close_match import MAX_COMPARED, close_match
+from noetl.core.model.excerpt import excerpt
+from noetl.core.templates.budget import EvaluationBudget, Measured
 from noetl.errors import TemplateError
 
 _LOOP_FIELDS = frozenset(
@@ -34,6 +36,7 @@ _REFERENCE_TYPES = frozenset(["relational", "nats", "object_store", "blob"])
 
 
 _UNKNOWN: Any = object()
+_MAX_PATH = 200  # characters to which a missing field adds its name
 
 
 class Undefined(StrictUndefined):
@@ -127,7 +130,10 @@ class Missing(Undefined):
 
     def field(self, key: Any) -> Missing:
         """Return a field, which is missing as well."""
-        return Missing(f"{self.path}.{key}", self.container)
+        path = self.path or ""
+        if len(path) < _MAX_PATH and isinstance(key, (str, int)):
+            path = f"{path}.{key}" if isinstance(key, str) and len(key) < _MAX_PATH else f"{path}[{excerpt(key)}]"
+        return Missing(path, self.container)
 
     def __bool__(self) -> bool:  # type: ignore[override]
         return False
@@ -150,7 +156,7 @@ class Group(NamedTuple):
     list: Any
 
 
-class View:
+class View(Measured):
     """Base of objects that templates read instead of plain data: fields, and a value as a whole."""
 
     __slots__ = ()
@@ -166,6 +172,10 @@ class View:
     def value(self) -> Any:
         """Return the view as plain data."""
         raise LookupError("value")
+
+    def weight(self, budget: EvaluationBudget, depth: int) -> int:
+        """Return the weight of the value, which operators use instead of the view."""
+        return budget.whole_weight(self.value(), depth + 1)
 
     # Operators and loops use the value of a view.
     def __bool__(self) -> bool:

@@ -66,7 +66,7 @@ def measure(budget: EvaluationBudget, value: Any) -> int:
             budget.charge_digits(value)
             return value.bit_length() // 4  # type: ignore[no-any-return]
         return 4
-    budget.charge(1 + (len(value) >> 2))
+    budget.charge(1 + (len(value) >> 1))
     room = budget.max_text
     length = 2 + 2 * len(value)
     if kind is dict:
@@ -212,7 +212,7 @@ def equal(budget: EvaluationBudget | None, left: Any, right: Any) -> bool:
         left = left.value()
     if isinstance(right, View):
         right = right.value()
-    if type(left) in _WALKED and type(right) in _WALKED:
+    if type(left) not in _ATOMS and type(right) not in _ATOMS:
         _pay(budget, left, right)
     return bool(left == right)
 
@@ -277,7 +277,7 @@ def _ordered(function: Callable[[Any, Any], bool]) -> Compare:
             left = left.value()
         if isinstance(right, View):
             right = right.value()
-        if type(left) in _WALKED and type(right) in _WALKED:
+        if type(left) not in _ATOMS and type(right) not in _ATOMS:
             _pay(budget, left, right)
         return function(left, right)
 
@@ -292,7 +292,7 @@ def _pay(budget: EvaluationBudget | None, *walked: Any) -> None:
         raise NeedsBudget
 
 
-_WALKED = frozenset([str, list, tuple, dict])
+_ATOMS = frozenset([int, float, bool, type(None)])
 _SHORT = 1000
 Compare = Callable[["EvaluationBudget | None", Any, Any], bool]
 
@@ -380,6 +380,7 @@ def _counted(budget: EvaluationBudget, elements: Iterator[Any], text: int) -> It
 
 # ── %-formatting and str.format ─────────────────────────────────────────────────────────
 
+_ESCAPED = 10  # characters of the longest escape of one character
 _CONVERSION = re.compile(r"[#0\- +]{0,8}(\*|\d{1,10})?(?:\.(\*|\d{1,10}))?[hlL]?(.)", re.DOTALL)
 
 
@@ -394,11 +395,11 @@ def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
     room = len(template)
     longest = _longest(budget, values)
     for width, precision, kind in _conversions(template):
-        budget.charge(1)
+        budget.charge(1 + (longest >> 4 if kind in "ra" else 0))
         if "*" in (width, precision):
             raise TemplateError('"*" as a width is not supported in a format')
         room += check_width(width) + check_width(precision)
-        room += 0 if kind == "%" else longest
+        room += 0 if kind == "%" else longest * (_ESCAPED if kind in "ra" else 1)
         if room > budget.max_text:
             break
     budget.charge_text(room)
@@ -474,9 +475,14 @@ _KIND_WORDS = "|".join(_PYTHON_KINDS)
 _TYPE_NAME = rf"'({_KIND_WORDS})'(?: objects?| instances?)?|(?<=not )({_KIND_WORDS})\b|(?<=got )({_KIND_WORDS})\b"
 
 
+_MAX_MESSAGE = 2000
+
+
 def describe_exception(problem: Exception) -> str:
     """Describe a Python exception in the terms of the template language."""
     text = str(problem)
+    if len(text) > _MAX_MESSAGE:
+        return f"{type(problem).__name__} with a message of {len(text):,} characters"
     between = re.search(_BETWEEN, text)
     if between:
         sign, left, right = between.groups()

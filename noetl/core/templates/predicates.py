@@ -6,14 +6,13 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from noetl.core.model.excerpt import excerpt
 from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import Function, call_problem
 from noetl.core.templates.lookup import Missing, Undefined, View, kind_of, unwrap
 from noetl.core.templates.operators import has, is_key, modulo, to_text
 from noetl.errors import TemplateError
-
-_CHEAP = frozenset([int, float, bool, type(None)])
 
 
 class Test(NamedTuple):
@@ -29,18 +28,18 @@ def check(
     budget: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> bool:
     """Apply a test by its name."""
-    found = TESTS.get(name)
+    found = TESTS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise TemplateError(f'there is no test "{name}"')
+        raise TemplateError(f"there is no test {excerpt(name)}")
     if not found.raw:
         value = unwrap(value)
         args = [unwrap(arg) for arg in args]
     else:
         value = value.value() if isinstance(value, View) else value
         args = [arg.value() if isinstance(arg, View) else arg for arg in args]
-    if type(value) not in _CHEAP or args:
+    if args:
         budget.charge_walk(value, *args)
-    else:
+    else:  # a test of the type; those that read the value charge for it themselves
         budget.charge()
     try:
         if found.budgeted:

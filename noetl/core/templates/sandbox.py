@@ -166,7 +166,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             kwargs.pop("_loop_vars", None)  # Jinja's own, for functions that take its context
             kwargs.pop("_block_vars", None)
             return invoke(budget, __obj, args, kwargs)
-        budget.charge(5 + (len(args) + len(kwargs) >> 2))
+        budget.charge(5 + len(args) + len(kwargs))
         if isinstance(__obj, LoopContext):
             return __context.call(__obj, operations.each(budget, *args))
         if isinstance(__obj, _RUNTIME_CALLABLES) or __obj in _RUNTIME_CLASSES or _is_runtime_method(__obj):

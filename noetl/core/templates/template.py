@@ -30,6 +30,7 @@ __all__ = ["Compiled", "compile_value", "evaluate", "holds", "is_template"]
 
 _KEEP = "_value_of_the_whole_"
 CACHED_TEMPLATES = 16_384
+MAX_MESSAGE = 10_000  # characters of the message of an error
 
 
 # Exceptions that a template can cause; all others are defects of this package and are not converted.
@@ -122,17 +123,17 @@ class _Text(Compiled):
         max_text: int = MAX_TEXT,
         meter: Meter | None = None,
     ) -> Any:
-        budget = EvaluationBudget(nondeterminism, max_text) if self._needs_budget else None
+        budget = EvaluationBudget(nondeterminism, max_text, meter) if self._needs_budget else None
         try:
-            value = self._plain(names, budget)
-            if meter is not None and budget is not None:
-                meter.spend(budget)
-            return value
+            return self._plain(names, budget)
         except NeedsBudget:
             self._needs_budget = True
             return self.evaluate(names, nondeterminism, max_text=max_text, meter=meter)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
+        finally:
+            if meter is not None and budget is not None:
+                meter.spend(budget)
 
     def holds(
         self,
@@ -140,11 +141,9 @@ class _Text(Compiled):
         nondeterminism: NondeterminismSource | None = None,
         meter: Meter | None = None,
     ) -> bool:
-        budget = EvaluationBudget(nondeterminism) if self._needs_budget else None
+        budget = EvaluationBudget(nondeterminism, meter=meter) if self._needs_budget else None
         try:
             value = self._raw(names, budget)
-            if meter is not None and budget is not None:
-                meter.spend(budget)
             if value is True or value is False:
                 return value
             return _holds(value.value() if isinstance(value, View) else value)
@@ -153,6 +152,9 @@ class _Text(Compiled):
             return self.holds(names, nondeterminism, meter)
         except _AUTHORS_MISTAKES as problem:
             raise self._in_words(problem, names) from None
+        finally:
+            if meter is not None and budget is not None:
+                meter.spend(budget)
 
     def _in_words(self, problem: Exception, names: Mapping[str, Any]) -> Exception:
         """Convert the problem to a TemplateError with the text of the template."""
@@ -162,12 +164,18 @@ class _Text(Compiled):
                 problem = problem.named(path)
         if isinstance(problem, TemplateError):
             problem.text = problem.text or self.text
+            if len(problem.message) > MAX_MESSAGE:  # names and values of the data; a part could be a part of a secret
+                problem.message = f"the error has a message of {len(problem.message):,} characters, in {self._shown()}"
+                problem.args = (problem.message,)
             return problem
         if isinstance(problem, (RecursionError, MemoryError)):
             return TemplateError(describe_exception(problem), text=self.text, kind="limit")
+        return TemplateError(f"{describe_exception(problem)}, in {self._shown()}", text=self.text)
+
+    def _shown(self) -> str:
+        """The text of the template for a message."""
         shown = " ".join(self.text.split())
-        shown = shown if len(shown) <= 120 else shown[:117] + "..."
-        return TemplateError(f"{describe_exception(problem)}, in {shown}", text=self.text)
+        return shown if len(shown) <= 120 else shown[:117] + "..."
 
 
 def _path_of(undefined: Undefined, text: str, names: Mapping[str, Any]) -> str | None:

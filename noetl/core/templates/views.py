@@ -200,7 +200,7 @@ class _Envelope(View):
 
     `locate` stores data that is not in a store when a template reads its `ref`."""
 
-    __slots__ = ("_hydrated", "locate", "name", "outcome", "resolve", "results")
+    __slots__ = ("_hydrated", "_loop", "_loop_value", "locate", "name", "outcome", "resolve", "results")
 
     def __init__(
         self,
@@ -217,6 +217,8 @@ class _Envelope(View):
         self.results = results
         self.resolve = resolve
         self._hydrated: Any = _ABSENT
+        self._loop: Any = _ABSENT
+        self._loop_value: Any = _ABSENT
 
     # ── the payload ─────────────────────────────────────────────────────────────────────
 
@@ -348,10 +350,12 @@ class _Envelope(View):
 
     def loop_results(self) -> Any:
         """`.results` of a loop: the results of its iterations, each like a result by name."""
-        payload = self.payload()
-        if not isinstance(payload, list):
-            return payload
-        return _loop_results(payload, self._answers(self.outcome.helpers), self)
+        if self._loop is _ABSENT:
+            payload = self.payload()
+            if not isinstance(payload, list):
+                return payload
+            self._loop = _loop_results(payload, self._answers(self.outcome.helpers), self)
+        return self._loop
 
     def _answers(self, helpers: Mapping[str, Any]) -> Mapping[str, Any]:
         """The fields of the answers of an http loop, by index."""
@@ -370,7 +374,9 @@ class _Envelope(View):
             body = self.payload()
             return {"data": body, "body": body, **self.http_fields()}
         if "loop" in helpers:
-            return {"results": plain(self.loop_results()), "stats": helpers["loop"]}
+            if self._loop_value is _ABSENT:
+                self._loop_value = {"results": plain(self.loop_results()), "stats": helpers["loop"]}
+            return self._loop_value
         return self.payload()
 
 

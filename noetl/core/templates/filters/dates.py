@@ -59,7 +59,7 @@ def strftime(budget: EvaluationBudget, value: Any, format: str = "%Y-%m-%dT%H:%M
     """Format a date."""
     if len(format) > MAX_LENGTH or re.search(r"%[-_^#0]*\d", format):
         limit_exceeded("a date format that is too long or has widths")
-    budget.charge(8)
+    budget.charge(8 + len(format))
     budget.charge_text(len(format) * 20)
     return moment(budget, value).strftime(format)
 
@@ -78,6 +78,7 @@ def timestamp(budget: EvaluationBudget, value: Any) -> float:
 def date_add(budget: EvaluationBudget, value: Any, amount: Any = None, **parts: float) -> str:
     """Add seconds, `"1d 2h"`, or `days=`, `hours=`, ... to a date."""
     try:
+        budget.charge(len(amount) if isinstance(amount, str) else 2)
         return iso(moment(budget, value) + timedelta(seconds=seconds(amount), **parts))
     except (OverflowError, TypeError):
         raise TemplateError("the resulting date is out of range") from None

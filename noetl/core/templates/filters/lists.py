@@ -141,7 +141,9 @@ def _items(budget: EvaluationBudget, value: Any) -> list[Any]:
 
 @template_filter("a mapping as a list of `{key, value}`; `dict2items(key_name, value_name)`")
 def _dict2items(budget: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value") -> list[Any]:
-    return [{key_name: key, value_name: each_value} for key, each_value in _pairs(budget, value)]
+    pairs = _pairs(budget, value)
+    budget.charge(len(pairs))
+    return [{key_name: key, value_name: each_value} for key, each_value in pairs]
 
 
 @template_filter("a mapping from a list of `{key, value}`; `items2dict(key_name, value_name)`", plain=False)
@@ -174,6 +176,7 @@ def _mark(budget: EvaluationBudget, value: Any) -> Any:
     if isinstance(value, (list, tuple, Mapping)):
         return (_written(budget, value, 0),)
     if type(value) is int and not is_key(value):
+        budget.charge(4 + (value.bit_length() >> 6))
         return (f"i{value:x}",) if value.bit_length() > 1023 or float(value) != value else float(value)
     return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from noetl.core.model.excerpt import excerpt
 from noetl.core.templates.budget import EvaluationBudget
 from noetl.core.templates.functions import call_problem
 from noetl.core.templates.lookup import Undefined, View, kind_of, unwrap
@@ -48,9 +49,9 @@ def apply(
     budget: EvaluationBudget, name: str, value: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> Any:
     """Apply a filter by its name."""
-    found = FILTERS.get(name)
+    found = FILTERS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise TemplateError(f'there is no filter "{name}"')
+        raise TemplateError(f"there is no filter {excerpt(name)}")
     return apply_filter(budget, name, found, value, args, kwargs)
 
 
@@ -76,6 +77,8 @@ def apply_filter(
             args = [unwrap(arg) for arg in args]
         if kwargs:
             kwargs = {key: unwrap(arg) for key, arg in kwargs.items()}
+    if type(value) is str:
+        budget.operations -= len(value) >> 8  # whatever else the filter charges for it
     try:
         answer = found.function(budget, value, *args, **kwargs) if kwargs else found.function(budget, value, *args)
     except (TypeError, ValueError, LookupError, OverflowError, ArithmeticError) as problem:

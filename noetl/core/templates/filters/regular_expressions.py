@@ -239,7 +239,7 @@ class _Program:
         """Find all matches from left to right."""
         at, texts = 0, self.texts(data)
         while (found := self.find(self.regexp.search, texts, at)) is not None:
-            budget.charge(2 + ((len(data) - found.start) >> _RESCAN_SHIFT if self._rescans else 0))
+            budget.charge(4 + ((len(data) - found.start) >> _RESCAN_SHIFT if self._rescans else 0))
             yield found
             at = found.end
             if found.start == found.end:

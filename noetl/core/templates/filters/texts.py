@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import json
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -131,6 +132,7 @@ def _round(budget: EvaluationBudget, value: Any, precision: int = 0, method: str
         budget.charge_number(value)
     if not -308 <= _number(precision) <= 308:
         limit_exceeded("a precision of more than 308 digits")
+    budget.charge(abs(precision) >> 2)
     if method == "common":
         return round(value, precision)
     if method not in ("ceil", "floor"):
@@ -228,6 +230,9 @@ def _indent(budget: EvaluationBudget, value: Any, width: Any = 4, first: bool = 
     return "".join(moved)
 
 
+_RUNS = re.compile(r"\s+|\S+")
+
+
 @template_filter("lines of at most a width (79): `wordwrap(width, break_long_words, wrapstring)`")
 def _wordwrap(
     budget: EvaluationBudget, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n"
@@ -239,7 +244,7 @@ def _wordwrap(
     source = split_lines(budget, text)
     # A line costs some microseconds, a character a part of one; a long word is copied for each piece that is cut off.
     budget.charge(len(text) + 40 * len(source))
-    budget.charge(sum(len(word) * (len(word) // width) >> 10 for word in split_text(budget, text)))
+    budget.charge(sum((run.end() - run.start()) ** 2 // width >> 10 for run in _RUNS.finditer(text)))
     budget.charge_text(len(text) * (1 + len(wrapstring)))
     lines = [
         wrapstring.join(
@@ -389,7 +394,7 @@ for _name in ("sha256", "sha512", "sha1", "md5"):
 @template_filter("the digest of text by a named algorithm: `hash('sha256')`", "hash")
 def _hash(budget: EvaluationBudget, value: Any, algorithm: str = "sha256") -> str:
     if algorithm not in ("sha256", "sha512", "sha1", "md5"):
-        raise TemplateError(f'hash: "{algorithm}" is not known; sha256, sha512, sha1 and md5 are')
+        raise TemplateError(f"hash: {excerpt(algorithm)} is not known; sha256, sha512, sha1 and md5 are")
     digest: str = FILTERS[algorithm].function(budget, value)
     return digest
 
@@ -413,7 +418,9 @@ def _urlencode(budget: EvaluationBudget, value: Any) -> str:
 
 @template_filter("text decoded from a URL")
 def _urldecode(budget: EvaluationBudget, value: Any) -> str:
-    return charged(budget, unquote(text_of(budget, value)))
+    text = text_of(budget, value)
+    budget.charge(text.count("%"))
+    return charged(budget, unquote(text))
 
 
 @template_filter("text as one word of a shell command", "quote")
@@ -432,6 +439,7 @@ def _xmlattr(budget: EvaluationBudget, value: Any, autospace: bool = True) -> st
         if each_value is None:
             continue
         name = to_text(budget, key)
+        budget.charge(6)
         if any(sign in name for sign in " />=\t\n\f\r\"'"):
             raise TemplateError(f"xmlattr: {excerpt(name)} is not a name of an attribute")
         parts.append(f'{_escaped(budget, name)}="{_escaped(budget, each_value)}"')
