@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from noetl.tools.shell.program_code import ONE_WORD, code_before, code_pattern, precedes
+from noetl.tools.shell.program_code import ONE_WORD, code_before, code_pattern, precedes, reads_environment
 from noetl.tools.shell.shell_words import HEREDOC, Word, documents, segments, statements, words
 from noetl.tools.shell.value_flow import ASSIGNED, ITERATED, READ, calls_of_function, carriers_of, evaluates
 
@@ -37,6 +37,7 @@ _DECLARING = (
 _NAMING = re.compile(rf"(?<![\w./$-]){_DECLARING}(?:\s+-[A-Za-z]*)*(?:\s+[^\s;|&]+)*\s+[\"']?$")
 _IS_SET = re.compile(r"(?:\[\[?|test)\s.*-[vR]\s+[\"']?$", re.DOTALL)
 _NAMEREF = re.compile(r"(?<![\w./$-])(?:declare|typeset|local)\s+(?:-\w+\s+)*-\w*n\w*\s+\w+=[\"']?$")
+_REFERENCES = re.compile(r"(?<![\w./$-])(?:declare|typeset|local)\s+(?:-\w+\s+)*-\w*n\w*\s+([\w =]+)")
 _INTEGER = re.compile(r"(?<![\w./$-])(?:declare|typeset|local|readonly|export)\s+(?:-\w+\s+)*-[A-Za-z]*i[A-Za-z]*\s")
 _COMPARISON = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge)\s")
 _SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[[^\]\s]*$|=\((?:[^)]*\s)?\[[^\]\s]*$")
@@ -182,9 +183,19 @@ def _through_carriers(command: str, at: int) -> Place | None:
     """A place that evaluates a variable, a file or an input in which the value is stored."""
     carriers = carriers_of(command, at, set(_stored(command, at)))
     found = _place_of_names(command, carriers.names) if carriers.names else None
+    if found is None and carriers.names & set(_references(command)):
+        found = Place(_NAME, "the name of a variable, through a variable")
+    if found is None and reads_environment(command, carriers.names):
+        found = Place(ONE_WORD, "a variable that the code of a program evaluates")
     if found is None and evaluates(command, carriers):
         found = Place(ONE_WORD, "code of a file or an input that is executed")
     return found
+
+
+def _references(command: str) -> Iterator[str]:
+    """The variables whose values are names of variables (`declare -n`)."""
+    for names in _REFERENCES.findall(command):
+        yield from (name.partition("=")[0] for name in names.split())
 
 
 def _through_arguments(command: str, at: int) -> Place | None:
@@ -238,13 +249,14 @@ def _quoted_code(command: str, at: int) -> str | None:
 
 
 def _is_command(command: str, at: int) -> bool:
-    """Whether an unquoted variable is the first word of a command: its words are a program and its arguments."""
+    """Whether an unquoted variable or a list is the first word of a command: its words are a program and arguments."""
+    is_list = re.match(r"\$(?:@|\{@\}|\{\w+\[@\]\})\"", command[at:]) is not None
     for start, end in statements(command):
         if start <= at < end:
             for part in segments(command, start, end):
                 found = words(command, *part)
-                before = [word.text for word in found if word.start < at]
-                if not any(word.start == at for word in found):
+                before = [word.text for word in found if word.start < at - is_list]
+                if not any(word.start == at - is_list for word in found):
                     continue
                 if all(map(precedes, before)) or before[-1] in ("-exec", "-execdir", "-ok", "-okdir"):
                     return True

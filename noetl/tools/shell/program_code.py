@@ -49,7 +49,7 @@ PROGRAMS: dict[str, Program] = {
     ),
     r"g?sed": Program(r"-[A-Za-z]*e|--expression", first=True, takes=r"-[lf]|--file|--line-length", pattern=_DIGITS),
     r"eval": Program(every=True, joined=True),
-    r"trap|source|\.|alias|bind|complete|compgen|hash|fc|enable|coproc": Program(every=True, reads=True),
+    r"trap|source|\.|alias|bind|complete|compgen|hash|history|fc|enable|coproc": Program(every=True, reads=True),
     r"ssh|slogin|watch|expect|m4|gnuplot|emacs|gdb|lldb|vim?|view|ex|nvim|env -S": Program(every=True, reads=True),
     r"at|batch|crontab|parallel|ed|red|dc|tclsh|sg|sqlite3": Program(every=True, reads=True),
     r"g?make|ninja|just": Program(r"--eval(?:=.*)?|-E", every=True, reads=True, pattern=_NO_REFERENCE),
@@ -57,10 +57,14 @@ PROGRAMS: dict[str, Program] = {
         r"-[A-Za-z]*[ce]|--command|--execute|-cmd", reads=True, pattern=ONE_WORD
     ),
     r"git": Program(
-        r"-c|--config-env|--upload-pack|--receive-pack|--exec|-[uxO]|--open-files-in-pager|--\w+(?:-\w+)?-filter|--setup|foreach|run",
+        r"-c|--config-env|--upload-pack|--receive-pack|--exec|-[uxO]|--open-files-in-pager|--\w+(?:-\w+)?-filter|--setup|foreach|run|"
+        r"(?:core|sequence)\.(?:fsmonitor|pager|editor|sshCommand|hooksPath|askPass|gitProxy)|(?:alias|pager)\.\S+|"
+        r"\S+\.(?:cmd|command|textconv|clean|smudge|process|driver|helper|program|external)",
         pattern=_NO_OPTION,
     ),
-    r"tar|bsdtar|rsync|scp|zip|sort|split|man|less": Program(
+    r"npx|pnpx|bunx": Program(r"-c|--call"),
+    r"scp|sftp": Program(r"-[oSDFJ]|-o.*", pattern=_NO_OPTION),
+    r"tar|bsdtar|rsync|zip|sort|split|man|less": Program(
         r"--checkpoint-action(?:=.*)?|--to-command(?:=.*)?|--use-compress-program(?:=.*)?|--rsh(?:=.*)?|--compress-program(?:=.*)?|"
         r"--filter(?:=.*)?|--info-script(?:=.*)?|--new-volume-script(?:=.*)?|-TT|--unzip-command|-P|-[IeFS]",
         pattern=_NO_OPTION,
@@ -69,11 +73,24 @@ PROGRAMS: dict[str, Program] = {
 _TABLE = [(re.compile(name), program) for name, program in PROGRAMS.items()]
 _CODE_FILE = re.compile(r"-[A-Za-z]*f|--file|--rcfile|--init-file")
 # Functions with which code of other languages evaluates its arguments.
-_EVALUATING = re.compile(r"\b(?:system|popen|getline|eval|exec[lvpe]*|spawn\w*|subprocess|child_process|qx)\b")
+_EVALUATING = re.compile(
+    r"\b(?:system|popen|getline|eval|exec[lvpe]*|exec\w+Sync|execSync|spawn\w*|subprocess|child_process|qx|compile|__import__|runpy|pty)\b"
+)
+# Shell code that evaluates what it reads: a shell, `eval`, arithmetic.
+_READS_CODE = re.compile(
+    r"(?<![\w-])(?:eval|source|trap|xargs|parallel|let|declare|typeset|(?:ba|da|z|k|a)?sh|python\S*|perl|awk)(?![\w-])|"
+    r"(?:^|[;&|({]\s*)\.\s|\(\(|\$\[|\w\[|-(?:eq|ne|lt|le|gt|ge)\s"
+)
+# In other languages: a pipe to a command in awk; backquotes, `s///e` and `open` of perl.
+_AWK_PIPE = re.compile(r"\bprintf?\b[^;}\n]*(?<!\|)\|(?!\|)")
+_PERL_CODE = re.compile(r"`|/[a-z]*e[a-z]*\s*(?:$|[;})])|\bopen\b|\bdo\b|\brequire\b")
+_EVALUATING_MODULES = frozenset({"timeit", "code", "pdb", "asyncio", "cProfile", "trace"})
+_INTERACTIVE = re.compile(r"-[A-Za-z]*i[A-Za-z]*")
+_PERL_LOOP = re.compile(r"-[A-Za-z0-9.]*[np][A-Za-z0-9.]*")
 _SHELL_VARIABLE = re.compile(r"\$\{?(?:SHELL|BASH|0)\b")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 # Programs that start no other program.
-_INERT = frozenset({
+INERT = frozenset({
     "echo", "printf", "cat", "cp", "mv", "rm", "mkdir", "rmdir", "ls", "curl", "wget", "grep", "egrep", "fgrep",
     "test", "[", "[[", "true", "false", ":", "date", "touch", "chmod", "chown", "ln", "tee", "head", "tail", "wc",
     "cut", "tr", "sort", "uniq", "basename", "dirname", "realpath", "sleep", "read", "export", "declare", "local",
@@ -140,19 +157,38 @@ def _in_statement(command: str, start: int, end: int, at: int) -> re.Pattern[str
 def _programs(command: str, found: list[Word]) -> Iterator[tuple[int, Program]]:
     """The words of a command that name programs which evaluate code, wherever they are."""
     first = next((index for index, word in enumerate(found) if not _ASSIGNMENT.match(word.text)), len(found))
-    if first < len(found) and found[first].text in _INERT:
+    if first < len(found) and found[first].text in INERT:
         return
     for index, word in enumerate(found):
         if word.text.startswith("$") or word.text.startswith("`"):
             program = _dynamic(command, word.text, found, index)
-        elif word.text == "timeit" or (word.text.endswith("env") and _splits(found[index:])):
+        elif _is_renamed(command, word.text):
+            program = _SHELL
+        elif word.text.endswith("env") and _splits(found[index:]):
             program = _EVERY
+        elif index and found[index - 1].text == "-m" and word.text in _EVALUATING_MODULES:
+            program = _EVERY._replace(reads=True)
         elif word.text in _AMBIGUOUS and not all(precedes(each.text) for each in found[:index]):
             program = None  # an argument
         else:
             program = program_of(word.text)
         if program is not None:
             yield index, program
+
+
+def _is_renamed(command: str, text: str) -> bool:
+    """Whether a word is the name of a copy of, or a link to, a program that evaluates code."""
+    base = text.rpartition("/")[2]
+    if not base or base not in command or not re.search(r"\b(?:ln|cp|mv|install|hash|alias)\b", command):
+        return False
+    for start, end in statements(command):
+        texts = [word.text for word in words(command, start, end)]
+        if texts and texts[0] in ("ln", "cp", "mv", "install", "hash", "alias"):
+            names = {each.partition("=")[0].rpartition("/")[2] for each in texts[1:]}
+            sources = re.findall(r"[\w./-]+", " ".join(texts[1:]))
+            if base in names and program_of(base) is None and any(map(program_of, sources)):
+                return True
+    return False
 
 
 def _splits(found: list[Word]) -> bool:
@@ -177,7 +213,7 @@ def _evaluates(
     command: str, found: list[Word], index: int, program: Program, at: int, is_input: bool
 ) -> re.Pattern[str] | None:
     """The pattern for a value at `at` if the program at `index` evaluates it."""
-    arguments = found[index + 1 :]
+    arguments = [_expanded(command, word) for word in found[index + 1 :]]
     code, script = code_words(arguments, program)
     if is_input or at < found[index].start or any(_is_redirected(command, found, word, at) for word in arguments):
         from_input = program.reads or (program.script and not code and _is_input(script))
@@ -186,6 +222,9 @@ def _evaluates(
         )
         if script is not None and re.match(r"[<>]\(", script):
             from_input = from_input or program.script
+        is_python = program.script and "py" in found[index].text
+        from_input = from_input or (is_python and any(_INTERACTIVE.fullmatch(each.text) for each in arguments))
+        from_input = from_input or any(_evaluates_text(found[index].text, program, each.text) for each in code)
         runs_words = any(word.text in ("xargs", "parallel") for word in found[:index])
         return ONE_WORD if from_input or (runs_words and (code or program.script)) else None
     word = next((each for each in arguments if each.start <= at < each.end), None)
@@ -194,11 +233,32 @@ def _evaluates(
     if word.text.startswith("<(") and _CODE_FILE.fullmatch(found[found.index(word) - 1].text):
         return ONE_WORD
     if program.every or word in code:
-        follows = program.joined and word is not arguments[0]
+        first = next((each for each in arguments if each.text != "--"), None)
+        follows = program.joined and word is not first
         return _PLAIN if follows else _at_start(command, word, at, program, word in code)
     if program.pattern is _NO_OPTION:
         return _NO_OPTION
+    if "perl" in found[index].text and any(_PERL_LOOP.fullmatch(each.text) for each in arguments):
+        return ONE_WORD  # `perl -n` and `perl -p` open a file name with `|` as a command
     return ONE_WORD if program.script and not code and word.text == script else None
+
+
+def _evaluates_text(name: str, program: Program, code: str) -> bool:
+    """Whether code evaluates text that it reads."""
+    if program is _SHELL:
+        return _READS_CODE.search(code) is not None
+    if _EVALUATING.search(code):
+        return True
+    return ("awk" in name and _AWK_PIPE.search(code) is not None) or (
+        "perl" in name and _PERL_CODE.search(code) is not None
+    )
+
+
+def _expanded(command: str, word: Word) -> Word:
+    """A word that is one variable, with the option that the command assigns to the variable."""
+    name = re.fullmatch(r"\$\{?([A-Za-z_]\w*)(?:\[[@*0]\])?\}?", word.text)
+    option = re.search(rf"(?<![\w$]){name[1]}=[\"'(]?(-[\w-]+)", command) if name else None
+    return word if option is None else word._replace(text=option[1])
 
 
 def _is_redirected(command: str, found: list[Word], word: Word, at: int) -> bool:
@@ -222,16 +282,31 @@ def code_before(command: str, at: int) -> tuple[str, bool] | None:
             if not part[0] <= at < part[1]:
                 continue
             found = words(command, *part)
-            for index, word in enumerate(found):
-                program = program_of(word.text)
-                if program is None or word.start >= at or not all(precedes(each.text) for each in found[:index]):
+            for index, program in _programs(command, found):
+                if found[index].start >= at:
                     continue
-                code, _ = code_words(found[index + 1 :], program)
+                code, _ = code_words([_expanded(command, word) for word in found[index + 1 :]], program)
                 if program is _SHELL and code and code[0].end <= at:
                     return code[0].text, True
-                if program is not _SHELL and any(_EVALUATING.search(each.text) for each in code):
+                if program is not _SHELL and any(
+                    _evaluates_text(found[index].text, program, each.text) for each in code
+                ):
                     return code[0].text, False
     return None
+
+
+def reads_environment(command: str, names: set[str]) -> bool:
+    """Whether code of another language names one of these variables and has a function that evaluates text."""
+    for start, end in statements(command):
+        for part in segments(command, start, end):
+            found = words(command, *part)
+            for index, program in _programs(command, found):
+                code, _ = code_words(found[index + 1 :], program)
+                for word in code if program is not _SHELL else ():
+                    mentioned = names & set(re.findall(r"[A-Za-z_]\w*", word.text))
+                    if mentioned and _evaluates_text(found[index].text, program, word.text):
+                        return True
+    return False
 
 
 def code_words(arguments: list[Word], program: Program) -> tuple[list[Word], str | None]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 _BREAKS = re.compile(r"\n|;|&&|\|\||(?<![<>&|])&(?![>&])")
 _PIPE = re.compile(r"(?<!\|)\|&?(?!\|)")
 _SPACE = re.compile(r"[ \t]+|(?=[<>])(?![<>]\()(?<![<>&\d])|(?<=[<>])(?![<>&=(])")
+_COMMA = re.compile(",")
 HEREDOC = re.compile(r"<<-?[ \t]*\\?(['\"]?)([A-Za-z0-9_.+-]+)\1")
 
 
@@ -47,13 +48,30 @@ def words(command: str, start: int, end: int) -> list[Word]:
         raw = command[first:last].strip()
         if raw:
             first += len(command[first:last]) - len(command[first:last].lstrip())
-            found.append(Word(first, first + len(raw), dequoted(raw)))
+            if raw[0] == "{" and raw[-1] == "}" and "," in raw:  # `{bash,-c,x}`
+                inner = _split(command, first + 1, first + len(raw) - 1, _COMMA, [])
+                found += [Word(*span, dequoted(command[slice(*span)])) for span in inner if span[1] > span[0]]
+            else:
+                found.append(Word(first, first + len(raw), dequoted(raw)))
     return found
 
 
 def dequoted(text: str) -> str:
     """The text without quotes, backslashes and line continuations."""
+    text = re.sub(r"\$'((?:[^'\\]|\\.)*)'", lambda found: _unescaped(found[1]), text)
     return re.sub(r"\$(?=['\"])|['\"]|\\\n?", "", text)
+
+
+def _unescaped(text: str) -> str:
+    """The text of `$'...'` with its characters in place of numeric escapes."""
+    number = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3}))")
+
+    def character(found: re.Match[str]) -> str:
+        digits = found[1] or found[2] or found[3]
+        code = int(digits, 16) if digits else int(found[4], 8)
+        return chr(code) if 32 <= code < 0x110000 else " "
+
+    return number.sub(character, text)
 
 
 def documents(command: str) -> Iterator[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from noetl.tools.shell.program_code import Program, code_words, precedes, program_of
+from noetl.tools.shell.program_code import INERT, Program, code_words, precedes, program_of
 from noetl.tools.shell.shell_words import Word, documents, segments, statements, words
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=")
@@ -19,7 +19,10 @@ ITERATED = re.compile(r"(?<!\w)(?:for|select)\s+([A-Za-z_]\w*)(?:\s+in\s([^\n;]*
 READ = re.compile(r"(?<!\w)(?:read|mapfile|readarray)\s+([^\n;|<]*)")
 _WRITTEN = re.compile(r"(?:&?>>?\|?)\s*[\"']?([^\s\"';|&()<>]+)")
 _COPIES = re.compile(r"tee|cp|mv|install|ln|rsync|scp|sponge")
+_LOOP_END = re.compile(r"\s*(?:done|\}|\)|fi|esac)(?!\w)")
+_UNPACKS = re.compile(r"g?unzip|bunzip2|unxz|unzstd|unlz4|uncompress|gzip|bzip2|xz|zstd|base64|tar")
 _DESCRIPTOR = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
+_FILE_NAME = re.compile(r"[\w./-]*\w")
 _GROUP_PIPE = re.compile(r"(?:\}|(?<!\w)(?:done|fi|esac))(?:\s*\d*[<>]+&?\s*\S+)*\s*\|&?((?:[^\n;|&]|\|&?(?!\|))*)")
 _NAMEREF = re.compile(r"(?:declare|typeset|local)\s+(?:-\w+\s+)*-\w*n\w*\s+(\w+)=[\"']?(\w+)")
 _NESTED = re.compile(r"(?:[({]|(?<!\w)(?:do|then|else|coproc))\s*((?!\()[^\n;|&(){}]+)")
@@ -29,7 +32,7 @@ _IMPLIED = {
     "python": r".*\.py",
     "make": r"(?:GNU)?[Mm]akefile|.*\.mk",
     "node": r".*\.[mc]?js",
-    "git": r"\.git.*|config",
+    "git": r"\.git.*|config|(?:pre|post|prepare|commit|applypatch|reference|update|push)(?:-[\w-]+)?",
 }
 
 
@@ -57,7 +60,8 @@ def carriers_of(command: str, at: int | None, names: set[str]) -> Carriers:
             files |= set(_written(command, *span))
             is_input = is_input or re.match(r"\s*exec\s+(?:\{?\w*\}?)?<", text) is not None
             if not is_own and _files(found, files):
-                names |= {name for read in READ.findall(text) for name in re.findall(r"(?<![\w-])[A-Za-z_]\w*", read)}
+                reads = READ.findall(command if _LOOP_END.match(text) else text)
+                names |= {name for read in reads for name in re.findall(r"(?<![\w-])[A-Za-z_]\w*", read)}
         names |= {name for name, value in _assigned(command) if _mentions(value, names) or _mentions_file(value, files)}
         names |= {name for pair in _NAMEREF.findall(command) if names & set(pair) for name in pair}
         names |= {name for name, value in ITERATED.findall(command) if _mentions(value or "$@", names)}
@@ -95,6 +99,8 @@ def _evaluates_file(found: Sequence[Word], before: Sequence[Word], files: set[st
         implied = next((pattern for name, pattern in _IMPLIED.items() if name in found[index].text), "(?!)")
         if any(re.fullmatch(implied, file) for file in files):
             return True
+        if named and any(word.text == "{}" for word in found[index:]):
+            return True  # `find -name file -exec sh {}`
         if program.every and any(number > index for number in named):
             return True
         code, script = code_words(list(found[index + 1 :]), program)
@@ -127,7 +133,8 @@ def _reads_input(found: Sequence[Word]) -> bool:
 def _interpreters(found: Sequence[Word]) -> Iterator[tuple[int, Program]]:
     for index, word in enumerate(found):
         program = program_of(word.text)
-        if program is not None and (index == 0 or all(precedes(each.text) for each in found[:index])):
+        is_executed = index > 0 and found[index - 1].text in ("-exec", "-execdir", "-ok", "-okdir")
+        if program is not None and (is_executed or all(precedes(each.text) for each in found[:index])):
             yield index, program
 
 
@@ -137,14 +144,44 @@ def _written(command: str, start: int, end: int) -> Iterator[str]:
     for part in segments(command, start, end):
         texts = [word.text for word in words(command, *part)]
         program = next((index for index, text in enumerate(texts) if not precedes(text)), len(texts))
-        arguments = [text for text in texts[program + 1 :] if not text.startswith(("-", "<", ">"))]
+        arguments = [
+            text
+            for before, text in pairwise(texts[program:])
+            if not text.startswith(("-", "<", ">")) and not re.fullmatch(r"\d*(?:<|>|>>|<<<)", before)
+        ]
         if _COPIES.fullmatch("".join(texts[program : program + 1]).rpartition("/")[2]):
             names += arguments if texts[program].endswith("tee") else arguments[-1:]
+        name = "".join(texts[program : program + 1]).rpartition("/")[2]
+        if _UNPACKS.fullmatch(name):
+            names += [text.rpartition(".")[0] for text in arguments if "." in text]
+        elif name in ("split", "csplit"):  # the names of its files are not known
+            names += _executed(command[end:])
+        elif name not in INERT:  # the code of a program may write a file that is executed later
+            named = set(_FILE_NAME.findall(" ".join(texts[program + 1 :])))
+            names += named & set(_executed(command[end:])) if _has_code(texts[program:]) else []
         names += [text.partition("=")[2] for text in texts if text.startswith("of=")]
         names += [text for option, text in pairwise(texts) if option in ("-o", "-O", "--output")]
     for name in names:
         if not name.startswith("/dev/"):
             yield _plain_names(name.rpartition("/")[2])
+
+
+def _executed(command: str) -> Iterator[str]:
+    """The programs and the files with code that a command executes."""
+    for start, end in statements(command):
+        for part in segments(command, start, end):
+            found = words(command, *part)
+            first = next((word for word in found if not precedes(word.text)), None)
+            if first is not None:
+                yield first.text
+            for index, program in _interpreters(found):
+                yield code_words(list(found[index + 1 :]), program)[1] or ""
+
+
+def _has_code(texts: Sequence[str]) -> bool:
+    """Whether a program with these arguments evaluates code that is one of them."""
+    program = program_of(texts[0]) if texts else None
+    return program is not None and bool(code_words([Word(0, 0, text) for text in texts[1:]], program)[0])
 
 
 def _plain_names(text: str) -> str:
