@@ -319,6 +319,7 @@ class Server:
             clock,
             store=stores.events,
             task_logs=stores.task_logs,
+            playbooks=stores.playbooks,
             retention=self.settings.retention,
             cluster=cluster,
         )

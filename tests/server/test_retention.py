@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from noetl.core.model.bundle import Bundle, file_digest
 from noetl.embedded import open_local
 from noetl.errors import StoreUnavailable
 from noetl.runtime.tasks import running
-from noetl.server.lifecycle.retention import delete_old, run_retention
+from noetl.server.lifecycle.retention import delete_old, delete_unused_bundles, run_retention
 from noetl.storage.factory import open_stores, open_task_logs
 from noetl.storage.results import open_results
 from tests.conformance.result_store import chunked
@@ -76,6 +77,40 @@ workflow: [{step: s, tool: {kind: python, code: "print('kept')"}}]
             assert await logs.last(first.execution_id) == await logs.last(second.execution_id) == 1
             assert await delete_old(events, results, time.time() + 60, logs) == 2
             assert await logs.last(first.execution_id) == await logs.last(second.execution_id) == 0
+        finally:
+            await results.close()
+            await events.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_bundle_is_deleted_after_the_last_execution_of_its_playbook(tmp_path: Path) -> None:
+    text = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: p}
+workflow: [{step: s, tool: {kind: noop}}]
+"""
+    bundle = Bundle({"p.yaml": file_digest(text.encode())})
+
+    async def scenario() -> None:
+        async with await open_local(home=tmp_path) as engine:
+            ran = await engine.run(text)
+        events, playbooks = open_stores(f"sqlite://{tmp_path}/noetl.db")
+        results = open_results(f"file://{tmp_path}/results")
+        try:
+            summary = await events.summary(ran.execution_id)
+            assert summary is not None
+            await playbooks.save_bundle(bundle)
+            await playbooks.save_files({file_digest(text.encode()): text.encode()})
+            statement = "UPDATE playbook_texts SET file = $1 WHERE digest = $2"
+            await events.sql.execute(statement, f"bundle:{bundle.digest}/p.yaml", summary.playbook)  # type: ignore[attr-defined]
+            assert await delete_unused_bundles(events, playbooks, 0) == 0
+            assert await playbooks.bundle(bundle.digest) == bundle
+            assert await delete_old(events, results, time.time() + 60) == 1
+            assert await delete_unused_bundles(events, playbooks) == 0, "a bundle is kept for a day after its last use"
+            assert await delete_unused_bundles(events, playbooks, 0) == 2
+            assert await playbooks.bundle(bundle.digest) is None
         finally:
             await results.close()
             await events.close()

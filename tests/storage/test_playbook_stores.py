@@ -113,3 +113,28 @@ def test_bundles_and_files_are_stored_by_digest(in_store):
         assert await store.file(file_digest(b"2")) is None
 
     in_store(scenario)
+
+
+def test_bundles_without_a_version_and_files_without_a_bundle_are_deleted(in_store):
+    async def scenario(store):
+        shared, own, lonely = (file_digest(each) for each in (b"shared", b"own", b"lonely"))
+        registered = Bundle({"a.yaml": shared})
+        sent = Bundle({"a.yaml": shared, "b.sql": own})
+        await store.save_files({shared: b"shared", own: b"own", lonely: b"lonely"})
+        for bundle in (registered, sent):
+            await store.save_bundle(bundle)
+        await store.register(StoredPlaybook("shop/a", 0, "d1", "one", 1.0, f"bundle:{registered.digest}/a.yaml"))
+        await store.save_text("d2", "two", f"bundle:{sent.digest}/a.yaml")
+        assert list(await store.unregistered_bundles(3600, 10)) == []
+        assert await store.delete_bundles([registered.digest, sent.digest], 3600) == 0
+        ((found, texts),) = await store.unregistered_bundles(0, 10)
+        assert (found, list(texts)) == (sent.digest, ["d2"])
+        assert await store.delete_bundles([found], 0) == 3
+        assert await store.bundle(sent.digest) is None
+        assert await store.bundle(registered.digest) == registered
+        assert await store.absent_files([shared, own, lonely]) == [own, lonely]
+        await store.save_bundle(sent)
+        await store.save_files({own: b"own"})
+        assert await store.bundle(sent.digest) == sent and await store.file(own) == b"own"
+
+    in_store(scenario)

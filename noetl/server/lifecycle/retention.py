@@ -1,4 +1,4 @@
-"""Retention: deletes results whose ttl has passed and executions older than the retention period.
+"""Retention: deletes results whose ttl has passed, executions older than the retention period, and unused bundles.
 
 One of several servers does it at a time. The results of an execution are deleted before its row: a server that stops
 between the two leaves an execution without results, which the next turn finds by its row.
@@ -13,11 +13,14 @@ from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.storage.ports.cluster import Membership
 from noetl.storage.ports.events import EventStore
+from noetl.storage.ports.playbooks import PlaybookStore
 from noetl.storage.ports.results import ResultStore
 from noetl.storage.ports.task_logs import TaskLogStore
 
 INTERVAL_SECONDS = 600.0
 BATCH = 500  # executions deleted together
+BUNDLE_AGE = 24 * 3600.0  # seconds for which a bundle without a playbook is kept: it may be sent and registered later
+BUNDLES = 20  # examined at a time; each reads the summaries of all executions
 
 _log = logging.getLogger("noetl.control")
 
@@ -28,6 +31,7 @@ async def run_retention(
     *,
     store: EventStore | None = None,
     task_logs: TaskLogStore | None = None,
+    playbooks: PlaybookStore | None = None,
     retention: float | None = None,
     cluster: Membership | None = None,
     every: float = INTERVAL_SECONDS,
@@ -38,6 +42,8 @@ async def run_retention(
             await collect(results, clock)
             if store is not None:
                 await _retain(store, results, task_logs, clock, retention)
+                if playbooks is not None:
+                    await _collect_bundles(store, playbooks)
         await clock.sleep(every)
 
 
@@ -67,6 +73,30 @@ async def delete_old(
         metrics.DROPPED.add(len(executions))
         count += len(executions)
     return count
+
+
+async def delete_unused_bundles(store: EventStore, playbooks: PlaybookStore, age: float = BUNDLE_AGE) -> int:
+    """Delete bundles that belong to no version of the catalog and to no execution, and files that belong to no bundle;
+    returns their number. A bundle that is in use is examined again after `age` seconds."""
+    unused = []
+    for bundle, texts in await playbooks.unregistered_bundles(age, BUNDLES):
+        for text in texts:
+            if await store.has_executions_of(text):
+                await playbooks.keep_bundle(bundle)
+                break
+        else:
+            unused.append(bundle)
+    return await playbooks.delete_bundles(unused, age)
+
+
+async def _collect_bundles(store: EventStore, playbooks: PlaybookStore) -> None:
+    try:
+        count = await delete_unused_bundles(store, playbooks)
+    except NoetlError as problem:
+        _log.warning("unused bundles could not be deleted: %s", problem)
+        return
+    if count:
+        _log.info("deleted %d bundles and files that belong to no playbook", count)
 
 
 async def _acquire(cluster: Membership | None, every: float) -> bool:

@@ -231,6 +231,10 @@ class MemoryEventStore:
             self._news.discard(execution_id)
             self._snapshots.pop(execution_id, None)
 
+    async def has_executions_of(self, playbook: str) -> bool:
+        """Whether there are executions of the playbook with this digest."""
+        return any(each.playbook == playbook for each in self._summaries.values())
+
     async def tidy(self, now: float) -> int:
         """Do nothing: memory is released by `drop`."""
         return 0

@@ -65,6 +65,11 @@ class SqlEventStore(EventStore):
         number = number_of(execution_id)
         return None if number is None else one_summary(await self.sql.row(f"{self._select} WHERE id = $1", number))
 
+    async def has_executions_of(self, playbook: str) -> bool:
+        """Whether there are executions of the playbook with this digest; it reads every summary."""
+        query = f"SELECT 1 FROM {self._executions} WHERE {self.CONTAINS} LIMIT 1"
+        return await self.sql.row(query, encode_json({"playbook": playbook})[1:-1]) is not None
+
     async def by_key(self, key: str) -> ExecutionSummary | None:
         """The execution with this idempotency key."""
         return one_summary(await self.sql.row(f"{self._select} WHERE key = $1", key))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from noetl.core.model.bundle import Bundle
+from noetl.core.model.bundle import Bundle, split_bundle_file
 from noetl.storage.ports.playbooks import StoredPlaybook
 
 
@@ -18,6 +19,7 @@ class MemoryPlaybookStore:
         self._versions: dict[str, list[StoredPlaybook]] = {}
         self._files: dict[str, bytes] = {}
         self._bundles: dict[str, Bundle] = {}
+        self._used: dict[str, float] = {}  # bundles and files
 
     async def save_text(self, digest: str, text: str, file: str) -> None:
         """Store the text of an execution's playbook, once per digest."""
@@ -59,19 +61,56 @@ class MemoryPlaybookStore:
     async def save_files(self, contents: Mapping[str, bytes]) -> None:
         """Store files by the digest of their content."""
         self._files.update(contents)
+        self._use(contents)
 
     async def file(self, digest: str) -> bytes | None:
         """The content of a file."""
         return self._files.get(digest)
 
     async def absent_files(self, digests: Sequence[str]) -> Sequence[str]:
-        """Which of these files are not stored."""
+        """Which of these files are not stored; the others count as used now."""
+        self._use(digests)
         return [digest for digest in digests if digest not in self._files]
 
     async def save_bundle(self, bundle: Bundle) -> None:
-        """Store a bundle under its digest."""
+        """Store a bundle under its digest; it counts as used now."""
         self._bundles[bundle.digest] = bundle
+        self._use([bundle.digest])
 
     async def bundle(self, digest: str) -> Bundle | None:
         """A stored bundle."""
         return self._bundles.get(digest)
+
+    async def unregistered_bundles(self, age: float, limit: int) -> Sequence[tuple[str, Sequence[str]]]:
+        """Bundles that no version is part of and that were not used for `age` seconds, with their texts."""
+        texts: dict[str, list[str]] = {}
+        for digest, (_, file) in self._texts.items():
+            texts.setdefault((split_bundle_file(file) or ("",))[0], []).append(digest)
+        registered = {each.digest for versions in self._versions.values() for each in versions}
+        found = [
+            (digest, texts.get(digest, []))
+            for digest in sorted(self._bundles, key=self._used.__getitem__)
+            if self._is_unused(digest, age) and not registered & {*texts.get(digest, [])}
+        ]
+        return found[:limit]
+
+    async def keep_bundle(self, digest: str) -> None:
+        """Mark a bundle as used now."""
+        self._use([digest])
+
+    async def delete_bundles(self, digests: Sequence[str], age: float) -> int:
+        """Delete these bundles if they were not used for `age` seconds, and unused files of no bundle."""
+        gone = [digest for digest in digests if digest in self._bundles and self._is_unused(digest, age)]
+        for digest in gone:
+            del self._bundles[digest]
+        named = {content for bundle in self._bundles.values() for content in bundle.files.values()}
+        files = [digest for digest in self._files if digest not in named and self._is_unused(digest, age)]
+        for digest in files:
+            del self._files[digest]
+        return len(gone) + len(files)
+
+    def _use(self, digests: Iterable[str]) -> None:
+        self._used.update(dict.fromkeys(digests, time.time()))
+
+    def _is_unused(self, digest: str, age: float) -> bool:
+        return self._used[digest] <= time.time() - age

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from noetl.core.model.bundle import Bundle
+from noetl.core.model.bundle import PREFIX, Bundle
 from noetl.errors import RequestRefused
 from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 from noetl.storage.ports.sql import Schemas, SqlDatabase, like_pattern
@@ -32,6 +32,13 @@ SCHEMAS: Schemas = {
         CREATE TABLE bundles(digest TEXT PRIMARY KEY, manifest TEXT NOT NULL) WITHOUT ROWID;
         ALTER TABLE catalogue ADD COLUMN origin TEXT NOT NULL DEFAULT '{}'
         """,
+        # When bundles and files were used: those of no playbook are deleted later.
+        """
+        ALTER TABLE bundle_files ADD COLUMN used_at REAL NOT NULL DEFAULT 0;
+        ALTER TABLE bundles ADD COLUMN used_at REAL NOT NULL DEFAULT 0;
+        UPDATE bundle_files SET used_at = strftime('%s', 'now');
+        UPDATE bundles SET used_at = strftime('%s', 'now')
+        """,
     ),
     "postgres": (
         """
@@ -49,7 +56,21 @@ SCHEMAS: Schemas = {
         CREATE TABLE noetl_bundles(digest text PRIMARY KEY, manifest text NOT NULL);
         ALTER TABLE noetl_catalogue ADD COLUMN origin text NOT NULL DEFAULT '{}'
         """,
+        """
+        ALTER TABLE noetl_bundle_files ADD COLUMN used_at float8 NOT NULL DEFAULT extract(epoch FROM now());
+        ALTER TABLE noetl_bundles ADD COLUMN used_at float8 NOT NULL DEFAULT extract(epoch FROM now())
+        """,
     ),
+}
+# The clock of the database, so that servers whose clocks differ agree on ages.
+NOW = {"sqlite": "CAST(strftime('%s', 'now') AS REAL)", "postgres": "extract(epoch FROM now())::float8"}
+LISTED = {
+    "sqlite": "digest IN (SELECT value FROM json_each($1))",
+    "postgres": "digest = ANY(ARRAY(SELECT jsonb_array_elements_text($1::text::jsonb)))",
+}
+NAMED = {  # the files of the manifest of a bundle
+    "sqlite": "SELECT f.value FROM bundles b, json_each(b.manifest, '$.files') f",
+    "postgres": "SELECT f.value FROM noetl_bundles b, jsonb_each_text(b.manifest::jsonb -> 'files') f",
 }
 
 
@@ -62,6 +83,7 @@ class SqlPlaybookStore:
         self._files, self._bundles = f"{database.prefix}bundle_files", f"{database.prefix}bundles"
         self._newest = f"c.version = (SELECT max(version) FROM {self._catalog} n WHERE n.path = c.path)"
         self._stored: set[str] = set()  # digests
+        self._now, self._listed, self._named = (each[database.dialect] for each in (NOW, LISTED, NAMED))
         database.migrate("playbooks", SCHEMAS[database.dialect])
 
     async def save_text(self, digest: str, text: str, file: str) -> None:
@@ -141,7 +163,8 @@ class SqlPlaybookStore:
         """Store files by the digest of their content."""
         for digest, content in contents.items():
             await self._database.execute(
-                f"INSERT INTO {self._files}(digest, content) VALUES ($1, $2) ON CONFLICT (digest) DO NOTHING",
+                f"INSERT INTO {self._files}(digest, content, used_at) VALUES ($1, $2, {self._now}) "
+                f"ON CONFLICT (digest) DO UPDATE SET used_at = {self._now}",
                 digest,
                 content,
             )
@@ -152,17 +175,53 @@ class SqlPlaybookStore:
         return bytes(row[0]) if row else None
 
     async def absent_files(self, digests: Sequence[str]) -> Sequence[str]:
-        """Which of these files are not stored."""
-        query = f"SELECT 1 FROM {self._files} WHERE digest = $1"
-        return [each for each in dict.fromkeys(digests) if await self._database.row(query, each) is None]
+        """Which of these files are not stored; the others count as used now."""
+        listed = msgspec.json.encode(list(dict.fromkeys(digests))).decode()
+        # First: a file that exists after this is not deleted for some time.
+        await self._database.execute(f"UPDATE {self._files} SET used_at = {self._now} WHERE {self._listed}", listed)
+        rows = await self._database.fetch(f"SELECT digest FROM {self._files} WHERE {self._listed}", listed)
+        stored = {row[0] for row in rows}
+        return [each for each in dict.fromkeys(digests) if each not in stored]
 
     async def save_bundle(self, bundle: Bundle) -> None:
-        """Store a bundle under its digest."""
+        """Store a bundle under its digest; it counts as used now."""
         await self._database.execute(
-            f"INSERT INTO {self._bundles}(digest, manifest) VALUES ($1, $2) ON CONFLICT (digest) DO NOTHING",
+            f"INSERT INTO {self._bundles}(digest, manifest, used_at) VALUES ($1, $2, {self._now}) "
+            f"ON CONFLICT (digest) DO UPDATE SET used_at = {self._now}",
             bundle.digest,
             msgspec.json.encode(bundle).decode(),
         )
+
+    async def unregistered_bundles(self, age: float, limit: int) -> Sequence[tuple[str, Sequence[str]]]:
+        """Bundles that no version is part of and that were not used for `age` seconds, with their texts."""
+        of_bundle = f"t.file LIKE '{PREFIX}' || b.digest || '/%'"
+        rows = await self._database.fetch(
+            f"SELECT b.digest FROM {self._bundles} b WHERE b.used_at <= {self._now} - $1 AND NOT EXISTS "
+            f"(SELECT 1 FROM {self._texts} t JOIN {self._catalog} c ON c.digest = t.digest WHERE {of_bundle}) "
+            "ORDER BY b.used_at, b.digest LIMIT $2",
+            float(age),
+            limit,
+        )
+        texts = f"SELECT t.digest FROM {self._texts} t WHERE t.file LIKE $1"
+        return [
+            (digest, [row[0] for row in await self._database.fetch(texts, f"{PREFIX}{digest}/%")]) for (digest,) in rows
+        ]
+
+    async def keep_bundle(self, digest: str) -> None:
+        """Mark a bundle as used now."""
+        await self._database.execute(f"UPDATE {self._bundles} SET used_at = {self._now} WHERE digest = $1", digest)
+
+    async def delete_bundles(self, digests: Sequence[str], age: float) -> int:
+        """Delete these bundles if they were not used for `age` seconds, and unused files of no bundle.
+
+        The age is compared by the statement that deletes: a bundle or file that is used at the same time stays, or is
+        reported as absent and sent again."""
+        unused = f"used_at <= {self._now} - $2"
+        listed = msgspec.json.encode(list(digests)).decode()
+        statement = f"DELETE FROM {self._bundles} WHERE {self._listed} AND {unused}"
+        count = await self._database.execute(statement, listed, float(age))
+        statement = f"DELETE FROM {self._files} WHERE digest NOT IN ({self._named}) AND used_at <= {self._now} - $1"
+        return count + await self._database.execute(statement, float(age))
 
     async def bundle(self, digest: str) -> Bundle | None:
         """A stored bundle."""

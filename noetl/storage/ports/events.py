@@ -217,6 +217,9 @@ class EventStore(Protocol):
         """Delete these executions, their keys and snapshots, and count the ended ones in `days`, in one transaction;
         their logs are deleted now or by `tidy`."""
 
+    async def has_executions_of(self, playbook: str) -> bool:
+        """Whether there are executions of the playbook with this digest; it reads every summary."""
+
     async def tidy(self, now: float) -> int:
         """Release the space of deleted logs and prepare partitions; return the number of dropped partitions."""
 

@@ -61,10 +61,21 @@ class PlaybookStore(Protocol):
         """The content of a file."""
 
     async def absent_files(self, digests: Sequence[str]) -> Sequence[str]:
-        """Which of these files are not stored."""
+        """Which of these files are not stored; the others count as used now."""
 
     async def save_bundle(self, bundle: Bundle) -> None:
-        """Store a bundle under its digest."""
+        """Store a bundle under its digest; it counts as used now."""
+
+    async def unregistered_bundles(self, age: float, limit: int) -> Sequence[tuple[str, Sequence[str]]]:
+        """Bundles that no version of the catalog is part of and that were not used for `age` seconds, the oldest first,
+        each with the digests of the texts that are part of it."""
+
+    async def keep_bundle(self, digest: str) -> None:
+        """Mark a bundle as used now."""
+
+    async def delete_bundles(self, digests: Sequence[str], age: float) -> int:
+        """Delete those of these bundles that were not used for `age` seconds, and the files that are part of no bundle
+        and were not used for that time; return the number of bundles and files."""
 
     async def bundle(self, digest: str) -> Bundle | None:
         """A stored bundle."""
