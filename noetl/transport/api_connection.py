@@ -128,9 +128,10 @@ class ServerAddress(ServerAddresses):
     def unreachable(self, problem: BaseException) -> StoreUnavailable:
         """The exception for a server that none of the addresses reaches."""
         urls = ", ".join(self.urls)
-        return StoreUnavailable(
-            f"cannot connect to {urls} ({_reason(problem)}); check that the server is running and the address is right"
-        )
+        advice = "check that the server is running and the address is right"
+        if all(urlsplit(each).hostname in ("127.0.0.1", "localhost", "::1") for each in self.urls):
+            advice = "`noetl server start` or `noetl dev` starts a server on this machine"
+        return StoreUnavailable(f"cannot connect to {urls} ({_reason(problem)}); {advice}")
 
     def failure(self, problem: BaseException | None) -> StoreUnavailable:
         """The exception after a request failed at every address; `problem` is the last failure."""

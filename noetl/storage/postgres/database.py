@@ -53,6 +53,8 @@ def unavailable(problem: BaseException) -> NoetlError:
         kind = "storage.access"
     else:
         kind = "connection"
+    if isinstance(problem, ConnectionRefusedError):  # its text has the number of the error and a tuple
+        return StoreUnavailable("Postgres: connection refused; check that it is running at this address", kind=kind)
     default = "no response in time" if isinstance(problem, TimeoutError) else type(problem).__name__
     return StoreUnavailable(f"Postgres: {str(problem) or default}", kind=kind)
 
