@@ -21,7 +21,9 @@ from tests.smtp import smtp_server
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = Path(__file__).parent / "setup"
-FAST = {"README", "tutorial", "run-with-other-inputs", "prefect", "temporal"}
+FAST = {
+    "README", "tutorial", "install", "projects", "use-an-editor", "backup-and-upgrade", "run-with-other-inputs", "prefect", "temporal",
+}  # fmt: skip
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "tutorial.md",
