@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -302,6 +303,36 @@ def test_partitions_of_past_weeks_are_dropped_unless_an_execution_still_runs(dat
         with psycopg.connect(database) as connection:
             assert connection.execute("SELECT count(*) FROM noetl_log").fetchone() == (0,)
         await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_is_being_read_does_not_stop_appends(database):
+    async def scenario():
+        store = open_store(database)
+        now = time.time()
+        await store.tidy(now)
+        partition, later = partitions(database)[0], now + 8 * WEEK_SECONDS
+        reader = await asyncpg.connect(database)
+        transaction = reader.transaction()
+        await transaction.start()
+        await reader.fetch(f"SELECT 1 FROM {partition}")
+        tidying = asyncio.create_task(store.tidy(later))
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::regclass"
+        watcher = await asyncpg.connect(database)
+        try:
+            for number in range(2):  # the drop waits, gives up for the appends behind it, and waits again
+                for expected in (1, 0):
+                    while bool(await watcher.fetchval(waiting, partition)) is not bool(expected):
+                        assert not tidying.done(), tidying
+                        await asyncio.sleep(0.01)
+                await store.append(make_append(str(number_at(now) + number), 0, BODIES[0]))
+        finally:
+            await transaction.rollback()
+        assert await tidying >= 1
+        assert partition not in partitions(database)
+        for each in (reader, watcher, store):
+            await each.close()
 
     asyncio.run(scenario())
 

@@ -29,7 +29,8 @@ PLUGIN_KINDS: dict[str, str] = {
     "quantum": "quantum circuits",
 }
 # The packages of those that are maintained with noetl.
-PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in ("mysql", "redis", "kafka", "sftp", "clickhouse", "quantum")}
+_OURS = ("container", "mysql", "redis", "kafka", "sftp", "clickhouse", "quantum")
+PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in _OURS}
 PLUGIN_PACKAGES |= {kind: f"noetl-adbc[{kind}]" for kind in ("snowflake", "bigquery")}
 
 

@@ -22,7 +22,10 @@ from noetl.storage.postgres.database import PostgresDatabase
 log = logging.getLogger("noetl.store")
 
 AHEAD = 4  # partitions that are created in advance
-LOCK_SECONDS = 5  # maximum time that appends wait; a failed change is retried at the next call
+# A change of partitions locks the whole table, and appends wait behind it, also while it waits for a long reader.
+LOCK_MS = 200  # maximum time that appends wait for one attempt
+ATTEMPTS = 10  # then the change is postponed to the next call
+PAUSE_SECONDS = 1.0  # between attempts
 _BOUNDS = re.compile(r"FROM \((?:MINVALUE|'(\d+)')\) TO \('(\d+)'\)")
 
 
@@ -78,13 +81,17 @@ async def _create(connection: Any, low: int, high: int) -> None:
 
 
 async def _change(connection: Any, statement: str, what: str) -> bool:
-    try:
-        async with connection.transaction():
-            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
-            await connection.execute(statement)
-    except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.UndefinedTableError) as busy:
-        log.info("%s postponed: %s", what, busy)
-        await asyncio.sleep(0)
-        return False
-    log.info("%s completed", what)
-    return True
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_MS}ms'")
+                await connection.execute(statement)
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.UndefinedTableError) as busy:
+            if attempt == ATTEMPTS or isinstance(busy, asyncpg.UndefinedTableError):
+                log.info("%s postponed: %s", what, busy)
+                return False
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            log.info("%s completed", what)
+            return True
+    return False
