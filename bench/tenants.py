@@ -1,7 +1,8 @@
 """`python -m bench.tenants [--queued N]`: the latency of one tenant while another has N executions in the queue.
 
-One server and one worker with 8 slots on Postgres; an execution is one task that takes 0.1 s. The small tenant sends a
-request every 0.2 s, alone and then beside the queue of the large one. Exits with 1 if its p99 more than doubles.
+One server and one worker with 8 slots on Postgres; an execution is one task that takes 0.1 s. The small tenant needs a
+tenth of what the worker can do (measured first: a busy machine does less), alone and then beside the queue of the large
+one. Exits with 1 if its p99 more than doubles.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ workflow:
   - {step: start, tool: {kind: shell, command: sleep 0.1}}
 """
 SLOTS = 8
-EVERY = 0.2  # seconds between requests of the small tenant
+BURST = 200  # executions whose rate is measured
+SHARE = 0.1  # of that rate, for the small tenant
 SENDERS = 50  # concurrent requests while the queue is filled
 
 
@@ -47,11 +49,18 @@ async def _run(session: aiohttp.ClientSession, url: str, tenant: str, *, follow:
     return time.perf_counter() - began
 
 
-async def _latencies(session: aiohttp.ClientSession, url: str, requests: int) -> list[float]:
+async def _rate(session: aiohttp.ClientSession, url: str) -> float:
+    """Executions per second while all slots are busy."""
+    began = time.perf_counter()
+    await asyncio.gather(*(_run(session, url, "large", follow=True) for _ in range(BURST)))
+    return BURST / (time.perf_counter() - began)
+
+
+async def _latencies(session: aiohttp.ClientSession, url: str, requests: int, every: float) -> list[float]:
     tasks = []
     for _ in range(requests):
         tasks.append(asyncio.create_task(_run(session, url, "small", follow=True)))
-        await asyncio.sleep(EVERY)
+        await asyncio.sleep(every)
     return sorted(await asyncio.gather(*tasks))
 
 
@@ -87,13 +96,16 @@ async def measure(queued: int, requests: int, folder: Path) -> Found:
         session = await stack.enter_async_context(
             aiohttp.ClientSession(headers={"Authorization": f"Bearer {processes.token}"})
         )
-        await _latencies(session, processes.url, 10)  # warm up
-        alone = await _latencies(session, processes.url, requests)
+        await _rate(session, processes.url)  # warm up
+        rate = await _rate(session, processes.url)
+        every = 1 / (SHARE * rate)
+        print(f"{rate:.0f} executions/s; the small tenant sends one every {every:.2f} s", flush=True)
+        alone = await _latencies(session, processes.url, requests, every)
         before = processes.memory()[0]
         began = time.perf_counter()
         await _fill(session, processes.url, queued)
         print(f"{queued:,} executions accepted in {time.perf_counter() - began:.0f} s", flush=True)
-        beside = await _latencies(session, processes.url, requests)
+        beside = await _latencies(session, processes.url, requests, every)
         return Found(alone, beside, (before, processes.memory()[0]))
 
 

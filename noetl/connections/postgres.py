@@ -98,9 +98,16 @@ def pool(info: str, *, size: int | None = None) -> Pool[psycopg.AsyncConnection[
     return per_loop(("postgres", info), lambda: own_pool(info, size=size or POOL_SIZE))
 
 
-def own_pool(info: str, *, size: int) -> Pool[psycopg.AsyncConnection[Any]]:
-    """A pool that the caller closes."""
-    return Pool(lambda: open_connection(info), close=lambda old: old.close(), usable=_usable, renew=_renew, size=size)
+def own_pool(info: str, *, size: int, prepare: bool = True) -> Pool[psycopg.AsyncConnection[Any]]:
+    """A pool that the caller closes; without `prepare`, statements are never prepared (behind a pooler)."""
+
+    async def connect() -> psycopg.AsyncConnection[Any]:
+        connection = await open_connection(info)
+        if not prepare:
+            connection.prepare_threshold = None
+        return connection
+
+    return Pool(connect, close=lambda old: old.close(), usable=_usable, renew=_renew, size=size)
 
 
 async def open_connection(info: str, *, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:

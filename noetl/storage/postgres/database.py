@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -59,15 +60,30 @@ def unavailable(problem: BaseException) -> NoetlError:
     return StoreUnavailable(f"Postgres: {str(problem) or default}", kind=kind)
 
 
+def pooled_url(url: str) -> tuple[str, bool]:
+    """The URL without `pooler=transaction`, and whether it had it: connections go through a pooler such as PgBouncer
+    that gives a connection to another client after each transaction."""
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    modes = [value for name, value in query if name == "pooler"]
+    if any(mode != "transaction" for mode in modes):
+        raise RequestRefused(f"unknown pooler {modes[-1]!r} in the URL of the store: it can only be `transaction`")
+    rest = urlencode([(name, value) for name, value in query if name != "pooler"])
+    return urlunsplit(parts._replace(query=rest)) if modes else url, bool(modes)
+
+
 class PostgresDatabase:
-    """`ports.SqlDatabase` that the stores of an installation share; the event store closes it."""
+    """`ports.SqlDatabase` that the stores of an installation share; the event store closes it.
+
+    Behind a pooler in transaction mode a connection has no state: statements are sent in explicit transactions and are
+    not prepared, settings of the session are not made, and there are no notifications except over NATS."""
 
     dialect: Dialect = "postgres"
     prefix = "noetl_"
     like = "ILIKE"
 
     def __init__(self, url: str, *, size: int = POOL_SIZE) -> None:
-        self._url = url
+        self._url, self.pooled = pooled_url(url)
         self._size = size
         self._pool: Any = None
         self._opening = asyncio.Lock()
@@ -106,25 +122,30 @@ class PostgresDatabase:
 
     async def fetch(self, query: str, *values: Any) -> list[Any]:
         """All rows."""
-        async with self.connection() as connection:
+        async with self.connection() as connection, self.statement(connection):
             rows: list[Any] = await connection.fetch(query, *values)
             return rows
 
     async def row(self, query: str, *values: Any) -> Any:
         """The first row; None if there is none."""
-        async with self.connection() as connection:
+        async with self.connection() as connection, self.statement(connection):
             return await connection.fetchrow(query, *values)
 
     async def execute(self, statement: str, *values: Any) -> int:
         """Execute a statement; return the number of changed rows."""
-        async with self.connection() as connection:
+        async with self.connection() as connection, self.statement(connection):
             tag: str = await connection.execute(statement, *values)
             return int(tag.rpartition(" ")[2])
 
     async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Execute a statement for each of several rows of values, in one transaction."""
-        async with self.connection() as connection:
+        async with self.connection() as connection, self.statement(connection):
             await connection.executemany(statement, rows)
+
+    def statement(self, connection: Any) -> AbstractAsyncContextManager[Any]:
+        """The context of one statement outside of a transaction: behind a pooler, a transaction of its own."""
+        context: AbstractAsyncContextManager[Any] = connection.transaction() if self.pooled else nullcontext()
+        return context
 
     async def connect(self, settings: Mapping[str, str] | None = None) -> Any:
         """A connection outside of the pool, which the caller closes; `settings` apply to its session."""
@@ -157,14 +178,14 @@ class PostgresDatabase:
         if channel not in self._subscribers and self._bus is not None:
             self._subscribe_over(self._bus, channel)
         self._subscribers.setdefault(channel, []).append(on_message)
-        if self._listener is None:
+        if self._listener is None and not self.pooled:
             self._listener = asyncio.get_running_loop().create_task(self._listen())
 
     def publish(self, channel: str, message: str) -> None:
         """Send a message to all subscribers in the background; nothing is stored for later subscribers.
 
         While this process is alone nothing is sent: a new server polls before it is known."""
-        if self.alone:
+        if self.alone or (self.pooled and self._bus is None):
             return
         self._outgoing.setdefault(channel, {})[message] = None
         if self._publisher is None and not self.closed:
@@ -207,11 +228,16 @@ class PostgresDatabase:
         return await self._connect(**{name: others[name] for name in ("loop", "connection_class", "record_class")})
 
     async def _connect(self, settings: Mapping[str, str] | None = None, **others: Any) -> Any:
+        if self.pooled:
+            others |= {"statement_cache_size": 0}
+            settings = {}
+        else:
+            settings = {"synchronous_commit": "on", **(settings or {})}
         return await asyncpg.connect(
             self._url,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
-            server_settings={"synchronous_commit": "on", "application_name": "noetl", **(settings or {})},
+            server_settings={"application_name": "noetl", **settings},
             **others,
         )
 
@@ -219,6 +245,11 @@ class PostgresDatabase:
         connection = await self._connect()
         try:
             async with connection.transaction():
+                if self.pooled and await connection.fetchval("SHOW synchronous_commit") in ("off", "local"):
+                    raise StoreUnavailable(
+                        "the pooler's connections do not flush commits; ALTER ROLE ... SET synchronous_commit = on",
+                        kind="storage.access",
+                    )
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
                 await connection.execute(_MIGRATIONS)
                 for part, schema in schemas.items():

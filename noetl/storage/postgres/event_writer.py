@@ -207,7 +207,8 @@ class EventWriter:
         takers = [pending.append for pending in batch if pending.append.takes]
         commits = [pending.append.state for pending in batch if pending.append.state is not None]
         if not takers and not commits:
-            return {row[0] for row in await connection.fetch(_APPEND, *_columns(batch))}, {}
+            async with self._database.statement(connection):
+                return {row[0] for row in await connection.fetch(_APPEND, *_columns(batch))}, {}
         full: dict[PendingAppend, LimitReached | StateConflict] = {}
         async with connection.transaction():
             held = await locked_in_postgres(connection, takers) if takers else {}
@@ -241,14 +242,15 @@ class EventWriter:
     ) -> dict[PendingAppend, Exception]:
         """The errors of these appends, except those that an earlier attempt has committed."""
         rows = [pending.row for pending in lost]
-        found = await connection.fetch(
-            "SELECT e.id, e.seq, l.data FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w(id, first, crc) "
-            "JOIN noetl_executions e USING (id) "
-            "LEFT JOIN noetl_log l ON l.execution = w.id AND l.first = w.first AND l.crc = w.crc",
-            [row.number for row in rows],
-            [row.first for row in rows],
-            [row.crc for row in rows],
-        )
+        async with self._database.statement(connection):
+            found = await connection.fetch(
+                "SELECT e.id, e.seq, l.data FROM unnest($1::int8[], $2::int8[], $3::int8[]) AS w(id, first, crc) "
+                "JOIN noetl_executions e USING (id) "
+                "LEFT JOIN noetl_log l ON l.execution = w.id AND l.first = w.first AND l.crc = w.crc",
+                [row.number for row in rows],
+                [row.first for row in rows],
+                [row.crc for row in rows],
+            )
         there = {row[0]: (row[1], row[2]) for row in found}
         refused: dict[PendingAppend, Exception] = {}
         for pending in lost:

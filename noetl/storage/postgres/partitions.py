@@ -12,7 +12,6 @@ import asyncio
 import logging
 import re
 from datetime import UTC, datetime
-from typing import Any
 
 import asyncpg
 
@@ -31,20 +30,19 @@ _BOUNDS = re.compile(r"FROM \((?:MINVALUE|'(\d+)')\) TO \('(\d+)'\)")
 
 async def tidy(database: PostgresDatabase, now: int, week: int) -> int:
     """Drop empty partitions of the past, create those of the future; return the number dropped. `now` is an id."""
-    async with database.connection() as connection:
-        partitions = await _partitions(connection)
-        dropped = 0
-        for name, (low, high) in partitions.items():
-            if high <= now and await _drop(connection, name, low, high):
-                dropped += 1
-        begin = max(now // week * week, *(high for _, high in partitions.values()))
-        for low in range(begin, (now // week + 1 + AHEAD) * week, week):
-            await _create(connection, low, low + week)
-        return dropped
+    partitions = await _partitions(database)
+    dropped = 0
+    for name, (low, high) in partitions.items():
+        if high <= now and await _drop(database, name, low, high):
+            dropped += 1
+    begin = max(now // week * week, *(high for _, high in partitions.values()))
+    for low in range(begin, (now // week + 1 + AHEAD) * week, week):
+        await _create(database, low, low + week)
+    return dropped
 
 
-async def _partitions(connection: Any) -> dict[str, tuple[int, int]]:
-    rows = await connection.fetch(
+async def _partitions(database: PostgresDatabase) -> dict[str, tuple[int, int]]:
+    rows = await database.fetch(
         "SELECT c.relname, pg_get_expr(c.relpartbound, c.oid) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
         "WHERE i.inhparent = 'noetl_log'::regclass ORDER BY c.relname"
     )
@@ -56,42 +54,42 @@ async def _partitions(connection: Any) -> dict[str, tuple[int, int]]:
     return found
 
 
-async def _drop(connection: Any, name: str, low: int, high: int) -> bool:
-    left = await connection.fetchval(
-        "SELECT EXISTS (SELECT 1 FROM noetl_executions WHERE id >= $1 AND id < $2)", low, high
-    )
-    if left:
+async def _drop(database: PostgresDatabase, name: str, low: int, high: int) -> bool:
+    if await database.fetch("SELECT 1 FROM noetl_executions WHERE id >= $1 AND id < $2 LIMIT 1", low, high):
         return False
-    return await _change(connection, f'DROP TABLE "{name}"', f"drop of the partition {name}")
+    return await _change(database, f'DROP TABLE "{name}"', f"drop of the partition {name}")
 
 
-async def _create(connection: Any, low: int, high: int) -> None:
-    stray = await connection.fetchval(
-        "SELECT EXISTS (SELECT 1 FROM noetl_log_other WHERE execution >= $1 AND execution < $2)", low, high
-    )
-    if stray:
+async def _create(database: PostgresDatabase, low: int, high: int) -> None:
+    if await database.fetch(
+        "SELECT 1 FROM noetl_log_other WHERE execution >= $1 AND execution < $2 LIMIT 1", low, high
+    ):
         return  # logs of this week are in the default partition, and stay there
     day = datetime.fromtimestamp(((low >> (PROCESS_BITS + COUNTER_BITS)) + EPOCH_MS) / 1000, UTC)
     name = f"noetl_log_{day:%Y%m%d}"
     await _change(
-        connection,
+        database,
         f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF noetl_log FOR VALUES FROM ({low}) TO ({high})",
         f"creation of the partition {name}",
     )
 
 
-async def _change(connection: Any, statement: str, what: str) -> bool:
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            async with connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_MS}ms'")
-                await connection.execute(statement)
-        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.UndefinedTableError) as busy:
-            if attempt == ATTEMPTS or isinstance(busy, asyncpg.UndefinedTableError):
-                log.info("%s postponed: %s", what, busy)
-                return False
+async def _change(database: PostgresDatabase, statement: str, what: str) -> bool:
+    reason: Exception | None = None
+    for attempt in range(ATTEMPTS):
+        if attempt:
             await asyncio.sleep(PAUSE_SECONDS)
-        else:
-            log.info("%s completed", what)
-            return True
+        async with database.connection() as connection:
+            try:
+                async with connection.transaction():
+                    await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_MS}ms'")
+                    await connection.execute(statement)
+                log.info("%s completed", what)
+                return True
+            except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as busy:
+                reason = busy
+            except asyncpg.UndefinedTableError as gone:  # another server was faster
+                reason = gone
+                break
+    log.info("%s postponed: %s", what, reason)
     return False

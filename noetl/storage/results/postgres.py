@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from noetl.errors import StoreUnavailable
+from noetl.storage.postgres.database import pooled_url
 from noetl.storage.results.payload_store import SETTING
 from noetl.storage.results.relational import RelationalResults
 
@@ -21,23 +22,25 @@ class PostgresResults(RelationalResults):
         "CREATE TABLE IF NOT EXISTS noetl_results (key text PRIMARY KEY, created_at double precision NOT NULL, "
         "expires_at double precision, finished boolean NOT NULL)",
         "CREATE INDEX IF NOT EXISTS noetl_results_expire ON noetl_results (expires_at)",
+        "CREATE INDEX IF NOT EXISTS noetl_results_execution ON noetl_results (split_part(key, '/', 1))",
         "CREATE TABLE IF NOT EXISTS noetl_result_parts (key text NOT NULL REFERENCES noetl_results ON DELETE CASCADE, "
         "part integer NOT NULL, data bytea NOT NULL, PRIMARY KEY (key, part))",
         # Blocks are compressed by the payload store.
         "ALTER TABLE noetl_result_parts ALTER COLUMN data SET STORAGE EXTERNAL",
-    )
+    )  # each may be executed again
 
     def __init__(self, dsn: str, **options: Any) -> None:
         from noetl.connections.postgres import conninfo, own_pool
 
         super().__init__(**options)
+        dsn, pooled = pooled_url(dsn)
         parts = urlsplit(dsn)
         host = parts.hostname or ""
         self.address = {"scheme": "postgresql", "host": f"{host}:{parts.port}" if parts.port else host}
         self.address["database"] = parts.path.strip("/")
         if parts.password:
             self.auth_reference = self.auth_reference or SETTING
-        self._pool = own_pool(conninfo({"dsn": dsn}), size=CONNECTIONS)
+        self._pool = own_pool(conninfo({"dsn": dsn}), size=CONNECTIONS, prepare=not pooled)
         self._ready = False
         self._preparing = asyncio.Lock()
 
@@ -62,13 +65,13 @@ class PostgresResults(RelationalResults):
         await self._pool.close()
 
     async def _prepare(self, connection: Any) -> None:
-        """Create missing tables once; existing tables are not changed, because other processes may use them."""
+        """Create missing tables and indexes once; otherwise nothing is changed, because other processes use them."""
         async with self._preparing:
             if self._ready:
                 return
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(7355608001)")  # two processes may start at once
-                cursor = await connection.execute("SELECT to_regclass('noetl_result_parts') IS NULL")
+                cursor = await connection.execute("SELECT to_regclass('noetl_results_execution') IS NULL")
                 if (await cursor.fetchone())[0]:
                     for part in self.SCHEMA:
                         await connection.execute(part)
