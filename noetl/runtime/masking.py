@@ -1,15 +1,16 @@
 """Masking of secret values in logs, errors, events and results.
 
 A `Masker` has the secret values of a run and replaces each by `***`, in its common
-encodings: plain, base64 (at all three alignments, so also inside of a longer encoded text), hex,
-percent-encoded, JSON-escaped (once and twice), HTML-escaped, and line by line if it has several lines.
+encodings: plain, base64 (at all three alignments, so also inside of a longer encoded text), hex (also with
+separators), and line by line if it has several lines. A text in which single characters of it are escaped, in whatever
+way and how often (JSON, HTML, URLs, SQL, shells, `repr`), is recognized by a pattern (`_escaped`).
 
 Rules:
 
 - Mask before truncating. `tests/architecture` finds messages with a cut value. Where a stream or a body had to be cut
   first, the beginning of a secret at the end of a text, and its end at the beginning, are masked too (`EDGE` characters
   or more).
-- base64 is recognized across line breaks.
+- base64 is recognized across line breaks and spaces.
 - A value shorter than four characters is masked only where it is a complete string: replacing
   every `a` in every log line would make the text unreadable. The words `true`, `false`,
   `null`, `none` are never masked.
@@ -38,7 +39,11 @@ SHORTEST_BASE64 = 5
 EDGE = 8  # characters of a cut secret that are masked at the edges of a text
 _SEED = 8  # characters of base64 of which one of two is not broken by a line break
 # Patterns are compiled when they are first used: most commands have no secrets.
-_BREAK = r"(?:\\r)?\\n|\r?\n[ \t]*"
+_BREAK = r"(?:\\+r)?\\+n|\r?\n[ \t]*|[ \t]+"
+_RUN = r"[A-Za-z0-9]{3,}"
+_BYTES = ("%(?:25)*{:02x}", r"\\+x{:02x}", r"\\+{:03o}", "={:02x}")
+_NAMED = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
+_LETTERS = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 
 _WORDS = frozenset({"true", "false", "null", "none"})
 # Fields of a credential for the address, the user or options, which are not secret.
@@ -85,9 +90,13 @@ def forms_of(text: str) -> set[str]:
     for safe in ("", "/", "/:@", "~()*!.'"):
         for escaped in (quote(raw, safe=safe), quote_plus(raw, safe=safe)):
             plain |= {escaped, re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), escaped)}
-    plain |= {raw.hex(), raw.hex().upper()}
+    pairs = [f"{byte:02x}" for byte in raw]
+    plain |= {"".join(pairs), "".join(pairs).upper(), ":".join(pairs).upper()}
+    plain |= {separator.join(pairs) for separator in (":", " ", "\\x", "%")} | {"%".join(pairs).upper()}
+    plain.add("".join(f"\\u{ord(each):04x}" for each in text))
     for stable in _base64_forms(raw):
-        plain |= {stable, quote(stable, safe="")}
+        escaped = quote(stable, safe="")
+        plain |= {stable, escaped, re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), escaped)}
     if "\n" in text:
         plain |= {line.strip() for line in text.splitlines() if len(line.strip()) >= SHORTEST_LINE}
     return {form for form in plain if len(form) >= SHORTEST}
@@ -106,14 +115,67 @@ def _base64_forms(raw: bytes) -> set[str]:
     return forms
 
 
+def _seed_of(text: str) -> str:
+    """The longest part of a text that no escaping changes."""
+    return max(re.findall(_RUN, text), key=len, default="")
+
+
+def _escaped(text: str) -> re.Pattern[str]:
+    """The pattern of a text with any of its characters escaped."""
+    parts = re.findall(r"\\+|[^\\]", text, re.DOTALL)
+    return re.compile("".join(map(_escaped_part, parts)), re.IGNORECASE)
+
+
+def _escaped_part(part: str) -> str:
+    """The pattern of a character, or of several backslashes, in all spellings."""
+    if part.isascii() and part.isalnum():
+        return f"(?-i:{part})"
+    if part[0] == "\\":
+        return rf"(?:\\{{{len(part)},{16 * len(part)}}}|(?:{'|'.join(_numeric(part[0]))}){{{len(part)}}})"
+    spellings = [rf"\\{{0,16}}{re.escape(part)}", *_numeric(part)]
+    if part in _NAMED:
+        spellings.append(f"&(?:amp;)*{_NAMED[part]};")
+    if part in "'\"%":
+        spellings.append(re.escape(part * 2))
+    if part == "'":
+        spellings.append(r"""'"'"'|'\\''""")
+    if part in _LETTERS:
+        spellings.append(rf"\\+{_LETTERS[part]}")
+    if part == "\n":
+        spellings.append(r"(?:\\+r|\r)?(?:\\+n|\n)(?:[ \t]|> ?)*|[ ]")
+    if part == " ":
+        spellings += [r"\+", "\u00a0"]
+    return "(?:" + "|".join(spellings) + ")"
+
+
+def _numeric(character: str) -> list[str]:
+    """The patterns of a character as a number: in JSON, HTML, URLs, strings of programs, quoted-printable."""
+    code, raw = ord(character), character.encode("utf-8", "surrogateescape")
+    spellings = [rf"\\+u0*{code:x}", rf"\\+u\{{0*{code:x}\}}", f"&(?:amp;)*#(?:0*{code}|x0*{code:x});"]
+    spellings += ["".join(form.format(byte) for byte in raw) for form in _BYTES]
+    if 0x7F < code < 0x100:
+        spellings.append(rf"\\+x{code:x}")
+    if code > 0xFFFF:
+        high, low = divmod(code - 0x10000, 0x400)
+        spellings.append(rf"\\+u{0xD800 + high:x}\\+u{0xDC00 + low:x}")
+    return spellings
+
+
 class Masker:
     """Replaces the secret values that were added to it."""
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         self._forms: tuple[str, ...] = ()
-        self._base64: tuple[str, ...] = ()  # of the forms, those that may have line breaks
+        # Of the forms, those that may have line breaks, each with two parts of which one is not broken.
+        self._base64: tuple[tuple[str, str, str], ...] = ()
+        self._parts: tuple[str, ...] = ()
+        self._joined = ""  # all forms, to search for a part of any
+        self._starts: tuple[str, ...] = ()  # the beginnings of the forms, of which many are equal
         self._bytes: tuple[bytes, ...] = ()
+        self._ends: tuple[bytes, ...] = ()  # their beginnings and ends
         self._short: frozenset[str] = frozenset()
+        self._escaped: dict[str, re.Pattern[str] | None] = {}  # by text; compiled when its seed is found
+        self._seeds: dict[str, str] = {}
         self._known: set[str] = set()
         self.add(*values)
 
@@ -133,10 +195,18 @@ class Masker:
         self._known |= fresh
         forms = set(self._forms).union(*(forms_of(text) for text in fresh if len(text) >= SHORTEST))
         self._forms = tuple(sorted(forms, key=len, reverse=True))
+        self._joined = "\0".join(self._forms)
+        self._starts = tuple({form[:EDGE] for form in self._forms})
         self._bytes = tuple(form.encode("utf-8", "surrogateescape") for form in self._forms)
+        self._ends = tuple({form[:EDGE] for form in self._bytes} | {form[-EDGE:] for form in self._bytes})
         broken = {form for text in fresh for form in _base64_forms(text.encode("utf-8", "surrogateescape"))}
-        self._base64 = tuple({*self._base64, *(form for form in broken if len(form) >= 2 * _SEED)})
+        long = (form for form in broken if len(form) >= 2 * _SEED)
+        self._base64 = tuple({*self._base64, *((form, form[:_SEED], form[_SEED : 2 * _SEED]) for form in long)})
+        self._parts = tuple({part for _, *parts in self._base64 for part in parts})
         self._short |= {text for text in fresh if len(text) < SHORTEST}
+        for text in fresh:
+            if len(text) >= SHORTEST and not (text.isascii() and text.isalnum()):
+                self._seeds[text] = _seed_of(text)
 
     def found_in(self, text: str) -> list[str]:
         """The secret values that occur in a text, in any of their forms."""
@@ -148,26 +218,36 @@ class Masker:
         """The text without secrets."""
         if text in self._short:
             return MASK
-        found = [form for form in self._forms if form in text]
-        if found:
-            text = _replace_all(text, found, MASK)
-        if (self._base64 and "\n" in text) or "\\n" in text:
+        if [start for start in self._starts if start in text]:  # faster than `any`
+            found = [form for form in self._forms if form in text]
+            text = _replace_all(text, found, MASK) if found else text
+        if [part for part in self._parts if part in text]:
             text = self._mask_broken(text)
+        for known, seed in self._seeds.items():
+            if seed in text and len(text) >= len(known):
+                text = self._mask_escaped(known, text)
         return self._mask_edges(text)
+
+    def _mask_escaped(self, known: str, text: str) -> str:
+        """Mask a secret whose characters are escaped."""
+        pattern = self._escaped.get(known)
+        if pattern is None:
+            pattern = self._escaped[known] = _escaped(known)
+        return pattern.sub(MASK, text)
 
     def _mask_broken(self, text: str) -> str:
         """Mask base64 with line breaks in it."""
-        for form in self._base64:
-            if form[:_SEED] in text or form[_SEED : 2 * _SEED] in text:
+        for form, first, second in self._base64:
+            if first in text or second in text:
                 pattern = f"(?:{_BREAK})?".join(map(re.escape, form))
                 text = re.sub(pattern, MASK, text)
         return text
 
     def _mask_edges(self, text: str) -> str:
         """Mask a part of a secret at the end or the beginning of a text that was cut there."""
-        if len(text) < EDGE:
-            return text
         last, first = text[-EDGE:], text[:EDGE]
+        if len(text) < EDGE or (last not in self._joined and first not in self._joined):
+            return text
         for form in self._forms:
             if last in form:
                 size = next(
@@ -206,8 +286,12 @@ class Masker:
             encoded = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError, OverflowError):
             return True  # unknown: walk
+        if any(seed.encode() in encoded for seed in self._seeds.values()):
+            return True
         # The beginning of each form is enough for a secret that was cut, or has line breaks.
-        return any(form[:EDGE] in encoded or form[-EDGE:] in encoded for form in self._bytes)
+        if b"\\\\" in encoded:  # a backslash of a form is escaped in JSON
+            encoded += encoded.replace(b"\\\\", b"\\")
+        return any(end in encoded for end in self._ends)
 
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):

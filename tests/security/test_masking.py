@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
+import json
+import re
+import shlex
 import textwrap
+import time
+import urllib.parse
 
 import pytest
 
@@ -76,3 +82,83 @@ def test_errors_of_the_keychain_do_not_repeat_its_values(monkeypatch):
         asyncio.run(InstallationKeychain().resolve([entry], ["x"]))
     assert "client_secret=***" in str(caught.value)
     assert not leaks(str(caught.value))
+
+
+SECRETS = (
+    "correct-horse/battery+staple=0123456789abcXYZ",
+    "p@ss w0rd\"with'quotes&<>%$",
+    "Zażółć-gęślą-jaźń-密码🔑secret",
+    "tab\tand\\backslash\\\\secret$()`",
+    "first-secret-line\nsecond-secret-line\nthird",
+    "aB3$xY9!kL5@",
+)
+
+
+def _each(text: str, form: str) -> str:
+    """The text with every character that is not a letter or digit in a numeric form."""
+    return "".join(each if each.isascii() and each.isalnum() else form.format(ord(each)) for each in text)
+
+
+def _bytes(text: str, form: str) -> str:
+    """The text with every byte that is not a letter or digit in a numeric form."""
+    return "".join(chr(byte) if byte < 128 and chr(byte).isalnum() else form.format(byte) for byte in text.encode())
+
+
+ESCAPES = {
+    "json": json.dumps,
+    "json three times": lambda text: json.dumps(json.dumps(json.dumps(text))),
+    "json with escaped slashes": lambda text: json.dumps(text).replace("/", "\\/"),
+    "json for html": lambda text: (
+        json.dumps(text).replace("<", "\\u003C").replace("&", "\\u0026").replace("'", "\\u0027")
+    ),
+    "repr": repr,
+    "repr twice": lambda text: repr(repr(text)),
+    "repr of bytes": lambda text: repr(text.encode()),
+    "ascii": ascii,
+    "html decimal": lambda text: _each(text, "&#{};"),
+    "html hexadecimal": lambda text: _each(text, "&#x{:X};"),
+    "html apos": lambda text: html.escape(text).replace("&#x27;", "&apos;"),
+    "html 34 39": lambda text: html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
+    "html twice": lambda text: html.escape(html.escape(text)),
+    "percent": lambda text: _bytes(text, "%{:02X}"),
+    "percent lower": lambda text: _bytes(text, "%{:02x}"),
+    "percent twice": lambda text: _bytes(text, "%25{:02X}"),
+    "percent of a path": lambda text: urllib.parse.quote(text, safe="/~!$&'()*+,;=:@"),
+    "percent of every byte": lambda text: "".join(f"%{byte:02x}" for byte in text.encode()),
+    "hexadecimal escapes": lambda text: _bytes(text, "\\x{:02x}"),
+    "every byte as an escape": lambda text: "".join(f"\\x{byte:02x}" for byte in text.encode()),
+    "octal escapes": lambda text: _bytes(text, "\\{:03o}"),
+    "hexadecimal with colons": lambda text: text.encode().hex(":"),
+    "hexadecimal with spaces": lambda text: text.encode().hex(" "),
+    "sql": lambda text: text.replace("'", "''"),
+    "csv": lambda text: text.replace('"', '""'),
+    "ini": lambda text: text.replace("%", "%%"),
+    "shell": shlex.quote,
+    "shell backslashes": lambda text: re.sub(r"([^\w\n])", r"\\\1", text),
+    "regular expression": re.escape,
+    "form": lambda text: urllib.parse.urlencode({"p": text}),
+    "yaml": lambda text: json.dumps(text).replace("\\u00f3", "\\xF3"),
+    "base64 with spaces": lambda text: " ".join(textwrap.wrap(base64.b64encode(text.encode() * 2).decode(), 30)),
+    "windows lines": lambda text: text.replace("\n", "\r\n"),
+    "indented": lambda text: textwrap.indent(text, "    "),
+    "one line": lambda text: text.replace("\n", " "),
+}
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_escaped_secrets_are_masked(escape):
+    for secret in SECRETS:
+        masker = Masker([secret])
+        text = f"before {ESCAPES[escape](secret)} after"
+        masked = masker.mask(text)
+        assert "***" in masked, (secret, text)
+        assert masked.startswith("before ") and masked.rstrip("'\"\\ ").endswith("after")
+        assert "***" in str(masker.mask_data({"a": [text]})), (secret, text)
+
+
+def test_a_secret_of_backslashes_does_not_slow_masking():
+    masker = Masker(["abc" + "\\" * 30 + "\"'" * 10 + "x"])
+    began = time.process_time()
+    for _ in range(5):
+        masker.mask("abc" + "\\" * 50_000 + "\"'" * 20_000)
+    assert time.process_time() - began < 5
