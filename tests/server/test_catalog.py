@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from noetl.core.language.compile import Compilation
-from noetl.server.orchestrator.catalog import MAX_INLINE_CHARACTERS, Catalog, Source
+from noetl.server.orchestrator.catalog import MAX_INLINE_CHARACTERS, Catalog, Source, source_digest
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.ports.playbooks import StoredPlaybook
 from tests.server.conftest import make_orchestrator
@@ -22,7 +22,7 @@ class Slow:
         self.looks: list[asyncio.Future[None]] = []
 
     async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
-        found = StoredPlaybook(path=path, version=self.version, digest="", text="", registered_at=0.0)
+        found = StoredPlaybook(path, self.version, source_digest(Source("", "")), text="", registered_at=0.0)
         self.looks.append(asyncio.get_running_loop().create_future())
         await self.looks[-1]
         return found

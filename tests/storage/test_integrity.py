@@ -16,7 +16,7 @@ from noetl.embedded import run_async
 from noetl.server.lifecycle.log_verifier import repair, verify
 from noetl.server.lifecycle.retention import delete_old
 from noetl.storage.factory import open_stores
-from noetl.storage.integrity import database_problems, rebuild_indexes
+from noetl.storage.integrity import database_problems, rebuild_derived
 from noetl.storage.results import open_results
 from noetl.storage.sqlite.wal_check import lost_frames
 
@@ -88,7 +88,7 @@ def test_what_is_derived_is_rebuilt_from_the_logs(home):
     async def rebuild() -> tuple[int, list[str]]:
         events, _ = open_stores(f"sqlite://{home}")
         try:
-            await rebuild_indexes(events.sql)
+            await rebuild_derived(events.sql)
             return await repair(events)
         finally:
             await events.close()
@@ -165,7 +165,7 @@ def test_the_tables_and_texts_of_postgres_are_checked(database):
             found.append([each async for each in database_problems(events.sql)])
             await events.sql.execute("UPDATE noetl_playbook_texts SET text = $1", "another text")
             found.append([each async for each in database_problems(events.sql)])
-            await rebuild_indexes(events.sql)
+            await rebuild_derived(events.sql)
             return found
         finally:
             await events.close()

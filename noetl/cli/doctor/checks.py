@@ -48,7 +48,7 @@ def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False, 
     if repair:
         findings += _repaired(settings)
     if verify or repair:
-        findings += _verified(settings)
+        findings += [*_verified(settings), *environment.credentials(settings)]
     return findings
 
 
@@ -68,26 +68,25 @@ def _write_ahead_log(settings: Settings) -> Iterator[Finding]:
 
 
 def _repaired(settings: Settings) -> Iterator[Finding]:
-    async def rebuild() -> tuple[int, list[str]]:
+    async def rebuild() -> tuple[int, int, list[str]]:
         from noetl.server.lifecycle.log_verifier import repair
         from noetl.storage.factory import open_stores
-        from noetl.storage.integrity import rebuild_indexes
+        from noetl.storage.integrity import rebuild_derived
 
         events, _ = open_stores(settings.store)
         try:
             database = getattr(events, "sql", None)
-            if database is not None:
-                await rebuild_indexes(database)
-            return await repair(events)
+            rows = 0 if database is None else await rebuild_derived(database)
+            return rows, *await repair(events)
         finally:
             await events.close()
 
     try:
-        count, left = asyncio.run(rebuild())
+        rows, count, left = asyncio.run(rebuild())
     except (NoetlError, OSError) as problem:
         yield Finding("repair", FAILED, f"{without_password(settings.store)}: {problem}")
         return
-    yield Finding("repair", OK, f"indexes rebuilt, {count} summaries rewritten from their logs")
+    yield Finding("repair", OK, f"indexes rebuilt, {count} summaries and {rows} derived rows rewritten")
     for finding in left:
         yield Finding("repair", FAILED, f"cannot be repaired, restore a backup: {finding}")
 
@@ -181,11 +180,11 @@ def _orphans(settings: Settings, unfinished: list[str]) -> list[str]:
 
 
 def _verified(settings: Settings) -> Iterator[Finding]:
-    async def read() -> tuple[int, int, list[str], list[str], tuple[int, list[str]]]:
+    async def read() -> tuple[int, int, list[str], list[str], list[str], tuple[int, list[str]]]:
         from noetl.server.lifecycle.log_verifier import verify
         from noetl.server.lifecycle.result_verifier import verify_results
         from noetl.storage.factory import open_stores
-        from noetl.storage.integrity import database_problems
+        from noetl.storage.integrity import database_problems, unchecked
         from noetl.storage.results import open_results
 
         events, _ = open_stores(settings.store)
@@ -193,21 +192,27 @@ def _verified(settings: Settings) -> Iterator[Finding]:
         try:
             database = getattr(events, "sql", None)
             problems = [] if database is None else [each async for each in database_problems(database)]
-            return *await verify(events), problems, await verify_results(events, results)
+            notes = [] if database is None else await unchecked(database)
+            return *await verify(events), problems, notes, await verify_results(events, results)
         finally:
             await results.close()
             await events.close()
 
     try:
-        executions, count, damaged, problems, (stored, unreadable) = asyncio.run(read())
+        executions, count, damaged, problems, notes, (stored, unreadable) = asyncio.run(read())
     except (NoetlError, OSError) as problem:
         yield Finding("checksums", FAILED, f"{without_password(settings.store)}: {problem}")
         return
     for found in problems:
-        advice = "; `noetl doctor --repair` rebuilds indexes" if "index" in found else "; restore a backup"
+        derived = any(
+            each in found for each in ("index", "the columns", "snapshot", "table quotas", "table load_samples")
+        )
+        advice = "; `noetl doctor --repair` rebuilds what is derived" if derived else "; restore a backup"
         yield Finding("integrity", FAILED, f"{found}{advice}")
+    for note in notes:
+        yield Finding("integrity", WARNING, note)
     if not problems:
-        yield Finding("integrity", OK, "all tables, indexes and texts are intact")
+        yield Finding("integrity", OK, f"all tables, {'' if notes else 'indexes, '}rows and texts are intact")
     if not damaged:
         yield Finding("checksums", OK, f"{count} events of {executions} executions have valid checksums")
     for finding in damaged:

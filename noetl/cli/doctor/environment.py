@@ -55,6 +55,33 @@ def secret_files(settings: Settings) -> Iterator[Finding]:
         yield Finding("secrets", OK, detail)
 
 
+def credentials(settings: Settings) -> Iterator[Finding]:
+    """Whether each stored credential can be decrypted."""
+
+    async def read() -> tuple[int, list[str]]:
+        from noetl.secrets.keychain import open_credentials
+
+        problems = []
+        async with open_credentials(settings.home, settings.store) as store:
+            known = await store.list()
+            for name, _ in known:
+                try:
+                    await store.get(name)
+                except NoetlError as problem:
+                    problems.append(str(problem))
+        return len(known), problems
+
+    try:
+        count, damaged = asyncio.run(read())
+    except (NoetlError, OSError) as problem:
+        yield Finding("credentials", FAILED, str(problem))
+        return
+    for each in damaged:
+        yield Finding("credentials", FAILED, f"{each}; store it again with `noetl credential set`")
+    if not damaged:
+        yield Finding("credentials", OK, f"{count} stored credentials can be decrypted")
+
+
 def results(settings: Settings) -> Iterator[Finding]:
     """Whether each result store can be written."""
     for url in settings.results.split(","):

@@ -180,10 +180,15 @@ class Catalog:
         if lookup is None:
             lookup = self._lookups[path, version] = _Lookup()
         try:
-            return await lookup.find(lambda: self.playbooks.find(path, version))
+            found = await lookup.find(lambda: self.playbooks.find(path, version))
         finally:
             if lookup.idle and self._lookups.get((path, version)) is lookup:
                 del self._lookups[path, version]
+        if found is not None and source_digest(Source(found.text, found.file)) != found.digest:
+            raise CorruptLog(
+                f"version {found.version} of playbook {path!r} is damaged; restore a backup, or register it"
+            )
+        return found
 
     async def register(
         self, source: Source, at: float, *, strict: bool = False, legacy: bool = False, origin: Origin | None = None

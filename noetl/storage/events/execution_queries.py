@@ -6,6 +6,7 @@ database.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,7 +15,8 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS, number_at
-from noetl.storage.events.event_rows import number_of
+from noetl.storage.document_checksums import is_intact, with_checksum
+from noetl.storage.events.event_rows import FINAL, number_of
 from noetl.storage.ports.events import (
     MAX_FAILURES,
     DayHistory,
@@ -26,6 +28,8 @@ from noetl.storage.ports.events import (
     with_day,
 )
 from noetl.storage.ports.sql import SqlDatabase, like_pattern
+
+log = logging.getLogger("noetl.storage")
 
 SHARES = (0.5, 0.95)
 ID_BITS = PROCESS_BITS + COUNTER_BITS
@@ -81,6 +85,28 @@ def order(where: ExecutionFilter) -> str:
     column = _ORDERS[where.sort]
     keys = f"id {direction}" if column == "id" else f"{column} {direction} NULLS LAST, id DESC"
     return f"ORDER BY {keys} LIMIT {where.limit:d}" + (f" OFFSET {where.offset:d}" if where.offset else "")
+
+
+OLDEST = ("status", "ended", "path", "key")  # columns that no row lacks; `parent` and the others may be null
+COPIES = (*OLDEST, "parent", "due", "inbox", "reuses", "took", "error", "version", "started_by", "labels")
+
+
+def copied_columns(summary: ExecutionSummary) -> dict[str, Any]:
+    """The columns of an execution that repeat fields of its summary, in the order of COPIES."""
+    values = (
+        summary.status,
+        summary.status in FINAL,
+        summary.path,
+        summary.key,
+        int(summary.parent) if summary.parent else None,
+        summary.due,
+        summary.inbox,
+        int(summary.reuses) if summary.reuses else None,
+        summary.took,
+        summary.error,
+        *columns_of(summary),
+    )
+    return dict(zip(COPIES, values, strict=True))
 
 
 def columns_of(summary: ExecutionSummary) -> tuple[str | None, str, str | None]:
@@ -155,14 +181,14 @@ async def activity(sql: SqlDatabase, table: str, since: float) -> list[PathActiv
 
 
 async def days(sql: SqlDatabase, table: str, path: str | None, since: float) -> list[DayHistory]:
-    """The rows of deleted executions."""
-    query, day = f"SELECT data FROM {table} WHERE day >= $1", int(since // 86_400)
+    """The rows of deleted executions; damaged ones are left out."""
+    query, day = f"SELECT data, path, day FROM {table} WHERE day >= $1", int(since // 86_400)
     rows = await (
         sql.fetch(f"{query} ORDER BY day, path", day)
         if path is None
         else sql.fetch(f"{query} AND path = $2 ORDER BY day", day, path)
     )
-    return [decode_day(row[0]) for row in rows]
+    return [decode_day(row[0]) for row in rows if is_intact(*row)]
 
 
 def day_changes(dropped: Iterable[ExecutionSummary]) -> dict[tuple[str, int], DayHistory]:
@@ -180,7 +206,19 @@ def merged(known: DayHistory, more: DayHistory) -> DayHistory:
     return DayHistory(known.path, known.day, _sum(known.statuses, more.statuses), _sum(known.durations, more.durations))
 
 
-encode_day = msgspec.json.Encoder().encode
+def extended_day(stored: bytes, change: DayHistory) -> bytes:
+    """The document of a day with more deleted executions; a damaged one begins again."""
+    if not is_intact(stored, change.path, change.day):
+        log.error("the history of %s on day %d is damaged and begins again", change.path, change.day)
+        return encode_day(change)
+    return encode_day(merged(decode_day(stored), change))
+
+
+def encode_day(day: DayHistory) -> bytes:
+    """The document of a day, with its checksum."""
+    return with_checksum(msgspec.json.encode(day), day.path, day.day)
+
+
 decode_day = msgspec.json.Decoder(DayHistory).decode
 
 

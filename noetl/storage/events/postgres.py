@@ -22,7 +22,7 @@ from noetl.storage.events.event_rows import (
     number_of,
     one_summary,
 )
-from noetl.storage.events.execution_queries import ID_BITS, day_changes, decode_day, encode_day, merged
+from noetl.storage.events.execution_queries import ID_BITS, day_changes, encode_day, extended_day
 from noetl.storage.events.slot_counts import held_in_postgres
 from noetl.storage.events.sql import SqlEventStore
 from noetl.storage.events.state_commits import POSTGRES
@@ -266,7 +266,7 @@ class PostgresEventStore(SqlEventStore):
             for (path, day), change in sorted(day_changes(listed_summary(tuple(row)) for row in rows).items()):
                 known = await connection.fetchrow(_DAY, path, day, encode_day(change))
                 if known is not None and not known[0]:  # the day existed: its row is locked by now
-                    data = encode_day(merged(decode_day(known[1]), change))
+                    data = extended_day(known[1], change)
                     await connection.execute(
                         "UPDATE noetl_days SET data = $3 WHERE path = $1 AND day = $2", path, day, data
                     )

@@ -26,7 +26,7 @@ from noetl.storage.events.event_rows import (
     number_of,
     one_summary,
 )
-from noetl.storage.events.execution_queries import columns_of, day_changes, decode_day, encode_day, merged
+from noetl.storage.events.execution_queries import columns_of, day_changes, encode_day, extended_day
 from noetl.storage.events.slot_counts import check_capacity, counted, json_key_pattern
 from noetl.storage.events.sql import SqlEventStore
 from noetl.storage.events.state_commits import SQLITE, check_in_sqlite, write_in_sqlite
@@ -261,7 +261,7 @@ def _drop(numbers: Sequence[int], db: sqlite3.Connection) -> None:
     found = db.execute(f"SELECT id, seq, status, path, data, crc FROM executions WHERE id IN ({places})", numbers)
     for (path, day), change in day_changes(map(listed_summary, found.fetchall())).items():
         known = db.execute("SELECT data FROM days WHERE path = ? AND day = ?", (path, day)).fetchone()
-        data = encode_day(merged(decode_day(known[0]), change) if known else change)
+        data = extended_day(known[0], change) if known else encode_day(change)
         db.execute("INSERT OR REPLACE INTO days(path, day, data) VALUES (?, ?, ?)", (path, day, data))
     db.executemany("DELETE FROM executions WHERE id = ?", rows)
     db.executemany("DELETE FROM log WHERE execution = ?", rows)

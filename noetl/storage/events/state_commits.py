@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from noetl.errors import StateConflict
-from noetl.storage.ports.state import StateCommit
+from noetl.storage.document_checksums import with_checksum
+from noetl.storage.ports.state import StateChange, StateCommit
 
 LOCKS = 0x6E6F_7374  # class of the advisory locks, one lock per path
 
@@ -55,11 +56,16 @@ def check_versions(commit: StateCommit, found: Mapping[str, str]) -> None:
 def _rows(commit: StateCommit) -> tuple[list[tuple[Any, ...]], list[tuple[str, str]]]:
     """The rows to write, and the keys to delete."""
     written = [
-        (commit.path, change.key, change.version, change.data, commit.at, commit.execution_id)
+        (commit.path, change.key, change.version, _document(commit, change), commit.at, commit.execution_id)
         for change in commit.changes
         if change.data is not None
     ]
     return written, [(commit.path, change.key) for change in commit.changes if change.data is None]
+
+
+def _document(commit: StateCommit, change: StateChange) -> bytes:
+    assert change.data is not None
+    return with_checksum(change.data, commit.path, change.key, change.version, commit.at, commit.execution_id)
 
 
 # ── SQLite ──────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from noetl.storage.document_checksums import is_intact, with_checksum
 from noetl.storage.ports.load_samples import StoredLoad
 from noetl.storage.ports.sql import Schemas, SqlDatabase
 
@@ -31,13 +32,13 @@ class SqlLoadSampleStore:
             f"INSERT INTO {self._table}(at, server, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
             sample.at,
             sample.server,
-            msgspec.json.encode(sample),
+            with_checksum(msgspec.json.encode(sample), sample.at, sample.server),
         )
 
     async def since(self, at: float) -> list[StoredLoad]:
-        """The samples since an instant, oldest first."""
-        query = f"SELECT data FROM {self._table} WHERE at >= $1 ORDER BY at"
-        return [_decode(row[0]) for row in await self._database.fetch(query, at)]
+        """The samples since an instant, oldest first; damaged ones are left out."""
+        query = f"SELECT data, at, server FROM {self._table} WHERE at >= $1 ORDER BY at"
+        return [_decode(row[0]) for row in await self._database.fetch(query, at) if is_intact(*row)]
 
     async def drop(self, before: float) -> None:
         """Delete the samples before an instant."""

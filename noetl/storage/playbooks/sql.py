@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from noetl.core.model.bundle import PREFIX, Bundle
-from noetl.errors import RequestRefused
+from noetl.core.model.bundle import PREFIX, Bundle, file_digest
+from noetl.errors import CorruptLog, RequestRefused
+from noetl.storage.document_checksums import is_intact, with_checksum
 from noetl.storage.ports.playbooks import Origin, StoredPlaybook
 from noetl.storage.ports.sql import Schemas, SqlDatabase, like_pattern
 
@@ -121,7 +123,9 @@ class SqlPlaybookStore:
                 version,
                 digest,
                 playbook.registered_at,
-                msgspec.json.encode(playbook.origin).decode(),
+                with_checksum(
+                    msgspec.json.encode(playbook.origin), path, version, digest, playbook.registered_at
+                ).decode(),
             )
             if added:  # else another process has just added this version
                 return msgspec.structs.replace(playbook, version=version)
@@ -172,6 +176,8 @@ class SqlPlaybookStore:
     async def file(self, digest: str) -> bytes | None:
         """The content of a file."""
         row = await self._database.row(f"SELECT content FROM {self._files} WHERE digest = $1", digest)
+        if row and file_digest(bytes(row[0])) != digest:
+            raise CorruptLog(f"the file {digest} of a bundle is damaged; restore a backup")
         return bytes(row[0]) if row else None
 
     async def absent_files(self, digests: Sequence[str]) -> Sequence[str]:
@@ -226,8 +232,27 @@ class SqlPlaybookStore:
     async def bundle(self, digest: str) -> Bundle | None:
         """A stored bundle."""
         row = await self._database.row(f"SELECT manifest FROM {self._bundles} WHERE digest = $1", digest)
-        return msgspec.json.decode(row[0], type=Bundle) if row else None
+        found = decoded_bundle(digest, row[0]) if row else None
+        if row and found is None:
+            raise CorruptLog(f"the bundle {digest} is damaged; apply the project again, or restore a backup")
+        return found
+
+
+def text_digest(text: str, file: str) -> str:
+    """The digest of a text with its file, under which it is stored."""
+    return hashlib.sha256(f"{file}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def decoded_bundle(digest: str, manifest: str) -> Bundle | None:
+    """A stored bundle; None if it is damaged."""
+    try:
+        found = msgspec.json.decode(manifest, type=Bundle)
+    except msgspec.MsgspecError:
+        return None
+    return found if found.digest == digest else None
 
 
 def _stored(path: str, version: int, digest: str, text: str, at: float, file: str, origin: str) -> StoredPlaybook:
-    return StoredPlaybook(path, version, digest, text, at, file, msgspec.json.decode(origin, type=Origin))
+    known = is_intact(origin.encode(), path, version, digest, at)
+    found = msgspec.json.decode(origin, type=Origin) if known else Origin()  # it is informative only
+    return StoredPlaybook(path, version, digest, text, at, file, found)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from typing import Any, TypeVar
 
 from noetl.core.model.quotas.token_bucket import Bucket, decode_bucket, encode_bucket
+from noetl.storage.document_checksums import is_intact, with_checksum
 from noetl.storage.ports.quotas import Change
 from noetl.storage.ports.sql import Schemas
 
@@ -16,6 +18,8 @@ SCHEMAS: Schemas = {
     "postgres": ("CREATE TABLE noetl_quotas(key text PRIMARY KEY, data bytea NOT NULL, idle_at float8 NOT NULL)",),
 }
 _NEW = encode_bucket(Bucket())
+
+log = logging.getLogger("noetl.storage")
 
 
 class SqlQuotaStore:
@@ -38,12 +42,12 @@ class SqliteQuotaStore(SqlQuotaStore):
         """Replace a bucket in one transaction of the writer."""
 
         def job(db: sqlite3.Connection) -> T:
-            row = db.execute("SELECT data FROM quotas WHERE key = ?", (key,)).fetchone()
-            bucket, answer = change(decode_bucket(row[0]) if row else Bucket(), now)
+            row = db.execute("SELECT data, idle_at FROM quotas WHERE key = ?", (key,)).fetchone()
+            bucket, answer = change(_bucket(key, *row) if row else Bucket(), now)
             db.execute(
                 "INSERT INTO quotas(key, data, idle_at) VALUES (?, ?, ?) "
                 "ON CONFLICT (key) DO UPDATE SET data = excluded.data, idle_at = excluded.idle_at",
-                (key, encode_bucket(bucket), bucket.idle_at),
+                (key, _document(key, bucket), bucket.idle_at),
             )
             return answer
 
@@ -58,7 +62,7 @@ class PostgresQuotaStore(SqlQuotaStore):
         """Replace a bucket under a lock of its row."""
         async with self._database.connection() as connection, connection.transaction():
             query = (
-                f"SELECT data, extract(epoch FROM clock_timestamp())::float8 FROM {self._table} "
+                f"SELECT data, idle_at, extract(epoch FROM clock_timestamp())::float8 FROM {self._table} "
                 "WHERE key = $1 FOR UPDATE"
             )
             row = await connection.fetchrow(query, key)
@@ -69,11 +73,23 @@ class PostgresQuotaStore(SqlQuotaStore):
                     _NEW,
                 )
                 row = await connection.fetchrow(query, key)
-            bucket, answer = change(decode_bucket(row[0]), row[1])
+            bucket, answer = change(_bucket(key, row[0], row[1]), row[2])
             await connection.execute(
                 f"UPDATE {self._table} SET data = $2, idle_at = $3 WHERE key = $1",
                 key,
-                encode_bucket(bucket),
+                _document(key, bucket),
                 bucket.idle_at,
             )
         return answer
+
+
+def _document(key: str, bucket: Bucket) -> bytes:
+    return with_checksum(encode_bucket(bucket), key, bucket.idle_at)
+
+
+def _bucket(key: str, data: bytes, idle_at: float) -> Bucket:
+    """The stored bucket; a damaged one is replaced by a full bucket, so that its runs are not stopped."""
+    if is_intact(data, key, idle_at):
+        return decode_bucket(data)
+    log.error("the bucket of quota %s is damaged and begins again", key)
+    return Bucket()

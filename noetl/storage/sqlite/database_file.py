@@ -427,9 +427,16 @@ def _connect(place: str) -> sqlite3.Connection:
     """A connection without automatic transactions, for any thread; `place` is an absolute path or a `file:` URI."""
     if not place.startswith(("file:", ":")):
         ensure_private(place)
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         place, uri=place.startswith("file:"), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
+    connection.text_factory = _text
+    return connection
+
+
+def _text(stored: bytes) -> str:
+    """A text; damaged bytes are replaced, so that the other rows of a list can be read. Checksums find the row."""
+    return stored.decode("utf-8", "replace")
 
 
 class _FileLock:

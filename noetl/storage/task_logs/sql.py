@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from noetl.core.model.task_log import MAX_LINES, LogChunk, LogFilter, LogPage, StoredLine
-from noetl.errors import StoreUnavailable
+from noetl.errors import CorruptLog, StoreUnavailable
 from noetl.storage.ports.sql import Schemas, SqlDatabase
 from noetl.storage.ports.task_logs import MAX_BYTES
 from noetl.storage.task_logs.chunks import check_chunk, over_limit, page_of, size_of
@@ -123,4 +123,12 @@ class SqlTaskLogStore:
 
 def _chunks(rows: Sequence[Sequence[object]]) -> Iterator[tuple[int, LogChunk]]:
     for first, _, data in rows:
-        yield int(str(first)), _decode(zlib.decompress(bytes(data)))  # type: ignore[call-overload]
+        yield int(str(first)), decode_chunk(data)
+
+
+def decode_chunk(data: object) -> LogChunk:
+    """The lines of a row; CorruptLog if they are damaged."""
+    try:
+        return _decode(zlib.decompress(data))  # type: ignore[arg-type]
+    except (TypeError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        raise CorruptLog(f"the task log is damaged: {problem}; `noetl doctor --verify` finds the row") from None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 import msgspec
 
+from noetl.storage.document_checksums import CHECKED_TABLES, is_intact, with_checksum, without_checksum
 from noetl.storage.ports.deliveries import Delivery, DeliveryFilter
 from noetl.storage.ports.sql import Schemas, SqlDatabase
 
 FIELDS = Delivery.__struct_fields__
 COLUMNS = ", ".join(FIELDS)
+_CHECKED = CHECKED_TABLES["deliveries"].key + CHECKED_TABLES["deliveries"].others
 SCHEMAS: Schemas = {
     "sqlite": (
         """
@@ -51,6 +56,9 @@ SCHEMAS: Schemas = {
 }
 
 
+log = logging.getLogger("noetl.storage")
+
+
 class SqlDeliveryStore:
     """`ports.DeliveryStore` in a database that other stores share."""
 
@@ -64,7 +72,7 @@ class SqlDeliveryStore:
         added = await self._database.execute(
             f"INSERT INTO {self._table}({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) "
             "ON CONFLICT DO NOTHING",
-            *msgspec.structs.astuple(delivery),
+            *msgspec.structs.astuple(msgspec.structs.replace(delivery, data=_document(delivery))),
         )
         return added > 0
 
@@ -73,7 +81,7 @@ class SqlDeliveryStore:
         changed = await self._database.execute(
             f"UPDATE {self._table} SET data = $1, status = $2, due = $3, holds = $4, execution_id = $5 "
             "WHERE id = $6 AND status = $7",
-            delivery.data,
+            _document(delivery),
             delivery.status,
             delivery.due,
             delivery.holds,
@@ -132,10 +140,14 @@ class SqlDeliveryStore:
 
     async def _select(self, where: str, *values: object) -> list[Delivery]:
         rows = await self._database.fetch(f"SELECT {COLUMNS} FROM {self._table} WHERE {where}", *values)
-        return [
-            Delivery(**{**dict(zip(FIELDS, row, strict=True)), "holds": bool(row[FIELDS.index("holds")])})
-            for row in rows
-        ]
+        found = []
+        for row in rows:
+            values_of = dict(zip(FIELDS, row, strict=True))
+            if is_intact(values_of["data"], *(values_of[each] for each in _CHECKED)):
+                found.append(_delivery(values_of))
+            else:  # it does not stop the others
+                log.error("delivery %s is damaged and is not used", values_of["id"])
+        return found
 
     async def list(self, where: DeliveryFilter) -> list[Delivery]:
         """One page, newest first."""
@@ -156,3 +168,11 @@ class SqlDeliveryStore:
         if where.before is not None:
             clauses.append(f"id < {placeholder(where.before)}")
         return await self._select(f"{' AND '.join(clauses)} ORDER BY id DESC LIMIT {where.limit:d}", *values)
+
+
+def _document(delivery: Delivery) -> bytes:
+    return with_checksum(delivery.data, *(getattr(delivery, each) for each in _CHECKED))
+
+
+def _delivery(values: dict[str, Any]) -> Delivery:
+    return Delivery(**{**values, "data": without_checksum(values["data"]), "holds": bool(values["holds"])})

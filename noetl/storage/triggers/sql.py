@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from noetl.errors import Conflict
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from noetl.errors import Conflict, CorruptLog
+from noetl.storage.document_checksums import is_intact, with_checksum, without_checksum
 from noetl.storage.ports.sql import Schemas, SqlDatabase
 from noetl.storage.ports.triggers import StoredTrigger
 
@@ -36,12 +41,16 @@ SCHEMAS: Schemas = {
 }
 
 
+log = logging.getLogger("noetl.storage")
+
+
 class SqlTriggerStore:
     """`ports.TriggerStore` in a database that other stores share."""
 
     def __init__(self, database: SqlDatabase) -> None:
         self._database = database
         self._table = f"{database.prefix}triggers"
+        self._reported: set[tuple[str, str]] = set()  # damaged ones
         database.migrate("triggers", SCHEMAS[database.dialect])
 
     async def add(self, trigger: StoredTrigger) -> None:
@@ -51,7 +60,7 @@ class SqlTriggerStore:
             "ON CONFLICT (kind, name) DO NOTHING",
             trigger.kind,
             trigger.name,
-            trigger.data,
+            _document(trigger),
             trigger.revision,
             trigger.wake,
         )
@@ -63,7 +72,7 @@ class SqlTriggerStore:
         changed = await self._database.execute(
             f"UPDATE {self._table} SET data = $1, revision = $2, wake = $3 "
             "WHERE kind = $4 AND name = $5 AND revision = $6",
-            trigger.data,
+            _document(trigger),
             trigger.revision,
             trigger.wake,
             trigger.kind,
@@ -73,9 +82,11 @@ class SqlTriggerStore:
         return changed > 0
 
     async def get(self, kind: str, name: str) -> StoredTrigger | None:
-        """The trigger of a name; None if it does not exist."""
-        found = await self._select("kind = $1 AND name = $2", kind, name)
-        return found[0] if found else None
+        """The trigger of a name; None if it does not exist, CorruptLog if it is damaged."""
+        rows = await self._rows("kind = $1 AND name = $2", kind, name)
+        if rows and not _is_intact(rows[0]):
+            raise CorruptLog(f"the {kind} {name!r} is damaged; delete it and create it again, or restore a backup")
+        return _trigger(rows[0]) if rows else None
 
     async def due(self, kind: str, now: float, limit: int = 100) -> list[StoredTrigger]:
         """Triggers whose `wake` has passed, the earliest first."""
@@ -91,12 +102,37 @@ class SqlTriggerStore:
         """Delete a trigger; False if it does not exist."""
         return await self._database.execute(f"DELETE FROM {self._table} WHERE kind = $1 AND name = $2", kind, name) > 0
 
-    async def _select(self, where: str, *values: object) -> list[StoredTrigger]:
+    async def _rows(self, where: str, *values: object) -> Sequence[Any]:
         query = f"SELECT kind, name, data, revision, wake FROM {self._table} WHERE {where}"
-        return [StoredTrigger(*row) for row in await self._database.fetch(query, *values)]
+        return await self._database.fetch(query, *values)
+
+    async def _select(self, where: str, *values: object) -> list[StoredTrigger]:
+        """The intact rows: a damaged one does not stop the others."""
+        found = []
+        for row in await self._rows(where, *values):
+            if _is_intact(row):
+                found.append(_trigger(row))
+            elif (row[0], row[1]) not in self._reported:
+                self._reported.add((row[0], row[1]))
+                log.error("the %s %r is damaged and is not used; delete it and create it again", row[0], row[1])
+        return found
 
     async def list(self, kind: str, *, after: str | None = None, limit: int = 100) -> list[StoredTrigger]:
         """One page of triggers, by name."""
         return await self._select(
             "kind = $1 AND name > $2 ORDER BY name LIMIT $3", kind, (after or "").replace("\x00", ""), limit
         )
+
+
+def _document(trigger: StoredTrigger) -> bytes:
+    return with_checksum(trigger.data, trigger.kind, trigger.name, trigger.revision, trigger.wake)
+
+
+def _is_intact(row: Sequence[Any]) -> bool:
+    kind, name, data, revision, wake = row
+    return is_intact(data, kind, name, revision, wake)
+
+
+def _trigger(row: Sequence[Any]) -> StoredTrigger:
+    kind, name, data, revision, wake = row
+    return StoredTrigger(kind, name, without_checksum(data), revision, wake)
