@@ -162,13 +162,13 @@ def key_option(function: Any) -> Any:
 
     @functools.wraps(function)
     def command(*, key: str | None, **others: Any) -> Any:
-        from noetl.transport.api_connection import IDEMPOTENCY_KEY
+        from noetl.transport.api_connection import COMMAND_KEY, CommandKey
 
-        before = IDEMPOTENCY_KEY.set(key or None)
+        before = COMMAND_KEY.set(CommandKey(key) if key else None)
         try:
             return function(**others)
         finally:
-            IDEMPOTENCY_KEY.reset(before)
+            COMMAND_KEY.reset(before)
 
     return _key(command)
 

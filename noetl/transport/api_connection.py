@@ -7,6 +7,7 @@ line waits for its import: 35 ms of CPU time with `ssl`, against 215 ms for aioh
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import socket
 import ssl
@@ -31,10 +32,6 @@ RECONNECT_DELAY = 0.5
 UNREACHABLE = (OSError, http.client.HTTPException)
 COPY_BYTES = 1 << 20
 INTERRUPTED = "the connection to the server broke during the download; repeat the command"
-
-
-# The key of the changes that this command makes (`--key`); None: requests have keys of their own, or none.
-IDEMPOTENCY_KEY: ContextVar[str | None] = ContextVar("noetl_idempotency_key", default=None)
 
 
 class Request(NamedTuple):
@@ -75,6 +72,27 @@ class Response(NamedTuple):
         return "json" in self.content_type
 
 
+class CommandKey:
+    """The idempotency key of a command (`--key`): its first change has the key itself, a further one also a digest of
+    its content, so that it is the same in a repeated command that has less left to change."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self._first: Request | None = None
+
+    def of(self, request: Request) -> str:
+        """The key of a request, the same when it is sent again."""
+        if self._first is None or self._first is request:
+            self._first = request
+            return self.key
+        content = f"{request.method} {request.target}\0".encode() + (request.data or b"")
+        return f"{self.key[:150]}-{hashlib.sha256(content).hexdigest()[:32]}"
+
+
+# The key of the running command; None: requests have keys of their own, or none.
+COMMAND_KEY: ContextVar[CommandKey | None] = ContextVar("noetl_command_key", default=None)
+
+
 class ServerAddress(ServerAddresses):
     """The addresses of a server and its token: headers of requests, and responses as values or exceptions."""
 
@@ -85,9 +103,9 @@ class ServerAddress(ServerAddresses):
     def headers(self, request: Request) -> dict[str, str]:
         """The headers of a request."""
         headers = {"Accept": "application/json", **(request.headers or {})}
-        key = IDEMPOTENCY_KEY.get()
-        if key and request.method != "GET":
-            headers["Idempotency-Key"] = key
+        key = COMMAND_KEY.get()
+        if key is not None and request.method != "GET":
+            headers["Idempotency-Key"] = key.of(request)
         if request.body is not None:
             headers["Content-Type"] = "application/json"
         if self._token is not None:

@@ -12,7 +12,7 @@ import click
 
 from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
-from noetl.cli.target import Target, with_server
+from noetl.cli.target import Target, key_option, with_server
 
 if TYPE_CHECKING:
     from noetl.client import Client
@@ -39,6 +39,7 @@ def credential() -> None:
     "--type", "type_", default="generic", show_default=True, help="Type of the credential: postgres, http, s3, ..."
 )
 @click.option("--data", required=True, metavar="JSON|@FILE|-", help="The fields; - reads them from stdin.")
+@key_option
 @with_server
 @output_options
 def set_(name: str, type_: str, data: str, target: Target) -> None:
@@ -93,6 +94,7 @@ def list_(target: Target, as_json: bool) -> None:
 
 @credential.command()
 @click.argument("name")
+@key_option
 @with_server
 @output_options
 def delete(name: str, target: Target) -> None:

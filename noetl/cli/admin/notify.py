@@ -9,7 +9,7 @@ import click
 
 from noetl.cli.admin.aliases import AliasedGroup
 from noetl.cli.output.terminal import json_options, output_options, terminal
-from noetl.cli.target import Target, with_server
+from noetl.cli.target import Target, key_option, with_server
 from noetl.errors import Conflict, NotFound
 
 OCCURRENCES = ("failed", "late", "waiting", "recovered", "dead-trigger")
@@ -59,6 +59,7 @@ def notify() -> None:
     metavar="URL",
     help="Address of the server: messages of `waiting` contain links that answer the wait.",
 )
+@key_option
 @with_server
 @json_options
 def add(
@@ -146,6 +147,7 @@ def show(name: str, target: Target, as_json: bool) -> None:
 
 @notify.command()
 @click.argument("name")
+@key_option
 @with_server
 @json_options
 def test(name: str, target: Target, as_json: bool) -> None:
@@ -179,6 +181,7 @@ def log(name: str, limit: int, target: Target, as_json: bool) -> None:
 
 @notify.command()
 @click.argument("name")
+@key_option
 @with_server
 @output_options
 def remove(name: str, target: Target) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from noetl.cli.output.terminal import json_options, output_options, terminal
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 
 name_argument = click.argument("name", metavar="NAME[/vN]")
 
@@ -41,6 +41,7 @@ def schema(context: click.Context) -> None:
     show_default=True,
     help="Whether the new version must accept everything that the newest version accepts.",
 )
+@key_option
 @with_target
 @json_options
 def register(name: str, file: Path, compatible: str, target: Target, as_json: bool) -> None:

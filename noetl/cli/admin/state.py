@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from noetl.cli.output.terminal import json_options, terminal
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 from noetl.errors import NotFound
 from noetl.settings import similar
 
@@ -88,6 +88,7 @@ def _list(target: Target, as_json: bool) -> None:
 @state.command("set")
 @path_argument
 @click.argument("values", metavar="KEY=VALUE...", nargs=-1, required=True)
+@key_option
 @with_target
 @json_options
 def set_(path: str, values: tuple[str, ...], target: Target, as_json: bool) -> None:
@@ -116,6 +117,7 @@ def set_(path: str, values: tuple[str, ...], target: Target, as_json: bool) -> N
 @state.command()
 @path_argument
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
+@key_option
 @with_target
 def reset(path: str, keys: tuple[str, ...], target: Target) -> None:
     """Remove the state of a playbook, or some of its keys.

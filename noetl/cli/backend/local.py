@@ -401,9 +401,10 @@ def user_name() -> str:
 
 def idempotency_key() -> str:
     """The idempotency key of this command (`--key`)."""
-    from noetl.transport.api_connection import IDEMPOTENCY_KEY
+    from noetl.transport.api_connection import COMMAND_KEY
 
-    return IDEMPOTENCY_KEY.get() or ""
+    given = COMMAND_KEY.get()
+    return given.key if given is not None else ""
 
 
 def _move_into(path: Path, file: BinaryIO) -> None:

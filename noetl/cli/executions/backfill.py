@@ -12,7 +12,7 @@ import click
 
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.run import payload_option, set_option, wait_option
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 
 if TYPE_CHECKING:
     from noetl.server.scheduling.backfills import Backfill, Progress
@@ -61,6 +61,7 @@ def backfill() -> None:
 @payload_option
 @set_option
 @wait_option
+@key_option
 @with_target
 @json_options
 def start(
@@ -123,6 +124,7 @@ def show(name: str, target: Target, as_json: bool) -> None:
 
 @backfill.command()
 @click.argument("name")
+@key_option
 @with_target
 @json_options
 def pause(name: str, target: Target, as_json: bool) -> None:
@@ -132,6 +134,7 @@ def pause(name: str, target: Target, as_json: bool) -> None:
 
 @backfill.command()
 @click.argument("name")
+@key_option
 @with_target
 @json_options
 def cancel(name: str, target: Target, as_json: bool) -> None:
@@ -142,6 +145,7 @@ def cancel(name: str, target: Target, as_json: bool) -> None:
 @backfill.command()
 @click.argument("name")
 @wait_option
+@key_option
 @with_target
 @json_options
 def resume(name: str, wait: bool, target: Target, as_json: bool) -> int:
@@ -152,6 +156,7 @@ def resume(name: str, wait: bool, target: Target, as_json: bool) -> int:
 @backfill.command()
 @click.argument("name")
 @wait_option
+@key_option
 @with_target
 @json_options
 def retry(name: str, wait: bool, target: Target, as_json: bool) -> int:

@@ -11,7 +11,7 @@ import msgspec
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.playbooks.validate import legacy, strict
 from noetl.cli.run import MAX_READ
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 
 if TYPE_CHECKING:
     from noetl.storage.ports.playbooks import StoredPlaybook
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @strict
 @legacy
+@key_option
 @with_target
 @json_options
 def register(files: tuple[str, ...], strict: bool, legacy: bool, target: Target, as_json: bool) -> int:

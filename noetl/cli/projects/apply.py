@@ -11,7 +11,7 @@ import click
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.projects.options import profile_option
 from noetl.cli.projects.project import open_project
-from noetl.cli.target import Target, with_target
+from noetl.cli.target import Target, key_option, with_target
 
 if TYPE_CHECKING:
     from noetl.cli.projects.changes import Changes
@@ -27,6 +27,7 @@ prune_option = click.option("--prune", is_flag=True, help="Delete resources of t
 @click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 @prune_option
 @profile_option
+@key_option
 @with_target
 @json_options
 def apply(folder: str, dry_run: bool, prune: bool, profile: str | None, target: Target, as_json: bool) -> int:

@@ -39,7 +39,7 @@ from noetl.core.engine.handlers.assignments import ctx_patch
 from noetl.core.engine.handlers.loops import fail_step, loop_counts
 from noetl.core.engine.handlers.signals import OPERATOR, deliver, end_due_wait, is_for_wait, take_kept
 from noetl.core.engine.handlers.start import evaluate_request
-from noetl.core.engine.identity import checksum, checksum_of, checksums_seen, key_of
+from noetl.core.engine.identity import checksum, checksum_of, checksums_seen, command_content, is_repeated, key_of
 from noetl.core.engine.lease_rules import claim, claim_rejection, end_run, lose_lease, reserved_for_other, step_of
 from noetl.core.engine.state import PENDING, Run, State
 from noetl.core.model.events import (
@@ -86,12 +86,19 @@ def accept(state: State, command: Command, env: EvaluationContext, record: Recor
     """Judge one command, record the events that follow at once, and return the reply."""
     kind = type(command)
     if state.signal_ids and kind in _KEYED and command.id in state.signal_ids:  # type: ignore[attr-defined]
-        return _ACCEPTED  # repeated, also after the end
+        return _repeated_command(state, command)  # also after the end
     if state.finished is not None and kind is not ReportRun and kind is not StartExecution:
         return Reply(False, _ENDED)
     if state.request is None and kind is not StartExecution:
         return Reply(False, "the execution has not been requested")
     return COMMAND_HANDLERS[kind](state, command, env, record)
+
+
+def _repeated_command(state: State, command: Any) -> Reply:
+    """The reply to a command with a known key: it has no second effect, and another command is refused."""
+    if is_repeated(state.signal_ids[command.id], command_content(command)):
+        return _ACCEPTED
+    return Reply(False, f"the key {command.id!r} was used for another command; use a new key for a new command")
 
 
 # ── requests from outside ───────────────────────────────────────────────────────────────
@@ -120,13 +127,13 @@ def _cancel(state: State, command: CancelExecution, env: EvaluationContext, reco
 def _pause(state: State, command: PauseExecution, env: EvaluationContext, record: Record) -> Reply:
     if state.ending is not None:
         return Reply(False, "the execution is ending")
-    if not state.paused:
+    if not state.paused or command.id:  # the log remembers the key also where nothing changes
         record([ExecutionPaused(reason=command.reason, id=command.id)], None)
     return _ACCEPTED
 
 
 def _resume(state: State, command: ResumeExecution, env: EvaluationContext, record: Record) -> Reply:
-    if state.paused:
+    if state.paused or command.id:
         record([ExecutionResumed(reason=command.reason, id=command.id)], None)
     return _ACCEPTED
 

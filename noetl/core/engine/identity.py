@@ -1,4 +1,4 @@
-"""Identity of reported events: the key of a worker's event and the checksum of its body (GUARANTEES rule 3).
+"""Identity of reported events and of commands: the key, and the checksum of the content (GUARANTEES rule 3).
 
 Checksums are computed on demand: the latest events are stored as they are, and most are never
 compared, since their run ends first.
@@ -6,18 +6,63 @@ compared, since their run ends first.
 
 from __future__ import annotations
 
+from typing import Any
 from zlib import crc32
 
-from noetl.core.engine.state import MAX_SEEN, Run, StepRecord
+import msgspec
+
+from noetl.core.engine.commands import CancelExecution, PauseExecution, ResumeExecution, SendSignal
+from noetl.core.engine.state import MAX_SEEN, CommandContent, Run, StepRecord
 from noetl.core.model.events import (
     ChildRequested,
     Event,
+    ExecutionCancelled,
+    ExecutionPaused,
+    ExecutionResumed,
+    SignalReceived,
     TaskDone,
     TaskProgress,
     TaskStarted,
     WaitStarted,
     encode_body,
 )
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def command_content(command: CancelExecution | PauseExecution | ResumeExecution | SendSignal) -> CommandContent:
+    """What a command with an idempotency key asks for; the reason is a comment."""
+    if isinstance(command, SendSignal):
+        return _content("signal", command.payload), "" if command.wait else command.name
+    return _content(*_ACTIONS[type(command)], getattr(command, "compensate", False)), ""
+
+
+def recorded_content(event: ExecutionCancelled | ExecutionPaused | ExecutionResumed | SignalReceived) -> CommandContent:
+    """The same of the event that a command became."""
+    if isinstance(event, SignalReceived):
+        return _content("signal", event.payload), event.name
+    return _content(*_ACTIONS[type(event)], getattr(event, "compensate", False)), ""
+
+
+def is_repeated(first: CommandContent | None, again: CommandContent) -> bool:
+    """Whether a command repeats the one that used its key first; None: its content is not known."""
+    if first is None:
+        return True
+    return first[0] == again[0] and (first[1] == again[1] or not again[1])  # a signal to a wait needs no name
+
+
+_ACTIONS: dict[type, tuple[str]] = {
+    CancelExecution: ("cancel",),
+    ExecutionCancelled: ("cancel",),
+    PauseExecution: ("pause",),
+    ExecutionPaused: ("pause",),
+    ResumeExecution: ("resume",),
+    ExecutionResumed: ("resume",),
+}
+
+
+def _content(*parts: Any) -> int:
+    return crc32(_encode(parts))
 
 
 def key_of(event: Event) -> str:

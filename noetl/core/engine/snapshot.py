@@ -8,6 +8,7 @@ folded one; caches and hints are not part of it. The fields are encoded by posit
 from __future__ import annotations
 
 from array import array
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from noetl.core.engine.identity import checksum_of, checksums_seen
 from noetl.core.engine.state import (
     BoundaryEvent,
     Child,
+    CommandContent,
     Compensating,
     Ending,
     KeptSignal,
@@ -216,6 +218,7 @@ class _State(Struct, array_like=True):
     waits: list[OpenWait] = []
     signals: dict[int, KeptSignal] = {}
     signal_ids: list[str] = []
+    signal_contents: list[CommandContent | None] = []  # of `signal_ids`; older snapshots lack it
     completed: list[CompletedStep] = []
     compensations_left: int | None = None
     compensating: list[_Compensating] = []
@@ -276,6 +279,7 @@ def encode_state(state: State) -> bytes:
             waits=list(state.waits.values()),
             signals=state.signals,
             signal_ids=list(state.signal_ids),
+            signal_contents=list(state.signal_ids.values()),
             versions=state.versions,
             uncommitted=list(state.uncommitted),
             completed=state.completed,
@@ -365,7 +369,7 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
         restored_child.waiting, restored_child.reported = child.waiting, child.reported
         state.waiting_children += child.waiting
     state.waits = {wait.key: wait for wait in stored.waits}
-    state.signal_ids = dict.fromkeys(stored.signal_ids)
+    state.signal_ids = dict(zip_longest(stored.signal_ids, stored.signal_contents))
     state.uncommitted = dict.fromkeys(stored.uncommitted)
     return state
 
@@ -388,6 +392,7 @@ _PLAIN = tuple(
         "compensating",
         "waits",
         "signal_ids",
+        "signal_contents",
         "uncommitted",
     )
 )

@@ -41,6 +41,7 @@ Phase = Literal["open", "looped", "ended"]
 PENDING, OK, FAILED, SKIPPED = 0, 1, 2, 3
 CHUNK = 64 * 1024
 MAX_FAILURES = 100  # failures that a loop lists individually
+CommandContent = tuple[int, str]  # of a command with an idempotency key: the checksum, and the name of a signal
 SUSPECT = 2  # workers lost in a row after which a run is executed alone
 MAX_SEEN = 1024  # reported events of one lease that repetitions are compared with
 
@@ -369,7 +370,7 @@ class State:
         self.waiting_children = 0
         self.waits: dict[str, OpenWait] = {}  # in the order in which they began
         self.signals: dict[int, KeptSignal] = {}  # by seq
-        self.signal_ids: dict[str, None] = {}  # idempotency keys of the latest commands of users
+        self.signal_ids: dict[str, CommandContent | None] = {}  # idempotency keys of the latest commands of users
         self.due: dict[str, float] = {}  # step run, token, child or wait -> when it times out
         self.last_leaf: str | None = None  # the step that finished last without a taken arc
         self.synthesized: dict[str, Step] = {}

@@ -18,6 +18,7 @@ from noetl.core.engine.commands import (
     StartExecution,
 )
 from noetl.core.engine.effects import AwaitChild, CancelChild, FetchPayload, StartChild
+from noetl.core.engine.snapshot import decode_state, encode_state
 from noetl.core.model.events import (
     ChildFinished,
     ChildRequested,
@@ -564,3 +565,34 @@ def test_a_repeated_command_with_its_key_has_no_second_effect(command):
     if command is PauseExecution:  # a late repetition after the resumption
         harness.send(ResumeExecution())
         assert harness.send(command(id="k")).replies[0].accepted and not harness.state.paused
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (SendSignal(payload={"go": 1}, id="k"), SendSignal(payload={"go": 2}, id="k")),
+        (SendSignal("a", {"go": 1}, id="k"), SendSignal("b", {"go": 1}, id="k")),
+        (PauseExecution(id="k"), ResumeExecution(id="k")),
+        (PauseExecution(id="k"), SendSignal(payload={"go": 1}, id="k")),
+        (CancelExecution(compensate=True, id="k"), CancelExecution(id="k")),
+    ],
+)
+def test_a_key_with_another_command_is_refused(first, other):
+    harness = Harness("workflow:\n  - {step: start, tool: {kind: noop}}\n").start()
+    harness.claim()
+    assert harness.send(first).replies[0].accepted
+    before = len(harness.log)
+    reply = harness.send(other).replies[0]
+    assert not reply.accepted and "used for another command" in reply.reason and len(harness.log) == before
+    assert harness.send(first).replies[0].accepted and len(harness.log) == before
+    restored = decode_state(harness.state.playbook, encode_state(harness.state))
+    assert restored.signal_ids == harness.refold().signal_ids == harness.state.signal_ids
+
+
+def test_the_key_of_a_command_that_changed_nothing_is_remembered():
+    harness = Harness("workflow:\n  - {step: start, tool: {kind: noop}}\n").start()
+    harness.claim()
+    harness.send(PauseExecution())
+    assert harness.send(PauseExecution(id="k")).replies[0].accepted
+    harness.send(ResumeExecution())
+    assert harness.send(PauseExecution(id="k")).replies[0].accepted and not harness.state.paused

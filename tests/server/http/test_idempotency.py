@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sqlite3
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
+import click
+import msgspec
 import pytest
 
 from noetl.cli import app as program
+from noetl.server.http.middleware.idempotency import KEPT_SECONDS, StoredResponse
 from tests.server.http.serving import Cluster
+from tests.waiting import wait_until
 
 GATED = """apiVersion: noetl.io/v2
 kind: Playbook
@@ -98,3 +106,71 @@ def test_the_commands_take_a_key(cluster: Cluster, execution: str, capsys):
     assert program.run(["signal", number, "--set", "go=2", *where]) == 0
     capsys.readouterr()
     assert names(cluster, execution).count("signal.received") == 2
+
+
+def test_a_key_of_a_command_to_an_execution_is_refused_for_another_command(cluster: Cluster, execution: str):
+    assert ask(cluster, "POST", f"{execution}/signal", {"payload": {"go": 1}}, key="once")[0] == 202
+    status, problem, _ = ask(cluster, "POST", f"{execution}/signal", {"payload": {"go": 2}}, key="once")
+    assert status == 409 and "another command" in problem["detail"]
+    assert ask(cluster, "POST", f"{execution}/pause", key="once")[0] == 409
+    assert names(cluster, execution).count("signal.received") == 1
+
+
+def test_a_request_that_a_killed_server_did_not_finish_can_be_repeated(cluster: Cluster):
+    """The row of a request in progress ends after minutes, the row of an answered one after a day."""
+    with sqlite3.connect(cluster.home / "noetl.db") as database:
+        rows = "SELECT wake FROM triggers WHERE kind = 'idempotency-key' AND name = ?"
+        name = hashlib.sha256(b"admin\0unfinished").hexdigest()
+        begun = msgspec.json.encode(StoredResponse("digest"))
+        insert = "INSERT INTO triggers(kind, name, data, revision, wake) VALUES ('idempotency-key', ?, ?, 1, ?)"
+        database.execute(insert, (name, begun, time.time() - 1))
+    body = {"most": 1}
+    assert ask(cluster, "PUT", "/api/limits/pool/later", body, key="unfinished")[0] == 200
+
+    def is_kept() -> bool:  # it is stored after the response was sent
+        with sqlite3.connect(cluster.home / "noetl.db") as database:
+            return database.execute(rows, (name,)).fetchone()[0] > time.time() + KEPT_SECONDS / 2
+
+    wait_until(is_kept)
+
+
+# Commands that change nothing on a server; all others take --key.
+READING = {
+    "validate", "graph", "schema list", "schema show", "mcp", "executions", "status", "events", "logs", "replay", "why",
+    "query", "inbox", "compare", "backfill list", "backfill show", "diff", "catalog list", "catalog show",
+    "schedule list", "schedule next", "schedule show", "webhook list", "trigger deliveries", "trigger list",
+    "trigger show", "notify list", "notify log", "notify show", "limit list", "limit show", "state show",
+    "credential list", "doctor",
+}  # fmt: skip
+# `webhook call` sends a delivery, whose identity is in its own header; the others start processes.
+OTHERS = {"webhook call", "worker scale", "worker start"}
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from commands(found, (*path, name))
+        elif found is not None:
+            yield " ".join((*path, name)), found
+
+
+def test_every_command_that_changes_something_on_a_server_takes_a_key():
+    options = {name: {each for one in found.params for each in one.opts} for name, found in commands(program.noetl)}
+    changing = {name for name, given in options.items() if "--server" in given} - READING - OTHERS
+    assert changing and {name for name in changing if "--key" not in options[name]} == set()
+
+
+@pytest.mark.parametrize("files", [("a", "b"), ("a",)])
+def test_a_command_with_several_changes_can_be_repeated(cluster: Cluster, tmp_path, capsys, files):
+    where = ["--server", cluster.url, "--token", cluster.token]
+    for name in files:
+        (tmp_path / f"{name}.yaml").write_text(GATED.replace("tests/gated", f"tests/{name}{len(files)}"))
+    given = ["register", *(str(tmp_path / f"{name}.yaml") for name in files), "--key", f"both-{len(files)}", *where]
+    assert program.run(given) == 0
+    changed = GATED.replace("tests/gated", f"tests/a{len(files)}").replace("sleep 60", "sleep 61")
+    ask(cluster, "POST", "/api/catalog/register", {"content": changed})
+    assert program.run(given) == 0  # late: the newer version stays the newest
+    capsys.readouterr()
+    assert ask(cluster, "GET", f"/api/catalog/tests/a{len(files)}")[1]["version"] == 2

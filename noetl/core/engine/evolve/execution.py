@@ -7,6 +7,7 @@ from typing import Any
 
 from noetl.core.engine.evolve.steps import add_token, boundary_event, record_of, remove_step_run
 from noetl.core.engine.evolve.table import applies
+from noetl.core.engine.identity import recorded_content
 from noetl.core.engine.state import Ending, State
 from noetl.core.model.compensation import CompensationSource
 from noetl.core.model.events import (
@@ -19,6 +20,7 @@ from noetl.core.model.events import (
     ExecutionResumed,
     PlaybookProcessed,
     RequestEvaluated,
+    SignalReceived,
     StateCommitted,
     TaskProgress,
     WorkflowFinished,
@@ -91,23 +93,23 @@ def _started(state: State, event: WorkflowStarted, at: float) -> None:
         add_token(state, f"t{state.tokens + 1}", event.entry, rerun.args if rerun else {}, None, begun)
 
 
-def remember_key(state: State, key: str) -> None:
+def remember_key(state: State, event: ExecutionCancelled | ExecutionPaused | ExecutionResumed | SignalReceived) -> None:
     """Remember the idempotency key of a command, so that a repetition has no effect."""
-    if key:
-        state.signal_ids[key] = None
+    if event.id:
+        state.signal_ids[event.id] = recorded_content(event)
         while len(state.signal_ids) > MAX_KEYS:
             del state.signal_ids[next(iter(state.signal_ids))]
 
 
 @applies(ExecutionPaused)
 def _paused(state: State, event: ExecutionPaused, at: float) -> None:
-    remember_key(state, event.id)
+    remember_key(state, event)
     state.paused = True
 
 
 @applies(ExecutionResumed)
 def _resumed(state: State, event: ExecutionResumed, at: float) -> None:
-    remember_key(state, event.id)
+    remember_key(state, event)
     state.paused = False
 
 
@@ -118,7 +120,7 @@ def _no_change(state: State, event: Event, at: float) -> None:
 
 @applies(ExecutionCancelled)
 def _cancelled(state: State, event: ExecutionCancelled, at: float) -> None:
-    remember_key(state, event.id)
+    remember_key(state, event)
     if event.error is not None:
         state.ending = Ending("failed", event.error)
     else:

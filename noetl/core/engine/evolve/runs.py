@@ -219,7 +219,7 @@ def _wait_finished(state: State, event: WaitFinished, at: float) -> None:
 def _signal_received(state: State, event: SignalReceived, at: float) -> None:
     if event.kept:
         state.signals[state.seq] = KeptSignal(event, at)
-    remember_key(state, event.id)
+    remember_key(state, event)
 
 
 @applies(SignalRefused)

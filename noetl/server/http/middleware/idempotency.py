@@ -1,7 +1,8 @@
 """`Idempotency-Key` on requests that change the installation: limits, schedules, triggers, playbooks, credentials.
 
 The response to the first request with a key is stored and sent again for a repetition with the same content, for a day;
-another content under a known key is rejected. Commands to executions have their key in the log instead, in the
+another content under a known key is rejected. A request that a server did not finish within minutes, because it was
+killed, may be repeated. Commands to executions have their key in the log instead, in the
 append that has the effect, so they are not handled here.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -25,6 +25,7 @@ from noetl.storage.ports.triggers import StoredTrigger
 
 KIND = "idempotency-key"
 KEPT_SECONDS = 86_400.0
+PROCESSING_SECONDS = 120.0  # after which the server of an unanswered request is taken for dead
 MAX_KEY = 200
 MAX_BODY = 16 << 20
 MAX_RESPONSE = 1 << 20
@@ -71,10 +72,12 @@ class IdempotencyMiddleware:
         name = hashlib.sha256(f"{getattr(caller, 'name', '')}\0{key}".encode()).hexdigest()
         target = f"{scope['method']} {scope['path']}?{scope.get('query_string', b'').decode('latin-1')}\0".encode()
         digest = hashlib.sha256(target + body).hexdigest()
-        store = self._state().triggers.store
-        for row in await store.due(KIND, time.time()):
+        state = self._state()
+        store = state.triggers.store
+        for row in await store.due(KIND, state.now()):
             await store.remove(KIND, row.name)
-        row = StoredTrigger(KIND, name, msgspec.json.encode(StoredResponse(digest)), 1, time.time() + KEPT_SECONDS)
+        begun = msgspec.json.encode(StoredResponse(digest))
+        row = StoredTrigger(KIND, name, begun, 1, state.now() + PROCESSING_SECONDS)
         try:
             await store.add(row)
         except Conflict:
@@ -90,7 +93,8 @@ class IdempotencyMiddleware:
         if stored is None:
             await store.remove(KIND, name)  # it failed: the client may try again
         else:
-            await store.save(msgspec.structs.replace(row, data=msgspec.json.encode(stored), revision=2))
+            kept = state.now() + KEPT_SECONDS
+            await store.save(msgspec.structs.replace(row, data=msgspec.json.encode(stored), revision=2, wake=kept))
 
     async def _repeat(self, scope: Scope, send: Send, name: str, digest: str) -> None:
         row = await self._state().triggers.store.get(KIND, name)
