@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
+
+log = logging.getLogger("noetl.clock")
+
+TOLERANCE_SECONDS = 1.0  # that the clock may be corrected without a notice
+SLOW = 0.9  # speed of a steady clock until the clock of the machine has caught up
 
 
 class Clock(Protocol):
@@ -22,15 +28,15 @@ class Clock(Protocol):
 
 
 class ShiftedClock:
-    """A clock that follows another one at a distance: that of the database, measured with every heartbeat."""
+    """The time of the database, measured with every heartbeat; setting the clock of this machine does not change it."""
 
-    def __init__(self, clock: Clock, ahead: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock, offset: Callable[[], float]) -> None:
         self._clock = clock
-        self._ahead = ahead  # seconds that `clock` is ahead of the wanted time
+        self._offset = offset  # seconds from the monotonic clock of this process to the wanted time
 
     def now(self) -> float:
         """Seconds since the epoch, UTC."""
-        return self._clock.now() - self._ahead()
+        return self._clock.monotonic() + self._offset()
 
     def monotonic(self) -> float:
         """Seconds of a clock that never goes backwards."""
@@ -55,3 +61,30 @@ class RealClock:
     async def sleep(self, seconds: float) -> None:
         """Sleep."""
         await asyncio.sleep(seconds)
+
+
+class SteadyClock(RealClock):
+    """`Clock` for durations: it never goes back.
+
+    A clock of the machine that is set forward is followed at once. After one that is set back, this clock runs slower
+    until both agree, so that timeouts and waits end when they should."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self._now = time.time()
+        self._behind = False
+
+    def now(self) -> float:
+        """Seconds since the epoch, UTC."""
+        at, wall = time.monotonic(), time.time()
+        passed = at - self._at
+        behind = wall < self._now + passed - TOLERANCE_SECONDS
+        if behind and not self._behind:
+            log.warning(
+                "the clock of this machine was set back by %.0f s; times of events follow slowly, and at once after a "
+                "restart",
+                self._now + passed - wall,
+            )
+        self._at, self._behind = at, behind
+        self._now = max(wall, self._now + passed * SLOW) if behind else max(wall, self._now)
+        return self._now

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from noetl.core.engine.commands import FireTimer
 from noetl.core.model.tool import ToolSpec
-from noetl.runtime.clock import Clock, RealClock
+from noetl.runtime.clock import Clock, SteadyClock
 from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.server.concurrency.admission import Admission
 from noetl.server.concurrency.limiter import TENANT_LABEL, ConcurrencyLimiter
@@ -96,7 +96,7 @@ def build_orchestrator(
     options: Options = Options(),  # noqa: B008 - immutable
 ) -> Orchestrator:
     """Construct a control plane over open back ends; it is not started."""
-    clock = clock or RealClock()
+    clock = clock or SteadyClock()
     shared = cluster.heartbeats is not None
     catalog = Catalog(stores.playbooks, specs, files)
     background = BackgroundTasks(clock)

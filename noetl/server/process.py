@@ -67,11 +67,17 @@ class _Backends(NamedTuple):
     bus: NatsBus | None
 
     def clock(self) -> Clock:
-        """The time of the control plane: that of the database if several servers share one."""
+        """The time of schedules and triggers: that of the database if several servers share one."""
         from noetl.runtime.clock import RealClock, ShiftedClock
 
         cluster = self.cluster
-        return RealClock() if cluster is None else ShiftedClock(RealClock(), lambda: cluster.skew)
+        return RealClock() if cluster is None else ShiftedClock(RealClock(), lambda: cluster.offset)
+
+    def steady_clock(self) -> Clock:
+        """The time of executions: durations do not change when the clock of the machine is set back."""
+        from noetl.runtime.clock import SteadyClock
+
+        return SteadyClock() if self.cluster is None else self.clock()
 
 
 class Server:
@@ -272,7 +278,7 @@ class Server:
             backends.stores,
             specs,
             keychain=backends.keychain,
-            clock=backends.clock(),
+            clock=backends.steady_clock(),
             cluster=Cluster(cluster, getattr(backends.stores.events, "database", None), cluster),
             options=Options(
                 lease_seconds=self.settings.server_lease_seconds,
@@ -342,7 +348,7 @@ class Server:
             run_schedules(scheduler),
             sources.run(),
             state.notifier.run(),
-            WaitTimers(orchestrator, clock, cluster, owned).run(),
+            WaitTimers(orchestrator, orchestrator.actors.clock, cluster, owned).run(),
             BackfillRunner(state.backfills, orchestrator, clock, cluster).run_all(),
         )
         await closing.enter_async_context(periodic)

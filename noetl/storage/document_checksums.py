@@ -2,7 +2,7 @@
 
 The checksum covers the document and the other columns of its row. It is written as white space, which every JSON parser
 ignores: a server of an earlier release reads the row, and a row that it writes has no checksum and is not checked. So
-there is no column that an older server leaves outdated (decision 73).
+there is no column that an older server leaves outdated (decision 75).
 """
 
 from __future__ import annotations

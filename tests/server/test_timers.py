@@ -2,7 +2,7 @@
 
 import asyncio
 
-from noetl.server.lifecycle.timers import Timers
+from noetl.server.lifecycle.timers import RECHECK_SECONDS, Timers
 
 
 class ManualClock:
@@ -10,10 +10,11 @@ class ManualClock:
 
     def __init__(self):
         self.time = 1000.0
+        self.set_by = 0.0  # seconds that the clock was set forward
         self.sleepers = []
 
     def now(self):
-        return self.time
+        return self.time + self.set_by
 
     def monotonic(self):
         return self.time
@@ -69,6 +70,20 @@ def test_a_new_instant_replaces_the_old_one():
         assert rung == ["a"]
         await clock.go(100)
         assert rung == ["a", "c"]
+        await timers.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_clock_that_is_set_forward_is_noticed_within_a_minute():
+    async def scenario():
+        clock, rung = ManualClock(), []
+        timers = Timers(clock, rung.append)
+        timers.set("a", 1000.0 + 1800)
+        await clock.go(0)
+        clock.set_by = 3600.0
+        await clock.go(RECHECK_SECONDS)
+        assert rung == ["a"]
         await timers.close()
 
     asyncio.run(scenario())

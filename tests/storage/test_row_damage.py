@@ -52,8 +52,8 @@ OTHERS = {
     "noetl_schema",
     "credentials",
 }
-# Whether the status was read, which no other column says, and the position of a row in its table.
-UNCHECKED = {("executions", "news"), ("log", "place")}
+# Whether the status was read, which no other column says; the position of a row; when a bundle was used last.
+UNCHECKED = {("executions", "news"), ("log", "place"), ("bundles", "used_at"), ("bundle_files", "used_at")}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -50,6 +50,10 @@ class AppState(Struct):
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     stop_future: asyncio.Task[Any] | None = None  # see `stop_signal`
 
+    def now(self) -> float:
+        """The time of the installation: that of the database where servers share one."""
+        return self.orchestrator.actors.clock.now()
+
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Run CPU-bound work in a thread, so that it does not block the event loop."""
         return await self.orchestrator.catalog.run_in_thread(work)

@@ -8,7 +8,6 @@ not fit into a message is refused as too large, and the worker repeats the reque
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +58,7 @@ class NatsWorkerEndpoint:
         if question is None or token is None or not proves(question, token.sha256, name):
             # There is no key to sign with, so the reason is sent unsigned.
             return b"!" + _encode(Refusal(401, "the request is not signed with a known token"))
-        if not self._replays.is_new(question, time.time()):
+        if not self._replays.is_new(question, self._state().now()):
             refusal = _encode(Refusal(409, "the request was sent before, or its time differs from the server's"))
             return signed_answer(token.sha256, question.signature, b"!" + refusal)
         if not Caller(token.name, token.role).may("worker"):

@@ -10,6 +10,7 @@ from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel, sleep_unless_set
 
+RECHECK_SECONDS = 60.0  # the longest sleep: the clock may have been set forward meanwhile
 HORIZON = 30.0  # seconds; later timers of waiting executions are found in the store (`wait_timers`)
 
 
@@ -58,7 +59,7 @@ class Timers:
                 await self._changed.wait()
                 continue
             seconds = max(0.0, self._heap[0][0] - self._clock.now())
-            await sleep_unless_set(self._changed, self._clock, seconds)
+            await sleep_unless_set(self._changed, self._clock, min(seconds, RECHECK_SECONDS))
 
     def _fire_due(self) -> None:
         now = self._clock.now()

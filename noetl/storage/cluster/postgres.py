@@ -51,6 +51,7 @@ class PostgresCluster:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.skew = 0.0  # seconds that the clock of this server is ahead of that of the database
+        self.offset = time.time() - time.monotonic()  # seconds from the monotonic clock to that of the database
         self._refuses = False
         self._clock = clock
         self._database = database
@@ -177,10 +178,11 @@ class PostgresCluster:
 
     async def _measure_skew(self) -> None:
         """Compare the clocks; the error is at most half of the time of the query."""
-        before = self._clock()
+        before, began = self._clock(), time.monotonic()
         row = await self._database.row("SELECT extract(epoch FROM clock_timestamp())::float8")
         assert row is not None
-        after = self._clock()
+        after, ended = self._clock(), time.monotonic()
+        self.offset = float(row[0]) - (began + ended) / 2
         self.skew = (before + after) / 2 - float(row[0])
         wrong = abs(self.skew) > MAX_SKEW + (after - before)
         if wrong and not self._refuses:

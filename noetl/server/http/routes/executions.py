@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -149,7 +148,7 @@ async def executions(
 @router.get("/api/executions/statistics", summary="Counts, causes of failures and durations of many executions")
 async def statistics(state: App, _: Viewer, columns: Columns) -> Response:
     """From the stored summaries of all executions that match."""
-    return json_response(await statistics_document(state.orchestrator.store, columns, time.time()))
+    return json_response(await statistics_document(state.orchestrator.store, columns, state.now()))
 
 
 @router.get("/api/executions/{execution_id}", summary="Get an execution: steps, ctx, output")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -28,7 +27,7 @@ Days = Annotated[int, Query(ge=1, le=400, description="number of days (UTC) up t
 async def history(state: App, _: Viewer, days: Days = 7) -> Response:
     """Success rate, durations and the newest executions of the latest playbooks; the next ticks of schedules, and how
     late their executions started."""
-    now = time.time()
+    now = state.now()
     return json_response(
         {
             **await activity_document(state.orchestrator.store, now, days),
@@ -43,7 +42,7 @@ async def playbook(
 ) -> Response:
     """Executions by day and status (deleted ones included), success rate, durations, the newest executions, and the
     durations of their steps."""
-    return json_response(await history_document(state.orchestrator.store, path, time.time(), days))
+    return json_response(await history_document(state.orchestrator.store, path, state.now(), days))
 
 
 @router.get("/api/history/load", summary="Queue, workers and throughput over days")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -64,7 +63,7 @@ async def create_link(request: Request, state: App, caller: Viewer, body: LinkBo
         raise NotFound(f"execution {body.execution_id} has no open wait {body.wait or body.name!r}")
     if not _may_answer(found[0], caller):
         raise RoleRequired(f'the wait "{found[0].task}" requires the role {" or ".join(found[0].roles)}')
-    expires_at = time.time() + body.expires_s
+    expires_at = state.now() + body.expires_s
     by = body.recipient or f"link of {caller.name}"
     token = state.answer_links.token(AnswerLink(body.execution_id, found[0].key, by, expires_at))
     prefix = request.scope.get("root_path", "").rstrip("/")
@@ -107,7 +106,7 @@ async def answer(request: Request, state: App, token: Token) -> Response:
 
 async def _open(state: AppState, token: str) -> tuple[InboxEntry, AnswerLink]:
     """The wait of a link; Conflict if it has ended."""
-    link = state.answer_links.read(token, time.time())
+    link = state.answer_links.read(token, state.now())
     entries = inbox_entries(await state.orchestrator.state(link.execution_id))
     entry = next((each for each in entries if each.key == link.wait), None)
     if entry is None:

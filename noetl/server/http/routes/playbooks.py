@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -94,7 +93,7 @@ async def register(state: App, _: Author, body: RegisterBody) -> Response:
     catalog = state.orchestrator.catalog
     stored = await catalog.register(
         Source(body.content, body.file),
-        time.time(),
+        state.now(),
         strict=body.strict,
         legacy=body.legacy,
         origin=Origin(**body.origin.model_dump()),

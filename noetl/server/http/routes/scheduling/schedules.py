@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import islice, takewhile
 from typing import Annotated, Any, Literal
 
@@ -95,17 +94,17 @@ async def add(state: App, caller: Operator, body: ScheduleBody) -> Response:
 
 
 @router.post("/api/schedules/preview", summary="Preview the ticks of a cron expression")
-async def preview(_: Viewer, body: CronBody) -> Response:
+async def preview(state: App, _: Viewer, body: CronBody) -> Response:
     """Nothing is stored."""
     cron = Cron(body.cron, body.tz)
-    ticks = [cron.shown(tick) for tick in cron.upcoming(time.time(), body.count)]
+    ticks = [cron.shown(tick) for tick in cron.upcoming(state.now(), body.count)]
     return json_response({"cron": cron.expression, "tz": body.tz, "description": cron.description, "upcoming": ticks})
 
 
 @router.get("/api/schedules/calendar", summary="The ticks of all schedules in the next days")
 async def calendar(state: App, _: Viewer, days: Annotated[int, Query(ge=1, le=62)] = 14) -> Response:
     """Schedules that are not paused, by name, with at most 500 ticks each; `more` if there are others."""
-    now = time.time()
+    now = state.now()
     until = now + days * 86_400
     entries = []
     for each in await state.schedules.list(limit=MAX_CALENDAR):
