@@ -9,6 +9,9 @@ import pytest
 from noetl.errors import Conflict, NotFound
 from noetl.server.lifecycle.retention import delete_old
 from noetl.server.orchestrator.submissions import RerunRequest, Submission
+from noetl.server.read_models import compare as compare_module
+from noetl.server.read_models import log_pages
+from noetl.server.read_models.compare import Divergence
 from noetl.server.read_models.summaries import run_result
 from noetl.storage.ports.events import ExecutionFilter
 from tests.e2e.conftest import Ran, Stage, check_oracles
@@ -260,6 +263,44 @@ def test_two_executions_are_compared(stage: Stage, play: Any):
     ]
     assert differs["first_divergence"]["where"] == "execution"
     assert differs["first_divergence"]["a"] == {"seq": 2, "name": "playbook.request.evaluated"}
+
+
+def test_no_command_reads_a_whole_log_at_once(stage: Stage, play: Any, monkeypatch):
+    """A log may have millions of events; pages of five are the same to every reader."""
+    monkeypatch.setattr(log_pages, "PAGE", 5)
+    failed, ended = play(LOOP), play(LOOP)
+    ids = failed.result.execution_id, ended.result.execution_id
+    store, sizes = stage.orchestrator.store, []
+    read = store.read
+
+    async def counted(execution_id: str, after: int = 0, limit: int | None = None) -> Any:
+        found = await read(execution_id, after, limit)
+        sizes.append((limit, len(found)))
+        return found
+
+    monkeypatch.setattr(store, "read", counted)
+    plan = stage.do(stage.orchestrator.plan_rerun(RerunRequest(ids[0], failed=True)))
+    assert plan.iterations
+    assert stage.do(stage.orchestrator.plan_rerun(RerunRequest(ids[0], from_step="start"))).starts == ("start",)
+    assert stage.do(stage.orchestrator.plan_rerun(RerunRequest(ids[0], at=9))).starts
+    found = stage.do(stage.orchestrator.compare(*ids))
+    assert found["first_divergence"] is None and {row["output"] for row in found["steps"]} == {"same"}
+    assert len(sizes) > 10 and all(limit is not None for limit, _ in sizes)
+
+
+def test_the_order_of_parallel_work_does_not_matter_for_the_first_divergence(monkeypatch):
+    found = Divergence()
+    for side, place, seq, content in [
+        (0, "a", 3, "x"), (0, "b", 4, "y"), (1, "b", 3, "y"), (1, "a", 4, "x"), (0, "c", 7, "z"), (1, "c", 5, "w"),
+        (0, "d", 6, "only here"),
+    ]:  # fmt: skip
+        found.add(side, (place,), seq, content)
+    assert found.first() == (("c",), 7, 5)
+    monkeypatch.setattr(compare_module, "MAX_PENDING", 2)
+    long = Divergence()
+    for seq in range(1, 5):
+        long.add(0, (str(seq),), seq, "")
+    assert long.complete and long.first() == (("1",), 1, None)
 
 
 def test_a_rerun_is_compared_with_its_origin(stage: Stage, play: Any):

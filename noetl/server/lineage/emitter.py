@@ -17,7 +17,8 @@ import msgspec
 
 from noetl.errors import NoetlError, RequestRefused
 from noetl.observability import lineage
-from noetl.server.lineage.open_lineage import execution_events
+from noetl.server.lineage.open_lineage import execution_events, has_lineage
+from noetl.server.read_models.log_pages import log_events
 from noetl.storage.ports.events import EventStore
 
 log = logging.getLogger("noetl.lineage")
@@ -171,4 +172,5 @@ class LineageEmitter:
             await asyncio.sleep(pause)
 
     async def _events(self, execution_id: str, summary: Any) -> list[dict[str, Any]]:
-        return execution_events(summary, await self._store.read(execution_id), self._namespace)
+        tasks = [each async for each in log_events(self._store, execution_id) if has_lineage(each)]
+        return execution_events(summary, tasks, self._namespace)

@@ -21,9 +21,14 @@ _IDS = uuid.uuid5(uuid.NAMESPACE_URL, PRODUCER)
 _ENDS = {"success": "COMPLETE", "failed": "FAIL", "cancelled": "ABORT"}
 
 
+def has_lineage(recorded: Recorded) -> bool:
+    """Whether an event has datasets."""
+    return isinstance(recorded.body, TaskDone) and "lineage" in recorded.body.outcome.meta
+
+
 def execution_events(summary: ExecutionSummary, log: Iterable[Recorded], namespace: str) -> list[dict[str, Any]]:
     """The events of an ended execution; empty if no task has datasets."""
-    tasks = [each for each in log if isinstance(each.body, TaskDone) and "lineage" in each.body.outcome.meta]
+    tasks = [each for each in log if has_lineage(each)]
     if not tasks:
         return []
     parent = _parent(summary, namespace)

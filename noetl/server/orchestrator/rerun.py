@@ -17,6 +17,7 @@ from noetl.core.engine.advance import begin, fold
 from noetl.core.engine.handlers import reduce
 from noetl.core.engine.state import State
 from noetl.core.model.events import (
+    ExecutionCancelled,
     IterationDone,
     IterationsKept,
     KeptIteration,
@@ -24,7 +25,6 @@ from noetl.core.model.events import (
     KeptToken,
     LoopDone,
     LoopStarted,
-    Recorded,
     RerunSource,
     StepFailed,
     StepScheduled,
@@ -35,8 +35,7 @@ from noetl.core.model.ids import IterationPath
 from noetl.core.model.playbook import STATE_KEY, Playbook, ctx_part
 from noetl.errors import Conflict, NotFound
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
-
-PAGE = 5_000
+from noetl.server.read_models.log_pages import log_events
 
 Mode = Literal["rerun", "failed", "fork"]
 
@@ -75,7 +74,7 @@ async def step_source(dependencies: ActorDependencies, state: State, step: str) 
         raise NotFound(f"execution {state.execution_id} has no step {step!r}")
     last = 0
     args: dict[str, Any] = {}
-    for recorded in await _log(dependencies, state.execution_id):
+    async for recorded in log_events(dependencies.store, state.execution_id):
         if isinstance(recorded.body, StepScheduled) and recorded.body.step == step:
             last, args = recorded.seq, recorded.body.args
     before = (await load_state(dependencies, state.execution_id, last - 1))[0] if last > 1 else state
@@ -84,19 +83,17 @@ async def step_source(dependencies: ActorDependencies, state: State, step: str) 
 
 async def failed_source(dependencies: ActorDependencies, state: State) -> RerunSource:
     """The log up to the failure that ended the execution, or to the first loop with failed iterations."""
-    log = await _log(dependencies, state.execution_id)
-    at = _failure(state, log)
+    at = await _failure(dependencies, state.execution_id)
     if at is None:
         raise Conflict(f"execution {state.execution_id}: nothing failed; rerun it without --failed, or --from a step")
-    return _forked(state.playbook, log, at, "failed")
+    return await _forked(dependencies, state, at, "failed")
 
 
 async def fork_source(dependencies: ActorDependencies, state: State, at: int) -> RerunSource:
     """The log up to event `at`, and to the end of the decision that it belongs to."""
-    log = await _log(dependencies, state.execution_id)
-    if not 1 <= at <= len(log):
-        raise NotFound(f"execution {state.execution_id} has the events 1 to {len(log)}, not {at}")
-    return _forked(state.playbook, log, at, "fork")
+    if not 1 <= at <= state.seq:
+        raise NotFound(f"execution {state.execution_id} has the events 1 to {state.seq}, not {at}")
+    return await _forked(dependencies, state, at, "fork")
 
 
 def plan(source: RerunSource, earlier: State, playbook: Playbook, version: str | None) -> tuple[RerunSource, RerunPlan]:
@@ -131,34 +128,36 @@ def plan(source: RerunSource, earlier: State, playbook: Playbook, version: str |
 # ── internals ───────────────────────────────────────────────────────────────────────────
 
 
-async def _log(dependencies: ActorDependencies, execution_id: str) -> list[Recorded]:
-    found: list[Recorded] = []
-    while page := await dependencies.store.read(execution_id, len(found), PAGE):
-        found += page
-    return found
-
-
-def _failure(state: State, log: list[Recorded]) -> int | None:
+async def _failure(dependencies: ActorDependencies, execution_id: str) -> int | None:
     """The seq of the last event before the failure; None if nothing failed."""
-    finished = next((each.body for each in log if isinstance(each.body, WorkflowFinished)), None)
+    failures: dict[str, int] = {}  # the last one of each step
+    finished: WorkflowFinished | None = None
+    cancelled = partial = None
+    async for recorded in log_events(dependencies.store, execution_id):
+        body = recorded.body
+        if isinstance(body, StepFailed):
+            failures[body.step] = recorded.seq
+        elif isinstance(body, WorkflowFinished):
+            finished = body
+        elif isinstance(body, ExecutionCancelled):
+            cancelled = cancelled or recorded.seq
+        elif isinstance(body, LoopDone) and not body.path and body.failed:
+            partial = partial or recorded.seq
     if finished is not None and finished.outcome == "failed":
-        failures = [each for each in log if isinstance(each.body, StepFailed) and each.body.step == finished.step]
-        return failures[-1].seq - 1 if failures else 0
-    if finished is not None and finished.outcome == "cancelled":
-        first = next((each for each in log if each.body.NAME == "execution.cancelled"), None)
-        return first.seq - 1 if first else None
-    partial = (each for each in log if isinstance(each.body, LoopDone) and not each.body.path and each.body.failed)
-    first_partial = next(partial, None)
-    return first_partial.seq - 1 if first_partial else None
+        return failures.get(finished.step or "", 1) - 1
+    found = cancelled if finished is not None and finished.outcome == "cancelled" else partial
+    return found - 1 if found else None
 
 
-def _forked(playbook: Playbook, log: list[Recorded], at: int, mode: Mode) -> RerunSource:
-    execution_id = log[0].execution_id
-    state = fold(playbook, log[:at]) if at else begin(playbook, execution_id)
-    if mode == "fork":
-        while not _is_settled(state) and at < len(log):
-            state = fold(playbook, log[at : at + 1], state)
-            at += 1
+async def _forked(dependencies: ActorDependencies, latest: State, at: int, mode: Mode) -> RerunSource:
+    execution_id, playbook = latest.execution_id, latest.playbook
+    state = (await load_state(dependencies, execution_id, at))[0] if at else begin(playbook, execution_id)
+    if mode == "fork" and not _is_settled(state):
+        async for recorded in log_events(dependencies.store, execution_id, at):
+            state = fold(playbook, [recorded], state)
+            at = recorded.seq
+            if _is_settled(state):
+                break
     if state.request is None or not state.started:
         return RerunSource(execution_id=execution_id, mode=mode, at=at)
     if state.ending is not None or state.finished is not None:
@@ -171,9 +170,8 @@ def _forked(playbook: Playbook, log: list[Recorded], at: int, mode: Mode) -> Rer
     if not tokens:
         raise Conflict(f"execution {execution_id} had no token at event {at}, so nothing would run")
     open_loops = {step_run.id: step_run.step.name for step_run in state.runs.values() if step_run.step.loop}
-    return structs.replace(
-        source, tokens=tuple(tokens), from_step=tokens[0].step, loops=_kept_loops(state, log[:at], open_loops)
-    )
+    loops = await _kept_loops(dependencies, state, at, open_loops) if open_loops else {}
+    return structs.replace(source, tokens=tuple(tokens), from_step=tokens[0].step, loops=loops)
 
 
 def _is_settled(state: State) -> bool:
@@ -196,12 +194,15 @@ def _source(state: State, mode: Mode, at: int | None, **more: Any) -> RerunSourc
     )
 
 
-def _kept_loops(state: State, log: list[Recorded], open_loops: dict[str, str]) -> dict[str, tuple[KeptLoop, ...]]:
+async def _kept_loops(
+    dependencies: ActorDependencies, state: State, at: int, open_loops: dict[str, str]
+) -> dict[str, tuple[KeptLoop, ...]]:
     """The finished iterations of the open loops, by step."""
     started: dict[tuple[str, IterationPath], LoopStarted] = {}
     done: dict[tuple[str, IterationPath], list[KeptIteration]] = {}
     written: dict[tuple[str, IterationPath], dict[str, Any]] = {}
-    for body in (each.body for each in log):
+    async for recorded in log_events(dependencies.store, state.execution_id, until=at):
+        body = recorded.body
         if isinstance(body, LoopStarted) and body.step_run_id in open_loops:
             started[body.step_run_id, body.path] = body
         elif isinstance(body, TaskDone) and body.path and body.patch and body.step_run_id in open_loops:

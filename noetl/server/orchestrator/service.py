@@ -290,7 +290,7 @@ class Orchestrator:
         from noetl.server.read_models.compare import compare
 
         summaries = (await self.summary(execution_id), await self.summary(other))
-        return compare(summaries, (await self.events(execution_id), await self.events(other)))
+        return await compare(self.store, summaries)
 
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""

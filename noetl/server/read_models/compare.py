@@ -1,12 +1,15 @@
 """What differs between two executions: inputs, version, durations, outputs, and where they diverge first.
 
 Events are compared per step run, iteration and task, so that the order of parallel work does not matter. Ids, times and
-attempts of an event are not compared.
+attempts of an event are not compared. Both logs are read page by page at the same time, and only events that the other
+one has not had yet are kept, as checksums: logs of any length need little memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -15,10 +18,12 @@ from noetl.core.model import events as ev
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.secret_names import MASK, is_secret_name, mask_secret_names
 from noetl.server.read_models.documents import summary_document
+from noetl.server.read_models.log_pages import log_events
 from noetl.server.read_models.summaries import Progress, StepRow
-from noetl.storage.ports.events import ExecutionSummary
+from noetl.storage.ports.events import EventStore, ExecutionSummary
 
 MAX_DIFFERENCES = 100
+MAX_PENDING = 100_000  # events that the other log has not had yet, after which it does not have the first of them
 MAX_SHOWN = 400  # characters of a value in a difference
 _IGNORED = frozenset(
     {"step_run_id", "position", "draws", "meta", "epoch", "worker", "tokens", "token", "deadline_at", "attempt"}
@@ -29,24 +34,109 @@ _COMPARED = (
 )  # fmt: skip
 
 Entry = tuple[str, ...]
+_encode = msgspec.json.Encoder(enc_hook=str, order="deterministic").encode
 
 
-def compare(
-    summaries: tuple[ExecutionSummary, ExecutionSummary], logs: tuple[Sequence[ev.Recorded], Sequence[ev.Recorded]]
-) -> dict[str, Any]:
+class _Execution:
+    """What is kept of one log while it is read."""
+
+    def __init__(self) -> None:
+        self.table = Progress()
+        self.workload: Any = None
+        self.results: dict[str, str] = {}  # step -> digest of the outputs of all its runs
+        self._runs: dict[str, int] = {}  # step -> number of its runs
+        self._numbers: dict[str, int] = {}  # step run -> its number
+
+    def apply(self, recorded: ev.Recorded) -> Entry | None:
+        """Take an event; returns the place at which it is compared."""
+        body: Any = recorded.body
+        self.table.apply(recorded)
+        if isinstance(body, ev.RequestEvaluated) and self.workload is None:
+            self.workload = body.workload
+        elif isinstance(body, ev.ExecutionRequested) and body.rerun is not None:
+            for name, outcome in body.rerun.results.items():  # those that a rerun kept come first
+                self.results[name] = _digest("", _payload(outcome))
+        elif isinstance(body, ev.StepDone | ev.StepFailed):
+            self.results[body.step] = _digest(self.results.get(body.step, ""), _payload(body.output))
+        return self._place(body) if isinstance(body, _COMPARED) else None
+
+    def _place(self, body: Any) -> Entry:
+        """Step, number of the run, iteration and task."""
+        step = getattr(body, "step", None) if not isinstance(body, ev.WorkflowFinished) else None
+        if isinstance(body, ev.StepScheduled):
+            self._runs[body.step] = self._runs.get(body.step, 0) + 1
+            self._numbers[body.step_run_id] = self._runs[body.step]
+        number = self._numbers.get(getattr(body, "step_run_id", None) or "", 0)
+        iteration = ".".join(map(str, getattr(body, "path", ())))
+        return (step or "", str(number), iteration, getattr(body, "task", "") or "")
+
+
+class Divergence:
+    """Finds the earliest event that the other execution does not have at the same place."""
+
+    def __init__(self) -> None:
+        self._pending: dict[Entry, tuple[int, deque[tuple[int, str]]]] = {}  # place -> side, its events without a pair
+        self._count = 0
+        self._found: dict[Entry, tuple[int | None, int | None]] = {}  # place -> the seq of both sides
+        self.complete = False  # nothing that is read later can be earlier
+
+    def add(self, side: int, place: Entry, seq: int, content: str) -> None:
+        """Take an event of one side."""
+        if place in self._found or self.complete:
+            return
+        known = self._pending.get(place)
+        if known is None or known[0] == side:
+            if known is None:
+                known = self._pending[place] = (side, deque())
+            known[1].append((seq, content))
+            self._count += 1
+            self.complete = self._count > MAX_PENDING
+            return
+        other, expected = known[1].popleft()
+        self._count -= 1
+        if not known[1]:
+            del self._pending[place]
+        if expected != content:
+            self._found[place] = (seq, other) if side == 0 else (other, seq)
+            self._pending.pop(place, None)
+
+    def first(self) -> tuple[Entry, int | None, int | None] | None:
+        """The place of the earliest one, and its seq in both logs; None if there is none."""
+        found = dict(self._found)
+        for place, (side, events) in self._pending.items():
+            found[place] = (events[0][0], None) if side == 0 else (None, events[0][0])
+        if not found:
+            return None
+        place = min(found, key=lambda each: min(seq for seq in found[each] if seq is not None))
+        return (place, *found[place])
+
+
+async def compare(store: EventStore, summaries: tuple[ExecutionSummary, ExecutionSummary]) -> dict[str, Any]:
     """The differences of two executions as a document; `a` is the first one, `b` the second."""
-    tables = tuple(_table(log) for log in logs)
-    workloads = tuple(_workload(log) for log in logs)
+    sides = (_Execution(), _Execution())
+    divergence = Divergence()
+    logs = [log_events(store, each.execution_id, until=each.seq) for each in summaries]
+    read = [True, True]
+    while any(read):
+        for side, log in enumerate(logs):
+            recorded = await anext(log, None) if read[side] else None
+            if recorded is None:
+                read[side] = False
+                continue
+            place = sides[side].apply(recorded)
+            if place is not None and not divergence.complete:
+                divergence.add(side, place, recorded.seq, _digest("", _content(recorded.body)))
+    tables = tuple(each.table for each in sides)
     outputs = tuple(_payload(table.output) for table in tables)
     versions = [{"version": each.version, "playbook": each.playbook} for each in summaries]
     return {
         "a": summary_document(summaries[0]),
         "b": summary_document(summaries[1]),
         "version": {"same": summaries[0].playbook == summaries[1].playbook, "a": versions[0], "b": versions[1]},
-        "inputs": list(differences(*workloads)),
+        "inputs": list(differences(*(each.workload or {} for each in sides))),
         "outputs": list(differences(*outputs)),
-        "steps": list(_steps(tables[0], tables[1], logs)),
-        "first_divergence": _divergence(*logs),
+        "steps": list(_steps(*sides)),
+        "first_divergence": await _described(store, summaries, divergence.first()),
     }
 
 
@@ -89,21 +179,13 @@ def _shown(value: Any) -> Any:
 # ── steps ───────────────────────────────────────────────────────────────────────────────
 
 
-def _table(log: Iterable[ev.Recorded]) -> Progress:
-    table = Progress()
-    for recorded in log:
-        table.apply(recorded)
-    return table
-
-
-def _steps(a: Progress, b: Progress, logs: tuple[Sequence[ev.Recorded], Sequence[ev.Recorded]]) -> Iterator[Any]:
-    results = tuple(_results(log) for log in logs)
-    for name in dict.fromkeys([*a.steps, *b.steps]):
-        left, right = (results[0].get(name), results[1].get(name))
+def _steps(a: _Execution, b: _Execution) -> Iterator[Any]:
+    for name in dict.fromkeys([*a.table.steps, *b.table.steps]):
+        left, right = a.results.get(name), b.results.get(name)
         yield {
             "step": name,
-            "a": _row(a.steps.get(name)),
-            "b": _row(b.steps.get(name)),
+            "a": _row(a.table.steps.get(name)),
+            "b": _row(b.table.steps.get(name)),
             "output": "same" if left == right else "differs" if left and right else "missing",
         }
 
@@ -123,18 +205,6 @@ def _row(row: StepRow | None) -> dict[str, Any] | None:
     }
 
 
-def _results(log: Iterable[ev.Recorded]) -> dict[str, list[Any]]:
-    """The outputs of all runs of each step; those that a rerun kept come first."""
-    found: dict[str, list[Any]] = {}
-    for body in (each.body for each in log):
-        if isinstance(body, ev.ExecutionRequested) and body.rerun is not None:
-            for name, outcome in body.rerun.results.items():
-                found[name] = [_payload(outcome)]
-        elif isinstance(body, ev.StepDone | ev.StepFailed):
-            found.setdefault(body.step, []).append(_payload(body.output))
-    return found
-
-
 def _payload(output: Outcome | None) -> Any:
     """The part of an output that is compared: its data, or the checksum of stored data, and its error."""
     if output is None:
@@ -144,49 +214,12 @@ def _payload(output: Outcome | None) -> Any:
     return {"status": output.status, "data": data, "error": error}
 
 
-def _workload(log: Iterable[ev.Recorded]) -> Any:
-    return next((each.body.workload for each in log if isinstance(each.body, ev.RequestEvaluated)), {})
-
-
 # ── the first divergence ────────────────────────────────────────────────────────────────
 
 
-def _divergence(a: Sequence[ev.Recorded], b: Sequence[ev.Recorded]) -> dict[str, Any] | None:
-    """The earliest event that the other execution does not have at the same place; None if there is none."""
-    left, right = _grouped(a), _grouped(b)
-    found: list[tuple[int, dict[str, Any]]] = []
-    for place in dict.fromkeys([*left, *right]):
-        mine, other = left.get(place, []), right.get(place, [])
-        for index in range(max(len(mine), len(other))):
-            one = mine[index] if index < len(mine) else None
-            two = other[index] if index < len(other) else None
-            if one is not None and two is not None and _content(one.body) == _content(two.body):
-                continue
-            seq = min(each.seq for each in (one, two) if each is not None)
-            found.append((seq, _described(place, one, two)))
-            break
-    return min(found, key=lambda each: each[0])[1] if found else None
-
-
-def _grouped(log: Sequence[ev.Recorded]) -> dict[Entry, list[ev.Recorded]]:
-    """Events by place: step, number of the run, iteration and task."""
-    numbers: dict[str, int] = {}
-    places: dict[str, tuple[str, int]] = {}
-    found: dict[Entry, list[ev.Recorded]] = {}
-    for recorded in log:
-        body: Any = recorded.body
-        if not isinstance(body, _COMPARED):
-            continue
-        step = getattr(body, "step", None) if not isinstance(body, ev.WorkflowFinished) else None
-        run = getattr(body, "step_run_id", None)
-        if isinstance(body, ev.StepScheduled):
-            numbers[body.step] = numbers.get(body.step, 0) + 1
-            places[body.step_run_id] = (body.step, numbers[body.step])
-        number = places[run][1] if run in places else 0
-        iteration = ".".join(map(str, getattr(body, "path", ())))
-        place = (step or "", str(number), iteration, getattr(body, "task", "") or "")
-        found.setdefault(place, []).append(recorded)
-    return found
+def _digest(before: str, value: Any) -> str:
+    """A digest of a value, and of what was digested before it."""
+    return hashlib.sha256(before.encode() + _encode(value)).hexdigest()[:32]
 
 
 def _content(body: ev.Event) -> Any:
@@ -200,9 +233,20 @@ def _without(value: Any) -> Any:
     return [_without(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _described(place: Entry, one: ev.Recorded | None, two: ev.Recorded | None) -> dict[str, Any]:
-    step, _, iteration, task = place
+async def _described(
+    store: EventStore,
+    summaries: tuple[ExecutionSummary, ExecutionSummary],
+    found: tuple[Entry, int | None, int | None] | None,
+) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    (step, _, iteration, task), *seqs = found
+    events = [
+        None if seq is None else (await store.read(summary.execution_id, seq - 1, 1))[0]
+        for summary, seq in zip(summaries, seqs, strict=True)
+    ]
     where = ".".join(filter(None, (f"{step}/{iteration}" if iteration else step, task))) or "execution"
+    one, two = events
     changes: list[dict[str, Any]] = []
     if one is not None and two is not None:
         changes = list(differences(_content(one.body)[1], _content(two.body)[1]))

@@ -19,6 +19,7 @@ from noetl.core.model.events import CustomEvent, Recorded, instant
 from noetl.errors import NoetlError, StoreUnavailable, TemplateError
 from noetl.server.lifecycle.children import FINAL
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.read_models.log_pages import log_events
 from noetl.server.read_models.stored_values import restored
 from noetl.server.read_models.summaries import output_document
 from noetl.server.scheduling.deliveries import Deliveries
@@ -75,7 +76,7 @@ class CustomEvents:
         informed = listener if listener is not None and await listener.wants_events(execution.path) else None
         if triggers or informed is not None:
             oldest = deliveries.oldest()
-            for recorded in await orchestrator.store.read(execution.execution_id, after):
+            async for recorded in log_events(orchestrator.store, execution.execution_id, after):
                 body = recorded.body
                 if type(body) is CustomEvent and body.error is None and recorded.at >= oldest:
                     for trigger in triggers:

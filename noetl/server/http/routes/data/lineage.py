@@ -12,7 +12,8 @@ from noetl.observability import lineage as settings
 from noetl.server.http.dependencies import App, Viewer
 from noetl.server.http.response_models import json_response
 from noetl.server.lineage.graph import graph
-from noetl.server.lineage.open_lineage import execution_events
+from noetl.server.lineage.open_lineage import execution_events, has_lineage
+from noetl.server.read_models.log_pages import log_events
 
 router = APIRouter(tags=["lineage"])
 
@@ -36,5 +37,6 @@ async def events(state: App, _: Viewer, execution_id: Annotated[str, Path(min_le
     summary = await store.summary(execution_id)
     if summary is None:
         raise NotFound(f"there is no execution {execution_id}")
-    found = execution_events(summary, await store.read(execution_id), settings.NAMESPACE)
+    tasks = [each async for each in log_events(store, execution_id) if has_lineage(each)]
+    found = execution_events(summary, tasks, settings.NAMESPACE)
     return json_response({"events": found})
