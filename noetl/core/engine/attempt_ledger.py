@@ -47,7 +47,7 @@ class AttemptLedger:
     """Follows the log of one execution, event by event. Ended runs are forgotten."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, _RunAttempts] = {}
+        self._runs: dict[str, dict[str, _RunAttempts]] = {}  # open step run -> its runs
 
     def violations(self, event: Event) -> Iterator[str]:
         """What the next event of the log violates."""
@@ -69,11 +69,9 @@ class AttemptLedger:
             run = self._run(event)
             run.leased, run.used, run.late = False, 0, None
         elif isinstance(event, IterationDone | IterationFailed):
-            self._runs.pop(iteration_id(event.step_run_id, event.path), None)
+            self._runs.get(event.step_run_id, {}).pop(iteration_id(event.step_run_id, event.path), None)
         elif isinstance(event, StepDone | StepFailed):
             self._runs.pop(event.step_run_id, None)
-            for run_id in [each for each in self._runs if each.startswith(f"{event.step_run_id}/")]:
-                del self._runs[run_id]
 
     def _start(self, event: TaskStarted) -> Iterator[str]:
         run = self._run(event)
@@ -101,10 +99,10 @@ class AttemptLedger:
     def _run(
         self, event: TaskStarted | TaskDone | StepStarted | IterationStarted | WorkerLost | ChildRequested | WaitStarted
     ) -> _RunAttempts:
-        run_id = _run_id(event)
-        run = self._runs.get(run_id)
+        run_id, runs = _run_id(event), self._runs.setdefault(event.step_run_id, {})
+        run = runs.get(run_id)
         if run is None:
-            run = self._runs[run_id] = _RunAttempts()
+            run = runs[run_id] = _RunAttempts()
         return run
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 import time
 import urllib.error
@@ -174,3 +175,30 @@ def test_a_command_with_several_changes_can_be_repeated(cluster: Cluster, tmp_pa
     assert program.run(given) == 0  # late: the newer version stays the newest
     capsys.readouterr()
     assert ask(cluster, "GET", f"/api/catalog/tests/a{len(files)}")[1]["version"] == 2
+
+
+# Requests that change nothing that is stored, or that have their identity elsewhere: signing in, calculations for the
+# editor and the page, and workers, whose requests name a lease and the numbers of events.
+UNKEYED = re.compile(
+    r"/api/(session|validate|graph|format|migrate|complete|hover|values|form|work/|schedules/preview|results/|"
+    r"executions/{execution_id}/query)"
+)
+
+
+def test_every_route_that_changes_something_takes_a_key(cluster: Cluster):
+    """A key that is too long is refused by its name before anything else happens."""
+    _, document, _ = ask(cluster, "GET", "/openapi.json")
+    changing = [
+        (method.upper(), path)
+        for path, methods in document["paths"].items()
+        for method in methods
+        if method in ("post", "put", "patch", "delete") and not UNKEYED.match(path)
+    ]
+    assert len(changing) > 30
+    without = []
+    for method, path in changing:
+        target = re.sub(r"{[^}]*}", "1", path)
+        status, problem, _ = ask(cluster, method, target, {} if method != "DELETE" else None, key="k" * 201)
+        if status != 422 or "idempotency-key" not in json.dumps(problem).lower():
+            without.append((method, path, status))
+    assert without == []
