@@ -137,7 +137,7 @@ def test_a_request_that_a_killed_server_did_not_finish_can_be_repeated(cluster: 
 
 # Commands that change nothing on a server; all others take --key.
 READING = {
-    "validate", "graph", "schema list", "schema show", "mcp", "executions", "status", "events", "logs", "replay", "why",
+    "validate", "graph", "schema list", "schema show", "lsp", "mcp", "executions", "status", "events", "logs", "replay", "why",
     "query", "inbox", "compare", "backfill list", "backfill show", "diff", "catalog list", "catalog show",
     "schedule list", "schedule next", "schedule show", "webhook list", "trigger deliveries", "trigger list",
     "trigger show", "notify list", "notify log", "notify show", "limit list", "limit show", "state show",
