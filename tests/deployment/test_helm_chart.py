@@ -61,6 +61,30 @@ def test_the_chart_passes_the_linter():
     assert answer.returncode == 0, answer.stdout
 
 
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"servr": {"replicas": 3}}, "servr"),
+        ({"server": {"replica": 3}}, "replica"),
+        ({"workers": {"default": {"slot": 3}}}, "slot"),
+        ({"workers": {"default": {"autoscaling": {"maximum": 3}}}}, "maximum"),
+        ({"networkPolicy": {"enable": False}}, "enable"),
+    ],
+)
+def test_a_misspelt_value_is_refused(values: dict[str, Any], name: str):
+    answer = helm("template", "shop", str(CHART), values={"results": "s3://b/r", **values})
+    assert answer.returncode != 0
+    assert name in answer.stderr and "not allowed" in answer.stderr
+
+
+def test_a_further_pool_names_only_what_differs():
+    found = rendered({"results": "s3://b/r", "workers": {"gpu": {"slots": 2, "autoscaling": {"enabled": True}}}})
+    pod = found["Deployment/shop-noetl-worker-gpu"]["spec"]["template"]["spec"]["containers"][0]
+    assert "--slots=2" in pod["args"] and pod["resources"]["limits"] == {"memory": "2Gi"}
+    assert found["HorizontalPodAutoscaler/shop-noetl-worker-gpu"]["spec"]["maxReplicas"] == 10
+    assert "Deployment/shop-noetl-worker-default" in found
+
+
 def test_every_object_fits_its_schema(objects: dict[str, dict[str, Any]]):
     for one in objects.values():
         kubernetes_validate.validate(one, "1.30", strict=True)
