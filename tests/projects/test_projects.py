@@ -124,6 +124,16 @@ def test_prune_deletes_resources_that_no_file_describes(there, project, folder):
     assert f"{project}-nightly" not in there("schedule", "list").out
 
 
+def test_a_deleted_playbook_is_reported_and_its_resources_are_pruned(there, project, folder):
+    write(folder, {"other.yaml": MAIN.format(project=project).replace(f"{project}/main", f"{project}/other")})
+    there("apply")
+    (folder / "main.yaml").unlink()
+    (folder / "nightly.resource.yaml").unlink()
+    applied = there("apply", "--prune")
+    assert f"{project}/main is no longer in the project; its versions stay in the catalog" in applied.err
+    assert applied.out == f"deleted  schedule {project}-nightly\n"
+
+
 def test_a_changed_resource_is_updated(there, project, folder):
     there("apply")
     write(folder, {"nightly.resource.yaml": SCHEDULE.format(project=project, cron="30 3 * * *")})

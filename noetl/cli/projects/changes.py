@@ -114,7 +114,10 @@ async def find_changes(backend: Backend, project: Project, profile: ProjectProfi
     ]
     wanted = resources.read_resources(project.resources(), project.root)
     paths = [each.path for each in compared]
-    changed = await resources.changes(backend, wanted, prune=prune, paths=paths)
+    former = await _former_paths(backend, project, paths)
+    for path in former:
+        terminal.warn(f"{path} is no longer in the project; its versions stay in the catalog")
+    changed = await resources.changes(backend, wanted, prune=prune, paths=[*paths, *former])
     wrong = await resources.problems(backend, changed, paths)
     if wrong:
         for problem in wrong:
@@ -126,6 +129,15 @@ async def find_changes(backend: Backend, project: Project, profile: ProjectProfi
         changed,
         Origin(project.name, profile.name, commit, modified),
     )
+
+
+async def _former_paths(backend: Backend, project: Project, paths: list[str]) -> list[str]:
+    """Registered playbooks of the project whose files were deleted or renamed."""
+    return [
+        each.path
+        for each in await backend.playbooks()
+        if each.origin.project == project.name and each.path not in paths
+    ]
 
 
 async def _path(backend: Backend, packed: Packed, name: str) -> str | None:
