@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from datetime import timedelta
@@ -88,6 +89,10 @@ def parse_location(address: str, *, scheme: str | None = None, bucket: str | Non
     if named is None:
         raise ValueError(f"{scheme!r} is not a supported object store: use s3, gcs, azure or file")
     if named == "file":
+        if bucket and not os.path.normpath(Path(bucket, address)).startswith(
+            os.path.normpath(bucket).rstrip("/") + "/"
+        ):
+            raise ValueError(f"a key in {bucket} must not lead out of it")
         folder, _, name = str(Path(bucket or "", address)).rpartition("/")
         return ObjectLocation("file", folder or ".", name)
     if bucket:

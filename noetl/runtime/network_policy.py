@@ -7,10 +7,14 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-# Reserved blocks (protocol assignments, relays) that some versions of Python classify as public.
+# Reserved blocks (protocol assignments, relays) that some versions of Python classify as public, former site-local
+# addresses, and the public address of the platform services of Azure's virtual machines.
 _SPECIAL = tuple(
     ipaddress.ip_network(text)
-    for text in ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23", "2002::/16", "3fff::/20", "5f00::/16")
+    for text in (
+        *("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "64:ff9b:1::/48", "2001::/23", "2002::/16"),
+        *("3fff::/20", "5f00::/16", "fec0::/10"),
+    )
 )
 
 

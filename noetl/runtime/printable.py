@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-# C0 and C1 controls except newline and tab, zero-width and bidirectional marks, line separators, surrogates.
+# C0 and C1 controls except newline and tab, zero-width and bidirectional marks, line separators, surrogates; below:
+# invisible tags and variation selectors, in which whole texts can be hidden.
 _UNSAFE = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\ufeff\ufff9-\ufffb\ud800-\udfff"
@@ -33,7 +34,7 @@ def printable_json(text: str) -> str:
 
 @cache
 def _unsafe(more: str = "") -> re.Pattern[str]:
-    return re.compile(f"[{_UNSAFE}{more}]|[\U000e0000-\U000e007f]")
+    return re.compile(f"[{_UNSAFE}{more}]|[\U000e0000-\U000e0fff]")
 
 
 def _escape(found: re.Match[str]) -> str:

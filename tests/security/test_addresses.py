@@ -354,3 +354,73 @@ def test_addresses_of_stored_credentials_are_the_choice_of_administrators():
     assert host.address_check() is not None
     unrestricted = TaskHost(("e", "s", "t", "r"), "", secrets, HostServices(None), lambda counts: None)
     assert unrestricted.address_check("127.0.0.1") is None
+
+
+DENIED = [
+    "127.0.0.1",
+    "127.255.255.254",
+    "0.0.0.0",
+    "0.1.2.3",
+    "10.1.2.3",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.1",
+    "169.254.169.254",
+    "169.254.170.2",
+    "100.64.0.1",
+    "100.100.100.200",
+    "192.0.0.1",
+    "192.0.0.192",
+    "192.0.2.1",
+    "198.18.0.1",
+    "198.51.100.1",
+    "203.0.113.1",
+    "224.0.0.1",
+    "239.1.1.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "192.88.99.1",
+    "168.63.129.16",
+    "::",
+    "::1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "::ffff:a9fe:a9fe",
+    "::127.0.0.1",
+    "::ffff:0:127.0.0.1",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::7f00:1",
+    "2002:7f00:1::",
+    "2002:a9fe:a9fe::",
+    "2001:0:7f00:1::",
+    "2001:db8::1",
+    "fe80::1",
+    "fe80::1%eth0",
+    "fec0::1",
+    "feff::1",
+    "fc00::1",
+    "fd00:ec2::254",
+    "ff02::1",
+    "100::1",
+    "2001:2::1",
+    "2001:10::1",
+    "2001:20::1",
+    "3fff::1",
+    "5f00::1",
+    "[::1]",
+    "127.0.0.1%lo",
+    "1.2.3",
+    "0x7f.1",
+    "::ffff:168.63.129.16",
+]
+
+
+@pytest.mark.parametrize("address", DENIED)
+def test_special_addresses_are_denied_in_every_spelling(address):
+    assert not POLICY.allows(address)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+def test_public_addresses_are_allowed(address):
+    assert POLICY.allows(address)

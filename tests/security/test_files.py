@@ -7,7 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
+import noetl
+from noetl.connections.objects import parse_location
 from noetl.core.model.playbook import KeychainEntry
 from noetl.core.templates.paths import leaves_folder, with_checked_paths
 from noetl.core.templates.template import compile_value
@@ -106,6 +109,12 @@ def test_values_in_a_keychain_path_stay_in_the_folder_before_them(tmp_path):
         ("/{{ x }}", "/etc/passwd", False),
         ("{{ x }}", "s3://bucket/../key", False),
         ("data/{{ x }}", "http://host/x", True),
+        ("file:///srv/data/{{ x }}", "file:///srv/data/a", False),
+        ("file:///srv/data/{{ x }}", "file:///srv/data/../../etc/passwd", True),
+        ("file:///srv/data/{{ x }}", "file:///srv/data/%2e%2e/%2E%2E/etc/passwd", True),
+        ("file:///srv/data/{{ x }}", "file:///srv/data/..%2f..%2fetc/passwd", True),
+        ("FILE:///srv/data/{{ x }}", "FILE:///srv/data/../secret", True),
+        ("file:///srv/data/{{ x }}", "s3://bucket/key", True),
     ],
 )
 def test_the_author_chooses_the_folder(template, made, leaves):
@@ -118,8 +127,63 @@ def test_members_of_parameters_that_name_files_are_checked():
     assert checked.evaluate({"x": "a"})["path"] == "in/a"
     with pytest.raises(TemplateError, match="leads out of the folder"):
         checked.evaluate({"x": "../a"})
+    for key in ("s3://bucket/{{ x }}", "https://host/{{ x }}"):
+        assert compile_value(with_checked_paths(key)).evaluate({"x": "../a"}).endswith("../a")
     deferred = with_checked_paths({"path": "in/{{ chunk.index }}"}, frozenset(["chunk"]))
     assert deferred == {"path": "in/{{ chunk.index }}"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("python", {"script": {"uri": "scripts/{{ x }}.py"}}),
+        ("shell", {"script": {"uri": "scripts/{{ x }}.sh"}}),
+        ("postgres", {"script": {"uri": "sql/{{ x }}.sql"}}),
+        ("duckdb", {"script": {"uri": "sql/{{ x }}.sql"}}),
+        ("sqlite", {"script": {"uri": "file:///srv/sql/{{ x }}.sql"}}),
+        ("duckdb", {"command": "select 1", "attach": {"other": "data/{{ x }}.db"}}),
+        ("duckdb", {"command": "select 1", "attach": {"other": {"file": "data/{{ x }}.db"}}}),
+        ("sqlite", {"command": "select 1", "attach": {"other": "data/{{ x }}.db"}}),
+        ("duckdb", {"command": "select 1", "tables": {"t": "data/{{ x }}.csv"}}),
+        ("resolve", {"uri": "data/{{ x }}.json"}),
+        ("resolve", {"uri": "file:///srv/data/{{ x }}.json"}),
+        ("object", {"action": "get", "uri": "file:///srv/data/{{ x }}"}),
+        ("nats", {"action": "object_put", "bucket": "b", "key": "k", "file": "data/{{ x }}"}),
+        ("mail", {"to": "a@b.c", "subject": "s", "attachments": [{"path": "data/{{ x }}.pdf"}]}),
+        (
+            "transfer",
+            {"source": {"kind": "object", "path": "in/{{ x }}"}, "targets": [{"kind": "object", "path": "o"}]},
+        ),
+        ("http", {"url": "https://a", "body_file": "data/{{ x }}"}),
+    ],
+    ids=str,
+)
+def test_no_kind_reads_a_file_outside_of_the_folder_that_the_author_wrote(kind, fields):
+    playbook = {
+        "apiVersion": "noetl.io/v2",
+        "kind": "Playbook",
+        "metadata": {"name": "reads"},
+        "workload": {"x": "../../secret"},
+        "workflow": [{"step": "start", "tool": {"kind": kind, **_with(fields, "{{ workload.x }}")}}],
+    }
+    result = noetl.run(yaml.safe_dump(playbook))
+    assert result.status == "failed"
+    assert "leads out of the folder" in str(result.error)
+
+
+def _with(value, text: str):
+    if isinstance(value, str):
+        return value.replace("{{ x }}", text)
+    if isinstance(value, list):
+        return [_with(each, text) for each in value]
+    return {key: _with(each, text) for key, each in value.items()}
+
+
+@pytest.mark.parametrize("key", ["../secret", "/etc/passwd", "a/../../secret", "../data2/a"])
+def test_a_key_does_not_lead_out_of_its_bucket(key):
+    with pytest.raises(ValueError, match="must not lead out"):
+        parse_location(key, scheme="file", bucket="/srv/data")
+    assert parse_location("a/b", scheme="file", bucket="/srv/data").bucket == "/srv/data/a"
 
 
 def test_inherited_environments_have_no_settings_of_noetl(monkeypatch):

@@ -17,7 +17,7 @@ from noetl.runtime.printable import printable, printable_json
 ATTACKS = [
     "\x1b]0;title\x07", "\x1b[2J\x1b[H", "\x1b[31mred", "\x1b[8mhidden", "\x9b2J", "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\",
     "\x1b]52;c;ZXZpbA==\x07", "\x1bP+q\x1b\\", "\x1b[6n", "a\rb", "a\bb", "\x7f", "\x00", "\x85", "\u202eevil", "\u2066x\u2069",
-    "\u200b", "\ufeff", "\u2028", "\U000e0041", "\x1b[?1049h", "\x1bc",
+    "\u200b", "\ufeff", "\u2028", "\U000e0041", "\U000e0100", "\U000e01ef", "\x1b[?1049h", "\x1bc",
 ]  # fmt: skip
 
 

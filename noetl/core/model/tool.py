@@ -53,7 +53,9 @@ class Field(Struct, frozen=True, omit_defaults=True):
     also: tuple[str, ...] = ()  # other accepted spellings of the choices
     raw: bool = False  # never rendered as a template (code)
     bind: bool = False  # executed as code, e.g. by a shell: values of its expressions stay data (`templates.binding`)
-    files: bool = False  # names local files: values of its expressions stay in their folder (`templates.paths`)
+    # Names local files, or its members do, or it is a mapping of names to files: values of its expressions stay in
+    # their folder (`templates.paths`).
+    files: bool | Literal["members", "names"] = False
     late: tuple[str, ...] = ()  # names that the tool provides; templates that read them are deferred to it
     default: Any = None
     or_input: bool = False  # under `input`, a value of another type is a value for the code

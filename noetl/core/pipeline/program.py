@@ -347,7 +347,7 @@ def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int, quota: 
     late = {name: frozenset(field.late) for name, field in spec.fields.items() if field.late} if spec else {}
     if spec:
         files = {
-            name: with_checked_paths(given[name], late.get(name, frozenset()))
+            name: with_checked_paths(given[name], late.get(name, frozenset()), files=field.files)
             for name, field in spec.fields.items()
             if field.files and name in given
         }

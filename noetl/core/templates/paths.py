@@ -10,7 +10,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import unquote
 
 from noetl.core.templates.budget import MAX_TEXT, Meter, NondeterminismSource
 from noetl.core.templates.template import Compiled, compile_value, is_template
@@ -19,27 +20,42 @@ from noetl.errors import TemplateError
 # The members of a parameter that are names of files, where the parameter is a mapping or a list of mappings.
 _MEMBERS = frozenset(["file", "path", "uri", "database", "db_path", "db_file", "body_file"])
 _EXPRESSION = re.compile(r"\{\{|\{%")
+_FILE = "file://"
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-def with_checked_paths(value: Any, late: frozenset[str] = frozenset(), *, is_path: bool = True) -> Any:
+def with_checked_paths(
+    value: Any, late: frozenset[str] = frozenset(), *, files: bool | Literal["members", "names"] = True
+) -> Any:
     """The value with its templates for file names compiled so that they are checked.
 
+    `files`: what names files: the value itself and its members, only its members, or each value of a mapping.
     Templates that read a `late` name are left: the tool evaluates them."""
+    if files == "names":
+        if not isinstance(value, Mapping):
+            return with_checked_paths(value, late)
+        return {
+            name: each if isinstance(each, list) else with_checked_paths(each, late) for name, each in value.items()
+        }
     if isinstance(value, str):
-        if not is_path or not is_template(value) or _ADDRESS.match(value):
+        is_path = files is True and (not _ADDRESS.match(value) or value.lower().startswith(_FILE))
+        if not is_path or not is_template(value):
             return value
         compiled = compile_value(value)
         return value if any(name.partition(".")[0] in late for name in compiled.names) else _Path(value, compiled)
     if isinstance(value, Mapping):
-        return {key: with_checked_paths(each, late, is_path=key in _MEMBERS) for key, each in value.items()}
+        return {key: with_checked_paths(each, late, files=key in _MEMBERS) for key, each in value.items()}
     if isinstance(value, list):
-        return [with_checked_paths(each, late, is_path=is_path) for each in value]
+        return [with_checked_paths(each, late, files=files) for each in value]
     return value
 
 
 def leaves_folder(template: str, made: str) -> bool:
     """Whether a rendered file name is outside of the folder that the template names before its first expression."""
+    if template.lower().startswith(_FILE):
+        if not made.lower().startswith(_FILE):
+            return True
+        template, made = template[len(_FILE) :], unquote(made[len(_FILE) :])
     first = _EXPRESSION.search(template)
     written = template[: first.start()].strip() if first else template
     if _ADDRESS.match(made):

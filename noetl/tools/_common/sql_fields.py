@@ -24,6 +24,7 @@ SCRIPT = Field(
     "mapping",
     "SQL from a file: `{uri, source?}` (relative to the playbook, http, object store).",
     members=SCRIPT_MEMBERS,
+    files="members",
 )
 REQUIRES = (("command", "script"),)
 DATABASE_FILE = Field(

@@ -26,11 +26,12 @@ SPEC = ToolSpec(
             "boolean", "`true`: open the file read-only, which several processes can do at once.", default=False
         ),
         "attach": Field(
-            "any", "Other databases: a mapping name -> file, or name -> `{file, type, read_only}`.", files=True
+            "any", "Other databases: a mapping name -> file, or name -> `{file, type, read_only}`.", files="names"
         ),
         "tables": Field(
             "mapping",
             "Data to register as tables: a mapping name -> list of rows, reference, or address (`s3://...`, a file).",
+            files="names",
         ),
         "auth": Field(
             "any", "The credential for addresses in `tables`, and for `s3://` in SQL.", aliases=("credential",)

@@ -27,7 +27,7 @@ SPEC = ToolSpec(
         "reply_to": Field("string", "Address for replies."),
         "headers": Field("mapping", "Further headers."),
         "attachments": Field("list", "Files: `{name, ref}` a stored result, `{name, data, format?}` data, or "
-                             "`{path, name?}` a file; each with `content_type?`."),
+                             "`{path, name?}` a file; each with `content_type?`.", files="members"),
         "auth": Field("any", "The mail server: a credential's name, or a mapping of fields.", aliases=("credential",)),
     },
     spec_keys={

@@ -54,7 +54,7 @@ SPEC = ToolSpec(
         "consumer": Field("string", "For `js_fetch`: the durable consumer."),
         "limit": Field("any", "For `js_fetch`: maximum number of messages (100)."),
         "ack": Field("boolean", "For `js_fetch`: acknowledge the messages.", default=True),
-        "file": Field("string", "A local file to upload as an object, or to download an object to."),
+        "file": Field("string", "A local file to upload as an object, or to download an object to.", files=True),
         "ref": Field("any", "The reference of a stored result to put as an object."),
         "format": Field("string", "Format of an object.", choices=FORMATS, also=OTHER_NAMES),
         "auth": Field("any", "The connection: a credential's name, a `nats://` URL, or a mapping of fields.",

@@ -27,6 +27,7 @@ SPEC = ToolSpec(
             "Code from elsewhere: `{uri, source: {type: file|http|inline|gcs|s3}}`; files relative to the playbook, "
             "then to the working folder.",
             members=SCRIPT_MEMBERS,
+            files="members",
             or_input=True,
         ),
         "module": Field("string", "A module to import instead of code, with `callable`; also `module:callable`."),

@@ -38,6 +38,7 @@ SPEC = ToolSpec(
             aliases=("code",),
             bind=True,
             members=SCRIPT_MEMBERS,
+            files="members",
         ),
         "arguments": Field("list", "Positional arguments: `$1`, `$2`, ..."),
         "env": Field("mapping", "Environment variables. Only PATH, HOME, locale and similar variables are inherited."),

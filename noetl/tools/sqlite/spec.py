@@ -23,7 +23,7 @@ SPEC = ToolSpec(
         "script": SCRIPT,
         "params": PARAMS,
         "file": DATABASE_FILE,
-        "attach": Field("mapping", "Other database files: a mapping name -> file.", files=True),
+        "attach": Field("mapping", "Other database files: a mapping name -> file.", files="names"),
     },
     spec_keys={
         "timeout": f"`connect`: seconds to wait for a lock ({BUSY_TIMEOUT:g}); "
