@@ -39,8 +39,8 @@ from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from tests.simulation.effects import EffectLedger
 from tests.simulation.faults import FaultInjector
-from tests.simulation.faulty_link import ProcessCrashed
-from tests.simulation.log_oracles import start_is_stored
+from tests.simulation.faulty_link import FaultyLink, ProcessCrashed
+from tests.simulation.log_oracles import run_of, start_is_stored
 from tests.simulation.processes import LEASE_SECONDS, ServerProcess, WorkerProcess
 from tests.simulation.stores import FaultyStore, MemoryHeartbeats, MemoryResultStore
 from tests.simulation.virtual_time import VirtualClock, current_process
@@ -98,7 +98,7 @@ class Cluster:
         self.nondeterminism = SeededNondeterminism(clock, 7)
         self.store = FaultyStore(injector, clock)
         self.store.crash = self.crash_current_server
-        self.store.on_append = self._check_lost_attempts
+        self.store.on_append = self._check_append
         self.playbooks = MemoryPlaybookStore()
         self.limits = MemoryTriggerStore()
         self.max_slots = dict(limits or {})
@@ -107,6 +107,8 @@ class Cluster:
         self.violations: list[str] = []  # invariants violated during the run
         self.received: set[tuple[str, str, int]] = set()  # worker, run and epoch of every received order
         self._restarted = 0.0  # time of the last server start
+        self._stopped: dict[str, float] = {}  # runs that the server has ended, and when
+        self._lost: dict[tuple[str, str], float] = {}  # worker and run of lost leases, and when
         self.server_count = servers
         self.servers: list[ServerProcess] = []
         self.queue = MemoryRunQueue()
@@ -168,22 +170,48 @@ class Cluster:
         log = self.store.log_of(split_run_id(report.run_id)[0])
         return any(_attempt(each.body) in reported for each in log[before:] if isinstance(each.body, TaskDone))
 
-    def _check_lost_attempts(self, events: Sequence[Recorded]) -> None:
-        """Check that only a worker that received the run, was frozen or crashed uses up an attempt: a run whose order
-        was lost is returned without that, once a heartbeat got through. (With several servers the heartbeat may reach one
-        that does not know the lease; then the lease expires.)"""
-        if self.server_count > 1:
-            return
-        workers = {worker.name: worker.link for worker in self.workers}
+    def _check_append(self, events: Sequence[Recorded]) -> None:
         for body in (each.body for each in events):
-            if not isinstance(body, WorkerLost) or body.returned:
-                continue
-            link = workers.get(body.worker)
-            run_id = iteration_id(body.step_run_id, body.path)
-            if link is None or not link.awake.is_set() or (body.worker, run_id, body.epoch) in self.received:
-                continue
-            if self.clock.monotonic() - max(link.last_fault, self.store.last_fault, self._restarted) > GRACE_SECONDS:
-                self.violations.append(f"{run_id}: {body.worker} lost an attempt of a run that it never received")
+            if isinstance(body, WorkerLost):
+                self._lost[body.worker, run_of(body)] = self.clock.monotonic()
+                if not body.returned:
+                    self._check_lost(body)
+            elif isinstance(body, StepStarted | IterationStarted):
+                self._lost.pop((body.worker, run_of(body)), None)
+            elif isinstance(body, StepFailed | IterationFailed) and body.by_server:
+                self._stopped[run_of(body)] = self.clock.monotonic()
+
+    def _quiet(self, link: FaultyLink, seconds: float) -> bool:
+        """Whether no fault has touched a worker, the store or the servers for this long."""
+        last = max(link.last_fault, self.store.last_fault, self._restarted)
+        return link.awake.is_set() and len(self.servers) == self.server_count and (
+            self.clock.monotonic() - last > seconds
+        )  # fmt: skip
+
+    def _check_lost(self, body: WorkerLost) -> None:
+        """Check that only a worker that was frozen, cut off or crashed loses a lease. A run whose order was lost is
+        returned without using up an attempt, once a heartbeat got through. (With several servers the heartbeat may reach
+        one that does not know the lease; then the lease expires.)"""
+        link = next((worker.link for worker in self.workers if worker.name == body.worker), None)
+        if link is None:
+            return
+        run_id = run_of(body)
+        if (body.worker, run_id, body.epoch) in self.received:
+            if self._quiet(link, LEASE_SECONDS + GRACE_SECONDS):
+                self.violations.append(f"{run_id}: {body.worker} lost a lease although its heartbeats arrived")
+        elif self.server_count == 1 and self._quiet(link, GRACE_SECONDS):
+            self.violations.append(f"{run_id}: {body.worker} lost an attempt of a run that it never received")
+
+    def check_end(self, worker: str, task_run: str) -> None:
+        """Check that a tool does not run on for long after its run has ended, or belongs to another worker."""
+        run = task_run.rsplit(":", 3)[0]
+        stopped = self._stopped.get(run, self._lost.get((worker, run)))
+        link = next((each.link for each in self.workers if each.name == worker), None)
+        if stopped is None or link is None or task_run.endswith(":0"):
+            return
+        late = self.clock.monotonic() - stopped
+        if late > LEASE_SECONDS + GRACE_SECONDS and self._quiet(link, LEASE_SECONDS + GRACE_SECONDS):
+            self.violations.append(f"{task_run}: its tool ran on for {late:.0f} s after its run had ended")
 
     def check_start(self, task_run: str) -> None:
         """Check that the start of a tool is stored before it runs."""
@@ -258,6 +286,17 @@ class Cluster:
         worker = WorkerProcess(self, self._worker_count)
         self.workers.append(worker)
         await worker.start()
+
+    def crash_worker(self, name: str) -> None:
+        """Crash a worker, as a tool does that takes all memory."""
+        for worker in [each for each in self.workers if each.name == name]:
+            self.workers.remove(worker)
+            worker.process.dead = True
+            self.spawn(self._replace_worker(worker))
+
+    async def _replace_worker(self, dead: WorkerProcess) -> None:
+        dead.process.kill()
+        await self._new_worker()
 
     async def _inject_process_faults(self) -> None:
         """Crash and freeze processes and set clocks at random times."""

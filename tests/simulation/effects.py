@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import Field, ToolCall, ToolSpec
@@ -17,7 +18,7 @@ SPECS: dict[str, ToolSpec] = {
         kind="playbook", suspends=True, fields={"path": Field(type="string", required=True)}, open_fields=True
     ),
     "wait": WAIT,
-    "effect": ToolSpec(kind="effect", fields={"value": Field(), "fails": Field(), "takes": Field()}),
+    "effect": ToolSpec(kind="effect", fields={"value": Field(), "fails": Field(), "takes": Field(), "kills": Field()}),
 }
 
 
@@ -37,10 +38,22 @@ class EffectLedger:
         return any(task_run.startswith(f"{run}:") for task_run in self.done)
 
 
-def tools(
-    ledger: EffectLedger, on_start: Callable[[str], None]
-) -> Callable[[str], Callable[[ToolCall], Awaitable[Outcome]]]:
-    """The tool kinds of the simulation: `effect` counts its call, takes time, and fails a given number of times."""
+class Hooks(Protocol):
+    """What a tool tells its worker process."""
+
+    def started(self, task_run: str) -> None:
+        """The tool starts."""
+
+    def ended(self, task_run: str) -> None:
+        """The tool has its effect."""
+
+    def crash(self) -> None:
+        """The tool ends its process."""
+
+
+def tools(ledger: EffectLedger, hooks: Hooks) -> Callable[[str], Callable[[ToolCall], Awaitable[Outcome]]]:
+    """The tool kinds of the simulation: `effect` counts its call, takes time, fails a given number of times, and `kills`
+    its worker."""
 
     async def noop(call: ToolCall) -> Outcome:
         return ok(None)
@@ -48,9 +61,12 @@ def tools(
     async def effect(call: ToolCall) -> Outcome:
         await block_if_dead()
         ledger.started[call.task_run_id] += 1
-        on_start(call.task_run_id)
+        hooks.started(call.task_run_id)
+        if call.input.get("kills"):
+            hooks.crash()
         await asyncio.sleep(float(call.input.get("takes") or 0.01))
         await block_if_dead()
+        hooks.ended(call.task_run_id)
         ledger.mark(call.task_run_id)
         if call.attempt <= int(call.input.get("fails") or 0):
             return error("server_error", "scripted failure")

@@ -243,5 +243,6 @@ EXPECTED: dict[str, Any] = {
     "around": ("success", [[[10, 1], 10], [[20, 2], 20], [[30, 3], 30]]),
     "timeout_fires": ("success", "timed out"),
     "asks": ("success", 7),
+    "poison": ("success", "given up"),
     "pauses": ("success", [3, 1, 2]),
 }

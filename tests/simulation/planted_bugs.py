@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -37,6 +38,7 @@ from noetl.worker import runner
 from noetl.worker.reports import RunReports
 from tests.simulation.cluster import Cluster
 from tests.simulation.effects import EffectLedger
+from tests.simulation.planted_edits import EDITS, edited
 from tests.simulation.scenarios import ScenarioResult, simulate
 from tests.simulation.stores import FaultyStore
 
@@ -50,6 +52,9 @@ def _planted(name: str) -> Callable[[PlantedBug], PlantedBug]:
         return bug
 
     return register
+
+
+PLANTED_BUGS.update({name: partial(edited, name) for name in EDITS})
 
 
 def first_violation(name: str, seeds: range = range(400), faults: int = 60) -> ScenarioResult | None:

@@ -209,7 +209,7 @@ workflow:
 workflow:
   - step: start
     loop: {in: "{{ range(12) | list }}", iterator: n, spec: {mode: parallel, max_in_flight: 4}}
-    tool: {kind: effect, value: 1, takes: 2, fails: "{{ 1000 if iter.n == 1 else 0 }}"}
+    tool: {kind: effect, value: 1, takes: "{{ 2 if iter.n == 1 else 30 }}", fails: "{{ 1000 if iter.n == 1 else 0 }}"}
     next: {arcs: [{step: fine}, {step: repair, when: "{{ event.name == 'step.failed' }}"}]}
   - {step: fine, tool: {kind: noop}}
   - step: repair
@@ -306,6 +306,14 @@ workflow:
             finally: [{name: unlock, kind: effect, value: "{{ lock.data }}", takes: 1}]
       - {name: end, kind: effect, value: "{{ [output.data, unlock.data] }}"}
 """,
+    "poison": """
+workflow:
+  - step: start
+    tool: {kind: effect, value: 1, kills: true, takes: 1}
+    next: {arcs: [{step: fine}, {step: given_up, when: "{{ event.name == 'step.failed' and output.error.kind == 'worker.lost' }}"}]}
+  - {step: fine, tool: {kind: noop}}
+  - {step: given_up, tool: [{name: note, kind: effect, value: given up}]}
+""",
     "pauses": """
 workflow:
   - step: start
@@ -320,6 +328,7 @@ TIMED = frozenset(
     {"lifecycle_timeout", "timeout_fires", "asks", "pauses", "keyed"}
 )  # their outcome depends on the wall clock
 GENERATED = "generated"
+MOST_IN_FLIGHT = {"fan_out": 4, "list_loop": 1, "calls": 2, "long": 4, "saga": 2, "fail_fast": 4}  # iterations at once
 
 TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in _BODIES.items()}
 

@@ -97,7 +97,7 @@ class WorkerProcess:
     async def _start(self) -> None:
         cluster = self._cluster
         services = HostServices(cluster.results)
-        load = tools(cluster.ledger, cluster.check_start)
+        load = tools(cluster.ledger, self)
         runner = Runner(self.link, services, specs=SPECS, load=load, clock=cluster.clock)
         pool = Pool(
             self.link, runner, worker=self.name, clock=cluster.clock, slots=cluster.slots, heartbeat=LEASE_SECONDS / 4
@@ -105,6 +105,18 @@ class WorkerProcess:
         self.link.on_lost_reply = pool.reconcile_soon
         await pool.start()
         self._pool = pool
+
+    def started(self, task_run: str) -> None:
+        """A tool starts here."""
+        self._cluster.check_start(task_run)
+
+    def ended(self, task_run: str) -> None:
+        """A tool has its effect."""
+        self._cluster.check_end(self.name, task_run)
+
+    def crash(self) -> None:
+        """A tool ends this process."""
+        self._cluster.crash_worker(self.name)
 
     async def stop(self, grace: float) -> None:
         """Stop as on SIGTERM: unfinished runs are given back, then the process ends."""

@@ -12,6 +12,8 @@ from noetl.core.model.events import (
     ExecutionCancelled,
     ExecutionPaused,
     ExecutionResumed,
+    IterationDone,
+    IterationFailed,
     IterationStarted,
     NextEvaluated,
     Recorded,
@@ -21,11 +23,18 @@ from noetl.core.model.events import (
     StepScheduled,
     StepSkipped,
     StepStarted,
+    TaskDone,
+    TaskStarted,
     TokenMerged,
     TokenParked,
+    WaitFinished,
+    WaitStarted,
+    WorkerLost,
     WorkflowFinished,
 )
+from noetl.core.model.ids import iteration_id
 from noetl.core.model.playbook import COMPENSATION
+from tests.simulation.playbooks import MOST_IN_FLIGHT
 from tests.simulation.users import Acknowledged
 
 
@@ -34,6 +43,94 @@ def check_promises(log: Sequence[Recorded], told: Acknowledged) -> Iterator[str]
     yield from _commands(log, told)
     yield from _order(log)
     yield from _keys(log)
+    yield from _tokens(log)
+    yield from _numbers(log)
+    yield from _timers(log)
+    yield from _window(log)
+
+
+def _tokens(log: Sequence[Recorded]) -> Iterator[str]:
+    """No token is lost: when an execution has ended, each entered a step, was merged, or was skipped."""
+    open_: set[str] = set()
+    for each in log:
+        body = each.body
+        if isinstance(body, NextEvaluated):
+            open_ |= {arc.token for arc in body.arcs if arc.token is not None}
+        elif isinstance(body, StepScheduled):
+            open_ -= set(body.tokens)
+        elif isinstance(body, StepSkipped | TokenMerged):
+            open_.discard(body.token)
+        elif isinstance(body, WorkflowFinished) and open_:
+            yield f"the execution ended, and the tokens {sorted(open_)} are still there"
+
+
+def _numbers(log: Sequence[Recorded]) -> Iterator[str]:
+    """Attempts of a visit are numbered without gaps: only an ended attempt and a lost worker use up a number."""
+    used: dict[str, int] = {}  # run -> numbers used up since its last task ended
+    last: dict[tuple[str, str, int], int] = {}
+    for each in log:
+        body = each.body
+        if isinstance(body, WorkerLost):
+            run = iteration_id(body.step_run_id, body.path)
+            used[run] = used.get(run, 0) + (not body.returned or body.begun)
+        elif isinstance(body, TaskStarted | TaskDone):
+            run = iteration_id(body.step_run_id, body.path)
+            key = (run, body.task, body.visit)
+            most = last.get(key, 0) + 1 + used.get(run, 0)
+            if body.attempt > most:
+                yield f"{run}: attempt {body.attempt} of task {body.task}, at most {most} is possible"
+            if isinstance(body, TaskDone):
+                last[key] = body.attempt
+                used[run] = 0
+
+
+def _timers(log: Sequence[Recorded]) -> Iterator[str]:
+    """A wait ends without a signal, and a step with a timeout, not before their time by the clock of the events."""
+    waits: dict[tuple[str, str, int, int], float] = {}
+    steps: dict[str, float] = {}  # step run -> when its timeout has passed
+    limits: dict[str, float] = {}
+    for each in log:
+        body: Any = each.body
+        if isinstance(body, WaitStarted | WaitFinished):
+            key = (iteration_id(body.step_run_id, body.path), body.task, body.visit, body.attempt)
+            if isinstance(body, WaitStarted):
+                lengths = [length for length in (body.for_s, body.timeout_s) if length is not None]
+                ends = [each.at + length for length in lengths] + ([] if body.until is None else [body.until])
+                waits[key] = min(ends, default=0.0)
+            elif body.signal is None and each.at < waits.get(key, 0.0):
+                yield f"{key[0]}: a wait ended {waits[key] - each.at:.1f} s before its time"
+        elif isinstance(body, StepScheduled) and body.timeout_s is not None:
+            limits[body.step_run_id] = body.timeout_s
+        elif isinstance(body, StepStarted):
+            steps.setdefault(body.step_run_id, each.at + limits.get(body.step_run_id, 0.0))
+        elif isinstance(body, StepFailed) and body.by_server and _is_timeout(body):
+            yield from _early(body.step_run_id, each.at, steps)
+
+
+def _is_timeout(body: StepFailed) -> bool:
+    return body.output.error is not None and body.output.error.kind == "timeout"
+
+
+def _early(step_run: str, at: float, steps: Mapping[str, float]) -> Iterator[str]:
+    if at < steps.get(step_run, 0.0):
+        yield f"{step_run} timed out before its time"
+
+
+def _window(log: Sequence[Recorded]) -> Iterator[str]:
+    """No more iterations are in flight than the playbook allows."""
+    request: Any = log[0].body
+    most = MOST_IN_FLIGHT.get(request.path)
+    open_: set[str] = set()
+    for each in log if most is not None else ():
+        body: Any = each.body
+        if isinstance(body, IterationStarted):
+            open_.add(iteration_id(body.step_run_id, body.path))
+            if len(open_) > most:
+                yield f"{len(open_)} iterations are in flight, at most {most} may be"
+        elif isinstance(body, IterationDone | IterationFailed):
+            open_.discard(iteration_id(body.step_run_id, body.path))
+        elif isinstance(body, StepDone | StepFailed):
+            open_.clear()
 
 
 class _Keys(NamedTuple):

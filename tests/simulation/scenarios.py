@@ -49,7 +49,7 @@ def simulate(
     seed: int,
     faults: int = 50,
     *,
-    executions: int = 3,
+    executions: int = 4,
     only: frozenset[int] | None = None,
     prepare: Callable[[Cluster], None] | None = None,
 ) -> ScenarioResult:

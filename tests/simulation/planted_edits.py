@@ -1,0 +1,137 @@
+"""Planted bugs as edits of production code: one expression of one function is replaced by another.
+
+They are what a hurried change would do: a comparison lost, a condition turned round, a line left out. An edit whose text
+is not in its function any more is an error, so that none is left without effect.
+"""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from noetl.core.engine import accept, advance, attempt_ledger, lease_rules
+from noetl.core.engine.evolve import execution, runs
+from noetl.core.engine.evolve import loops as loop_appliers
+from noetl.core.engine.handlers import admission, execution_completion, loops, routing
+from noetl.server.dispatch.leases import Leases
+from noetl.server.dispatch.worker_service import WorkerService
+
+# name -> edits: a function, its text, and the text that replaces it
+EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
+    # fencing and leases
+    "a lease of an old epoch ends the current one": ((accept._end_lease, " or run.epoch != command.epoch", ""),),
+    "a run that is leased is leased again": (
+        (lease_rules.claim_rejection, 'return None if run.status == "queued" else f"the run is {run.status}"', "return None"),
+    ),
+    "an ended iteration is leased again": ((lease_rules.claim_rejection, "loop.status(index) != PENDING", "False"),),
+    "a heartbeat does not extend leases": ((Leases.extend, "self._leases[run_id].expires_at = end", "pass"),),
+    "an expired lease is released and the log is not told": (
+        (WorkerService._watch_leases, "self._expire(ExpireLease(lease.run_id, lease.epoch))", "pass"),
+    ),
+    "a lease expires although another server had its heartbeat": (
+        (WorkerService._watch_leases, "if await self._seen_elsewhere(self.heartbeats, lease, term):", "if False:"),
+    ),
+    "returned runs stay leased": ((accept._returned, "return _end_lease(state, command, record, returned=True, begun=command.begun)", "return Reply(True)"),),
+    # attempts
+    "a lost worker uses up two attempts of three": ((lease_rules.worker_lost, "run.suspect < SUSPECT", "False"),
+                                                     (lease_rules.worker_lost, "run.suspect < POISON and run.lost < MAX_LOST", "run.lost < 2")),
+    "a poisonous run is retried for ever": ((lease_rules.worker_lost, "return [end_run(state, env, run, why)]", "return []"),),
+    "a returned run uses up an attempt": ((runs._worker_lost, "not event.returned or event.begun", "True"),),
+    "a begun run that is returned uses up no attempt": (
+        (runs._worker_lost, "not event.returned or event.begun", "not event.returned"),
+        (accept._reused_number, "event.attempt <= used", "False"),
+        (attempt_ledger.AttemptLedger.violations, "not event.returned or event.begun", "not event.returned"),
+    ),
+    "a number that a lost worker used up is accepted": (
+        (runs._worker_lost, "run.lost += 1", "pass"),
+        (attempt_ledger.AttemptLedger._start, "event.attempt <= run.used", "False"),
+    ),
+    "the ambiguous outcome survives the end of its task": ((runs._task_done, "run.resume = None", "pass"),),
+    "a resumed run starts at its first task": ((runs._task_done, "run.position = event.position", "pass"),),
+    # reports and idempotency
+    "a report with another body is accepted": (
+        (accept._report, "check is not None and check != checksum(event)", "False"),
+        (accept._report, "if check is None]", "if True]"),
+    ),
+    "only the last reported event is remembered": ((runs._remember_report, "compact_reports(run)", "pass"),
+                                                   (runs._remember_report, "(*run.latest, event)", "(event,)")),
+    "a repeated command is executed again": ((execution.remember_key, "state.signal_ids[key] = None", "pass"),),
+    # ends
+    "an execution ends while a token has not been examined": ((execution_completion.conclude, " or state.unexamined", ""),
+                                                             (execution_completion.conclude, " or state.runs", "")),
+    "a paused execution ends": ((execution_completion.conclude, " or state.paused", ""),),
+    "waiting tokens are left when an execution fails": (
+        (execution_completion._shut_down, "[*_skip_waiting(state), *_finish(ending.status, last)]", "_finish(ending.status, last)"),
+    ),
+    "a failed execution does not stop its open steps": (
+        (execution_completion._shut_down, "len(state.runs) > len(state.compensating) or state.runs.keys() - state.compensating.keys()", "False"),
+    ),
+    "the output is that of another step": ((execution_completion._output, "else state.last_leaf", "else next(iter(state.steps))"),),
+    # loops
+    "one iteration too many is in flight": (
+        (loops._window, "return min(window, most)", "return min(window + 1, most)"),
+    ),
+    "a loop ends one iteration early": ((loops.iteration_ended, "if loop.complete:", "if loop.complete or loop.finished == loop.count - 1:"),),
+    "outputs of a loop are in the order of completion": ((loop_appliers._finish, "if index != loop.order:", "if False:"),),
+    "contributions out of order are dropped": ((loop_appliers._finish, "loop.out_of_order_parts[index] = parts", "pass"),),
+    "a failed iteration counts as a success": ((loop_appliers._iteration_ended, "loop.failed += 1\n        _list_failure(loop, index, event.output.error)", "loop.succeeded += 1"),
+                                               (loops.iteration_ended, "most == 0 and type(event) is IterationFailed", "False")),
+    "a sequential loop runs in parallel": ((loops._window, 'level.loop.mode == "sequential"', "False"),),
+    "iterations issued later are not announced": ((advance._Advance._on_loop_progress, "self.loops[event.step_run_id, path] = None", "pass"),),
+    # joins, gates, arcs
+    "a join runs once per token": ((admission._examine_group, 'admission.join == "each"', "True"),),
+    "an exclusive router takes every arc": ((routing._choose, "if held and not step.inclusive:", "if False:"),),
+    "an inclusive router takes the first arc": ((routing._choose, "if held and not step.inclusive:", "if held:"),),
+    "a guard that is false is true": ((routing._choose, 'held = env.holds(arc.when, names, f"{arc.path}/when")', "held = True"),),
+    "a closed gate opens": ((admission._admitted, "return False", "return True"),),
+    # timers and waits
+    "a timer fires early": ((accept._timer, "if at <= env.at]", "if at <= env.at + 30]"),),
+    "a wait that has ended keeps its timer": ((runs._wait_finished, "state.due.pop(key, None)", "pass"),
+                                              (accept._timer, "if wait is not None:", "if wait is not None or run_id.count(':') > 2:")),
+}  # fmt: skip
+
+# Caught by the first seeds.
+QUICK_EDITS = (
+    "a heartbeat does not extend leases",
+    "an expired lease is released and the log is not told",
+    "a lost worker uses up two attempts of three",
+    "a number that a lost worker used up is accepted",
+    "a loop ends one iteration early",
+    "outputs of a loop are in the order of completion",
+    "contributions out of order are dropped",
+    "a failed iteration counts as a success",
+    "iterations issued later are not announced",
+    "a guard that is false is true",
+    "a returned run uses up an attempt",
+)
+
+
+@contextmanager
+def edited(name: str) -> Iterator[None]:
+    """The process with a planted bug."""
+    changes: dict[Any, list[tuple[str, str]]] = {}
+    for function, old, new in EDITS[name]:
+        changes.setdefault(function, []).append((old, new))
+    before = {function: function.__code__ for function in changes}
+    try:
+        for function, pairs in changes.items():
+            function.__code__ = _code(function, pairs)
+        yield
+    finally:
+        for function, code in before.items():
+            function.__code__ = code
+
+
+def _code(function: Any, pairs: list[tuple[str, str]]) -> Any:
+    source = textwrap.dedent(inspect.getsource(function))
+    for old, new in pairs:
+        if source.count(textwrap.dedent(old)) != 1 and source.count(old) != 1:
+            raise ValueError(f"{function.__qualname__} does not contain {old!r} once")
+        source = source.replace(old, new)
+    flags = __future__.annotations.compiler_flag
+    module = compile(source, inspect.getsourcefile(function) or "", "exec", flags=flags, dont_inherit=True)
+    return next(each for each in module.co_consts if getattr(each, "co_name", None) == function.__name__)
