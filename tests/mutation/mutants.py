@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -16,21 +17,36 @@ _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult, ast.Mod: ast.Add,
 }  # fmt: skip
 _LOGGERS = frozenset({"log", "_log", "metrics", "logs"})
 
 
+NOTHING = -1
+
+
 class Mutant(Struct, frozen=True):
-    """One change of one module: the number of the change in the walk over its tree, its line and what it does."""
+    """One change of one module: the number of the change in the walk over its tree, its lines and what it does."""
 
     file: str
     number: int
     line: int
+    last_line: int
+    function: tuple[int, int] | None  # lines of the outermost function around it
     change: str
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.change}"
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it changes nothing."""
+        return self.number == NOTHING
+
+
+def control(mutant: Mutant) -> Mutant:
+    """The same place without a change: its tests must pass."""
+    return msgspec.structs.replace(mutant, number=NOTHING, change="nothing is changed")
 
 
 class _Mutator(ast.NodeTransformer):
@@ -38,10 +54,12 @@ class _Mutator(ast.NodeTransformer):
 
     def __init__(self, target: int | None = None) -> None:
         self.target = target
-        self.found: list[tuple[int, str]] = []
+        self.found: list[tuple[int, int, tuple[int, int] | None, str]] = []
+        self._function: tuple[int, int] | None = None
 
     def _change(self, node: ast.AST, what: str) -> bool:
-        self.found.append((getattr(node, "lineno", 0), what))
+        first = getattr(node, "lineno", 0)
+        self.found.append((first, getattr(node, "end_lineno", first), self._function, what))
         return len(self.found) - 1 == self.target
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
@@ -81,9 +99,38 @@ class _Mutator(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> ast.AST:
         self.generic_visit(node)
-        if self._change(node, "the condition is always false"):
-            node.test = ast.copy_location(ast.Constant(False), node.test)
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return node
+        for value in (False, True):
+            if self._change(node.test, f"the condition is always {str(value).lower()}"):
+                node.test = ast.copy_location(ast.Constant(value), node.test)
         return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        self.generic_visit(node)
+        other = _ARITHMETIC.get(type(node.op))
+        if other is not None and self._change(node, f"{type(node.op).__name__} becomes {other.__name__}"):
+            node.op = other()
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        stored = all(isinstance(each, ast.Attribute | ast.Subscript) for each in node.targets)
+        if stored and self._change(node, "the assignment is removed"):
+            return ast.copy_location(ast.Pass(), node)
+        return node
+
+    def visit_Delete(self, node: ast.Delete) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node) if self._change(node, "the deletion is removed") else node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node) if self._change(node, "nothing is raised") else node
+
+    def visit_Break(self, node: ast.Break) -> ast.AST:
+        return ast.copy_location(ast.Continue(), node) if self._change(node, "break becomes continue") else node
+
+    def visit_Continue(self, node: ast.Continue) -> ast.AST:
+        return ast.copy_location(ast.Break(), node) if self._change(node, "continue becomes break") else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         if isinstance(node.value, ast.Constant) or _is_log(node.value):
@@ -110,8 +157,17 @@ class _Mutator(ast.NodeTransformer):
     def visit_arguments(self, node: ast.arguments) -> ast.AST:
         return node
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.body = [self.visit(each) for each in node.body]  # not its options, such as `frozen=True`
+        return node
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        outermost = self._function is None
+        if outermost:
+            self._function = (node.lineno, node.end_lineno or node.lineno)
         node.body = [self.visit(each) for each in node.body]  # not its decorators and annotations
+        if outermost:
+            self._function = None
         return node
 
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
@@ -128,8 +184,8 @@ def mutants_of(file: Path, root: Path) -> Iterator[Mutant]:
     mutator = _Mutator()
     mutator.visit(ast.parse(file.read_text()))
     name = str(file.relative_to(root))
-    for number, (line, change) in enumerate(mutator.found):
-        yield Mutant(name, number, line, change)
+    for number, (first, last, function, change) in enumerate(mutator.found):
+        yield Mutant(name, number, first, last, function, change)
 
 
 def mutated(source: str, number: int) -> ast.Module:

@@ -16,7 +16,7 @@ import msgspec
 
 from noetl.core.engine import advance as machine
 from noetl.core.engine.advance import advance, begin, fold, outstanding
-from noetl.core.engine.commands import ClaimRun, Command, ReportRun, StartExecution
+from noetl.core.engine.commands import ClaimRun, Command, Reply, ReportRun, StartExecution
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import (
     AnswerParent,
@@ -178,7 +178,7 @@ class Harness:
         for each in decision.events:
             assert each.parent_seq is None or each.parent_seq < each.seq
         self.log.extend(decision.events)
-        assert len(decision.replies) == len(commands)
+        assert [type(reply) for reply in decision.replies] == [Reply] * len(commands)
         for effect in decision.effects:
             self._perform(effect)
         self._check_outstanding()

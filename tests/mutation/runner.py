@@ -1,0 +1,244 @@
+"""Runs the tests of each mutant in a process forked from one in which all tests are collected already.
+
+A mutant costs the time of its tests alone: nothing is imported or collected again. A mutant of a module's own
+statements (constants, defaults of fields) is loaded into a new process instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from tests.mutation.install import NotInstalled, install, install_at_import, is_installed_at_import
+from tests.mutation.mutants import Mutant
+from tests.mutation.recording import OPTIONS, ROOT, Recorded, needs_services
+
+CPU_SECONDS = 60  # a mutant that loops for ever is noticed by this
+IDLE_SECONDS = 45.0  # one that waits for ever: its process neither ran nor wanted to run for this long
+MOST_TESTS = 250  # of the area of a mutant, and as many others
+TEST_SECONDS = 8.0  # that these tests took when they were recorded
+SURVIVED, NOTICED, NOT_LOADED, NEW_PROCESS = 0, 1, 3, 4
+
+
+class Verdict(Struct, frozen=True):
+    """What became of a mutant: noticed, by which test or limit, and how many tests it was given."""
+
+    mutant: Mutant
+    noticed: bool
+    by: str
+    tests: int
+
+
+def selected(mutant: Mutant, recorded: Recorded) -> list[str]:
+    """The tests of a mutant: those that execute its lines, first those of its area."""
+    found = recorded.tests_of(mutant.file, range(mutant.line, mutant.last_line + 1))
+    if not found and mutant.function:
+        found = recorded.tests_of(mutant.file, range(mutant.function[0] + 1, mutant.function[1] + 1))
+    if not found and recorded.runs_at_import(mutant):
+        found = recorded.tests_of(mutant.file, range(10_000))
+    own = tests_of_area(mutant.file)
+    first = _in_turn([test for test in found if test.startswith(own)], recorded)
+    return [*first, *_in_turn([test for test in found if not test.startswith(own)], recorded)]
+
+
+def tests_of_area(file: str) -> str:
+    """The folder of the tests that are about a module: they run first."""
+    return {"engine": "tests/core/engine/", "pipeline": "tests/core/pipeline/"}.get(file.split("/")[2], "tests/server/")
+
+
+def _in_turn(tests: Sequence[str], recorded: Recorded) -> list[str]:
+    """Short tests first, those of each file in turn, up to a number and a time."""
+    files: dict[str, list[str]] = {}
+    for test in sorted(tests, key=lambda each: (recorded.seconds[each], each)):
+        files.setdefault(test.partition("::")[0], []).append(test)
+    by_time = sorted(files.values(), key=lambda each: recorded.seconds[each[0]])
+    chosen: list[str] = []
+    seconds = 0.0
+    for test in itertools.chain.from_iterable(itertools.zip_longest(*by_time)):
+        if test is None or recorded.seconds[test] > TEST_SECONDS / 2:
+            continue
+        seconds += recorded.seconds[test]
+        if chosen and (len(chosen) == MOST_TESTS or seconds > TEST_SECONDS):
+            break
+        chosen.append(test)
+    return chosen
+
+
+class Runner:
+    """A pytest plug-in: collects all tests, and then runs mutants instead of the tests."""
+
+    def __init__(self, mutants: Sequence[Mutant], recorded: Recorded, jobs: int, deadline: float | None = None) -> None:
+        self._mutants = mutants
+        self._recorded = recorded
+        self._jobs = jobs
+        self._deadline = deadline
+        self.verdicts: list[Verdict] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if not needs_services(item)]
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the mutants, some at a time."""
+        items = {item.nodeid: item for item in session.items}
+        running: list[_Process] = []
+        waiting = iter(self._mutants)
+        while True:
+            while len(running) < self._jobs and (mutant := self._next(waiting)):
+                new = self._recorded.runs_at_import(mutant) and not mutant.is_control
+                running.append(_Process(mutant, selected(mutant, self._recorded), None if new else items))
+            if not running:
+                return True
+            time.sleep(0.02)
+            for process in [each for each in running if each.is_done()]:
+                running.remove(process)
+                if process.wants_new_process:
+                    process.clean_up()
+                    running.append(_Process(process.mutant, process.tests))
+                else:
+                    self.verdicts.append(process.verdict())
+                    if not self.verdicts[-1].noticed and not process.mutant.is_control:
+                        print(
+                            f"  survived {len(process.tests)} tests: {process.mutant}", file=sys.__stderr__, flush=True
+                        )
+
+    def _next(self, waiting: Iterator[Mutant]) -> Mutant | None:
+        return None if self._deadline and time.monotonic() > self._deadline else next(waiting, None)
+
+
+class _Process:
+    """The process of one mutant."""
+
+    def __init__(self, mutant: Mutant, tests: list[str], items: dict[str, pytest.Item] | None = None) -> None:
+        self.mutant = mutant
+        self.tests = tests
+        self._temporary = tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True)
+        self._folder = Path(self._temporary.name)
+        self._status: int | None = None
+        self._limit = ""
+        self._idle_since = time.monotonic()
+        self._cpu = 0.0
+        self._pid = os.fork()
+        if not self._pid:
+            _child(mutant, tests, items, self._folder)
+
+    @property
+    def wants_new_process(self) -> bool:
+        return self._status is not None and os.waitstatus_to_exitcode(self._status) == NEW_PROCESS
+
+    def is_done(self) -> bool:
+        """Whether the process has ended; one that waits for ever is killed."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid:
+            self._status = status
+            self._kill_group()
+            return True
+        self._watch()
+        return False
+
+    def clean_up(self) -> None:
+        """Delete its folder."""
+        self._temporary.cleanup()
+
+    def _watch(self) -> None:
+        try:
+            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(") ")[2].split()
+        except OSError:
+            return
+        cpu = float(fields[11]) + float(fields[12])
+        if cpu > self._cpu + 2 or fields[0] in "RD":  # two ticks: what an idle event loop uses in between
+            self._cpu, self._idle_since = cpu, time.monotonic()
+        elif time.monotonic() - self._idle_since > IDLE_SECONDS:
+            self._limit = "waits for ever"
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _kill_group(self) -> None:
+        try:
+            os.killpg(self._pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def verdict(self) -> Verdict:
+        """What became of the mutant."""
+        assert self._status is not None
+        code = os.waitstatus_to_exitcode(self._status)
+        named = self._folder / "noticed-by"
+        by = named.read_text() if named.exists() else ""
+        self.clean_up()
+        if code == NOT_LOADED:
+            raise RuntimeError(f"{self.mutant}: the original was loaded instead of the mutant")
+        if code == SURVIVED:
+            return Verdict(self.mutant, False, "", len(self.tests))
+        by = by or self._limit or ("CPU time" if code == -signal.SIGXCPU else f"exit code {code}")
+        return Verdict(self.mutant, True, by, len(self.tests))
+
+
+def _child(mutant: Mutant, tests: list[str], items: dict[str, pytest.Item] | None, folder: Path) -> None:
+    """Run the tests of a mutant in this forked process until one fails; without items, in a new program. Never returns."""
+    code = NOTICED
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        if items is None:
+            words = [mutant.file, str(mutant.number), str(folder), *tests]
+            os.chdir(ROOT)
+            os.execv(sys.executable, [sys.executable, "-m", "tests.mutation.runner", *words])
+        try:
+            install(mutant)
+        except NotInstalled:
+            os._exit(NEW_PROCESS)
+        code = _run([items[test] for test in tests if test in items], folder)
+    finally:
+        os._exit(code)
+
+
+def _run(items: Sequence[pytest.Item], folder: Path) -> int:
+    for item, following in itertools.pairwise([*items, None]):
+        assert item is not None
+        session = item.session
+        session.config._tmp_path_factory._given_basetemp = folder / "tmp"  # type: ignore[attr-defined]
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            (folder / "noticed-by").write_text(item.nodeid)
+            return NOTICED
+    return SURVIVED
+
+
+def run(mutants: Sequence[Mutant], recorded: Recorded, jobs: int, deadline: float | None = None) -> list[Verdict]:
+    """Run mutants with the tests that were recorded for their lines."""
+    runner = Runner(mutants, recorded, jobs, deadline)
+    needed = {test.partition("::")[0] for mutant in mutants for test in selected(mutant, recorded)}
+    code = pytest.main([*OPTIONS, *sorted(needed)], plugins=[runner])
+    if needed and code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise RuntimeError(f"the tests were not collected: {code!r}")
+    return runner.verdicts
+
+
+def main(arguments: list[str]) -> int:
+    """Run the tests of one mutant in this new process."""
+    file, number, folder, *tests = arguments
+    mutant = Mutant(file, int(number), 0, 0, None, "")
+    install_at_import(mutant)
+    code = pytest.main([*OPTIONS, "-x", f"--basetemp={folder}/tmp", *tests])
+    if not is_installed_at_import(mutant):
+        return NOT_LOADED
+    if code != pytest.ExitCode.OK:
+        (Path(folder) / "noticed-by").write_text("a new process")
+        return NOTICED
+    return SURVIVED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
