@@ -59,7 +59,7 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     ),
     "only the last reported event is remembered": ((runs._remember_report, "compact_reports(run)", "pass"),
                                                    (runs._remember_report, "(*run.latest, event)", "(event,)")),
-    "a repeated command is executed again": ((execution.remember_key, "state.signal_ids[key] = None", "pass"),),
+    "a repeated command is executed again": ((execution.remember_key, "state.signal_ids[event.id] = recorded_content(event)", "pass"),),
     # ends
     "an execution ends while a token has not been examined": ((execution_completion.conclude, " or state.unexamined", ""),
                                                              (execution_completion.conclude, " or state.runs", "")),
