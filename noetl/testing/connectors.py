@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ ROWS: Rows = [
     {"id": 2, "name": "Grüße, \"quoted\"\n\\line\t'2'", "price": -0.25, "note": ""},
     {"id": 9_007_199_254_740_993, "name": "日本語 🎉", "price": 0.1, "note": "null"},
 ]
+_EXECUTIONS = count(1)
 FAILING_ROW = 11_000  # of `_failing_source`: after the first batch of 10,000
 
 
@@ -59,8 +61,9 @@ class _Suite:
         return ToolHost(folder=tmp_path)
 
     def transfer(self, source: Fields, target: Fields, host: ToolHost, **options: Any) -> Outcome:
-        """Run one transfer."""
-        return run_tool("transfer", {"source": source, "targets": [target], **self.options, **options}, host=host)
+        """Run one transfer, each in an execution of its own."""
+        given = {"source": source, "targets": [target], **self.options, **options}
+        return run_tool("transfer", given, host=host, execution_id=str(next(_EXECUTIONS)))
 
 
 class SourceConformance(_Suite):

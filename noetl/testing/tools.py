@@ -119,7 +119,7 @@ def tool_call(
     **others: Any,
 ) -> ToolCall:
     """The call that a worker makes for task `t` in step `s`."""
-    task_run = f"1:s:1:t:1:{attempt}"
+    task_run = f"{execution_id}:s:1:t:1:{attempt}"
     return ToolCall(
         kind=kind,
         input=dict(input),

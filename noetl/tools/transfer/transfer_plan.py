@@ -279,7 +279,7 @@ def _check_mode(
             raise BadInput(f"{what}: {kind} has no mode {mode!r}; its modes are {', '.join(plugin.modes)}")
     elif mode == "upsert" and kind not in DATABASES:
         raise BadInput(f"{what}: mode upsert is supported only by databases")
-    if partitioned and kind != "object":
+    elif partitioned and kind != "object":
         raise BadInput(f"{what}: `partition_by` is for files and objects")
     if mode in ("append", "insert") and kind == "object" and not partitioned:
         raise BadInput(

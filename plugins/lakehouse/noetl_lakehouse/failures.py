@@ -1,0 +1,33 @@
+"""Exceptions of deltalake and pyiceberg as error kinds."""
+
+from __future__ import annotations
+
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+from pyiceberg import exceptions as iceberg
+
+from noetl.tool import ErrorInfo, error_info
+
+_SCHEMA = (SchemaMismatchError, DeltaProtocolError, iceberg.ValidationError)
+_AUTH = (iceberg.UnauthorizedError, iceberg.ForbiddenError)
+
+
+def explain(failure: Exception) -> ErrorInfo | None:
+    """The error for an exception of a driver; None for other exceptions."""
+    text = str(failure) or type(failure).__name__
+    if isinstance(failure, CommitFailedError | iceberg.CommitFailedException):
+        return error_info("db.deadlock", f"another writer has changed the table: {text}")
+    if isinstance(failure, _AUTH):
+        return error_info("auth", text)
+    if isinstance(failure, _SCHEMA):
+        return error_info("schema", text)
+    if isinstance(failure, TableNotFoundError | iceberg.NoSuchTableError | iceberg.NoSuchNamespaceError):
+        return error_info("not_found", text)
+    if isinstance(failure, DeltaError | iceberg.RESTError | OSError):
+        return error_info("storage.access", text)
+    return error_info("schema", text) if isinstance(failure, ValueError | TypeError) else None
