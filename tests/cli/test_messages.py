@@ -16,6 +16,26 @@ def test_a_playbook_given_to_test_names_its_test_file(noetl, playbook, folder):
     assert noetl("test", name).code == 0
 
 
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ("- 1", "sample.test.yaml:1:1: expected a mapping, got a list"),
+        ("tests: 3", "sample.test.yaml:1:8: expected a list, got a whole number"),
+        ("tests: [{name: x, paylod: {}}]", "sample.test.yaml:1:19: unknown key paylod; did you mean payload?"),
+        (
+            "tests: [{name: x, expect: {statuss: ok}}]",
+            "sample.test.yaml:1:28: unknown key statuss; did you mean status?",
+        ),
+    ],
+)
+def test_a_mistake_in_a_test_file_has_its_line(noetl, playbook, folder, tests, message):
+    (folder / "sample.yaml").write_text("kind: Playbook\n")
+    (folder / "sample.test.yaml").write_text(tests)
+    answer = noetl("test", "sample.test.yaml")
+    assert answer.code == 3
+    assert message in answer.err
+
+
 def test_validate_walks_a_folder(noetl, playbook, folder):
     playbook(ONE, "one")
     (folder / "deep").mkdir()

@@ -138,7 +138,7 @@ def test_an_external_tool_without_a_mock_fails_with_an_explanation(noetl, orders
 def test_files_that_cannot_be_used_are_exit_code_3_and_no_tests_are_2(noetl, orders, folder):
     assert noetl("test").code == 2
     for text, words in (
-        ("tests: [{nam: x}]", "tests[0]"),
+        ("tests: [{nam: x}]", ":1:10: unknown key nam"),
         ("tests: []", "no tests"),
         ("tests: [{name: a, expect: {stats: 1}}]", "stats"),
         ("tests: [", "orders.test.yaml:2:1"),

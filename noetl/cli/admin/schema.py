@@ -84,10 +84,11 @@ def show(name: str, target: Target, as_json: bool) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    from noetl.cli.playbook_files import read_bounded
     from noetl.core.language.source.nodes import data_of
-    from noetl.core.language.source.yaml_source import read_source
+    from noetl.core.language.source.yaml_source import MAX_BYTES, read_source
 
-    source = read_source(file.read_bytes())
+    source = read_source(read_bounded(str(file), MAX_BYTES))
     if source.root is None or source.problems:
         reason = source.problems[0][2] if source.problems else "it is empty"
         raise click.UsageError(f"{file} is neither JSON nor YAML: {reason}")

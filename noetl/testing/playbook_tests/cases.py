@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
+from noetl.core.language.source.nodes import Mapping, Node, Sequence
 from noetl.core.language.source.yaml_source import data_of, read_source
 from noetl.errors import RequestRefused
+from noetl.settings import similar
 
 SUFFIXES = (".test.yaml", ".test.yml")
 MAX_BYTES = 64 * 1024 * 1024
@@ -113,7 +116,7 @@ def read(path: Path) -> tuple[TestFile, Path]:
     try:
         tests = msgspec.convert(data_of(source.root), TestFile)
     except msgspec.ValidationError as problem:
-        raise BadTestFile(f"{path}: {_message(str(problem))}") from None
+        raise BadTestFile(f"{path}{_message(str(problem), source.root)}") from None
     if not tests.tests:
         raise BadTestFile(f"{path}: the file has no tests")
     playbook = path.parent.absolute() / (tests.playbook or _playbook_name(path.name))
@@ -129,8 +132,24 @@ def _playbook_name(name: str) -> str:
     return name
 
 
-def _message(problem: str) -> str:
-    """A message of msgspec with the position first."""
+_YAML_WORDS = {"object": "a mapping", "array": "a list", "int": "a whole number", "float": "a number", "str": "text",
+               "bool": "true or false", "null": "nothing"}  # fmt: skip
+
+
+def _message(problem: str, root: Node | None) -> str:
+    """The line and the text of a message of msgspec, in the words of YAML."""
     message, _, position = problem.partition(" - at ")
-    position = position.strip("`").removeprefix("$").removeprefix(".")
-    return f"at {position}: {message[:1].lower()}{message[1:]}" if position else message[:1].lower() + message[1:]
+    node = root
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", position):
+        if isinstance(node, Mapping) and key in node.entries:
+            node = node.entries[key][1]
+        elif isinstance(node, Sequence) and index:
+            node = node.items[int(index)]
+    unknown = re.search(r"unknown field `(.*)`", message)
+    if unknown:
+        node = node.entries[unknown[1]][0] if isinstance(node, Mapping) and unknown[1] in node.entries else node
+        known = {name for each in (TestFile, Case, Expect) for name in each.__struct_fields__}
+        message = f"unknown key {unknown[1]}{similar(unknown[1], sorted(known))}"
+    message = re.sub(r"`(\w+)`", lambda found: _YAML_WORDS.get(found[1], found[0]), message)
+    where = f":{node.line}:{node.column}" if node is not None else ""
+    return f"{where}: {message[:1].lower()}{message[1:]}"
