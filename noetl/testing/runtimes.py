@@ -22,7 +22,7 @@ from noetl.testing.tools import ToolHost, tool_call
 from noetl.worker.runtimes import RemoteTools
 from noetl.worker.tool_call import call_tool
 
-PATIENCE = 60.0
+PATIENCE = 100.0
 
 
 class RuntimeConformance:

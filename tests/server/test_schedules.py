@@ -21,7 +21,7 @@ from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.kinds import KINDS
-from noetl.server.scheduling.scheduler import Scheduler, run_schedules
+from noetl.server.scheduling.scheduler import BATCH, Scheduler, run_schedules
 from noetl.server.scheduling.schedules import Progress, Schedules
 from noetl.server.scheduling.trigger_service import Triggers
 from noetl.storage.events.memory import MemoryEventStore
@@ -654,3 +654,22 @@ async def _stop_at_a_write(here: Installation, random: Random) -> None:
         pass
     finally:
         here.triggers.save, here.deliveries.add, here.deliveries.save = kept  # type: ignore[method-assign]
+
+
+def test_a_full_batch_of_due_schedules_is_followed_by_the_next_one_at_once():
+    class Due:
+        counts = iter([BATCH, BATCH, 3])
+        done: list[str] = []
+        changed = asyncio.Event()
+
+        async def run_due(self) -> int:
+            self.done.append("run")
+            return next(self.counts)
+
+        async def seconds_until_next(self) -> float:
+            self.done.append("pause")
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run_schedules(Due()))
+    assert Due.done == ["run", "run", "run", "pause"]

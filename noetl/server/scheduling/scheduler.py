@@ -29,6 +29,7 @@ POLL_SECONDS = 2.0  # maximum delay until a schedule that another process added 
 LEADER_ROLE, LEADER_SECONDS = "timers", 5.0
 ON_TIME_SECONDS = 60.0  # a tick that is late by less, as after a restart, is not a missed one
 LATE_SECONDS = 10.0  # if the oldest due tick is late by less, none was missed: of a schedule of seconds several are due
+BATCH = 100  # schedules that are processed together
 MAX_TICKS = 1_000  # missed ticks of one schedule
 QUEUED_POLL_SECONDS = 0.5  # maximum delay until a pending delivery starts
 WINDOWS = (3600.0, 86_400.0, 32 * 86_400.0, 1_000 * 86_400.0, float("inf"))
@@ -48,11 +49,11 @@ class Scheduler(msgspec.Struct, eq=False):
         return self._deliveries.triggers.changed
 
     async def run_due(self) -> int:
-        """Record all due ticks and start all due deliveries; returns the number of due schedules."""
+        """Record due ticks and start due deliveries; returns the number of due schedules, up to `BATCH`."""
         leadership = self._leadership
         if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS):
             return 0
-        due = await self._store.due(KIND, self._clock.now())
+        due = await self._store.due(KIND, self._clock.now(), BATCH)
         for row in due:
             try:
                 await self._process(row)
@@ -109,8 +110,8 @@ async def run_schedules(scheduler: Scheduler) -> None:
     while True:
         pause = POLL_SECONDS
         try:
-            await scheduler.run_due()
-            pause = await scheduler.seconds_until_next()
+            more = await scheduler.run_due() == BATCH
+            pause = 0.0 if more else await scheduler.seconds_until_next()
             unreachable = False
         except StoreUnavailable as problem:
             if not unreachable:

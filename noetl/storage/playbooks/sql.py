@@ -75,6 +75,8 @@ NAMED = {  # the files of the manifest of a bundle
     "postgres": "SELECT f.value FROM noetl_bundles b, jsonb_each_text(b.manifest::jsonb -> 'files') f",
 }
 
+_COLUMNS = "c.path, c.version, c.digest, t.text, c.registered_at, t.file, c.origin"
+
 
 class SqlPlaybookStore:
     """`ports.PlaybookStore` in a database that other stores share."""
@@ -83,7 +85,7 @@ class SqlPlaybookStore:
         self._database = database
         self._texts, self._catalog = f"{database.prefix}playbook_texts", f"{database.prefix}catalogue"
         self._files, self._bundles = f"{database.prefix}bundle_files", f"{database.prefix}bundles"
-        self._newest = f"c.version = (SELECT max(version) FROM {self._catalog} n WHERE n.path = c.path)"
+        self._newest = f"c.version = (SELECT max(version) FROM {self._catalog} n WHERE n.path = {{}})"
         self._stored: set[str] = set()  # digests
         self._now, self._listed, self._named = (each[database.dialect] for each in (NOW, LISTED, NAMED))
         database.migrate("playbooks", SCHEMAS[database.dialect])
@@ -133,7 +135,7 @@ class SqlPlaybookStore:
     async def find(self, path: str, version: int | None = None) -> StoredPlaybook | None:
         """One version of a path; None is the newest."""
         if version is None:
-            found = await self._select(f"c.path = $1 AND {self._newest}", path)
+            found = await self._select(f"c.path = $1 AND {self._newest.format('$1')}", path)
         else:
             found = await self._select("c.path = $1 AND c.version = $2", path, version)
         return found[0] if found else None
@@ -146,8 +148,7 @@ class SqlPlaybookStore:
 
     async def _select(self, where: str, *values: object) -> list[StoredPlaybook]:
         rows = await self._database.fetch(
-            f"SELECT c.path, c.version, c.digest, t.text, c.registered_at, t.file, c.origin FROM {self._catalog} c "
-            f"JOIN {self._texts} t ON t.digest = c.digest WHERE {where}",
+            f"SELECT {_COLUMNS} FROM {self._catalog} c JOIN {self._texts} t ON t.digest = c.digest WHERE {where}",
             *values,
         )
         return [_stored(*row) for row in rows]
@@ -155,13 +156,19 @@ class SqlPlaybookStore:
     async def list(
         self, *, search: str | None = None, after: str | None = None, limit: int = 100
     ) -> list[StoredPlaybook]:
-        """The newest version of each path, by path."""
-        return await self._select(
-            f"{self._newest} AND c.path > $1 AND c.path {self._database.like} $2 ESCAPE '\\' ORDER BY c.path LIMIT $3",
+        """The newest version of each path, by path. The index is read once per path, not once per version."""
+        following = f"FROM {self._catalog} n WHERE n.path > {{}} ORDER BY n.path LIMIT 1"
+        rows = await self._database.fetch(
+            f"WITH RECURSIVE paths(path) AS (SELECT * FROM (SELECT n.path {following.format('$1')}) AS first UNION ALL "
+            f"SELECT (SELECT n.path {following.format('p.path')}) FROM paths p WHERE p.path IS NOT NULL), "
+            f"found(path) AS (SELECT path FROM paths WHERE path IS NOT NULL AND path {self._database.like} $2 "
+            f"ESCAPE '\\' LIMIT $3) SELECT {_COLUMNS} FROM found f JOIN {self._catalog} c ON c.path = f.path "
+            f"AND {self._newest.format('f.path')} JOIN {self._texts} t ON t.digest = c.digest ORDER BY c.path",
             after or "",
             like_pattern(search or ""),
             limit,
         )
+        return [_stored(*row) for row in rows]
 
     async def save_files(self, contents: Mapping[str, bytes]) -> None:
         """Store files by the digest of their content."""

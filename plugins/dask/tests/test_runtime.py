@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from distributed import Client
 from noetl_dask.runtime import DaskRuntime, connect
 
 from noetl.testing import RuntimeConformance
+
+START_SECONDS = 100
 
 
 class DaskCluster:
@@ -33,6 +36,11 @@ class DaskCluster:
             program = [sys.executable, "-m", "dask", command, *arguments]
             self.processes[name] = subprocess.Popen(program, stdout=log, stderr=log, cwd=self._folder)
 
+    def wait(self) -> None:
+        """Wait until the first worker is registered; a busy machine takes long to start three Python processes."""
+        with Client(f"tcp://{self.address}", timeout=START_SECONDS) as client:
+            client.wait_for_workers(1, timeout=START_SECONDS)
+
     def stop(self) -> None:
         """Kill all processes."""
         for process in self.processes.values():
@@ -44,6 +52,7 @@ class DaskCluster:
 def cluster(free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     found = DaskCluster(free_port(), tmp_path_factory.mktemp("dask"))
     found.add_worker("near", "--resources", "near=100")
+    found.wait()
     yield found
     found.stop()
 

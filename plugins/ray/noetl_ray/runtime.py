@@ -7,6 +7,7 @@ are those of the playbook.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,6 +15,9 @@ import ray
 from ray.exceptions import RayError, TaskCancelledError
 
 from noetl.tool import RemoteTask, WorkerLost, encode_task, run_remote
+
+CANCEL_ATTEMPTS = 5
+CANCEL_SECONDS = 2.0  # between attempts
 
 
 def connect(url: str) -> RayRuntime:
@@ -50,11 +54,30 @@ class RayRuntime:
             raise WorkerLost(f"Ray lost the task: {type(problem).__name__}: {cause}") from None
         finally:
             if not ended:
-                ray.cancel(messages)
+                await asyncio.shield(_stop(messages))
 
     async def close(self) -> None:
         """Disconnect."""
         ray.shutdown()
+
+
+async def _stop(messages: Any) -> None:
+    """Cancel a task and wait for its end. Ray loses a cancellation that arrives while the task hands over a message, so
+    it is repeated; after that the process of the task is killed."""
+    done = asyncio.ensure_future(_completed(messages))
+    for attempt in range(1, CANCEL_ATTEMPTS + 1):
+        ray.cancel(messages, force=attempt == CANCEL_ATTEMPTS)
+        finished, _ = await asyncio.wait((done,), timeout=CANCEL_SECONDS)
+        if finished:
+            return
+    done.cancel()
+
+
+async def _completed(messages: Any) -> None:
+    try:
+        await messages.completed()
+    except RayError:
+        pass  # it was cancelled, or its process was killed
 
 
 def _resources(task: RemoteTask) -> dict[str, Any]:

@@ -12,13 +12,30 @@ from ray.cluster_utils import Cluster
 
 from noetl.testing import RuntimeConformance
 
+START_ATTEMPTS = 5  # Ray gives a node 30 s to start, which a busy machine may exceed
+
 
 @pytest.fixture(scope="class")
 def cluster() -> Iterator[Cluster]:
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    for attempt in range(1, START_ATTEMPTS + 1):
+        found = Cluster()
+        try:
+            add_node(found, num_cpus=2, include_dashboard=False)
+            break
+        except Exception:
+            found.shutdown()
+            if attempt == START_ATTEMPTS:
+                raise
     yield found
     ray.shutdown()
     found.shutdown()
+
+
+def add_node(cluster: Cluster, **options: Any) -> Any:
+    """A node that has started, and is known to the cluster."""
+    node = cluster.add_node(wait=False, **options)
+    cluster.wait_for_nodes(timeout=180)
+    return node
 
 
 class TestRay(RuntimeConformance):
@@ -36,11 +53,11 @@ class TestRay(RuntimeConformance):
         self.cluster.remove_node(self.far, allow_graceful=False)
 
     def test_a_lost_node_is_an_error(self, tmp_path: Any) -> None:
-        self.far = self.cluster.add_node(num_cpus=1, labels={"zone": "far"})
+        self.far = add_node(self.cluster, num_cpus=1, labels={"zone": "far"})
         super().test_a_lost_node_is_an_error(tmp_path)
 
     def test_the_label_gpu_is_a_number_of_gpus(self) -> None:
-        node = self.cluster.add_node(num_cpus=1, num_gpus=2)
+        node = add_node(self.cluster, num_cpus=1, num_gpus=2)
         code = "import os; result = os.environ['CUDA_VISIBLE_DEVICES']"
         outcome = self.run("python", {"code": code}, labels=("gpu=2",))
         self.cluster.remove_node(node)
