@@ -143,9 +143,9 @@ class RunQueueSuite:
         async def scenario() -> None:
             queue = await self.open_queue()
             await queue.put(runs("1", 3) + runs("2", 2))
-            await queue.remove("1", ["1:s:1/1"])
-            await queue.remove("2")
-            assert [run.run_id for run in await queue.take(Claim("w", 10))] == ["1:s:1/0", "1:s:1/2"]
+            await queue.put(runs("3", 2))
+            await queue.remove(["2", "3"])
+            assert [run.execution_id for run in await queue.take(Claim("w", 10))] == ["1", "1", "1"]
 
         asyncio.run(self.closing(scenario))
 
@@ -179,7 +179,7 @@ class RunQueueSuite:
             taken = await queue.take(Claim("w", 10))
             assert [(run.run_id, run.limit) for run in taken] == [(f"1:s:1/{n}", "credential pg") for n in range(2)]
             assert [(line.key, line.runs) for line in await queue.limit_depths()] == [("credential pg", 1)]
-            await queue.remove("1")
+            await queue.remove(["1"])
             assert await queue.limit_depths() == []
             assert await queue.release_waiting("credential pg", 2) == 0
 
@@ -233,7 +233,7 @@ class RunQueueSuite:
             await queue.put([msgspec.structs.replace(run, weight=3) for run in runs("1", 40)] + runs("2", 40))
             first = [run for _ in range(20) for run in await queue.take(Claim("w", 1))]
             assert [run.execution_id for run in first].count("1") in (14, 15, 16)
-            await queue.remove("1")
+            await queue.remove(["1"])
             alone = [run for _ in range(10) for run in await queue.take(Claim("w", 1))]
             assert [run.execution_id for run in alone] == ["2"] * 10
 

@@ -4,7 +4,7 @@ import asyncio
 
 from noetl.core.model.events import PlaybookProcessed, TaskDone
 from noetl.core.model.outcome import ok
-from noetl.storage.events.log_tail import LogTails, follow
+from noetl.storage.events.log_tail import RECENT_BYTES, RECENT_LOGS, LogTails, RecentLogs, follow
 from tests.conformance.event_store import make_append
 
 BODY = TaskDone(step="s", step_run_id="1:s:1", task="t", kind="noop", outcome=ok())
@@ -33,7 +33,7 @@ class Store:
         append = make_append("1", len(self.log), *bodies)
         self.log += append.events
         if delivered:
-            self.tails.deliver(append)
+            self.tails.deliver(append, 100)
 
 
 async def _seen(store, into, begun):
@@ -73,5 +73,64 @@ def test_appends_of_other_processes_are_read():
         store.write(PlaybookProcessed(outcome="success"))
         await asyncio.wait_for(following, 5)
         assert seen == [1, 2, 3, 4, 5]
+
+    asyncio.run(scenario())
+
+
+def test_a_tail_of_a_log_that_this_process_began_needs_no_read():
+    async def scenario():
+        store = Store()
+        store.write(BODY, BODY)
+        store.write(PlaybookProcessed(outcome="success"))
+        assert [recorded.seq async for recorded in follow(store, store.tails, "1", 0)] == [1, 2, 3]
+        assert [recorded.seq async for recorded in follow(store, store.tails, "1", 1)] == [2, 3]
+        assert store.reads == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_log_to_which_another_process_has_appended_is_read():
+    async def scenario():
+        store = Store()
+        store.write(BODY)
+        store.write(BODY, delivered=False)
+        store.tails.notify("1", 2)
+        store.write(PlaybookProcessed(outcome="success"), delivered=False)
+        assert [recorded.seq async for recorded in follow(store, store.tails, "1", 0)] == [1, 2, 3]
+
+        gap = Store()
+        gap.write(BODY)
+        gap.write(BODY, delivered=False)
+        gap.write(PlaybookProcessed(outcome="success"))  # follows an append of another process
+        assert [recorded.seq async for recorded in follow(gap, gap.tails, "1", 0)] == [1, 2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_only_recent_logs_of_bounded_size_are_kept():
+    async def scenario():
+        recent = RecentLogs()
+        for number in range(RECENT_LOGS + 10):
+            recent.add(make_append(str(number), 0, BODY), 1)
+        assert recent.get("9") == ()
+        assert len(recent.get("10")) == 1
+        recent.add(make_append("large", 0, BODY), RECENT_BYTES)
+        assert recent.get("10") == ()
+        assert len(recent.get("large")) == 1
+        recent.add(make_append("large", 1, BODY), 1)
+        assert recent.get("large") == ()
+        recent.add(make_append("next", 0, BODY), RECENT_BYTES)  # the sizes of forgotten logs are free again
+        assert len(recent.get("next")) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_log_is_not_kept():
+    async def scenario():
+        store = Store()
+        store.write(BODY, PlaybookProcessed(outcome="success"))
+        store.tails.forget(["1"])
+        assert [recorded.seq async for recorded in follow(store, store.tails, "1", 0)] == [1, 2]
+        assert store.reads == 1
 
     asyncio.run(scenario())

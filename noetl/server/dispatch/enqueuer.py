@@ -18,6 +18,7 @@ class Enqueuer:
         self._background = background
         self._executions: set[str] = set()  # executions that have put runs into the queue
         self.pending: list[QueuedRun] = []  # not in the queue yet
+        self._ended: list[str] = []  # executions whose runs are to be removed
 
     def put(self, execution_id: str, runs: Sequence[QueuedRun]) -> None:
         """Enqueue runs of an execution, to wait for a worker or for a limit."""
@@ -29,9 +30,14 @@ class Enqueuer:
         """Remove all runs of an ended execution from the queue."""
         if execution_id in self._executions:
             self._executions.discard(execution_id)
-            self._background.run_until_done(
-                f"removing runs of {execution_id} from the queue", lambda: self._queue.remove(execution_id)
-            )
+            self._ended.append(execution_id)
+            self._background.run_single("removing runs of ended executions from the queue", self._remove_ended)
+
+    async def _remove_ended(self) -> None:
+        """Remove the runs of ended executions together."""
+        while executions := list(self._ended):
+            await self._queue.remove(executions)
+            del self._ended[: len(executions)]
 
     async def _put_pending(self) -> None:
         """Enqueue the pending runs of all executions together."""

@@ -54,7 +54,7 @@ def create_app(
     root_path: str = "",
 ) -> FastAPI:
     """The ASGI application of a server."""
-    app = FastAPI(
+    app = Application(
         title="NoETL",
         version=version,
         summary="Run playbooks and inspect their executions.",
@@ -74,12 +74,25 @@ def create_app(
     for kind, handler in problems.HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.add_middleware(IdempotencyMiddleware, state=state)
-    app.add_middleware(FastPathMiddleware, routes=raw_routes, stream=executions.STREAM)
-    app.add_middleware(SecurityMiddleware, tokens=tokens, hosts=hosts)
-    app.add_middleware(AccessLogMiddleware)
-    if root_path:
-        app.add_middleware(RootPathMiddleware, prefix=root_path)
+    entry: ASGIApp = FastPathMiddleware(app.framework, routes=raw_routes, stream=executions.STREAM)
+    entry = AccessLogMiddleware(SecurityMiddleware(entry, tokens=tokens, hosts=hosts))
+    app.entry = RootPathMiddleware(entry, prefix=root_path) if root_path else entry
     return app
+
+
+class Application(FastAPI):
+    """The framework behind middleware of our own: raw routes are served without it."""
+
+    entry: ASGIApp  # the outermost middleware
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request, or the start and end of the server."""
+        scope["app"] = self
+        await (self.entry if scope["type"] == "http" else self.framework)(scope, receive, send)
+
+    async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request in the framework."""
+        await super().__call__(scope, receive, send)
 
 
 class RootPathMiddleware:

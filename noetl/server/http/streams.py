@@ -109,6 +109,9 @@ class EventBatcher:
         self._wakeup = asyncio.Event()
         self._not_full = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()  # when events were last taken
+        self._timer: asyncio.TimerHandle | None = None
         stopping.add_done_callback(self._wake)
 
     @property
@@ -126,15 +129,13 @@ class EventBatcher:
         if self._reader is None:
             self._reader = asyncio.ensure_future(self._read())
             self._reader.add_done_callback(self._wake)
+            self._timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self._keep_alive)
         if not self._received and not self._reader.done():
-            try:
-                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
-                    await self._wakeup.wait()
-            except TimeoutError:
-                return [], False
+            await self._wakeup.wait()
         if linger and not self._reader.done() and not self.stopped:
             await asyncio.sleep(linger)
         self._wakeup.clear()
+        self._last = self._loop.time()
         received, self._received = self._received, []
         self._not_full.set()
         ended = self._reader.done()
@@ -144,6 +145,8 @@ class EventBatcher:
 
     async def close(self) -> None:
         """Stop reading the log."""
+        if self._timer is not None:
+            self._timer.cancel()
         for future in self._stop_futures:
             future.remove_done_callback(self._wake)
         await cancel(self._reader)
@@ -156,6 +159,13 @@ class EventBatcher:
             if len(self._received) >= self._max_batch:
                 self._not_full.clear()
                 await self._not_full.wait()
+
+    def _keep_alive(self) -> None:
+        """End the wait of an idle stream. One timer for all waits: a timer for each would cost as much as the wait."""
+        left = self._last + KEEP_ALIVE_SECONDS - self._loop.time()
+        if left <= 0:
+            self._wakeup.set()
+        self._timer = self._loop.call_later(left if left > 0 else KEEP_ALIVE_SECONDS, self._keep_alive)
 
     def _wake(self, _: asyncio.Future[Any]) -> None:
         self._wakeup.set()

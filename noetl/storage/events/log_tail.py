@@ -1,5 +1,8 @@
 """Tails of event logs: appends of this process are delivered directly, those of others are found by one shared poll.
 
+A client mostly follows an execution that it has just started, so the events of the latest executions are kept: their
+tails begin without a read.
+
 Invariant: a tail yields every event once and in order.
 """
 
@@ -9,12 +12,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from msgspec import Struct
+
 from noetl.core.model.events import PlaybookProcessed, Recorded
 from noetl.errors import NoetlError, NotFound
 from noetl.storage.ports.events import Append, EventStore
 
 POLL_SECONDS = 0.2  # between polls for appends of other processes
 PAGE = 2_000  # events per read
+RECENT_LOGS, RECENT_BYTES = 256, 1 << 20  # that are kept in memory
 
 Lengths = Callable[[list[str]], Awaitable[list[tuple[str, int]]]]  # execution ids -> the ids and their lengths
 
@@ -82,6 +88,11 @@ class Subscription:
             self.behind = True
         self._changed.set()
 
+    def begin_with(self, events: Sequence[Recorded]) -> None:
+        """Take the first events of the log."""
+        self.behind = False
+        self.deliver(events[self.seen :])
+
     def notify(self) -> None:
         """Another process may have appended events."""
         self.behind = True
@@ -107,18 +118,63 @@ class Subscription:
         self._changed.clear()
 
 
+class _RecentLog(Struct):
+    events: list[Recorded]
+    size: int
+
+
+class RecentLogs:
+    """Whole logs of executions that this process has begun, until another process appends to them."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, _RecentLog] = {}  # the oldest first
+        self._size = 0
+
+    def get(self, execution_id: str) -> Sequence[Recorded]:
+        """The events of a log; empty if it is not kept."""
+        log = self._logs.get(execution_id)
+        return () if log is None else log.events
+
+    def add(self, append: Append, size: int) -> None:
+        """Keep a committed append of this process; `size` is its encoded size."""
+        if append.expected_seq == 0:
+            self._logs[append.execution_id] = _RecentLog(list(append.events), size)
+        else:
+            log = self._logs.get(append.execution_id)
+            if log is None:
+                return
+            if len(log.events) != append.expected_seq:
+                self.forget(append.execution_id)
+                return
+            log.events += append.events
+            log.size += size
+        self._size += size
+        while self._size > RECENT_BYTES or len(self._logs) > RECENT_LOGS:
+            self.forget(next(iter(self._logs)))
+
+    def forget(self, execution_id: str) -> None:
+        """Keep a log no longer."""
+        log = self._logs.pop(execution_id, None)
+        if log is not None:
+            self._size -= log.size
+
+
 class LogTails:
     """All tails of a store: appends of this process are delivered at once, those of others after the next poll."""
 
     def __init__(self, lengths: Lengths) -> None:
         self._lengths = lengths
         self._subscriptions: dict[str, set[Subscription]] = {}
+        self.recent = RecentLogs()
         self._poller: asyncio.Task[None] | None = None
 
     @contextmanager
     def subscribe(self, execution_id: str, after: int) -> Iterator[Subscription]:
         """A subscription for the duration of the block."""
         subscription = Subscription(after)
+        known = self.recent.get(execution_id)
+        if len(known) > after:
+            subscription.begin_with(known)
         others = self._subscriptions.setdefault(execution_id, set())
         others.add(subscription)
         if self._poller is None:
@@ -132,16 +188,24 @@ class LogTails:
             if not self._subscriptions:
                 self._stop()
 
-    def deliver(self, append: Append) -> None:
-        """Deliver a committed append of this process."""
+    def deliver(self, append: Append, size: int) -> None:
+        """Deliver a committed append of this process; `size` is its encoded size."""
+        self.recent.add(append, size)
         for subscription in self._subscriptions.get(append.execution_id, ()):
             subscription.deliver(append.events)
 
     def notify(self, execution_id: str, seq: int) -> None:
         """Notify the tails of a log of its length."""
+        if seq > len(self.recent.get(execution_id)):
+            self.recent.forget(execution_id)
         for subscription in self._subscriptions.get(execution_id, ()):
             if seq > subscription.known:
                 subscription.notify()
+
+    def forget(self, executions: Sequence[str]) -> None:
+        """Forget logs that were deleted."""
+        for execution_id in executions:
+            self.recent.forget(execution_id)
 
     def close(self) -> None:
         """Wake all tails; their next read raises the error of a closed store."""

@@ -173,7 +173,7 @@ class PostgresEventStore(SqlEventStore):
         if "\x00" in (row.summary.key or "") or "\x00" in row.summary.path:
             raise RequestRefused("a key or a path must not contain a NUL character")
         await self._writer.submit(append, row)
-        self._tails.deliver(append)
+        self._tails.deliver(append, len(row.data))
         self.database.publish(CHANNEL, f"{append.execution_id}:{append.expected_seq + len(append.events)}")
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
@@ -272,6 +272,7 @@ class PostgresEventStore(SqlEventStore):
                     )
             await connection.execute("DELETE FROM noetl_snapshots WHERE execution = ANY($1::int8[])", numbers)
             await connection.execute("DELETE FROM noetl_log_other WHERE execution = ANY($1::int8[])", numbers)
+        self._tails.forget(executions)
 
     async def tidy(self, now: float) -> int:
         """Drop partitions of past weeks without executions, and create those of the coming weeks."""

@@ -125,7 +125,7 @@ class SqliteEventStore(SqlEventStore):
         """Append events at the expected seq; returns after the commit."""
         encoded = encode_append(append)
         await self._file.submit(_append_job(append, encoded), len(encoded.data))
-        self._tails.deliver(append)
+        self._tails.deliver(append, len(encoded.data))
 
     async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
         """Events with seq > after, in order, verified."""
@@ -147,6 +147,7 @@ class SqliteEventStore(SqlEventStore):
         numbers = [number for each in executions if (number := number_of(each)) is not None]
         for start in range(0, len(numbers), DROP_BATCH):
             await self._file.write(partial(_drop, numbers[start : start + DROP_BATCH]))
+        self._tails.forget(executions)
 
     async def tidy(self, now: float) -> int:
         """Return the space of deleted executions to the file system."""

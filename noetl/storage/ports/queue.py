@@ -86,8 +86,8 @@ class RunQueue(Protocol):
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` whenever runs of the pool may wait, and when the queue closes; the returned function ends it."""
 
-    async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
-        """Remove these runs of an execution, or all of them."""
+    async def remove(self, executions: Sequence[str]) -> None:
+        """Remove all runs of these executions."""
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Set the weights of tenants; 1 if missing."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from types import TracebackType
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -18,6 +19,7 @@ import asyncpg
 from noetl.errors import NoetlError, RequestRefused, StoreUnavailable
 from noetl.storage.ports.cluster import WakeBus
 from noetl.storage.ports.sql import Dialect
+from noetl.storage.postgres.connection_pool import BROKEN, ConnectionPool, close_quietly
 
 log = logging.getLogger("noetl.store")
 
@@ -28,15 +30,7 @@ RECONNECT_DELAYS = (0.05, 0.2, 0.5, 1.0)
 WAKE = "wake"  # the kind of the messages that wake other servers over NATS
 MAX_PAYLOAD = 7_000  # Postgres rejects a notification of 8000 bytes
 
-# A connection that is closed between two messages can leave asyncpg in an invalid state (InternalClientError).
-FAILURES = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresError,
-)
+FAILURES = (*BROKEN, asyncpg.PostgresError)
 
 _MIGRATIONS = "CREATE TABLE IF NOT EXISTS noetl_migrations(part text PRIMARY KEY, version integer NOT NULL)"
 _LOCK = 0x6E6F65746C  # "noetl": one process migrates at a time
@@ -72,6 +66,30 @@ def pooled_url(url: str) -> tuple[str, bool]:
     return urlunsplit(parts._replace(query=rest)) if modes else url, bool(modes)
 
 
+class PooledConnection:
+    """The block that uses a connection of the pool (a class, because a generator takes longer than a small query)."""
+
+    __slots__ = ("_connection", "_database", "_pool")
+    _pool: ConnectionPool
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    async def __aenter__(self) -> Any:
+        try:
+            self._pool, self._connection = await self._database.acquire()
+        except FAILURES as problem:
+            self._database.raise_error(problem)
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.release(self._connection, problem)
+        if isinstance(problem, FAILURES):
+            self._database.raise_error(problem)
+
+
 class PostgresDatabase:
     """`ports.SqlDatabase` that the stores of an installation share; the event store closes it.
 
@@ -85,7 +103,7 @@ class PostgresDatabase:
     def __init__(self, url: str, *, size: int = POOL_SIZE) -> None:
         self._url, self.pooled = pooled_url(url)
         self._size = size
-        self._pool: Any = None
+        self._pool: ConnectionPool | None = None
         self._opening = asyncio.Lock()
         self._schemas: dict[str, Sequence[str]] = {}
         self._migrated = False
@@ -110,15 +128,16 @@ class PostgresDatabase:
 
     # ── queries ──────────────────────────────────────────────────────────────────────────
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Any]:
-        """A connection of the pool; errors are raised as StoreUnavailable."""
-        try:
+    def connection(self) -> PooledConnection:
+        """A connection of the pool for the duration of a block; errors are raised as StoreUnavailable."""
+        return PooledConnection(self)
+
+    async def acquire(self) -> tuple[ConnectionPool, Any]:
+        """A connection, and the pool to which it is returned."""
+        pool = self._pool
+        if pool is None or not self._migrated or self.closed:
             pool = await self._open()
-            async with pool.acquire(timeout=CONNECT_SECONDS) as connection:
-                yield connection
-        except FAILURES as problem:
-            self._raise(problem)
+        return pool, await pool.acquire(CONNECT_SECONDS)
 
     async def fetch(self, query: str, *values: Any) -> list[Any]:
         """All rows."""
@@ -153,7 +172,7 @@ class PostgresDatabase:
             await self._open()
             return await self._connect(settings)
         except FAILURES as problem:
-            self._raise(problem)
+            self.raise_error(problem)
 
     async def check(self) -> None:
         """Write and flush one row; raise the reason if the database cannot or must not be written."""
@@ -209,7 +228,7 @@ class PostgresDatabase:
             except (*FAILURES, asyncio.CancelledError):
                 pool.terminate()
 
-    async def _open(self) -> Any:
+    async def _open(self) -> ConnectionPool:
         if self.closed:
             raise StoreUnavailable("the store is closed")
         if self._pool is None or not self._migrated:
@@ -219,20 +238,12 @@ class PostgresDatabase:
                     await self._migrate(known)
                     self._migrated = known == self._schemas  # a part may have been registered meanwhile
                 if self._pool is None:
-                    self._pool = await asyncpg.create_pool(
-                        min_size=0, max_size=self._size, connect=self._connect_pooled, reset=_skip_reset
-                    )
+                    self._pool = ConnectionPool(self._connect, self._size)
         return self._pool
 
-    async def _connect_pooled(self, *_: Any, **others: Any) -> Any:
-        return await self._connect(**{name: others[name] for name in ("loop", "connection_class", "record_class")})
-
-    async def _connect(self, settings: Mapping[str, str] | None = None, **others: Any) -> Any:
-        if self.pooled:
-            others |= {"statement_cache_size": 0}
-            settings = {}
-        else:
-            settings = {"synchronous_commit": "on", **(settings or {})}
+    async def _connect(self, settings: Mapping[str, str] | None = None) -> Any:
+        others: dict[str, Any] = {"statement_cache_size": 0} if self.pooled else {}
+        settings = {} if self.pooled else {"synchronous_commit": "on", **(settings or {})}
         return await asyncpg.connect(
             self._url,
             timeout=CONNECT_SECONDS,
@@ -270,9 +281,10 @@ class PostgresDatabase:
                             len(schema),
                         )
         finally:
-            await _close_quietly(connection)
+            await close_quietly(connection)
 
-    def _raise(self, problem: BaseException) -> NoReturn:
+    def raise_error(self, problem: BaseException) -> NoReturn:
+        """Raise an error of Postgres as StoreUnavailable."""
         if self.closed:
             raise StoreUnavailable("the store is closed") from None
         raise unavailable(problem) from None
@@ -299,7 +311,7 @@ class PostgresDatabase:
                 log.debug("no connection for notifications: %s", problem)
             finally:
                 if connection is not None:
-                    await _close_quietly(connection)
+                    await close_quietly(connection)
             await asyncio.sleep(RECONNECT_DELAYS[min(number, len(RECONNECT_DELAYS) - 1)])
             number += 1
 
@@ -336,17 +348,3 @@ def _payloads(messages: dict[str, None]) -> list[str]:
             size = len(message.encode()) + 1
         payloads[-1].append(message)
     return ["\n".join(each) for each in payloads if each]
-
-
-async def _skip_reset(_connection: Any) -> None:
-    """Do nothing: transactions end with their block, so no session state needs a reset."""
-
-
-async def _close_quietly(connection: Any) -> None:
-    """Close without waiting for a server that may not respond."""
-    if not connection.is_closed():
-        try:
-            async with asyncio.timeout(2):
-                await connection.close()
-        except (*FAILURES, asyncio.CancelledError):
-            connection.terminate()

@@ -254,12 +254,16 @@ class MemoryRunQueue:
         watchers[wake] = None
         return lambda: watchers.pop(wake, None)
 
-    async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
-        """Remove these runs of an execution, or all of them."""
+    async def remove(self, executions: Sequence[str]) -> None:
+        """Remove all runs of these executions."""
+        for execution_id in executions:
+            self._remove(execution_id)
+
+    def _remove(self, execution_id: str) -> None:
         for tenants in (*self._pools.values(), *self._parked.values()):
             for tenant, waiting in list(tenants.items()):
                 for line in (execution_id, execution_id + _WITH_PRIORITY):
-                    for run_id in list(waiting.executions.get(line, ())) if runs is None else runs:
+                    for run_id in list(waiting.executions.get(line, ())):
                         if waiting.remove(line, run_id) is not None:
                             self._limit_of.pop(run_id, None)
                 if not waiting.runs:

@@ -44,7 +44,6 @@ class PostgresRunQueue:
         self._fair_takes = 0
         self._listening = False
         self._closed = False
-        self._removing: set[int] = set()  # executions whose runs are to be removed
         database.migrate("queue", queries.SCHEMA)
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
@@ -169,23 +168,11 @@ class PostgresRunQueue:
         watchers[wake] = None
         return end
 
-    async def remove(self, execution_id: str, runs: Sequence[str] | None = None) -> None:
-        """Remove these runs of an execution, or all of them."""
-        if runs is None:
-            self._removing.add(int(execution_id))
-            await asyncio.sleep(0)  # executions that end in the same commit are removed together
-            removing, self._removing = self._removing, set()
-            if not removing:
-                return
-            try:
-                await self._database.execute(
-                    "DELETE FROM noetl_queue WHERE execution = ANY($1::int8[])", list(removing)
-                )
-            except BaseException:
-                self._removing |= removing
-                raise
-        else:
-            await self._database.execute("DELETE FROM noetl_queue WHERE run_id = ANY($1::text[])", list(runs))
+    async def remove(self, executions: Sequence[str]) -> None:
+        """Remove all runs of these executions."""
+        await self._database.execute(
+            "DELETE FROM noetl_queue WHERE execution = ANY($1::int8[])", [int(each) for each in executions]
+        )
 
     async def depths(self) -> list[PoolDepth]:
         """Every pool with waiting runs."""

@@ -93,8 +93,8 @@ class SecurityMiddleware:
             await rejection(scope, receive, send)
         elif scope["state"]["caller"] is None and scope["method"] == "POST":
             await self._limit_anonymous(limit, scope, receive, send, _length(headers))
-        elif b"content-length" in headers and b"transfer-encoding" not in headers:
-            await self._app(scope, receive, send)  # the server reads at most Content-Length bytes
+        elif b"transfer-encoding" not in headers:
+            await self._app(scope, receive, send)  # the server reads at most Content-Length bytes, without it none
         else:
             await self._limit_body(limit, scope, receive, send)
 
