@@ -1,4 +1,4 @@
-"""Class "masking": secrets are masked in every encoding, also where a text was cut before."""
+"""Class "masking": secrets are masked in common encodings and with escaped characters, also where a text was cut before."""
 
 from __future__ import annotations
 
@@ -143,6 +143,10 @@ ESCAPES = {
     "indented": lambda text: textwrap.indent(text, "    "),
     "one line": lambda text: text.replace("\n", " "),
 }
+
+
+# Attempts of each case, for the page of the suite.
+ATTEMPTS = {"test_escaped_secrets_are_masked": 2 * len(SECRETS)}
 
 
 @pytest.mark.parametrize("escape", ESCAPES)
