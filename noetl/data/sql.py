@@ -13,59 +13,20 @@ Parameters may be written `%(name)s`, `:name`, `%s`, `$1`, and for the embedded 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-# `mysql` has its own strings and comments, and placeholders `%s`; `ansi` is standard SQL with placeholders `?`.
-Dialect = Literal["postgres", "duckdb", "sqlite", "mysql", "ansi"]
+from noetl.core.model.sql_tokens import Dialect as Dialect
+from noetl.core.model.sql_tokens import Token as Token
+from noetl.core.model.sql_tokens import tokens as tokens
 
-_PATTERN = r"""
-      (?P<comment>COMMENT)
-    | (?P<block>/\*)
-    | (?P<string>STRING)
-    | (?P<dollar>(?<![\w$])\$(?:[A-Za-z_]\w*)?\$)
-    | (?P<named>%\((?P<percent>[^)]+)\)s)
-    | (?P<positional>%s)
-    | (?P<doubled>%%)
-    | (?P<numbered>(?<!\w)\$\d+)
-    | (?P<dollared>(?<![\w$])\$[A-Za-z_]\w*)
-    | (?P<colon>(?<![:\w\]]):[A-Za-z_]\w*)
-    | (?P<question>\?)
-    | (?P<semicolon>;)
-    | (?P<word>[A-Za-z_][\w$]*)
-    | (?P<other>[^'"`#$%:;?\w/-]+|.)
-    """
-
-
-def _token_pattern(comment: str, string: str) -> re.Pattern[str]:
-    return re.compile(_PATTERN.replace("COMMENT", comment).replace("STRING", string), re.VERBOSE | re.DOTALL)
-
-
-_TOKEN = _token_pattern(
-    r"--[^\n]*",
-    r"""(?<!\w)[eE]'[^'\\]*(?:(?:\\.|'')[^'\\]*)*'|'[^']*(?:''[^']*)*'|"[^"]*(?:""[^"]*)*\"""",
-)
-_MYSQL_TOKEN = _token_pattern(
-    r"--(?=\s|$)[^\n]*|\#[^\n]*",
-    r"""'[^'\\]*(?:(?:\\.|'')[^'\\]*)*'|"[^"\\]*(?:(?:\\.|"")[^"\\]*)*"|`[^`]*(?:``[^`]*)*`""",
-)
 _MARK = "\ue000"  # stands for a placeholder while percent signs are doubled; a character for private use
 _ONE_PLACEHOLDER = {"mysql": "%s", "ansi": "?"}  # dialects without numbered placeholders
-_EDGE = re.compile(r"/\*|\*/")
 _JSON_CAST = re.compile(r"\s*(?:::|\bAS\b)\s*jsonb?\b", re.IGNORECASE)
 _TRANSACTION_WORDS = {"begin", "start", "commit", "end", "rollback", "abort"}
 # Statements that do not change the session, so that the connection can be reused without a reset.
 _PLAIN_WORDS = {"select", "insert", "update", "delete", "with", "merge", "values", "copy", "table", "truncate"}
 _LASTING = re.compile(r"set_config|advisory|\btemp\b|\btemporary\b|\blisten\b", re.IGNORECASE)
-
-
-class Token(NamedTuple):
-    """A piece of SQL text and where it ends; `name` is a named parameter's."""
-
-    kind: str
-    text: str
-    end: int
-    name: str = ""
 
 
 class Bound(NamedTuple):
@@ -80,34 +41,6 @@ class Bound(NamedTuple):
 
 class ParameterError(ValueError):
     """The statement and `params` do not fit together."""
-
-
-def tokens(text: str, dialect: Dialect = "postgres") -> Iterator[Token]:
-    """Split the text into tokens, which together are the text."""
-    position = 0
-    pattern = _MYSQL_TOKEN if dialect == "mysql" else _TOKEN
-    while position < len(text):
-        match = pattern.match(text, position)
-        assert match is not None  # `other` takes any character
-        kind, end = str(match.lastgroup), match.end()
-        name = ""
-        if kind == "block":
-            end = _end_of_comment(text, position, nested=dialect == "postgres")
-            kind = "comment"
-        elif kind == "dollar" and dialect in ("postgres", "duckdb"):
-            closing = text.find(match[0], end)
-            end = len(text) if closing < 0 else closing + len(match[0])
-            kind = "string"
-        elif kind == "named":
-            name = match["percent"].strip()
-        elif kind in ("colon", "dollared"):
-            name = match[0][1:]
-        if kind == "dollared" and dialect == "postgres":
-            kind = "other"
-        if kind == "question" and dialect == "postgres":
-            kind = "other"  # an operator of jsonb
-        yield Token(kind, text[position:end], end, name)
-        position = end
 
 
 def split(text: str, dialect: Dialect = "postgres") -> list[str]:
@@ -254,20 +187,6 @@ def split_name(name: str) -> list[str]:
     """The parts of `schema.table`; parts may already be quoted."""
     parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)', name)
     return [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in parts]
-
-
-def _end_of_comment(text: str, start: int, *, nested: bool) -> int:
-    depth, position = 1, start + 2
-    while depth:
-        edge = _EDGE.search(text, position)
-        if edge is None:
-            return len(text)
-        if edge[0] == "*/":
-            depth -= 1
-        elif nested:
-            depth += 1
-        position = edge.end()
-    return position
 
 
 def _depth_after(word: str, words: list[str], depth: int) -> int:

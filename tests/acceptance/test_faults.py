@@ -72,11 +72,23 @@ def playbook(task: dict[str, Any]) -> dict[str, Any]:
         "kind": "Playbook",
         "metadata": {"name": "generated"},
         "executor": {"version": "noetl/1", "spec": {"policy": {"limits": {"max_iterations": 10}}}},
+        "keychain": [
+            {
+                "name": "api",
+                "kind": "oauth2",
+                "token_url": "https://a.example.org",
+                "client_id": "x",
+                "client_secret": "y",
+            },
+            {"name": "key", "kind": "env", "var": "KEY"},
+        ],
         "workload": {"day": "2026-01-31", "rows": [1, 2]},
         "workbook": {"clean": {"tool": {"kind": "noop"}}},
         "workflow": [
             {
                 "step": "start",
+                "spec": {"policy": {"failure": {"mode": "best_effort"}}},
+                "input": {"auth": "{{ [keychain.api, keychain.key] | length }}"},
                 "loop": {
                     "in": "{{ workload.rows }}",
                     "iterator": "row",
@@ -172,8 +184,8 @@ def wrong_types(fields: dict[str, Field], base: Path, skip: frozenset[str]) -> I
                 if member.choices:
                     wrong_member = f"{member.choices[0]}x"
                     yield at(f"{name}.{inner} of no choice", (*base, name, inner), wrong_member, "parameter-type")
-        if field.type in _WRONG:
-            wrong = _WRONG[field.type]
+        if field.type in _WRONG or field.accepts:
+            wrong = _WRONG[field.type] if not field.accepts else [1] if "list" not in field.accepts else True
             below: Path = ("a",) if isinstance(wrong, dict) else (0,) if isinstance(wrong, list) else ()
             yield at(f"{name} of another type", (*base, name), wrong, "parameter-type", below)
         if field.choices:
@@ -263,12 +275,55 @@ OF_PYTHON = [
     Fault("break outside a loop", put(CODE, "total = 1\n\nbreak\n"), "code-syntax", CODE, 3),
 ]
 COMMAND: Path = (*TASK, "command")
+PARAMS: Path = (*TASK, "params")
+
+
+def bound(name: str, command: str, params: Any, lines: int) -> Fault:
+    """A statement with a parameter that has no value, on a line of the text."""
+
+    def change(document: dict[str, Any]) -> None:
+        put(COMMAND, command)(document)
+        if params is not None:
+            put(PARAMS, params)(document)
+
+    return Fault(name, change, "missing-parameter", COMMAND, lines)
+
+
 OF_POSTGRES = [
+    bound("a parameter that params lacks", "SELECT 1\nWHERE 2 = :day\n", {"dya": 1}, 2),
+    bound("a percent parameter that params lacks", "SELECT\n\n%(day)s\n", {"days": 1}, 3),
+    bound("a parameter without params", "SELECT 1 WHERE\n(:day > 1)\n", None, 2),
+    bound("a positional parameter without a value", "SELECT %s,\n%s\n", [1], 2),
+    bound("a numbered parameter without a value", "SELECT $1,\n$3, $2\n", [1, 2], 2),
+    bound("a named parameter of a list", "SELECT\n:day\n", [1], 2),
+    bound("a positional parameter of a mapping", "SELECT\n%s\n", {"day": 1}, 2),
     Fault("a name inside SQL", put(COMMAND, "SELECT 1;\nSELECT {{ nowhere.x }}\n"), "unknown-name", COMMAND, 2),
     Fault("a filter inside SQL", put(COMMAND, "SELECT 1\n\nWHERE {{ 1 | sqroot }}\n"), "unknown-filter", COMMAND, 3),
 ]
+
+
+def ruled(name: str, when: str, code: str) -> Fault:
+    """A second rule of the task."""
+    rule = {"when": when, "then": {"do": "continue"}}
+    return at(name, (*SPEC, "policy", "rules", 1), rule, code, ("when",))
+
+
+OF_MAIL = [
+    at("an address without a host", (*TASK, "to"), "ops-example.com", "parameter-type"),
+    at("an address without a host in a list", (*TASK, "cc"), ["a@b.c", "ops"], "parameter-type", (1,)),
+    at("an attachment without content", (*TASK, "attachments"), [{"name": "x.csv"}], "missing-parameter", (0,)),
+]
 URL: Path = (*TASK, "url")
 OF_HTTP = [
+    at("a URL without a host", URL, "https:///orders", "parameter-type"),
+    ruled("a misspelled field of an error", "{{ output.error.knd == 'timeout' }}", "unknown-name"),
+    ruled("a misspelled field of the answer", "{{ output.http.satus == 404 }}", "unknown-name"),
+    ruled("an HTTP status that is text", "{{ output.http.status == '404' }}", "unknown-status"),
+    ruled("a number as status", "{{ output.status == 404 }}", "unknown-status"),
+    ruled("an argument too many", "{{ random(1) > output.http.status }}", "template-syntax"),
+    at(
+        "a lifetime that is no duration", (*TASK, "output"), {"store": {"ttl": "soon"}}, "wrong-value", ("store", "ttl")
+    ),
     at("a URL without a scheme", URL, "example.org/orders", "parameter-type"),
     at("a misspelled scheme", URL, "htps://example.org/orders", "parameter-type"),
     at("a file", URL, "file:///etc/hosts", "parameter-type"),
@@ -303,9 +358,23 @@ OF_TRANSFER = [
 LOOP: Path = ("workflow", 0, "loop")
 WORK: Path = ("workflow", 1)
 POLICY: Path = (*WORK, "spec", "policy")
+FAILURE: Path = ("workflow", 0, "spec", "policy", "failure")
+START_ARC: Path = ("workflow", 0, "next", "arcs", 0)
 OF_PLAYBOOK = [
     at("an empty name", ("metadata", "name"), "", "wrong-value"),
     at("a null name", ("metadata", "name"), None, "wrong-type"),
+    at("an empty path", ("metadata", "path"), "", "wrong-value"),
+    at("more than all iterations", (*FAILURE, "max_failed"), "150%", "wrong-type"),
+    at(
+        "failure of a loop",
+        (*LOOP, "spec", "policy"),
+        {"failure": {"mode": "best_effort"}},
+        "unknown-spec-key",
+        ("failure",),
+    ),
+    at("a misspelled count of a loop", (*START_ARC, "when"), "{{ output.loop.faild == 0 }}", "unknown-name"),
+    at("a token URL that is none", ("keychain", 0, "token_url"), "auth.example.org", "wrong-value"),
+    at("a variable without a name", ("keychain", 1, "var"), "", "wrong-value"),
     at("an unknown root key", ("worklow",), [], "unknown-key"),
     at("another runtime", ("executor", "version"), "noetl/9", "executor-version"),
     at("a newer version", ("executor", "version"), ">=99", "executor-version"),
@@ -390,7 +459,13 @@ def cases() -> Iterator[tuple[str, dict[str, Any], Fault | None]]:
         # The timeout of a wait is a parameter, not a spec key.
         general = [fault for fault in ANY_TASK if kind != "wait" or "timeout" not in fault.path]
         faults = [*of_kind(kind), *general]
-        faults += {"python": OF_PYTHON, "postgres": OF_POSTGRES, "http": OF_HTTP, "transfer": OF_TRANSFER}.get(kind, [])
+        faults += {
+            "python": OF_PYTHON,
+            "postgres": OF_POSTGRES,
+            "http": OF_HTTP,
+            "mail": OF_MAIL,
+            "transfer": OF_TRANSFER,
+        }.get(kind, [])
         for fault in (None, *faults):
             yield f"{kind}: {fault.name if fault else 'no fault'}", playbook(task), fault
     for fault in OF_PLAYBOOK:

@@ -48,6 +48,7 @@ class Field(Struct, frozen=True, omit_defaults=True):
     type: FieldType = "any"
     doc: str = ""
     required: bool = False
+    accepts: tuple[FieldType, ...] = ()  # of a field of type `any`: the types of its literals, if it has several
     aliases: tuple[str, ...] = ()  # other accepted names of this field
     choices: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # other accepted spellings of the choices

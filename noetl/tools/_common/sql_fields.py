@@ -12,12 +12,14 @@ INLINE_BYTES = 16 * 1024 * 1024
 COMMAND = Field(
     "any",
     "The SQL: one string (statements are separated by `;`), or a list of strings and of `{sql, params}`.",
+    accepts=("string", "list"),
     aliases=("commands", "query", "queries", "sql", "statement", "statements"),
 )
 PARAMS = Field(
     "any",
     "Bind parameters: a mapping for `%(name)s` or `:name`, a list for `%s` or `$1`. "
     "A list of mappings (or of lists) executes one statement once per item.",
+    accepts=("mapping", "list"),
     aliases=("parameters",),
 )
 SCRIPT = Field(
@@ -36,7 +38,7 @@ DATABASE_FILE = Field(
 POSTGRES_CONNECTION = {
     "dsn": Field("string", "The connection as a DSN or URL.", aliases=("url", "connection_string")),
     "host": Field("string", "Host name, if `auth` does not contain it.", aliases=("db_host",)),
-    "port": Field("any", "Port (5432).", aliases=("db_port",)),
+    "port": Field("any", "Port (5432).", accepts=("integer",), aliases=("db_port",)),
     "user": Field("string", "Role to connect as.", aliases=("db_user", "username")),
     "password": Field("string", "Password of the role.", aliases=("db_password",)),
     "database": Field("string", "Database to connect to.", aliases=("db_name", "dbname")),

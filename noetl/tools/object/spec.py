@@ -21,6 +21,7 @@ ACTION_ALIASES = {
     "rename": "move",
     "keys": "list",
 }
+SCHEMES = r"(?!.*://).*|(?:s3a?|gs|gcs|az|azure|abfss?|adl|memory|file|https?)://.*"
 OTHER_PROVIDERS = ("s3a", "gs", "az", "abfs", "abfss", "adl", "memory")
 MAX_BYTES = 64 * 1024 * 1024
 NULLS: dict[str, Any] = {"uri": None, "size": None, "etag": None, "last_modified": None, "content_type": None}
@@ -38,7 +39,7 @@ SPEC = ToolSpec(
                         also=(*ACTION_ALIASES, *(f"object_{action}" for action in ACTIONS)),
                         aliases=("operation", "op")),
         "uri": Field("string", "The address: `s3://bucket/key`, `gs://...`, `az://container/key`, or a path.",
-                     aliases=("url", "path", "address"), files=True),
+                     aliases=("url", "path", "address"), files=True, pattern=SCHEMES),
         "provider": Field("string", "`s3`, `gcs`, `azure` or `file`, if the address does not contain it.",
                           choices=("s3", "gcs", "azure", "file"), also=OTHER_PROVIDERS),
         "bucket": Field("string", "The bucket or container, if the address does not contain it.",
@@ -53,15 +54,17 @@ SPEC = ToolSpec(
         "prefix": Field("string", "Prefix of the keys to list."),
         "data": Field("any", "The content to put.", aliases=("body", "content", "value", "rows")),
         "file": Field("string", "A local file to upload, or to download to.", files=True),
-        "ref": Field("any", "The reference of a stored result to put."),
+        "ref": Field("any", "The reference of a stored result to put.", accepts=("string", "mapping")),
         "format": Field("string", "The format of the content. Default: by the extension of the key. `bytes` are base64 "
                         "strings in playbooks.", choices=FORMATS, also=OTHER_NAMES),
         "content_type": Field("string", "Content type of the object."),
         "create": Field("boolean", "`true`: put only if the object does not exist.", aliases=("create_only",)),
         "select": Field("any", "Part of the content to get: a dotted path, or a list of columns.",
+                        accepts=("string", "list"),
                         aliases=("columns",)),
-        "limit": Field("any", "Maximum number of rows to get, or of keys to list (1000)."),
-        "offset": Field("any", "Number of rows to skip."),
+        "limit": Field("any", "Maximum number of rows to get, or of keys to list (1000).",
+                       accepts=("integer",), least=0),
+        "offset": Field("any", "Number of rows to skip.", accepts=("integer",), least=0),
         "auth": Field("any", "The credential: access keys, a service account, an account key, `endpoint`, `region`.",
                       aliases=("credential",)),
     },

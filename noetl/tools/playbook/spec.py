@@ -21,7 +21,7 @@ SPEC = ToolSpec(
             required=True,
             aliases=("playbook", "playbook_path"),
         ),
-        "version": Field("any", "Version in the catalog. Default: the latest."),
+        "version": Field("any", "Version in the catalog. Default: the latest.", accepts=("integer", "string")),
         "payload": Field(
             "mapping",
             "Merged into the child's workload. Keys of `input:` that are not fields of this kind are added to it.",

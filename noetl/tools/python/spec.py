@@ -32,7 +32,11 @@ SPEC = ToolSpec(
         ),
         "module": Field("string", "A module to import instead of code, with `callable`; also `module:callable`."),
         "callable": Field("string", "The function of `module` to call with the inputs that its parameters name."),
-        "libs": Field("any", "Imports: a mapping alias -> module, `{from, import}` entries, or a list."),
+        "libs": Field(
+            "any",
+            "Imports: a mapping alias -> module, `{from, import}` entries, or a list.",
+            accepts=("mapping", "list", "string"),
+        ),
         "args": Field("mapping", "Additional inputs (older name of `input`).", or_input=True),
         "env": Field(
             "mapping", "Environment variables for the code. Only PATH, HOME and similar are inherited.", or_input=True

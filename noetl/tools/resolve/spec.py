@@ -21,10 +21,12 @@ SPEC = ToolSpec(
     "`select`, `limit` and `offset` read a part without loading the whole payload: JSON, JSON lines, CSV, Parquet and "
     "Arrow. A table is returned as `{rows, row_count, columns}`.",
     fields={
-        "ref": Field("any", "The reference: `output.ref` of a task.", aliases=("reference", "result_ref", "artifact")),
-        "select": Field("any", "A dotted path (`data.items`), or a list of columns.", aliases=("columns",)),
-        "limit": Field("any", "Maximum number of rows, list elements, lines or bytes."),
-        "offset": Field("any", "Number of rows, list elements, lines or bytes to skip."),
+        "ref": Field("any", "The reference: `output.ref` of a task.",
+                     accepts=("string", "mapping"), aliases=("reference", "result_ref", "artifact")),
+        "select": Field("any", "A dotted path (`data.items`), or a list of columns.",
+                        accepts=("string", "list"), aliases=("columns",)),
+        "limit": Field("any", "Maximum number of rows, list elements, lines or bytes.", accepts=("integer",), least=0),
+        "offset": Field("any", "Number of rows, list elements, lines or bytes to skip.", accepts=("integer",), least=0),
         "format": Field("string", "Format of the payload, if its content type does not imply it.", choices=FORMATS,
                         also=OTHER_NAMES),
         "verify": Field("boolean", "`false`: do not read a large payload to its end to verify its checksum.",

@@ -22,6 +22,7 @@ SPEC = ToolSpec(
             "any",
             "A shell command, or a list: a program and its arguments, started without a shell. "
             "If the string is a single `{{ ... }}`, its value is a program with arguments, without shell syntax.",
+            accepts=("string", "list"),
             aliases=("cmd",),
             bind=True,
         ),

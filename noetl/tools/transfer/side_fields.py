@@ -92,7 +92,7 @@ _SOURCE = {
 _QUERY = {
     "query": Field("string", "The query.", aliases=("sql", "command", "statement")),
     "table": Field("string", "The table, instead of a query."),
-    "params": Field("any", "Bind parameters of the query.", aliases=("parameters",)),
+    "params": Field("any", "Bind parameters of the query.", accepts=("mapping", "list"), aliases=("parameters",)),
 }
 _FILE = {"file": replace(DATABASE_FILE, aliases=(*DATABASE_FILE.aliases, "path"))}
 _HTTP = {name: declared for name, declared in REQUEST_FIELDS.items() if name != "auth"}
@@ -123,7 +123,9 @@ def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, .
         **_SIDE,
         **fields,
         "mode": Field("string", "What happens to rows that are already there.", choices=modes, also=also),
-        "key": Field("any", "The column (or columns) that identify a row.", aliases=("keys",)),
+        "key": Field(
+            "any", "The column (or columns) that identify a row.", accepts=("string", "list"), aliases=("keys",)
+        ),
         "mapping": Field("mapping", "Target column -> source column, or a template over `row`."),
         "on_error": Field("string", "What an error of this target means.", choices=ON_ERROR, also=OTHER_ON_ERROR),
         "create": Field("boolean", "Create a missing table."),

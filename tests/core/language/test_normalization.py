@@ -84,8 +84,8 @@ def meaning(snippet: str) -> Any:
             "keychain: [{ name: k, kind: secret_manager, provider: aws }, { name: l, kind: credential }]\n",
         ),
         (
-            "keychain: [{ name: k, kind: oauth2, endpoint: u, data: { grant_type: g, client_id: i, client_secret: s } }]\n",
-            "keychain: [{ name: k, kind: oauth2, token_url: u, client_id: i, client_secret: s }]\n",
+            "keychain: [{ name: k, kind: oauth2, endpoint: https://u, data: { grant_type: g, client_id: i, client_secret: s } }]\n",
+            "keychain: [{ name: k, kind: oauth2, token_url: https://u, client_id: i, client_secret: s }]\n",
         ),
     ],
 )  # fmt: skip

@@ -12,6 +12,7 @@ from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import Diagnostic, did_you_mean
 from noetl.core.language.source.node_reader import is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
+from noetl.core.model.durations import seconds
 from noetl.core.model.playbook import Block, OutputPolicy, Playbook, Step
 from noetl.core.model.reference import INLINE_STORES, STORE_KINDS
 
@@ -19,14 +20,25 @@ _HINT = "the default store takes the results"
 
 
 def check(context: AnalysisContext) -> None:
-    """Report stores of a kind that does not exist."""
+    """Report stores of a kind that does not exist, and lifetimes that are no durations."""
     for store in _stores(context):
+        ttl = _entry(store, "ttl")
+        if isinstance(ttl, Scalar) and ttl.value is not None and not is_template(ttl) and not _is_duration(ttl.text):
+            context.reader.add("wrong-value", ttl, "`ttl` is not a duration", "write 30s, 15m, 24h or 7d")
         kind = _entry(store, "kind") or _entry(store, "type")
         if not isinstance(kind, Scalar) or not isinstance(kind.value, str) or is_template(kind):
             continue
         if kind.value.lower() not in STORE_KINDS.keys() | INLINE_STORES:
             message = f'there is no result store of kind "{kind.value}"'
             context.reader.add("unknown-store", kind, message, did_you_mean(kind.value, STORE_KINDS) or _HINT)
+
+
+def _is_duration(text: str) -> bool:
+    try:
+        seconds(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _stores(context: AnalysisContext) -> Iterator[Node | None]:

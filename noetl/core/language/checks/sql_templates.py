@@ -11,7 +11,7 @@ from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 _KINDS = ("postgres", "duckdb", "sqlite", "mysql")
 _PARAMETERS = ("command", "commands", "query", "queries", "sql", "statement", "statements")
 _SIDES = ("source", "target", "targets")
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 _MARK = "\x01"
 _LITERAL = re.compile(r"--[^\n]*|/\*.*?\*/|\"[^\"]*\"|(?P<text>'(?:[^']|'')*')|(?P<end>;)", re.DOTALL)
 _WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([a-z]+)", re.DOTALL | re.IGNORECASE)
@@ -29,46 +29,48 @@ def check(context: AnalysisContext) -> None:
     """Report each literal with a template in the SQL of tasks, sources and targets."""
     for body in context.document.bodies():
         for task in body.tasks():
-            for kind, node in _texts(task.kind, {name: field.value for name, field in task.parameters.items()}):
-                _check(context, kind, node)
+            for kind, fields in owners(task.kind, {name: field.value for name, field in task.parameters.items()}):
+                for node, _ in statements(fields):
+                    _check(context, kind, node)
 
 
-def _texts(kind: str | None, fields: dict[str, Node | None]) -> Iterator[tuple[str, Scalar]]:
+def owners(kind: str | None, fields: dict[str, Node | None]) -> Iterator[tuple[str, dict[str, Node | None]]]:
+    """The kinds of databases and the fields of what has SQL in a task: itself, or its source and targets."""
     if kind in _KINDS:
-        for name in _PARAMETERS:
-            yield from ((kind, each) for each in _scalars(fields.get(name)))
+        yield kind, fields
     elif kind == "transfer":
         for name in _SIDES:
             sides = fields.get(name)
             for side in sides.items if isinstance(sides, Sequence) else [sides]:
-                if isinstance(side, Mapping):
-                    inner = side.get("kind")
-                    written = str(inner.value) if isinstance(inner, Scalar) else None
-                    yield from _texts(written if written in _KINDS else None, {k: side.get(k) for k in side.entries})
+                inner = side.get("kind") if isinstance(side, Mapping) else None
+                if isinstance(side, Mapping) and isinstance(inner, Scalar) and str(inner.value) in _KINDS:
+                    yield str(inner.value), {key: side.get(key) for key in side.entries}
 
 
-def _scalars(node: Node | None) -> Iterator[Scalar]:
-    if isinstance(node, Scalar) and isinstance(node.value, str):
-        yield node
-    elif isinstance(node, Sequence):
-        for item in node.items:
-            yield from _scalars(item)
-    elif isinstance(node, Mapping):
-        for name in _PARAMETERS:
-            yield from _scalars(node.get(name))
+def statements(fields: dict[str, Node | None]) -> Iterator[tuple[Scalar, Node | None]]:
+    """The texts of SQL, each with `params` of its own if it has them."""
+    for name in _PARAMETERS:
+        node = fields.get(name)
+        for item in node.items if isinstance(node, Sequence) else [node]:
+            if isinstance(item, Mapping):
+                yield from (
+                    (text, item.get("params")) for text, _ in statements({k: item.get(k) for k in item.entries})
+                )
+            elif isinstance(item, Scalar) and isinstance(item.value, str):
+                yield item, None
 
 
 def _check(context: AnalysisContext, kind: str, node: Scalar) -> None:
     text = str(node.value)
     if "{{" not in text:
         return
-    plain = _TEMPLATE.sub(lambda found: (_MARK if found[0].startswith("{{") else " ") * len(found[0]), text)
+    plain = TEMPLATE.sub(lambda found: (_MARK if found[0].startswith("{{") else " ") * len(found[0]), text)
     start = 0
     for found in _LITERAL.finditer(plain):
         if found["end"]:
             start = found.end()
         elif found["text"] and _MARK in found["text"] and _can_bind(kind, plain[start:]):
-            for template in _TEMPLATE.finditer(text, found.start(), found.end()):
+            for template in TEMPLATE.finditer(text, found.start(), found.end()):
                 if template[0].startswith("{{") and not _SAFE.search(template[0]) and not _PLAIN.match(template[0]):
                     message = "a value with a quote ends this SQL literal, and the rest of the value is executed as SQL"
                     hint = "write a parameter without quotes (`:name`) and give its value under `params`"

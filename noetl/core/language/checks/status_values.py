@@ -36,11 +36,11 @@ _FIELD = r"""(?:\.|\[\s*['"])(?P<field>status|error\.kind|kind)(?:['"]\s*\])?"""
 _PATH = rf"(?P<path>{_NAME}){_FIELD}"
 _FILTERS = r"""(?:\s*\|\s*\w+(?:\([^()]*\))?)*"""
 _AFTER = re.compile(
-    rf"""(?<![\w.]){_PATH}(?![\w.(\[]){_FILTERS}\)?\s*(?:==|!=|(?:not\s+)?in)\s*(?P<values>{_STRING}|[\[(][^\])]*[\])])"""
+    rf"""(?<![\w.]){_PATH}(?![\w.(\[]){_FILTERS}\)?\s*(?:==|!=|(?:not\s+)?in)\s*(?P<values>{_STRING}|\d+\b|[\[(][^\])]*[\])])"""
 )
 _BEFORE = re.compile(rf"""(?P<values>{_STRING})\s*(?:==|!=)\s*\(?{_PATH}(?![\w.(\[])""")
 _EXPRESSION = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
-_VALUE = re.compile(_STRING)
+_VALUE = re.compile(rf"{_STRING}|\d+")
 
 
 class Comparison(NamedTuple):
@@ -49,6 +49,7 @@ class Comparison(NamedTuple):
     path: tuple[str, ...]
     value: str
     offset: int
+    quoted: bool
 
 
 def check(context: AnalysisContext) -> None:
@@ -67,7 +68,9 @@ def comparisons(text: str) -> Iterator[Comparison]:
             for found in pattern.finditer(text, expression.start(), expression.end()):
                 path = tuple(re.findall(r"[\w-]+", f"{found['path']}.{found['field']}"))
                 for value in _VALUE.finditer(text, found.start("values"), found.end("values")):
-                    yield Comparison(path, value.group()[1:-1], value.start() + 1)
+                    quoted = value.group()[0] in "'\""
+                    written = value.group()[1:-1] if quoted else value.group()
+                    yield Comparison(path, written, value.start() + quoted, quoted)
 
 
 def _check(context: AnalysisContext, site: TemplateSite, found: Comparison) -> None:
@@ -76,6 +79,15 @@ def _check(context: AnalysisContext, site: TemplateSite, found: Comparison) -> N
         if _is_outcome(context, site, path[:-2]) and value not in ERROR_KINDS:
             hint = _hint(value, tuple(ERROR_KINDS), "error kinds: " + ", ".join(ERROR_KINDS))
             _report(context, site, found, f'there is no error kind "{value}"', hint)
+    elif path[-2:] == ("http", "status"):
+        if found.quoted and value.isdigit():
+            _report(
+                context,
+                site,
+                found,
+                f'an HTTP status is a number: it never equals the text "{value}"',
+                f"write {value}",
+            )
     elif path[-1] != "status":
         return
     elif path[0] == "steps" and len(path) == 3 and site.visibility.server:
@@ -87,7 +99,9 @@ def _check(context: AnalysisContext, site: TemplateSite, found: Comparison) -> N
         if value not in _EVENT_STATUSES:
             _report(context, site, found, f'no event has the status "{value}"', "the status is success or error")
     elif (path in _STATUS_OF_OUTPUT or path[0] == "steps") and value not in STATUSES:
-        hint = _hint(value, STATUSES, "the status is ok or error")
+        number = f"for the HTTP status write `{path[0]}.http.status`"
+        otherwise = "the status is ok or error" if found.quoted else number
+        hint = _hint(value, STATUSES, otherwise)
         _report(context, site, found, f'no outcome has the status "{value}"', hint)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
 
 from noetl.core.language.checks.analysis import AnalysisContext
@@ -85,7 +87,14 @@ def _check_call(context: AnalysisContext, site: TemplateSite, call: Call) -> Non
     if call.name in STATUS_HELPERS:
         _check_helper(context, site, call)
         return
-    if call.name in FUNCTIONS or call.name in _RUNTIME:
+    if call.name in FUNCTIONS:
+        most = _most_arguments(call.name)
+        if len(call.args) > most:
+            message = f"`{call.name}()` takes {f'at most {most}' if most else 'no'} argument{'s' if most != 1 else ''}"
+            hint = FUNCTIONS[call.name][1]
+            context.report_inside("template-syntax", site, call.offset, len(call.name), message, hint)
+        return
+    if call.name in _RUNTIME:
         return
     if call.name == "token":  # a function of the original; what nothing defines is a warning
         message = "`token()` is not available here: the task will fail"
@@ -105,6 +114,12 @@ def _check_call(context: AnalysisContext, site: TemplateSite, call: Call) -> Non
         else:
             hint = did_you_mean(call.name, known, "functions: " + ", ".join(sorted(known)))
     context.report_inside("unknown-function", site, call.offset, len(call.name), message, hint)
+
+
+def _most_arguments(name: str) -> float:
+    """The largest number of positional arguments of a function."""
+    parameters = list(inspect.signature(FUNCTIONS[name][0].function).parameters.values())[1:]
+    return math.inf if any(each.kind is each.VAR_POSITIONAL for each in parameters) else len(parameters)
 
 
 def _check_helper(context: AnalysisContext, site: TemplateSite, call: Call) -> None:

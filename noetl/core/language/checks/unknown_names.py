@@ -172,22 +172,29 @@ def _check_steps(context: AnalysisContext, site: TemplateSite, read: Read) -> No
 
 
 def _check_output(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
-    """Report a field of another kind: `output.http` after a task that is not http."""
-    if read.guarded or len(read.path) == 1 or site.task is None or site.task.tool is None:
+    """Report a field that no error, loop or kind has, and one of another kind (`output.http` without http)."""
+    if read.guarded or len(read.path) < 3:
         return
-    if site.visibility.title == "a task's fields":
-        return  # there `output` is the previous task's
-    helper = read.path[1]
-    own = site.task.tool.helpers
-    if helper in own or len(read.path) < 3:
+    helper, key = read.path[1:3]
+    tool = site.task.tool if site.task is not None and site.visibility.title != "a task's fields" else None
+    known = _PARTS.get(helper) or (tuple(tool.helpers[helper]) if tool is not None and helper in tool.helpers else ())
+    if known:
+        hint = did_you_mean(key, known) if key not in known and key != "body" else ""
+        if hint:
+            context.report_read("unknown-name", site, read, f"`{read.path[0]}.{helper}` has no `{key}`", hint)
         return
     owners = sorted({spec.kind for spec in context.reader.specs.values() if helper in spec.helpers})
-    if owners:
-        message = f"`output.{helper}` exists only for {', '.join(owners)}; this task's kind is {site.task.tool.kind}"
+    if tool is not None and owners:
+        message = f"`output.{helper}` exists only for {', '.join(owners)}; this task's kind is {tool.kind}"
         hint = f"read it in the rules of that task, or store it: `set: {{step.{helper}: ...}}`"
         context.report_read("foreign-helper", site, read, message, hint)
 
 
+# Parts of every output with fixed fields.
+_PARTS = {
+    "error": ("kind", "message", "retryable", "details", "status", "secondary"),
+    "loop": ("total", "succeeded", "failed", "skipped", "failures", "failures_omitted"),
+}
 _FIELDS = {
     "workload": _check_workload,
     "ctx": _check_ctx,

@@ -34,6 +34,7 @@ from noetl.core.language.syntax.grammar import (
     KEYCHAIN_KINDS,
     KEYCHAIN_PLUGIN_KINDS,
     SHAPES,
+    Key,
     Shape,
 )
 from noetl.core.language.syntax.placement import check_body, read_placement
@@ -122,6 +123,9 @@ def _read_metadata(reader: Reader, document: DocumentSyntax, fields: Fields) -> 
     document.metadata = node if isinstance(node, Mapping) else None
     document.name = (text_of(metadata["name"][1]) if "name" in metadata else None) or ""
     document.catalog_path = (text_of(metadata["path"][1]) if "path" in metadata else None) or document.name
+    path = metadata["path"][1] if "path" in metadata else None
+    if isinstance(path, Scalar) and not text_of(path):
+        reader.add("wrong-value", path, "`path` is empty", "write a path, or remove the key: the name is used")
     document.version = text_of(metadata["version"][1]) if "version" in metadata else None
     described = metadata.get("description") or metadata.get("desc")
     document.description = (text_of(described[1]) if described else None) or ""
@@ -210,6 +214,15 @@ def _rename_key(reader: Reader, node: Node, old: str, new: str) -> None:
     node.entries[new] = (key, value)
 
 
+def _check_keychain_text(reader: Reader, kind: str, key: str, value: Scalar, known: Key) -> None:
+    """Report an empty required field, and an address that is no URL."""
+    if (known.required or key == "var") and not value.text.strip():
+        reader.add("wrong-value", value, f"`{key}` of a keychain entry of kind {kind} is empty", known.doc)
+    elif key == "token_url" and not re.match(r"https?://[^/]", value.text):
+        message = f'`{key}` must be a URL of http or https, not "{value.text}"'
+        reader.add("wrong-value", value, message, "write the whole URL: `https://host/path`")
+
+
 def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> None:
     written = entry.kind
     if written in KEYCHAIN_PLUGIN_KINDS:
@@ -245,6 +258,8 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
             reader.add("unknown-keychain-field", place, message, hint)
         elif not reader.check_type(value, known, key):
             del entry.fields[key]
+        elif isinstance(value, Scalar) and not is_template(value):
+            _check_keychain_text(reader, entry.kind, key, value, known)
     for key, known in keys.items():
         if known.required and key not in entry.fields and key not in fields:
             reader.report_missing(entry.node, key, known, shape)
@@ -364,7 +379,7 @@ def _read_max_failed(reader: Reader, node: Node, mode: str) -> int | str | None:
         reader.add("unused-field", node, message, "write `mode: best_effort`, or remove it")
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    if isinstance(value, str) and _PERCENT.fullmatch(value.strip()):
+    if isinstance(value, str) and _PERCENT.fullmatch(value.strip()) and float(value.strip().rstrip("% ")) <= 100:
         return value.strip()
     shown = describe_node(node) if value is None else f"`{value}`"
     reader.add("wrong-type", node, f'`max_failed` must be a whole number or a share such as "5%", not {shown}')

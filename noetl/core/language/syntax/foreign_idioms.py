@@ -9,6 +9,9 @@ import re
 
 # Keys that a shape does not have, and their equivalents.
 KEYS: dict[str, dict[str, str]] = {
+    "loop.policy": {
+        "failure": "it belongs to the step: write `spec: {policy: {failure: {mode: ...}}}` beside `step`",
+    },
     "playbook": {
         "steps": "write the steps under `workflow`",
         "tasks": "write the steps under `workflow`",

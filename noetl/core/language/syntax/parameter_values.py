@@ -13,7 +13,7 @@ from typing import NamedTuple
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Reader, describe_node, is_template, shorten, with_article
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
-from noetl.core.model.tool import PLUGIN_KINDS, Field, Members, ToolSpec, install_hint
+from noetl.core.model.tool import PLUGIN_KINDS, Field, FieldType, Members, ToolSpec, install_hint
 
 
 class Given(NamedTuple):
@@ -106,7 +106,7 @@ def check_value(reader: Reader, key: str, value: Node, field: Field, owner: str)
         return
     if isinstance(value, Mapping) and value.broken:
         return
-    expected = _TYPE_NAMES.get(field.type)
+    expected = " or ".join(_TYPE_NAMES[type] for type in field.accepts) or _TYPE_NAMES.get(field.type)
     if expected is not None and not has_type(value, field):
         message = f"`{key}` of {owner} must be {expected}, not {describe_node(value)}"
         reader.add("parameter-type", value, message, field.doc)
@@ -114,7 +114,7 @@ def check_value(reader: Reader, key: str, value: Node, field: Field, owner: str)
         if value.text.lower() not in {each.lower() for each in (*field.choices, *field.also)}:
             hint = did_you_mean(value.text, field.choices, "write one of: " + ", ".join(field.choices))
             reader.add("parameter-type", value, f'`{key}` of {owner} cannot be "{shorten(value.text)}"', hint)
-    elif field.least is not None and isinstance(value, Scalar) and value.value < field.least:
+    elif field.least is not None and isinstance(value, Scalar) and float(value.value) < field.least:
         message = f"`{key}` of {owner} must be at least {field.least:g}, not {value.text}"
         reader.add("parameter-type", value, message, field.doc)
     elif (field.schemes or field.pattern) and isinstance(value, Scalar):
@@ -129,6 +129,9 @@ def _check_text(reader: Reader, key: str, value: Scalar, field: Field, owner: st
         hint = f"write the whole URL: `{field.schemes[-1]}://host/path`"
         message = f'`{key}` of {owner} must be a URL of {" or ".join(field.schemes)}, not "{shorten(value.text)}"'
         reader.add("parameter-type", value, message, hint)
+    elif field.schemes and not re.match(r"[^:]+://[^/?#]", value.text):
+        message = f'`{key}` of {owner} has no host: "{shorten(value.text)}"'
+        reader.add("parameter-type", value, message, f"write the whole URL: `{field.schemes[-1]}://host/path`")
     if field.pattern and not re.fullmatch(field.pattern, " ".join(value.text.lower().split())):
         reader.add("parameter-type", value, f'`{key}` of {owner} cannot be "{shorten(value.text)}"', field.doc)
 
@@ -214,8 +217,24 @@ _TYPE_NAMES = {
 
 
 def has_type(value: Node, field: Field) -> bool:
-    """Whether a literal has the type of the field."""
-    type = field.type
+    """Whether a literal has the type of the field, or one of its types."""
+    if field.accepts:
+        return any(_is_one_of_several(value, type) for type in field.accepts)
+    return _has_type(value, field.type)
+
+
+def _is_one_of_several(value: Node, type: FieldType) -> bool:
+    text = value.value if isinstance(value, Scalar) and isinstance(value.value, str) else None
+    if type == "string":
+        return text is not None
+    quoted = text is not None and type in ("integer", "number") and _NUMBER.fullmatch(text) is not None
+    return quoted or _has_type(value, type)
+
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def _has_type(value: Node, type: FieldType) -> bool:
     if type == "mapping":
         return isinstance(value, Mapping)
     if type == "list":
@@ -228,4 +247,6 @@ def has_type(value: Node, field: Field) -> bool:
         return isinstance(value.value, int) and not isinstance(value.value, bool)
     if type == "number":
         return isinstance(value.value, int | float) and not isinstance(value.value, bool)
-    return True  # any scalar can be read as text
+    if type == "code":
+        return isinstance(value.value, str)
+    return not isinstance(value.value, bool)  # a number can be read as text
