@@ -3,6 +3,7 @@
 Executions of three noop steps run on a server with two workers and Postgres (`--deployment two`: two servers, four
 workers, NATS) while every process samples its own stacks. The CPU time of each process, from the operating system, is
 divided by its samples. Writes the table into docs/explanation/cost-of-an-execution.md and the picture beside it.
+`--embedded w4` (or w1, w3) prints the table of a workload of the embedded engine instead.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -78,6 +80,52 @@ class _SampledProcesses(ServerProcesses):
         role = "server" if code == SERVE else "worker"
         file = self._log.parent / f"{role}-{len(self.processes)}.stacks"
         super()._start(f"from bench import sampling; sampling.start({str(file)!r}); {code}", **more)
+
+
+EMBEDDED = """
+import os, signal, sys
+from pathlib import Path
+from bench import sampling
+sampling.start(sys.argv[2])
+from bench.workloads import cases
+from noetl.embedded import open_local
+from noetl.runtime import event_loop
+async def main():
+    case = cases(sys.argv[1], True)[0]
+    home = Path(sys.argv[2]).parent
+    async with await open_local(home=home / "home", store=str(home / "engine.db")) as engine:
+        await case.engine(engine)
+        event_loop.freeze_gc()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        before = os.times()
+        for _ in range(int(sys.argv[3])):
+            await case.engine(engine)
+        after = os.times()
+        print(after.user + after.system - before.user - before.system, case.count, case.what)
+event_loop.run(main())
+"""
+
+
+def profile_embedded(workload: str, rounds: int, folder: Path) -> str:
+    """The cost table of a workload of the embedded engine."""
+    file = folder / "embedded.stacks"
+    command = [sys.executable, "-c", EMBEDDED, workload, str(file), str(rounds)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    spent, count, what = done.stdout.split(maxsplit=2)
+    found = read_stacks(file.read_text())
+    shares: Counter[str] = Counter()
+    for stack, samples in found.items():
+        shares[station_of(stack)] += samples
+    each, total = float(spent) * 1e6 / rounds / int(count), sum(shares.values())
+    lines = [
+        f"{what.strip()}: {each:.0f} us of CPU each, {total:,} samples.",
+        "",
+        "| station | us | share |",
+        "|---|--:|--:|",
+    ]
+    for station, samples in shares.most_common():
+        lines.append(f"| {station} | {each * samples / total:.1f} | {100 * samples / total:.1f} % |")
+    return "\n".join(lines)
 
 
 def station_of(stack: flame_graph.Stack) -> str:
@@ -184,9 +232,14 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench profile", description=__doc__)
     parser.add_argument("--deployment", choices=sorted(DEPLOYMENTS), default="one")
     parser.add_argument("--executions", type=int, default=2_000)
+    parser.add_argument("--embedded", choices=("w1", "w3", "w4"), help="profile a workload of the embedded engine")
+    parser.add_argument("--rounds", type=int, default=10, help="of the embedded workload")
     parser.add_argument("--print", action="store_true", help="print the table instead of writing the page")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
+        if options.embedded:
+            sys.stdout.write(profile_embedded(options.embedded, options.rounds, Path(folder).resolve()) + "\n")
+            return
         result = asyncio.run(profile(options.deployment, options.executions, Path(folder).resolve()))
     if options.print:
         sys.stdout.write(table(result) + "\n")

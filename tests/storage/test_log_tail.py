@@ -17,6 +17,8 @@ class Store:
         self.log = []
         self.reads = 0
         self.tails = LogTails(self._lengths)
+        with self.tails.subscribe("0", 0):  # logs are kept after the first tail
+            pass
 
     async def _lengths(self, followed):
         return [(name, len(self.log)) for name in followed]
@@ -121,6 +123,15 @@ def test_only_recent_logs_of_bounded_size_are_kept():
         assert recent.get("large") == ()
         recent.add(make_append("next", 0, BODY), RECENT_BYTES)  # the sizes of forgotten logs are free again
         assert len(recent.get("next")) == 1
+
+    asyncio.run(scenario())
+
+
+def test_no_log_is_kept_before_the_first_tail():
+    async def scenario():
+        tails = LogTails(Store()._lengths)
+        tails.deliver(make_append("1", 0, BODY), 1)
+        assert tails.recent.get("1") == ()
 
     asyncio.run(scenario())
 

@@ -53,6 +53,11 @@ class ExecutionCache:
     def __len__(self) -> int:
         return len(self._actors)
 
+    @property
+    def running(self) -> int:
+        """The number of executions whose end this process has not seen."""
+        return len(self._running)
+
     def lengths(self) -> dict[str, int]:
         """Length of the log of every running execution as this process knows it; -1 while the actor is busy."""
         return {

@@ -331,8 +331,7 @@ class Orchestrator:
         has ended their wait."""
         if not isinstance(self.store, SharedLogs):
             return
-        known = self.cache.lengths()
-        if not known and owned is None:
+        if not self.cache.running and owned is None:
             return
         touched = await self.store.touched()
         if touched:
@@ -344,7 +343,7 @@ class Orchestrator:
         self._changed_outside = touched or self._changed_outside
         if not self._changed_outside:
             return
-        found = await self.store.lengths(list(known))
+        found = await self.store.lengths(list(self.cache.lengths()))
         now = self.cache.lengths()  # excludes what this process wrote in the meantime
         for execution_id, seq in found:
             if seq > now.get(execution_id, seq) >= 0:

@@ -166,11 +166,13 @@ class LogTails:
         self._lengths = lengths
         self._subscriptions: dict[str, set[Subscription]] = {}
         self.recent = RecentLogs()
+        self._followed = False  # no log is kept before the first tail: most embedded engines have none
         self._poller: asyncio.Task[None] | None = None
 
     @contextmanager
     def subscribe(self, execution_id: str, after: int) -> Iterator[Subscription]:
         """A subscription for the duration of the block."""
+        self._followed = True
         subscription = Subscription(after)
         known = self.recent.get(execution_id)
         if len(known) > after:
@@ -185,12 +187,11 @@ class LogTails:
             others.discard(subscription)
             if not others:
                 del self._subscriptions[execution_id]
-            if not self._subscriptions:
-                self._stop()
 
     def deliver(self, append: Append, size: int) -> None:
         """Deliver a committed append of this process; `size` is its encoded size."""
-        self.recent.add(append, size)
+        if self._followed:
+            self.recent.add(append, size)
         for subscription in self._subscriptions.get(append.execution_id, ()):
             subscription.deliver(append.events)
 
@@ -223,12 +224,15 @@ class LogTails:
                 subscription.notify()
 
     async def _poll(self) -> None:
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
+        """Poll until no tail is left; clients that follow one execution after the other share one task."""
+        await asyncio.sleep(POLL_SECONDS)
+        while self._subscriptions:
             try:
                 grown = await self._lengths(list(self._subscriptions))
             except NoetlError:
                 self._notify_all()  # each tail reads, and raises the error
-                continue
+                grown = []
             for name, seq in grown:
                 self.notify(name, seq)
+            await asyncio.sleep(POLL_SECONDS)
+        self._poller = None
