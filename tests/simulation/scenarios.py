@@ -64,6 +64,8 @@ def simulate(
             loop.run_until_complete(_run(result, injector, VirtualClock(loop), executions, prepare))
     except Deadlock:
         result.violations.append("deadlock: no task is ready and no timer is set")
+    except Exception as problem:  # an error that a server does not handle
+        result.violations.append(f"raised {problem!r}")
     finally:
         result.injected = injector.injected
         result.seconds = loop.time()
