@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from noetl.core.model.sql_tokens import Dialect as Dialect
-from noetl.core.model.sql_tokens import Token as Token
-from noetl.core.model.sql_tokens import tokens as tokens
+from noetl.core.language.source.sql_tokens import Dialect as Dialect
+from noetl.core.language.source.sql_tokens import Token as Token
+from noetl.core.language.source.sql_tokens import tokens as tokens
 
 _MARK = "\ue000"  # stands for a placeholder while percent signs are doubled; a character for private use
 _ONE_PLACEHOLDER = {"mysql": "%s", "ansi": "?"}  # dialects without numbered placeholders

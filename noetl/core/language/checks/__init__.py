@@ -20,8 +20,6 @@ from noetl.core.language.checks import (
     runtime_version,
     schemas,
     specs,
-    sql_parameters,
-    sql_templates,
     status_values,
     targets,
     template_syntax,
@@ -40,6 +38,7 @@ from noetl.core.language.checks.graph import (
     unset_reads,
     unused,
 )
+from noetl.core.language.checks.sql import sql_parameters, sql_templates
 from noetl.core.language.source.node_reader import Reader
 from noetl.core.language.syntax.tree import DocumentSyntax
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from noetl.core.language.checks.analysis import AnalysisContext
-from noetl.core.language.checks.sql_templates import TEMPLATE, owners, statements
+from noetl.core.language.checks.sql.sql_templates import TEMPLATE, owners, statements
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
-from noetl.core.model.sql_tokens import Dialect, Token, tokens
+from noetl.core.language.source.sql_tokens import Dialect, Token, tokens
 
 _NAMES = ("params", "parameters")
 _DIALECTS: dict[str, Dialect] = {"postgres": "postgres", "duckdb": "duckdb", "sqlite": "sqlite", "mysql": "mysql"}
