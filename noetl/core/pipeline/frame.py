@@ -358,7 +358,7 @@ def _position(
         retained.add(level.previous)
     if level.pending is not None and level.previous:
         retained.add(level.previous)  # the result of the task in the middle
-    visits = level.visits if program.jumps else {name: n for name, n in level.visits.items() if "/" in name}
+    visits = level.visits if program.repeats else {name: n for name, n in level.visits.items() if "/" in name}
     return Position(
         task=None if ended else level.task.name,
         visit=level.visit,

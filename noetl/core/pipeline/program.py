@@ -159,7 +159,7 @@ class Program(Struct, frozen=True):
     loops: tuple[CompiledLoop, ...]  # of a block; the loop of a step runs on the server
     bare: frozenset[str]  # first components of all names read
     retained: frozenset[str]  # labels whose results must survive a change of worker
-    jumps: bool
+    repeats: bool  # a task may be visited again: by a jump, or because the tasks before a task run again
     composite: bool  # some template reads the step's `results.<task>`
     hooks: dict[str, Hooks] = field(default_factory=dict)  # by the name of the task that they are around
     quota: CompiledQuota | None = None  # of every run
@@ -276,7 +276,7 @@ class Programs(Struct):
             loops=loops,
             bare=bare,
             retained=retained,
-            jumps=any(rule.then.do == "jump" for task in tasks for rule in task.rules or ()),
+            repeats=any(each.task.hook == "before" or _has_jump(each) for each in tasks),
             composite=composite,
             hooks=_hooks(owner.tasks),
             quota=quota,
@@ -381,7 +381,7 @@ def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int, quota: 
         tool=spec,
         max_task_runs=most if isinstance(most := task.spec.get("max_task_runs"), int) else most_runs,
         suspends=bool(spec and spec.suspends) or task.kind == PLAYBOOK,
-        reads_previous=bool(skips)
+        reads_previous=bool(skips or task.hook)  # a task around another one does not change it
         or task.generated is not None  # it is transparent: the next task reads the output of the previous one
         or bool(roots_before & (_OUTPUT_NAMES | {"_prev"}))
         or "_prev" in roots_after
@@ -391,6 +391,10 @@ def _task(task: Task, index: int, spec: ToolSpec | None, most_runs: int, quota: 
         policy_reads_input=bool(roots_after & {"input", "args"}),
         quota=quota,
     )
+
+
+def _has_jump(task: CompiledTask) -> bool:
+    return any(rule.then.do == "jump" for rule in task.rules or ())
 
 
 def _fields(
