@@ -34,6 +34,7 @@ STORED = ROOT / "build" / "mutation"
 IMPORT = ""  # the context of lines that ran before the first test
 SERVICES = {"postgres", "database", "nats_server", "s3", "bucket", "cluster"}
 PROCESSES = re.compile(r"^(import subprocess|from tests.server.http.serving|from devcluster)|create_subprocess", re.M)
+TIMED = ("tests/e2e/test_quotas.py",)  # measure rates, which mutants beside them change
 OPTIONS = ("-q", "--assert=plain", "--capture=sys", "--no-header", "--tb=no", "-p", "no:cacheprovider")
 
 
@@ -64,10 +65,12 @@ class Recorder:
 
 
 def needs_services(item: pytest.Item) -> bool:
-    """Whether a test starts a database or another process."""
+    """Whether a test starts a database or another process, or measures time."""
     from tests.conftest import SERVICES as PATTERN
 
     fixtures = set(getattr(item, "fixturenames", ()))
+    if item.nodeid.startswith(TIMED):
+        return True
     return bool(SERVICES & fixtures or PATTERN.search(item.nodeid) or PROCESSES.search(_source(item.path)))
 
 

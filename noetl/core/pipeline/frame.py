@@ -411,8 +411,6 @@ def _restore_level(frame: Frame, level: Level, position: Position) -> None:
     level.visit = level.event_visit = position.visit
     level.attempt = position.attempt
     level.visits = dict(position.visits)
-    if position.task is not None:
-        level.visits.setdefault(position.task, position.visit)
     level.task_runs = position.task_runs
     level.pending = position.pending
     level.step = {**level.step, **position.step}

@@ -98,9 +98,9 @@ class EffectHandler:
     background: BackgroundTasks
     ends: EndNotifier
     clock: Clock
-    enabled: bool = True  # False: effects are left to the process that runs the execution
-    shared: bool = False  # other servers append to the same executions and perform their own effects
-    stored_timers: bool = False  # the store has the timers of waiting executions (`lifecycle.wait_timers`)
+    enabled: bool  # False: effects are left to the process that runs the execution
+    shared: bool  # other servers append to the same executions and perform their own effects
+    stored_timers: bool  # the store has the timers of waiting executions (`lifecycle.wait_timers`)
 
     # ── ExecutionHost ───────────────────────────────────────────────────────────────────
 

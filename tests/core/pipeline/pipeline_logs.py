@@ -152,7 +152,10 @@ class Shell:
     def _run_task(self, action: RunTask) -> None:
         fields = ("label", "input", "spec", "visit", "attempt", "task_run_id", "start_recorded", "state", "quotas")
         called = {name: msgspec.to_builtins(getattr(action, name), str_keys=True) for name in fields}
-        called["scopes"] = {name: msgspec.to_builtins(action.scopes[name]) for name in sorted(action.scopes)}
+        called["scopes"] = {
+            name: msgspec.to_builtins(action.scopes[name]) for name in sorted(action.scopes) if name in action.scopes
+        }
+        assert len(action.scopes) == len(called["scopes"]) and "keychain" not in action.scopes
         self.log.append({"run": called})
         left = self.left.get(action.label)
         answer = left.pop(0) if left else {"status": "ok", "data": called["input"] or None}
