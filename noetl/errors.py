@@ -7,6 +7,7 @@
     │   ├── AccessRefused      no token, an unknown token, or an insufficient role
     │   │   └── RoleRequired   the role of the token is not sufficient
     │   ├── SecretUnavailable  unavailable keychain entries, each with its reason
+    │   ├── NotEncodable       events that JSON cannot hold; a retry cannot help
     │   └── Conflict           the object exists already, or its state does not allow the request
     ├── VersionConflict        another writer appended first; reload and decide again
     ├── LimitReached           another execution took the last slot; decide again with the rest
@@ -85,6 +86,10 @@ def read_reasons(message: str) -> dict[str, str]:
 
 class Conflict(RequestRefused):
     """The request contradicts the existing state."""
+
+
+class NotEncodable(RequestRefused):
+    """Events cannot be encoded as JSON; the message names the part that cannot. A retry cannot help."""
 
 
 class Overloaded(RequestRefused):

@@ -301,7 +301,9 @@ class Pool:
                 continue
             if key not in self._held:
                 self._occupied += self._cost(order)
-            reports = RunReports(order.run_id, order.epoch, self._reporter, self._cost(order))
+            reports = RunReports(
+                order.run_id, order.epoch, self._reporter, partial(failure_of, order), self._cost(order)
+            )
             self._held[key] = held = HeldRun(order, reports)
             (self._suspects if order.alone else self._queue).append(held)
         if orders:

@@ -15,8 +15,11 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from noetl.core.model.events import Event
+from noetl.core.model.excerpt import unencodable
+from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.core.model.work import Report, ReportAck, RunOrder
 from noetl.errors import RequestRefused
 from noetl.runtime.clock import Clock
@@ -40,6 +43,7 @@ class RunReports(Struct, eq=False):
     run_id: str
     epoch: int
     _reporter: Reporter
+    _failure: Callable[[ErrorInfo], Event]  # the event that ends the run with an error
     cost: int = 1  # slots that the run occupies
     number: int = 0
     pending: list[Event] = field(default_factory=list)
@@ -47,6 +51,7 @@ class RunReports(Struct, eq=False):
     ending: bool = False  # the run's last events are in `pending` or in flight
     closed: bool = False  # rejected, revoked or complete: nothing more is sent
     begun: bool = False  # a tool has begun whose end may not be stored
+    failed: bool = False  # an event could not be encoded: the report ends the run with that error
     revoked: bool = False  # the server has ended the run: no other worker continues it
     _waiter: asyncio.Future[None] | None = None
 
@@ -96,7 +101,7 @@ class RunReports(Struct, eq=False):
         """Process the acknowledgement of a report; `ended`: it was rejected because the server has ended the run."""
         self.in_flight = False
         self.revoked = self.revoked or ended
-        if not accepted:
+        if not accepted or self.failed:
             self.closed = True
             self.pending.clear()
         if self._waiter is not None and (self.closed or not self.pending):
@@ -106,6 +111,16 @@ class RunReports(Struct, eq=False):
                     waiter.set_exception(RunEnded())
                 else:
                     waiter.set_result(None)
+
+    def repaired(self, report: Report) -> Report:
+        """The report with an error of the run in place of the first event that cannot be encoded."""
+        for index, event in enumerate(report.events):
+            problem = unencodable(event, event.NAME)
+            if problem is not None:
+                _log.error("run %s fails: %s", self.run_id, problem)
+                self.failed = True
+                return replace(report, events=(*report.events[:index], self._failure(error_info("unknown", problem))))
+        return report
 
     def close(self) -> None:
         """Drop pending events, because the lease is gone."""
@@ -260,19 +275,21 @@ class Reporter(Struct, eq=False):
             run.pending.clear()
             run.in_flight = True
             finished += run.cost if run.ending else 0
-        acks, orders = await self._deliver(reports, finished)
+        acks, orders = await self._deliver(runs, reports, finished)
         for run, ack in zip(runs, acks, strict=True):
             accepted = ack.accepted and ack.error is None
             run.acknowledge(accepted=accepted, ended=ack.ended or ack.error is not None)
             if run.pending:
                 self.schedule(run, urgent=run.urgent)
-            elif run.ending or not accepted:
+            elif run.ending or run.failed or not accepted:
                 run.closed = True
                 self.on_end(run, ack)
         if orders:
             on_orders(orders)
 
-    async def _deliver(self, reports: Sequence[Report], finished: int) -> tuple[list[ReportAck], list[RunOrder]]:
+    async def _deliver(
+        self, runs: Sequence[RunReports], reports: Sequence[Report], finished: int
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Send the reports, repeatedly until the server responds."""
         pause = FIRST_PAUSE
         while True:
@@ -281,20 +298,30 @@ class Reporter(Struct, eq=False):
                 return _in_order(reports, acks), list(orders)
             except RequestRefused as problem:
                 if len(reports) == 1:
+                    repaired = [runs[0].repaired(reports[0])]
+                    if repaired != list(reports):
+                        reports = repaired
+                        continue
                     _log.error("the server rejected a report of run %s: %s", reports[0].run_id, problem)
                     return [ReportAck(reports[0].run_id, False)], []
-                return await self._deliver_each(reports)
+                return await self._deliver_each(runs, reports)
             except Exception as problem:  # noqa: BLE001 - whatever the cause, the events must arrive
+                repaired = [run.repaired(report) for run, report in zip(runs, reports, strict=True)]
+                if repaired != list(reports):
+                    reports = repaired
+                    continue
                 _log.warning("sending reports failed, retrying: %s: %s", type(problem).__name__, problem)
             await self.clock.sleep(pause * (0.5 + random.random()))
             pause = min(pause * 2, MAX_PAUSE)
 
-    async def _deliver_each(self, reports: Sequence[Report]) -> tuple[list[ReportAck], list[RunOrder]]:
+    async def _deliver_each(
+        self, runs: Sequence[RunReports], reports: Sequence[Report]
+    ) -> tuple[list[ReportAck], list[RunOrder]]:
         """Send the reports one by one, because one of them was rejected."""
         acks: list[ReportAck] = []
         orders: list[RunOrder] = []
-        for report in reports:
-            some, more = await self._deliver([report], 1)
+        for run, report in zip(runs, reports, strict=True):
+            some, more = await self._deliver([run], [report], 1)
             acks += some
             orders += more
         return acks, orders

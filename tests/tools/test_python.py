@@ -329,6 +329,13 @@ def test_causes_and_unprintable_exceptions_are_reported(python):
     outcome = python("class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd")
     assert "message not available" in outcome.error.message
     assert python("raise ValueError('x' * 100000)").error.message.endswith("... (code:1)")
+    outcome = python(
+        "try:\n    raise KeyError(chr(0xd800))\nexcept KeyError as e:\n    raise ValueError(chr(0xd800)) from e"
+    )
+    assert (
+        outcome.error.message.startswith("ValueError: \\ud800")
+        and outcome.error.details["exception_type"] == "ValueError"
+    )
 
 
 def test_a_secret_in_a_long_message_is_masked_before_truncation(python):

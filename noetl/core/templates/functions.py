@@ -308,7 +308,7 @@ class _Formatter(string.Formatter):
         return unwrap(obj), first
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        from noetl.core.templates.operators import check_width
+        from noetl.core.templates.operators import check_width, whole_text
 
         if len(format_spec) > 100:
             limit_exceeded("a format specification of more than 100 characters")
@@ -318,7 +318,7 @@ class _Formatter(string.Formatter):
         simple = isinstance(value, (str, int, float)) or value is None
         if type(value) is int and not -SMALL < value < SMALL:
             self._budget.charge_digits(value)
-        text = format(value if simple else to_text(self._budget, value), format_spec)
+        text = whole_text(format(value if simple else to_text(self._budget, value), format_spec))
         self._budget.charge_text(len(text))
         return text
 

@@ -378,6 +378,19 @@ def _counted(budget: EvaluationBudget, elements: Iterator[Any], text: int) -> It
         yield element
 
 
+def whole_text(text: str) -> str:
+    """The text, which must be valid Unicode: nothing that is stored or sent can hold a lone surrogate."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as problem:
+            raise TemplateError(
+                f"{ascii(text[problem.start])[1:-1]} is half of a character (a lone surrogate), which is not valid "
+                "Unicode; write the character itself"
+            ) from None
+    return text
+
+
 # ── %-formatting and str.format ─────────────────────────────────────────────────────────
 
 _ESCAPED = 10  # characters of the longest escape of one character
@@ -404,7 +417,7 @@ def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
             break
     budget.charge_text(room)
     try:
-        return str(template % values)
+        return whole_text(template % values)
     except (TypeError, ValueError, KeyError, OverflowError) as problem:
         raise TemplateError(f"the format does not fit its values: {problem}") from None
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import isfinite
 from typing import Any, NoReturn
 
 from jinja2 import Environment, nodes, pass_context
@@ -344,11 +345,23 @@ class _Check(NodeVisitor):
         word = _FORBIDDEN.get(type(node))
         if word:
             raise problem_at(self._text, node.lineno, f"{{% {word} %}} is not part of this template language")
+        if isinstance(node, nodes.Const):
+            self._check_literal(node)
         if isinstance(node, nodes.Filter) and node.name not in FILTERS:
             self._unknown("filter", node.name, node.lineno, list(FILTERS))
         if isinstance(node, nodes.Test) and node.name not in TESTS:
             self._unknown("test", node.name, node.lineno, list(TESTS))
         return self.generic_visit(node)
+
+    def _check_literal(self, node: nodes.Const) -> None:
+        """Literals that no JSON document can hold."""
+        if isinstance(node.value, str) and not node.value.isascii():
+            try:
+                operations.whole_text(node.value)
+            except TemplateError as problem:
+                raise problem_at(self._text, node.lineno, problem.message) from None
+        elif isinstance(node.value, float) and not isfinite(node.value):
+            raise problem_at(self._text, node.lineno, "the number is too large")
 
     def _unknown(self, what: str, name: str, lineno: int, known: list[str]) -> NoReturn:
         close = close_match(name, known)

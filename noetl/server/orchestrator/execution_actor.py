@@ -12,26 +12,31 @@ dropped and folded again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from noetl.core.engine.advance import advance, fold
 from noetl.core.engine.capacity import Capacity, slots_held
-from noetl.core.engine.commands import ClaimAnyRun, Command, Reply, StartExecution
+from noetl.core.engine.commands import CancelExecution, ClaimAnyRun, Command, Reply, StartExecution
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.state import State, begin
 from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.events import CustomEvent, Recorded
+from noetl.core.model.excerpt import is_encoding_problem, unencodable
+from noetl.core.model.outcome import error_info
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.waits import NO_WAITS
 from noetl.errors import (
     CorruptLog,
     LimitReached,
     NoetlError,
+    NotEncodable,
     NotFound,
     StateConflict,
     StoreUnavailable,
@@ -48,6 +53,8 @@ from noetl.server.orchestrator.reply import ReplyFuture
 from noetl.server.orchestrator.request_resolver import RequestResolver
 from noetl.server.read_models.summaries import Progress, project, step_durations
 from noetl.storage.ports.events import Append, EventStore, ExecutionSummary
+
+_log = logging.getLogger("noetl.control")
 
 MAX_CONFLICTS = 50  # consecutive conflicting appends before a decision is abandoned
 PAGE = 5_000  # events per read when a log is folded
@@ -218,6 +225,14 @@ class ExecutionActor:
     async def _process(self, batch: list[tuple[Command, ReplyFuture]]) -> None:
         try:
             decision = await self._decide_until_written([command for command, _ in batch])
+        except NotEncodable as error:
+            self.reset()
+            refused = [(reply, found) for command, reply in batch if (found := unencodable(command))]
+            for reply, found in refused or [(reply, str(error)) for _, reply in batch]:
+                reply.set_result(NotEncodable(found))
+            if refused:
+                await self._process([each for each in batch if all(each[1] is not reply for reply, _ in refused)])
+            return
         except Exception as error:  # noqa: BLE001 - every sender receives it
             self.reset()
             for _, reply in batch:
@@ -229,10 +244,17 @@ class ExecutionActor:
     async def _decide_until_written(self, commands: list[Command]) -> Decision:
         full: set[str] = set()
         conflict: str | None = None
+        end: list[Command] = []
         for _ in range(MAX_CONFLICTS):
             await self.load()
             try:
-                return await self._decide(commands, full, conflict)
+                decision = await self._decide([*end, *commands], full, conflict)
+                return replace(decision, replies=decision.replies[len(end) :]) if end else decision
+            except NotEncodable as problem:
+                if end or any(map(unencodable, commands)):
+                    raise
+                _log.error("execution %s fails: %s", self.id, problem)
+                end = [CancelExecution(str(problem), error=error_info("unknown", str(problem)))]
             except VersionConflict:
                 metrics.CONFLICTS.add()
                 self.reset()  # another process appended first: fold its events and decide again
@@ -267,10 +289,12 @@ class ExecutionActor:
             elif self._dependencies.shared and await self._is_behind(before):
                 # A rejection is valid only for the current log, and another process has appended.
                 raise VersionConflict(self.id, before)
-        except BaseException:
+        except BaseException as problem:
             self.reset()
             for offer in offers:
                 offer.decline()
+            if is_encoding_problem(problem):
+                raise NotEncodable(f"a value cannot be encoded as JSON: {problem}") from None
             raise
         for offer, reply in zip(offers, decision.replies[len(commands) :], strict=True):
             offer.accept(reply)

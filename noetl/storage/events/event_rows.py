@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from noetl.core.model.events import Recorded, create_decoders, decode_body
-from noetl.errors import CorruptLog
+from noetl.core.model.excerpt import NOT_ENCODABLE, unencodable
+from noetl.errors import CorruptLog, NotEncodable
 from noetl.storage.ports.events import Append, ExecutionSummary
 
 FINAL = frozenset({"success", "failed", "cancelled"})
@@ -56,7 +57,11 @@ def encode_append(append: Append) -> Encoded:
     """Encode an append."""
     number = int(append.execution_id)
     first, last = append.expected_seq + 1, append.expected_seq + len(append.events)
-    data = encode_json([(e.at, e.body.NAME, e.body.VERSION, e.parent_seq, e.body) for e in append.events])
+    try:
+        data = encode_json([(e.at, e.body.NAME, e.body.VERSION, e.parent_seq, e.body) for e in append.events])
+    except NOT_ENCODABLE:
+        problems = (unencodable(each.body, each.body.NAME) for each in append.events)
+        raise NotEncodable(next((problem for problem in problems if problem), "the events cannot be encoded")) from None
     summary = append.summary
     if summary.seq != last:
         summary = msgspec.structs.replace(summary, seq=last)

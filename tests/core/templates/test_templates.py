@@ -115,3 +115,29 @@ def test_an_internal_exception_is_not_converted():
 
     with pytest.raises(TemplateError, match="keychain must not be read here"):
         evaluate("{{ keychain.token | default('') }}", Refusing())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"{{ '\ud800' }}",
+        r"{% set x = 'a\udfff' %}{{ x }}",
+        "{{ '%c' % 55296 }}",
+        "{{ '%c' | format(55296) }}",
+        "{{ '{:c}'.format(55296) }}",
+        r"""{{ '["\\ud800"]' | fromjson }}""",
+    ],
+)
+def test_text_that_is_not_valid_unicode_is_an_error(text):
+    with pytest.raises(TemplateError, match="surrogate"):
+        evaluate(text, {})
+
+
+def test_valid_escapes_are_text():
+    assert evaluate(r"""{{ '["\\ud83d\\ude00"]' | fromjson }}""", {}) == ["\U0001f600"]
+    assert evaluate(r"{{ '\u00e9' ~ '%c' % 233 }}", {}) == "éé"
+    assert evaluate("{{ ['nan' | float, 'inf' | float(5), '1e999' | float] }}", {}) == [0.0, 5, 0.0]
+    with pytest.raises(TemplateError, match="the number is too large"):
+        evaluate("{{ 1e999 }}", {})
+    with pytest.raises(TemplateError, match="JSON has no NaN"):
+        evaluate("{{ '[NaN]' | fromjson }}", {})

@@ -10,13 +10,13 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote, urlencode
 
 from jinja2.filters import do_filesizeformat
 from markupsafe import escape
 
-from noetl.core.model.excerpt import excerpt
+from noetl.core.model.excerpt import excerpt, unencodable
 from noetl.core.templates.budget import MAX_BITS, MAX_WIDTH, SMALL, EvaluationBudget, limit_exceeded
 from noetl.core.templates.filters import dates
 from noetl.core.templates.filters import regular_expressions as regex
@@ -80,9 +80,10 @@ def _float(budget: EvaluationBudget, value: Any, default: Any = 0.0) -> Any:
     if isinstance(value, str):
         budget.charge(1 + (len(value) >> 5))
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return default
+    return number if math.isfinite(number) else default  # JSON has neither NaN nor infinities
 
 
 _FALSE = frozenset(["", "false", "0", "no", "off", "n", "f", "none", "null"])
@@ -347,6 +348,10 @@ def _lines(data: Any) -> int:
     return 1 + len(data) + sum(_lines(each) for each in below if isinstance(each, (list, dict)))
 
 
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON has no {name}")
+
+
 @template_filter("data parsed from JSON text", "fromjson", "from_json")
 def _fromjson(budget: EvaluationBudget, value: Any) -> Any:
     if not isinstance(value, str):
@@ -355,7 +360,10 @@ def _fromjson(budget: EvaluationBudget, value: Any) -> Any:
         raise TemplateError(f"fromjson: expected text, not {kind_of(value)}")
     budget.charge(1 + (len(value) >> 3))
     try:
-        return json.loads(value)
+        data = json.loads(value, parse_constant=_no_constant)
+        if "\\u" in value and (wrong := unencodable(data)):
+            raise TemplateError(f"fromjson: {wrong}")
+        return data
     except ValueError as problem:
         raise TemplateError(f"fromjson: the text is not JSON: {problem}") from None
     except RecursionError:

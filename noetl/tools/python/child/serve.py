@@ -27,7 +27,7 @@ MESSAGE_CHARS = 1_000_000  # the parent masks the message before it truncates it
 def message_of(failure: BaseException) -> str:
     """An exception's message."""
     try:
-        return str(failure)
+        return str(failure).encode(errors="backslashreplace").decode()  # a reply is valid Unicode
     except Exception as second:  # noqa: BLE001 - the author's own __str__ may fail
         return f"(message not available: {type(second).__name__})"
 
@@ -37,7 +37,7 @@ def describe(failure: BaseException) -> dict[str, Any]:
     message = message_of(failure)
     notes = getattr(failure, "__notes__", None)
     if notes:
-        message = " ".join([message, *map(str, notes)])
+        message = " ".join([message, *(str(note).encode(errors="backslashreplace").decode() for note in notes)])
     frames: list[list[Any]] = []
     innermost = None
     trace = failure.__traceback__
