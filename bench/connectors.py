@@ -41,12 +41,12 @@ CREATE TABLE noetl.src ENGINE=InnoDB SELECT seq AS id, seq % 1000 AS grp, concat
 """
 
 
-def _once(python: str | Path, *command: str, folder: Path = ROOT) -> tuple[float, float]:
+def _once(python: str | Path, *command: str, folder: Path = ROOT) -> dict[str, float]:
     done = subprocess.run([str(python), *command], capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[:3])} failed:\n{done.stderr[-3000:]}")
-    result = json.loads(done.stdout.splitlines()[-1])
-    return result["seconds"], result["rss_mb"]
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _transfer(source: dict[str, Any], target: dict[str, Any]) -> float:
@@ -96,17 +96,17 @@ def _mariadb() -> Iterator[str]:
 
 
 def measure_mysql(rows: int, repeats: int) -> Iterator[Measurement]:
-    """Rows per second of the whole table to Parquet."""
+    """Rows per second of the whole table to Parquet, and the CPU time of a row with the start of the process."""
     sys.path[:0] = [str(ROOT / "plugins")]
     pythons = {
         "noetl": import_module("run_tests").environment("mysql"),
         "connectorx": install(CONNECTORX),
         "dlt": install(DLT),
     }
-    samples: dict[str, list[tuple[float, float]]] = {engine: [] for engine in pythons}
+    samples: dict[str, list[dict[str, float]]] = {engine: [] for engine in pythons}
     with _mariadb() as url:
 
-        def run(engine: str, method: str, *arguments: str) -> tuple[float, float]:
+        def run(engine: str, method: str, *arguments: str) -> dict[str, float]:
             with tempfile.TemporaryDirectory(prefix="noetl-bench-") as folder:
                 return _once(pythons[engine], str(SCRIPT), method, url, *arguments, folder, folder=Path(folder))
 
@@ -115,8 +115,10 @@ def measure_mysql(rows: int, repeats: int) -> Iterator[Measurement]:
             for engine in pythons:
                 samples[engine].append(run(engine, engine, "src"))
     for engine, found in samples.items():
-        rates, peak = [rows / seconds for seconds, _ in found], max(rss for _, rss in found)
+        rates, peak = [rows / each["seconds"] for each in found], max(each["rss_mb"] for each in found)
         yield summarize(engine, "W6", "mysql to parquet", rates, "rows/s", peak)
+        cpu = [each["cpu_seconds"] * 1e6 / rows for each in found]
+        yield summarize(engine, "W6", "mysql to parquet, CPU of a row", cpu, "us", peak)
 
 
 # ── small objects ───────────────────────────────────────────────────────────────────────
@@ -179,7 +181,7 @@ def _fill_bucket(bucket: str, info: dict[str, Any]) -> None:
 
 def measure_objects(repeats: int) -> Iterator[Measurement]:
     """Objects per second: listed and read by obstore alone, and as rows of a Parquet file by NoETL."""
-    samples: dict[str, list[tuple[float, float]]] = {"noetl": [], "baseline": []}
+    samples: dict[str, list[dict[str, float]]] = {"noetl": [], "baseline": []}
     with (
         tempfile.TemporaryDirectory(prefix="noetl-bench-") as folder,
         services.S3(Path(folder)) as server,
@@ -191,7 +193,7 @@ def measure_objects(repeats: int) -> Iterator[Measurement]:
                 taken = _once(sys.executable, "-m", "bench.connectors", "one", method, bucket, json.dumps(server.info))
                 samples[engine].append(taken)
     for engine, found in samples.items():
-        rates, peak = [OBJECTS / seconds for seconds, _ in found], max(rss for _, rss in found)
+        rates, peak = [OBJECTS / each["seconds"] for each in found], max(each["rss_mb"] for each in found)
         yield summarize(engine, "W6", "10 KB objects of S3 to parquet", rates, "objects/s", peak)
 
 
@@ -218,5 +220,5 @@ if __name__ == "__main__":
     else:
         numbers = [int(text) for text in sys.argv[1:] if text.isdigit()]
         for each in measure(*numbers, parts=[text for text in sys.argv[1:] if not text.isdigit()]):
-            line = f"{each.engine:12} {each.metric:32} {each.median:12,.0f} {each.unit:10} {each.rss_mb or '':>8}"
+            line = f"{each.engine:12} {each.metric:32} {each.median:12,.1f} {each.unit:10} {each.rss_mb or '':>8}"
             print(f"{line} MB", flush=True)

@@ -69,14 +69,15 @@ METHODS = {
 
 
 def main() -> None:
-    """Print seconds and peak memory as JSON."""
+    """Print seconds, CPU seconds and peak memory as JSON."""
     method, url, table, folder = sys.argv[1:]
     began = time.perf_counter()
     METHODS[method](url, table, Path(folder))
     seconds = time.perf_counter() - began
     status = Path("/proc/self/status").read_text()
     peak = next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-    print(json.dumps({"seconds": seconds, "rss_mb": round(peak, 1)}))
+    cpu = time.process_time()
+    print(json.dumps({"seconds": seconds, "cpu_seconds": round(cpu, 2), "rss_mb": round(peak, 1)}))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ explain = lazy("noetl_mysql.connection:explain")
 
 SOURCE = SourceSpec(
     kind="mysql",
-    doc="A query or table of MySQL or MariaDB, read row by row with bounded memory.",
+    doc="A query or table of MySQL or MariaDB, read in batches with bounded memory.",
     read=lazy("noetl_mysql.source:read"),
     count=lazy("noetl_mysql.source:count"),
     explain=explain,

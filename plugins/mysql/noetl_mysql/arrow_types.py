@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from asyncmy.constants import FIELD_TYPE as T
 from asyncmy.constants import FLAG
 
@@ -17,24 +18,20 @@ BINARY_CHARSET = 63
 MAX_PRECISION = 38  # of decimal128
 _TEXT = (T.VAR_STRING, T.STRING, T.VARCHAR, T.BLOB, T.TINY_BLOB, T.MEDIUM_BLOB, T.LONG_BLOB)
 _JSON = {"noetl": "json"}
+FIRST_DAY = date(1, 1, 1)  # that Python can express; MySQL knows the year 0
 
 
 class BatchBuilder:
-    """Builds Arrow batches from the rows of a cursor."""
+    """Builds Arrow batches from the columns of a result."""
 
     def __init__(self, cursor: Any) -> None:
         self.schema = pa.schema([_field(column) for column in cursor._result.fields])
-        self._convert = [
-            _converter(column, field.type) for column, field in zip(cursor._result.fields, self.schema, strict=True)
-        ]
 
-    def batch(self, rows: list[Any]) -> Any:
-        """The rows as a batch."""
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(self.schema)
-        arrays = []
-        for values, field, convert in zip(columns, self.schema, self._convert, strict=True):
-            given = values if convert is None else [None if value is None else convert(value) for value in values]
-            arrays.append(pa.array(given, field.type))
+    def batch(self, columns: list[Any]) -> Any:
+        """The columns, given as the server sends them, as a batch of their types; an empty batch if there are none."""
+        if not columns:
+            return pa.RecordBatch.from_pylist([], self.schema)
+        arrays = [_typed(values, field) for values, field in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
@@ -67,36 +64,39 @@ def _field(column: Any) -> Any:
     return pa.field(column.name, pa.string())
 
 
-def _converter(column: Any, type: Any) -> Any:
-    if pa.types.is_time(type):
-        return _time_of_day
+def _typed(values: Any, field: Any) -> Any:
+    """The values of a column, which the server sends as text, cast at once."""
+    try:
+        return _cast(values, field.type)
+    except pa.ArrowInvalid:
+        for value in values:
+            try:
+                _cast(pa.array([value.as_py()], pa.binary()), field.type)
+            except pa.ArrowInvalid as failure:
+                raise ConnectorError(_refusal(field, value.as_py().decode(errors="replace"))) from failure
+        raise
+
+
+def _cast(values: Any, type: Any) -> Any:
     if pa.types.is_binary(type):
-        return _bytes
-    if pa.types.is_date(type) or pa.types.is_timestamp(type):
-        return lambda value: _moment(column.name, value)
-    return None if not pa.types.is_string(type) else _text
+        return values
+    if pa.types.is_time(type):
+        moments = _cast(pc.binary_join_element_wise(b"1970-01-01", values, b" "), pa.timestamp("us"))
+        return moments.cast(pa.int64()).cast(type)
+    if not pa.types.is_temporal(type):
+        return values.cast(type)
+    found = values.cast(pa.string()).cast(pa.timestamp("us") if pa.types.is_timestamp(type) else type)
+    if pc.any(pc.less(found, pa.scalar(FIRST_DAY).cast(found.type))).as_py():
+        raise pa.ArrowInvalid("the year is 0")
+    return found.cast(type)  # to UTC
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else value.decode() if isinstance(value, bytes) else json.dumps(value)
-
-
-def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode()
-
-
-def _moment(column: str, value: Any) -> Any:
-    if isinstance(value, str):  # the driver returns what is no date, such as 0000-00-00, as text
-        raise ConnectorError(f"column {column!r} has the value {value!r}, which is not a date; use NULLIF in the query")
-    return value
-
-
-def _time_of_day(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        if not timedelta(0) <= value < timedelta(days=1):
-            raise ConnectorError(f"the TIME value {value} is not a time of day; use TIME_TO_SEC in the query")
-        return value // timedelta(microseconds=1)
-    return value
+def _refusal(field: Any, value: str) -> str:
+    if pa.types.is_time(field.type):
+        return f"the TIME value {value} is not a time of day; use TIME_TO_SEC in the query"
+    if pa.types.is_temporal(field.type):  # such as 0000-00-00
+        return f"column {field.name!r} has the value {value!r}, which is not a date; use NULLIF in the query"
+    return f"column {field.name!r} has the value {value!r}, which is not of type {field.type}"
 
 
 # ── targets ─────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from asyncmy.cursors import SSCursor
 from noetl.tool import Outcome, SqlResult, ToolCall, run_sql
 from noetl_mysql.arrow_types import BatchBuilder
 from noetl_mysql.connection import connected, explain
+from noetl_mysql.text_rows import TextRows
 
 BATCH_ROWS = 5000
 
@@ -59,11 +60,11 @@ class MysqlSession:
 
 async def batches(cursor: Any, size: int) -> AsyncGenerator[Any, None]:
     """The rows of an executed, unbuffered cursor as Arrow batches; one empty batch if there are none."""
-    builder = BatchBuilder(cursor)
-    count = 0
-    while rows := await cursor.fetchmany(size):
-        count += len(rows)
-        yield builder.batch(rows)
-    if not count:
+    builder, rows, empty = BatchBuilder(cursor), TextRows(cursor), True
+    while columns := await rows.read(size):
+        empty = False
+        with rows.paused():
+            yield builder.batch(columns)
+    if empty:
         yield builder.batch([])
     await cursor.close()
