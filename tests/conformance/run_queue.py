@@ -66,6 +66,15 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
+    def test_claims_at_the_same_time_leave_nothing_behind(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([QueuedRun(str(n), f"{n}:s:1") for n in range(1, 31)])
+            taken = await asyncio.gather(*(queue.take(Claim(f"w{n}", 3)) for n in range(10)))
+            assert [len(each) for each in taken] == [3] * 10
+
+        asyncio.run(self.closing(scenario))
+
     def test_a_large_execution_does_not_delay_a_small_one(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()
@@ -287,9 +296,12 @@ class RunQueueSuite:
             assert len(first) == 300
             await queue.put([of_tenant("b", str(n)) for n in range(2001, 2021)])
             await queue.put([QueuedRun(str(n), f"{n}:s:1") for n in range(3001, 3021)])  # without a tenant
-            shared = [run.tenant for _ in range(10) for run in await queue.take(Claim("w", 6))]
+            shared = [run.tenant for run in await queue.take(Claim("w", 6))]
+            assert len(queue.waiting_tenants("default")) > 1
+            shared += [run.tenant for _ in range(9) for run in await queue.take(Claim("w", 6))]
             assert [shared.count(each) for each in ("a", "b", "")] == [20, 20, 20]
             assert {run.tenant for run in await queue.take(Claim("w", 10))} == {"a"}
+            assert queue.waiting_tenants("default") == {"a"}
 
         asyncio.run(self.closing(scenario))
 

@@ -16,6 +16,7 @@ from noetl.worker.factory import create_pool
 from noetl.worker.host import HostServices
 from tests.server.conftest import Hand, make_orchestrator
 from tests.server.test_limits import PLAIN, control_plane, finish, text
+from tests.waiting import until
 
 
 def submission(tenant=None, name="plain", step=PLAIN, **options):
@@ -36,6 +37,26 @@ def test_a_tenant_with_many_executions_does_not_delay_another():
                 _, orders = await orchestrator.work.report("hand", [hand.report(each) for each in orders], free=1)
             assert set(late) <= set(ran)
             assert store.requested == 0  # a share is no limit
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("slots", [1, 8, 64])
+def test_slots_that_one_report_frees_are_shared_with_other_tenants(slots):
+    loop = "{step: start, loop: {in: '{{ range(2000) | list }}', iterator: n, spec: {mode: parallel, max_in_flight: 2000}}, tool: {kind: noop}}"
+
+    async def scenario():
+        async with control_plane() as (orchestrator, _):
+            large = await orchestrator.submit(submission("a", "large", loop))
+            hand, ran = Hand(orchestrator.work, slots=slots), []
+            orders = await orchestrator.work.claim(Claim("hand", slots), wait=5)
+            for _ in range(100):
+                await orchestrator.submit(submission("b"))
+            await until(lambda: "b" in orchestrator.queue.waiting_tenants("default"))
+            while len(ran) < 160:
+                _, orders = await orchestrator.work.report("hand", [hand.report(each) for each in orders], free=slots)
+                ran += [order.context.execution_id != large for order in orders]
+            assert 0.45 <= ran.count(True) / len(ran) <= 0.55
 
     asyncio.run(scenario())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -75,7 +76,9 @@ class Executions:
                 raise NotFound(f"there is no execution {execution_id}")
             return self.states[execution_id]
 
-        return SimpleNamespace(send=lambda command: self.send(execution_id, command), load=load, refresh=load)
+        state = self.states.get(execution_id)
+        send = partial(self.send, execution_id)
+        return SimpleNamespace(send=send, load=load, refresh=load, state=state)
 
 
 class Queue:
@@ -102,6 +105,9 @@ class Queue:
     async def release_waiting(self, limit, most, *, whole=False, also=()):
         self.released.append((limit, most, whole, list(also)))
 
+    def waiting_tenants(self, pool):
+        return set(self.tenants)
+
     async def tenant_depths(self):
         self.counts += 1
         return self.tenants
@@ -110,6 +116,9 @@ class Queue:
 class Limits:
     def __init__(self):
         self.unused, self.put = [], []
+
+    def tenant_of(self, labels):
+        return labels.get("tenant", "")
 
     def slot_unused(self, run):
         self.unused.append(run.run_id)
@@ -171,6 +180,20 @@ def test_a_report_without_free_slots_claims_nothing():
 def test_one_in_eight_slots_is_for_the_queue(free, share):
     queue = Queue()
     asyncio.run(service(queue=queue).report("w", [report("1:a:1")], free=free))
+    assert [claim.slots for claim in queue.taken] == [share]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "reporting", "share"),
+    [(("a",), ("a",), 2), (("a", "b"), ("a",), 16), (("b",), ("a",), 16), (("",), ("a",), 16), (("a",), ("a", ""), 16)],
+)
+def test_all_slots_are_for_the_queue_if_several_tenants_can_use_them(waiting, reporting, share):
+    queue = Queue(tenants=dict.fromkeys(waiting, 1))
+    states = {
+        str(n): SimpleNamespace(request=SimpleNamespace(labels={"tenant": each})) for n, each in enumerate(reporting)
+    }
+    reports = [report(f"{execution_id}:a:1") for execution_id in (*states, "9")]  # 9 is not in memory
+    asyncio.run(service(Executions(**states), queue).report("w", reports, free=16))
     assert [claim.slots for claim in queue.taken] == [share]
 
 

@@ -132,7 +132,7 @@ class WorkerService:
         """Store a worker's events; acknowledged when they are durable, with the next runs for `free` slots."""
         dispatcher = self._dispatcher
         claim = dispatcher.shared(dispatcher.claim_of(worker, free))
-        taken = await self.queue.take(_queue_share(claim)) if free > 0 else []
+        taken = await self.queue.take(self._queue_share(claim, reports)) if free > 0 else []
         reported, ids = self._send_reports(worker, reports)
         claimed_any = self._claim_any(claim, ids, free - sum(run.cost for run in taken))
         claimed = list(zip(taken, self._claim_runs(claim, taken), strict=True))
@@ -258,6 +258,21 @@ class WorkerService:
             self._expire(ExpireLease(run_id, epoch, stopped=True))
 
     # ── internals ───────────────────────────────────────────────────────────────────────
+
+    def _queue_share(self, claim: Claim, reports: Sequence[Report]) -> Claim:
+        """The share of freed slots for the queue: at least one, so that it never starves.
+
+        The others stay with their executions, which start the next step in the append that ends the last one. If
+        several tenants could use the slots, all are for the queue, which shares them."""
+        waiting = self.queue.waiting_tenants(claim.pool)
+        if len(waiting) > 1 or (waiting and not self._tenants_of(reports) <= waiting):
+            return claim
+        return structs.replace(claim, slots=-(-claim.slots // QUEUE_SHARE))
+
+    def _tenants_of(self, reports: Sequence[Report]) -> set[str]:
+        """The tenants of the executions of these reports, as far as their states are in memory."""
+        states = (self.executions.get(each).state for each in {execution_of(report.run_id) for report in reports})
+        return {self.limiter.tenant_of(each.request.labels) for each in states if each is not None and each.request}
 
     def _send_reports(self, worker: str, reports: Sequence[Report]) -> tuple[list[ReplyFuture], list[str]]:
         """Send the reports to their executions; returns the replies and the ids of the executions."""
@@ -412,13 +427,6 @@ class WorkerService:
         self.background.run_until_done(
             f"expiring the lease of {command.run_id}", lambda: self.executions.send(execution_id, command)
         )
-
-
-def _queue_share(claim: Claim) -> Claim:
-    """The share of freed slots for the queue: at least one, so that it never starves.
-
-    The others stay with their executions, which start the next step in the append that ends the last one."""
-    return structs.replace(claim, slots=-(-claim.slots // QUEUE_SHARE))
 
 
 def _ack(report: Report, answer: ReplyFuture) -> ReportAck:

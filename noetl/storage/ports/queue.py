@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
 from msgspec import Struct
@@ -91,6 +91,10 @@ class RunQueue(Protocol):
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Set the weights of tenants; 1 if missing."""
+
+    def waiting_tenants(self, pool: str) -> Set[str]:
+        """Tenants with waiting runs of a pool ("": runs without a tenant), as the last `take` found them or newer; of
+        several, at least two."""
 
     async def tenant_depths(self) -> dict[str, int]:
         """The number of waiting runs of each tenant, parked ones included; "": runs without a tenant."""

@@ -8,7 +8,7 @@ a run costs the same whatever the number of waiting ones, unless some of its poo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 
 import msgspec
@@ -110,6 +110,10 @@ class MemoryRunQueue:
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """The weights of tenants; 1 if missing."""
         self._shares.weights = weights
+
+    def waiting_tenants(self, pool: str) -> Set[str]:
+        """The tenants with waiting runs."""
+        return self._pools.get(pool, {}).keys()
 
     async def tenant_depths(self) -> dict[str, int]:
         """The number of waiting runs of each tenant, parked ones included."""

@@ -9,7 +9,7 @@ as well. The table is unlogged: a crash of the database empties it, and recovery
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import msgspec
 from msgspec import Struct
@@ -25,11 +25,11 @@ FORGET_TAKES = 1000  # takes of pools with tenants after which passes of idle te
 
 
 class _Kinds(Struct, frozen=True):
-    """Whether some runs of a pool are special, and whether some have a tenant, at the time of a look."""
+    """Whether some runs of a pool are special, and the first and the last of their tenants, at the time of a look."""
 
     looked: float
     special: bool
-    tenants: bool
+    tenants: frozenset[str]
 
 
 class PostgresRunQueue:
@@ -40,6 +40,7 @@ class PostgresRunQueue:
         self._watchers: dict[str, dict[Callable[[], None], None]] = {}  # by pool
         self._empty_since: dict[str, float] = {}  # pool -> time of the last empty poll without a later notification
         self._kinds: dict[str, _Kinds] = {}  # pool -> the kinds of runs that wait in it
+        self._taking: dict[str, asyncio.Lock] = {}  # by pool
         self._weights: tuple[list[str], list[int]] = ([], [])  # tenants, and their weights
         self._fair_takes = 0
         self._listening = False
@@ -86,8 +87,13 @@ class PostgresRunQueue:
     async def take(self, claim: Claim) -> list[QueuedRun]:
         """Dequeue up to `claim.slots` runs, fair between executions.
 
-        A pool that was empty at the last poll is not queried again before a notification or the next poll."""
+        A pool that was empty at the last poll is not queried again before a notification or the next poll. The claims
+        of a pool are served one after the other: each knows whether the one before has found it empty."""
         self._listen()
+        async with self._taking.setdefault(claim.pool, asyncio.Lock()):
+            return await self._take(claim)
+
+    async def _take(self, claim: Claim) -> list[QueuedRun]:
         now = asyncio.get_running_loop().time()
         if self._closed or claim.slots <= 0 or now - self._empty_since.get(claim.pool, float("-inf")) < POLL_SECONDS:
             return []
@@ -101,6 +107,9 @@ class PostgresRunQueue:
                 if isinstance(taken, list):
                     await self.put([msgspec.structs.replace(_queued(row), limit=None) for row in taken])
             raise
+        except BaseException:
+            self._empty_since.pop(claim.pool, None)
+            raise
         if rows or self._kinds[claim.pool].special:  # other workers may have the labels of the runs that wait
             self._empty_since.pop(claim.pool, None)
         return sorted(map(_queued, rows), key=lambda run: (-run.priority, run.turn or 0))
@@ -113,15 +122,16 @@ class PostgresRunQueue:
         if kinds is None or now - kinds.looked >= POLL_SECONDS or not kinds.special:
             row = await self._database.row(queries.LOOK, pool)
             assert row is not None
-            kinds = self._kinds[pool] = _Kinds(now, *row)
+            special, *tenants = row
+            kinds = self._kinds[pool] = _Kinds(now, special, frozenset(each for each in tenants if each is not None))
         if kinds.special:
             options = (claim.workers, list(claim.labels), claim.capacity)
             rows = await self._database.fetch(queries.TAKE_SPECIAL, pool, claim.slots, *self._weights, *options)
-        elif kinds.tenants:
+        elif any(kinds.tenants):
             rows = await self._database.fetch(queries.TAKE_FAIR, pool, claim.slots, *self._weights, claim.workers)
         else:
             rows = await self._database.fetch(queries.TAKE, pool, claim.slots, claim.workers)
-        if kinds.tenants:
+        if any(kinds.tenants):
             self._fair_takes += 1
             if self._fair_takes % FORGET_TAKES == 0:
                 await self._database.execute(queries.FORGET_PASSES)
@@ -130,6 +140,11 @@ class PostgresRunQueue:
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """The weights of tenants; 1 if missing."""
         self._weights = (list(weights), list(weights.values()))
+
+    def waiting_tenants(self, pool: str) -> Set[str]:
+        """The first and the last of the tenants with waiting runs, by name, before the last `take`."""
+        kinds = self._kinds.get(pool)
+        return frozenset() if kinds is None else kinds.tenants
 
     async def tenant_depths(self) -> dict[str, int]:
         """The number of waiting runs of each tenant, parked ones included."""

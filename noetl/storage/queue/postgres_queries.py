@@ -90,7 +90,8 @@ TAKE = f"""
 LOOK = """
     SELECT EXISTS(
       SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{}' OR cost <> 1)
-    ), EXISTS(SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND tenant > '')
+    ), (SELECT min(tenant) FROM noetl_queue WHERE pool = $1 AND NOT parked),
+    (SELECT max(tenant) FROM noetl_queue WHERE pool = $1 AND NOT parked)
 """
 
 
