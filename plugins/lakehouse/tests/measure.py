@@ -1,4 +1,4 @@
-"""Writes 1,000,000 rows to Delta Lake and Iceberg tables, and merges some: `python tests/measure.py delta|iceberg`.
+"""Writes rows to Delta Lake and Iceberg tables, and merges some: `tests/measure.py delta|iceberg [ROWS] [PARTITIONS]`.
 
 Run it in the environment of the plug-in (`.venv-plugins/lakehouse/bin/python`); memory is the peak of the process.
 """
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from noetl.testing import ToolHost, run_tool
 
-ROWS = 1_000_000
+ROWS, PARTITIONS = 1_000_000, 4
 
 
 def resident() -> float:
@@ -59,10 +59,12 @@ def measured(name: str, work: Callable[[], Any]) -> None:
     print(f"{name}: {cpu:.2f} s CPU, {wall:.2f} s, peak {peak[0]:.0f} MB", flush=True)
 
 
-def main(kind: str) -> None:
+def main(kind: str, count: int = ROWS, days: int = PARTITIONS) -> None:
     """Measure one kind."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, __file__, "rows", folder], check=True)  # its memory is not measured
+        subprocess.run(
+            [sys.executable, __file__, "rows", str(count), str(days), folder], check=True
+        )  # its memory is not measured
         catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{folder}/warehouse"}
         place = {"uri": f"{folder}/table"} if kind == "delta" else {"catalog": catalog, "table": "shop.orders"}
         numbers = iter(range(1, 100))
@@ -76,9 +78,9 @@ def main(kind: str) -> None:
         measured(
             "import of the driver", lambda: __import__("deltalake" if kind == "delta" else "pyiceberg.catalog.sql")
         )
-        measured("append of 1,000,000 rows", lambda: transfer("all.parquet", "append"))
-        measured("replace of one partition of four", lambda: transfer("day.parquet", "replace"))
-        some = rows(20_000, 4)
+        measured(f"append of {count:,} rows, {days} partitions", lambda: transfer("all.parquet", "append"))
+        measured("replace of one partition", lambda: transfer("day.parquet", "replace"))
+        some = rows(20_000, days)
         if kind == "delta":
             from deltalake import DeltaTable
 
@@ -91,11 +93,14 @@ def main(kind: str) -> None:
             measured("upsert of 20,000 rows", lambda: table.load_table("shop.orders").upsert(some, join_cols=["id"]))
 
 
-def write_rows(folder: str) -> None:
-    """The files to load: four days, and one of them."""
-    pq.write_table(rows(ROWS, 4), f"{folder}/all.parquet", row_group_size=50_000)
-    pq.write_table(rows(ROWS // 4, 1), f"{folder}/day.parquet", row_group_size=50_000)
+def write_rows(count: int, days: int, folder: str) -> None:
+    """The files to load: all days, and one of them."""
+    pq.write_table(rows(count, days), f"{folder}/all.parquet", row_group_size=50_000)
+    pq.write_table(rows(count // days, 1), f"{folder}/day.parquet", row_group_size=50_000)
 
 
 if __name__ == "__main__":
-    write_rows(sys.argv[2]) if sys.argv[1] == "rows" else main(sys.argv[1])
+    if sys.argv[1] == "rows":
+        write_rows(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    else:
+        main(sys.argv[1], *map(int, sys.argv[2:]))
