@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.mutation.equivalent import is_equivalent
 from tests.mutation.mutants import Mutant, control, mutants_of
 from tests.mutation.recording import ROOT, STORED, TESTS, Recorded, record
 from tests.mutation.runner import Verdict, run
@@ -73,7 +74,7 @@ def _samples(areas: Sequence[str], count: int, seed: int) -> list[Mutant]:
     chosen: list[Mutant] = []
     for area in areas:
         files = [file for folder in AREAS[area] for file in sorted((ROOT / folder).rglob("*.py"))]
-        every = [mutant for file in files for mutant in mutants_of(file, ROOT)]
+        every = [mutant for file in files for mutant in mutants_of(file, ROOT) if not is_equivalent(mutant, ROOT)]
         source = random.Random(f"{seed} {area}")
         chosen += [control(mutant) for mutant in source.sample(every, CONTROLS)]
         chosen += source.sample(every, min(count, len(every))) if count else every

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.equivalent import EQUIVALENT, is_equivalent
 from tests.mutation.mutants import Mutant, control, mutants_of, mutated
 
 ROOT = Path(__file__).parents[2]
@@ -73,3 +74,18 @@ def test_every_mutant_differs_from_the_original(text, tmp_path):
     changed = {ast.unparse(mutated(source, each.number)) for each in found}
     assert len(changed | {ast.unparse(ast.parse(source))}) == len(found) + 1
     assert all(each.function == (1, 5) for each in found)
+
+
+def test_every_equivalent_mutant_exists():
+    files = {file for file, _, _ in EQUIVALENT}
+    found = [each for file in files for each in mutants_of(ROOT / file, ROOT) if is_equivalent(each, ROOT)]
+    assert len({(each.file, each.change, each.line) for each in found}) >= len(EQUIVALENT) and all(EQUIVALENT.values())
+    for file, text, change in EQUIVALENT:
+        assert mutant(file, text, change) in found
+
+
+def test_sizes_and_strict_are_no_mutants(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text("BATCH = 500\nRETRIES = 3\n\ndef f(a, b):\n    g(zip(a, b, strict=True), 40)\n")
+    changes = [each.change for each in mutants_of(file, tmp_path)]
+    assert changes == ["3 becomes 4", "40 becomes 41", "the call is removed"]

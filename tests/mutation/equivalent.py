@@ -1,0 +1,42 @@
+"""Mutants that change nothing a test may assert, each with the reason; the runner leaves them out.
+
+A mutant is named by its file, the text of its line and its change, so that a moved line is found again. A test checks
+that every entry names a mutant that exists. Whole kinds of such mutants (annotations, texts of messages, `strict` of
+`zip`, sizes) are left out by `tests.mutation.mutants`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.mutation.mutants import Mutant
+
+PERFORMANCE = "only skips work whose result is not read"
+CHECKED = "the compiler has checked it before"
+
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    ("noetl/core/pipeline/scopes.py", 'if "steps" in program.bare:', "the condition is always true"): PERFORMANCE,
+    (
+        "noetl/core/pipeline/advance.py",
+        'if "_prev" in level.program.bare:',
+        "the condition is always true",
+    ): PERFORMANCE,
+    ("noetl/core/pipeline/scopes.py", 'if "output" in program.bare:', "the condition is always true"): PERFORMANCE,
+    ("noetl/core/pipeline/scopes.py", 'if "outcome" in program.bare:', "the condition is always true"): PERFORMANCE,
+    (
+        "noetl/core/pipeline/directives.py",
+        "if rule is None or target is None:",
+        "the condition is always false",
+    ): CHECKED,
+    (
+        "noetl/server/orchestrator/catalog.py",
+        "if len(source.text) <= MAX_INLINE_CHARACTERS:",
+        "the condition is always false",
+    ): "a thread compiles what this thread would compile",
+}
+
+
+def is_equivalent(mutant: Mutant, root: Path) -> bool:
+    """Whether the list has this mutant."""
+    line = (root / mutant.file).read_text().splitlines()[mutant.line - 1].strip()
+    return (mutant.file, line, mutant.change) in EQUIVALENT
