@@ -80,6 +80,12 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "contributions out of order are dropped": ((loop_appliers._finish, "loop.out_of_order_parts[index] = parts", "pass"),),
     "a failed iteration counts as a success": ((loop_appliers._iteration_ended, "loop.failed += 1\n        _list_failure(loop, index, event.output.error)", "loop.succeeded += 1"),
                                                (loops.iteration_ended, "most == 0 and type(event) is IterationFailed", "False")),
+    "leased iterations are not cancelled when their loop fails": (
+        (advance._Advance._cancel_leased_runs, 'if each.status == "leased":', 'if each.status == "leased" and not each.path:'),
+    ),
+    "the workers of a step that times out are not notified": (
+        (advance._Advance._cancel_leased_runs, 'if each.status == "leased":', 'if each.status == "leased" and each.path:'),
+    ),
     "a sequential loop runs in parallel": ((loops._window, 'level.loop.mode == "sequential"', "False"),),
     "iterations issued later are not announced": ((advance._Advance._on_loop_progress, "self.loops[event.step_run_id, path] = None", "pass"),),
     # joins, gates, arcs
@@ -90,6 +96,7 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "a closed gate opens": ((admission._admitted, "return False", "return True"),),
     # timers and waits
     "a timer fires early": ((accept._timer, "if at <= env.at]", "if at <= env.at + 30]"),),
+    "a signal is taken by two waits": ((runs._wait_finished, "del state.signals[event.signal]", "pass"),),
     "a wait that has ended keeps its timer": ((runs._wait_finished, "state.due.pop(key, None)", "pass"),
                                               (accept._timer, "if wait is not None:", "if wait is not None or run_id.count(':') > 2:")),
 }  # fmt: skip
@@ -107,6 +114,8 @@ QUICK_EDITS = (
     "iterations issued later are not announced",
     "a guard that is false is true",
     "a returned run uses up an attempt",
+    "leased iterations are not cancelled when their loop fails",
+    "the workers of a step that times out are not notified",
 )
 
 

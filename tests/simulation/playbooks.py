@@ -256,6 +256,11 @@ workflow:
         signal: answer
         timeout: 15s
         spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 100}}]}}
+      - name: again  # the only signal is taken already
+        kind: wait
+        signal: answer
+        timeout: 1s
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: continue}}, {else: {then: {do: fail}}}]}}
       - name: after
         kind: effect
         value: "{{ ask.data.n }}"

@@ -16,6 +16,7 @@ from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 from tests.simulation.effects import SPECS, tools
 from tests.simulation.faulty_link import FaultyLink, ProcessCrashed
+from tests.simulation.revocations import watch_revocations
 from tests.simulation.stores import ServerQueue
 from tests.simulation.virtual_time import Process
 
@@ -50,6 +51,7 @@ class ServerProcess:
             cluster=ServerCluster(cluster.heartbeats if cluster.server_count > 1 else None),
             options=Options(lease_seconds=LEASE_SECONDS, stored_timers=True),
         )
+        watch_revocations(orchestrator, cluster)
         await orchestrator.load_limits()
         orchestrator.start()
         await recovery.resume(orchestrator, waiting=False)

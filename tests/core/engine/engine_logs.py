@@ -135,6 +135,11 @@ class Scenario(Harness):
         position = {"task": given["task"]}
         self.report(order, msgspec.convert({**where, **fields, "position": position}, kind))
 
+    def act_batch(self, given: list[dict[str, Any]]) -> None:
+        """Send several commands that are decided together."""
+        named = [next(iter(each.items())) for each in given]
+        self.send(*(msgspec.convert(fields, getattr(commands, name)) for name, fields in named))
+
     def act_command(self, given: tuple[str, dict[str, Any]]) -> None:
         """Send a command by its name."""
         reply = self.send(msgspec.convert(given[1] or {}, getattr(commands, given[0]))).replies[0]
