@@ -153,6 +153,8 @@ def test_the_registry_on_every_back_end(back_end, tmp_path, request):
             for name, schema in (("a/v3", ORDER), ("x y", ORDER), ("d", {"type": "nope"}), ("d", [1])):
                 with pytest.raises(RequestRefused):
                     await registry.register(name, schema)
+            with pytest.raises(RequestRefused, match=r"a document of kind Playbook .*`noetl register`"):
+                await registry.register("d", {"apiVersion": "noetl.io/v2", "kind": "Playbook", "workflow": []})
         finally:
             await events.close()
 

@@ -51,6 +51,9 @@ class Credentials:
     async def get(self, name: str) -> dict[str, Any] | None:
         return self.known.get(name)
 
+    async def list(self) -> list[tuple[str, str]]:
+        return [(name, "generic") for name in self.known]
+
 
 class Installation:
     """Stores that outlive the servers, and one server at a time."""

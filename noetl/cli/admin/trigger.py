@@ -123,7 +123,10 @@ def add(
     name = name or name_after(definition["path"])
     with target.client(target.settings()) as client:
         _refuse_known(client, kind, name)
-        _show(client.put_trigger(kind, name, definition), as_json)
+        stored = client.put_trigger(kind, name, definition)
+    _show(stored, as_json)
+    for text in stored.get("warnings", ()):
+        terminal.warn(text)
 
 
 @trigger.command("list")

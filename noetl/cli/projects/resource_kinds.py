@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from noetl.cli.backend.base import Backend, Document
+from noetl.cli.output.terminal import terminal
 from noetl.cli.projects.resources import ResourceKind, Spec, resource_kind
 from noetl.errors import RequestRefused
 
@@ -96,7 +97,9 @@ def _register_trigger(kind: str, resource: str) -> None:
 
     async def put(backend: Backend, name: str, spec: Spec, exists: bool) -> None:
         given = {field: value for field, value in spec.items() if value is not None}
-        await asyncio.to_thread(_client(backend).put_trigger, kind, name, given)
+        stored = await asyncio.to_thread(_client(backend).put_trigger, kind, name, given)
+        for text in stored.get("warnings", ()):
+            terminal.warn(f"{resource} {name}: {text}")
 
     async def remove(backend: Backend, name: str) -> None:
         await asyncio.to_thread(_client(backend).remove_trigger, kind, name)

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ import msgspec
 from noetl.core.model.bundle import PREFIX as BUNDLE
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.tool import ToolSpec
-from noetl.errors import CorruptLog, InvalidPlaybook, NotFound
+from noetl.errors import CorruptLog, InvalidPlaybook, NotFound, unknown
 from noetl.server.orchestrator.bundles import Bundles, with_profile
 from noetl.storage.ports.playbooks import Origin, PlaybookStore, StoredPlaybook
 
@@ -166,6 +167,15 @@ class Catalog:
         close = get_close_matches(path, paths, n=1)
         advice = f"did you mean {close[0]!r}?" if close else "register it with `noetl register FILE`"
         return NotFound(f"there is no {which} {where}; {advice}")
+
+    async def unmatched(self, pattern: str) -> str | None:
+        """The warning about a pattern of paths that no registered playbook has; None if one has it."""
+        paths = [each.path for each in await self.playbooks.list(limit=MAX_COMPARED_PATHS)]
+        if any(fnmatchcase(path, pattern) for path in paths) or await self.playbooks.find(pattern) is not None:
+            return None
+        if len(paths) == MAX_COMPARED_PATHS and any(each in pattern for each in "*?["):
+            return None  # not all were compared
+        return str(unknown("registered playbook", pattern, paths, "nothing is received until one is registered"))
 
     async def registered(self, path: str, version: int | str | None = None) -> StoredPlaybook | None:
         """A version in the catalog, by default the newest; None when there is none."""

@@ -131,6 +131,11 @@ def _check(name: str, schema: Any, compatible: str) -> None:
         raise RequestRefused(f"the compatibility is one of {', '.join(MODES)}, not {compatible!r}")
     if len(msgspec.json.encode(schema)) > MAX_BYTES:
         raise RequestRefused(f"a schema can have up to {MAX_BYTES // 1024} KiB")
+    if isinstance(schema, dict) and {"apiVersion", "kind"} <= schema.keys():
+        raise RequestRefused(
+            f"this is not a JSON Schema, but a document of kind {schema['kind']} (it has apiVersion and kind); "
+            "`noetl register` registers playbooks, and `noetl apply` resources"
+        )
     problem = schema_problem(schema) if isinstance(schema, dict) else "a schema is a mapping"
     if problem is not None:
         raise RequestRefused(f"this is not a JSON Schema: {problem}")

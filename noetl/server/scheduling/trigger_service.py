@@ -84,6 +84,12 @@ class Triggers:
                 return changed
         raise _changed_meanwhile(kind, name)
 
+    async def warnings(self, trigger: Trigger) -> list[str]:
+        """Why a valid trigger receives nothing: its pattern of paths matches no registered playbook."""
+        pattern = getattr(trigger, "of", None)
+        problem = await self._catalog.unmatched(pattern) if isinstance(pattern, str) else None
+        return [] if problem is None else [problem]
+
     async def pause(self, kind: str, name: str) -> Trigger:
         """Pause a trigger: it receives nothing and starts nothing."""
         return await self.change(kind, name, paused=True)

@@ -50,6 +50,26 @@ def noetl(cluster: Cluster, tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--after", "tests/laod"), "'tests/laod'; did you mean 'tests/load'?"),
+        (("--after", "zzz/*"), "'zzz/*'; nothing is received until one is registered"),
+        (("--event", "paid", "--of", "test/load"), "'test/load'; did you mean 'tests/load'?"),
+        (("--after", "tests/load"), None),
+        (("--after", "tests/*"), None),
+        (("--event", "paid"), None),
+    ],
+)
+def test_a_pattern_that_matches_no_registered_playbook_is_a_warning(noetl, options, words):
+    code, out, err = noetl("trigger", "add", "tests/load", *options, "--name", "warned", "--json")
+    assert code == 0, err
+    warnings = [] if words is None else [f"there is no registered playbook {words}"]
+    assert json.loads(out)["warnings"] == warnings
+    assert err == "".join(f"warning: {each}\n" for each in warnings)
+    assert noetl("trigger", "remove", "warned")[0] == 0
+
+
 def test_the_command_line_adds_shows_pauses_replays_and_removes(cluster: Cluster, noetl, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()

@@ -66,10 +66,10 @@ async def put(
     state: App, caller: Operator, kind: Kind, name: Name, definition: Annotated[dict[str, Any], Body()]
 ) -> Response:
     """The body has `path` and the fields of the kind. Triggers other than `schedule`, `execution` and `event` require
-    the role admin. The response contains `secret` if one was generated."""
+    the role admin. The response contains `secret` if one was generated, and `warnings`."""
     _check_role(caller, kind)
     stored, secret = await state.resources.put(kind, name, definition, by=caller.name)
-    document = await state.resources.document(stored)
+    document = {**await state.resources.document(stored), "warnings": await state.triggers.warnings(stored)}
     return json_response(document if secret is None else {**document, "secret": secret})
 
 
