@@ -268,6 +268,7 @@ ANY_TASK = [
 ]
 CODE: Path = (*TASK, "code")
 OF_PYTHON = [
+    at("code and a script", (*TASK, "script"), {"uri": "score.py"}, "parameter-twice"),
     Fault("no colon", put(CODE, "total = 1\nif total\n    pass\n"), "code-syntax", CODE, 2),
     Fault("an open bracket", put(CODE, "total = (1\n\nresult = 2\n"), "code-syntax", CODE, 1),
     Fault("a bad indent", put(CODE, "for n in [1]:\nresult = n\n"), "code-syntax", CODE, 2),
@@ -290,6 +291,8 @@ def bound(name: str, command: str, params: Any, lines: int) -> Fault:
 
 
 OF_POSTGRES = [
+    at("a statement that is a number", (*TASK, "command"), ["SELECT 1", 5], "parameter-type", (1,)),
+    at("a command and a script", (*TASK, "script"), {"uri": "orders.sql"}, "parameter-twice"),
     bound("a parameter that params lacks", "SELECT 1\nWHERE 2 = :day\n", {"dya": 1}, 2),
     bound("a percent parameter that params lacks", "SELECT\n\n%(day)s\n", {"days": 1}, 3),
     bound("a parameter without params", "SELECT 1 WHERE\n(:day > 1)\n", None, 2),
@@ -331,6 +334,15 @@ OF_HTTP = [
 TARGET: Path = (*TASK, "targets", 0)
 SOURCE: Path = (*TASK, "source")
 OF_TRANSFER = [
+    Fault("data and a source", put((*TASK, "data"), [{"id": 1}]), "parameter-twice", (*TASK, "source")),
+    at(
+        "a lag that is no duration",
+        (*TASK, "source", "incremental"),
+        {"cursor": "id", "lag": "soon"},
+        "parameter-type",
+        ("lag",),
+    ),
+    at("a negative number of bad rows", (*TASK, "max_bad_rows"), -1, "parameter-type"),
     at("an unknown mode", (*TARGET, "mode"), "upser", "parameter-type"),
     Fault("upsert without a key", without((*TARGET, "key")), "missing-parameter", (*TARGET, "kind")),
     at("an unknown on_error", (*TARGET, "on_error"), "contineu", "parameter-type"),
@@ -360,6 +372,7 @@ WORK: Path = ("workflow", 1)
 POLICY: Path = (*WORK, "spec", "policy")
 FAILURE: Path = ("workflow", 0, "spec", "policy", "failure")
 START_ARC: Path = ("workflow", 0, "next", "arcs", 0)
+RETURNS: Path = ("workflow", 2, "tool", "returns")
 OF_PLAYBOOK = [
     at("an empty name", ("metadata", "name"), "", "wrong-value"),
     at("a null name", ("metadata", "name"), None, "wrong-type"),
@@ -395,6 +408,23 @@ OF_PLAYBOOK = [
         "unknown-spec-key",
         ("reference_frist",),
     ),
+    at(
+        "a misspelled key of result",
+        ("executor", "spec", "result"),
+        {"stroe": {"kind": "disk"}},
+        "unknown-spec-key",
+        ("stroe",),
+    ),
+    at("a name that is a number", ("metadata", "name"), 5, "wrong-type"),
+    at("a name that is a boolean", ("metadata", "name"), True, "wrong-type"),
+    at("a path that is a number", ("metadata", "path"), 5, "wrong-type"),
+    at(
+        "an inner loop with the outer name",
+        (*LOOP, "loop"),
+        {"in": "{{ workload.rows }}", "iterator": "row"},
+        "shadowed-name",
+        ("iterator",),
+    ),
     at("an unknown executor policy key", ("executor", "spec", "policy", "limit"), {}, "unknown-spec-key"),
     at("do of the executor", ("executor", "spec", "policy", "do"), "retry", "control-outside-task"),
     at("a limit of zero", ("executor", "spec", "policy", "limits", "max_iterations"), 0, "wrong-value"),
@@ -417,6 +447,7 @@ OF_PLAYBOOK = [
     at("do of a step", (*POLICY, "do"), "retry", "control-outside-task"),
     at("rules of a step", (*POLICY, "rules"), [], "control-outside-task"),
     at("a lifetime that is text", (*POLICY, "lifecycle", "timeout_s"), "long", "wrong-type"),
+    at("a lifetime of zero", (*POLICY, "lifecycle", "timeout_s"), 0, "wrong-value"),
     at("a negative deadline", (*POLICY, "lifecycle", "deadline_s"), -1, "wrong-value"),
     at("an unknown on_deny", (*POLICY, "admit"), {"on_deny": "drop"}, "wrong-value", ("on_deny",)),
     at("an unknown join", (*POLICY, "admit"), {"join": "any"}, "wrong-value", ("join",)),
@@ -440,6 +471,13 @@ OF_PLAYBOOK = [
         "{{ steps.work.status == 'failed' }}",
         "unknown-status",
     ),
+    at("a filter without its argument", RETURNS, "{{ ctx.result | replace('a') }}", "template-syntax"),
+    at("a filter with an argument too many", RETURNS, "{{ ctx.result | upper(1) }}", "template-syntax"),
+    at("a filter with an unknown argument", RETURNS, "{{ ctx.result | round(presision=1) }}", "template-syntax"),
+    at("a test without its argument", RETURNS, "{{ ctx.result is divisibleby }}", "template-syntax"),
+    at("a test with an argument too many", RETURNS, "{{ ctx.result is defined(1) }}", "template-syntax"),
+    at("half of a character", RETURNS, "{{ ctx.result ~ '\\ud800' }}", "template-syntax"),
+    at("a number that is too large", RETURNS, "{{ ctx.result * 1e999 }}", "template-syntax"),
     at("an unset value", ("workflow", 2, "tool", "returns"), "{{ ctx.reslt }}", "never-set"),
     at("a block that does not exist", ("workflow", 0, "tool", 0, "block"), "claen", "unknown-block"),
     at("an unknown tool kind", ("workflow", 2, "tool", "kind"), "nop", "unknown-kind"),

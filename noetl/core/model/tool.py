@@ -108,6 +108,8 @@ class ToolSpec(Struct, frozen=True, omit_defaults=True, dict=True):
     example: str = ""
     requires: tuple[tuple[str, ...], ...] = ()  # as in `Members`
     required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    alternatives: tuple[tuple[str, ...], ...] = ()  # fields of which the first that is given is used
+    exclusive: tuple[tuple[str, ...], ...] = ()  # fields of which only one may be given
 
     @cached_property
     def spellings(self) -> dict[str, str]:

@@ -87,6 +87,7 @@ def call_problem(problem: Exception) -> str:
 
 _CALL_PROBLEMS = [
     (r"takes .* arguments? but .* given$", "too many arguments"),
+    (r"too many positional arguments", "too many arguments"),
     (r"takes no arguments", "takes no arguments"),
     (r"takes no keyword arguments", "takes no keyword arguments"),
     (r"missing \d+ required (?:positional|keyword-only) arguments?: (.*)", r"missing argument \1"),

@@ -9,6 +9,7 @@ source, so each node and each syntax error has a column.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -35,7 +36,7 @@ from noetl.core.templates.budget import (
     limit_exceeded,
 )
 from noetl.core.templates.filters import FILTERS, apply
-from noetl.core.templates.functions import FUNCTIONS, Function, invoke
+from noetl.core.templates.functions import FUNCTIONS, Function, call_problem, invoke
 from noetl.core.templates.lookup import Undefined, lookup
 from noetl.core.templates.predicates import TESTS, check
 from noetl.errors import TemplateError
@@ -320,6 +321,35 @@ def _constant(node: nodes.Node, value: Any) -> nodes.Const:
     return nodes.Const(value, lineno=node.lineno)
 
 
+@lru_cache(maxsize=512)
+def _filter_signature(name: str) -> inspect.Signature | None:
+    return _signature_of(FILTERS[name].function, 1)
+
+
+@lru_cache(maxsize=512)
+def takes_arguments(name: str, count: int) -> bool:
+    """Whether a filter can be called with this number of arguments."""
+    known = _filter_signature(name)
+    try:
+        return known is None or known.bind(*[None] * (1 + count)) is not None
+    except TypeError:
+        return False
+
+
+@lru_cache(maxsize=512)
+def _test_signature(name: str) -> inspect.Signature | None:
+    return _signature_of(TESTS[name].function, int(TESTS[name].budgeted))
+
+
+def _signature_of(function: Any, skipped: int) -> inspect.Signature | None:
+    """The signature without the budget; None: it is not known."""
+    try:
+        known = inspect.signature(function)
+    except ValueError:
+        return None
+    return known.replace(parameters=list(known.parameters.values())[skipped:])
+
+
 class _Check(NodeVisitor):
     """Finds statements, filters and tests that do not exist, before anything is evaluated."""
 
@@ -351,6 +381,8 @@ class _Check(NodeVisitor):
             self._unknown("filter", node.name, node.lineno, list(FILTERS))
         if isinstance(node, nodes.Test) and node.name not in TESTS:
             self._unknown("test", node.name, node.lineno, list(TESTS))
+        if isinstance(node, (nodes.Filter, nodes.Test)) and node.dyn_args is None and node.dyn_kwargs is None:
+            self._check_arguments(node)
         return self.generic_visit(node)
 
     def _check_literal(self, node: nodes.Const) -> None:
@@ -362,6 +394,27 @@ class _Check(NodeVisitor):
                 raise problem_at(self._text, node.lineno, problem.message) from None
         elif isinstance(node.value, float) and not isfinite(node.value):
             raise problem_at(self._text, node.lineno, "the number is too large")
+
+    def _check_arguments(self, node: nodes.Filter | nodes.Test) -> None:
+        """Filters and tests with arguments that they do not take, or without one that they require."""
+        what, signature = ("test", _test_signature) if isinstance(node, nodes.Test) else ("filter", _filter_signature)
+        known = signature(node.name)
+        if known is None:
+            return
+        try:
+            given = {str(each.key) for each in node.kwargs}
+            missing_arguments = [
+                f"'{each.name}'"
+                for each in list(known.parameters.values())[1 + len(node.args) :]
+                if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD and each.name not in given
+            ]
+            if missing_arguments and given <= known.parameters.keys():
+                raise TypeError(f"missing argument {' and '.join(missing_arguments)}")
+            known.bind(None, *node.args, **dict.fromkeys(given))
+        except TypeError as problem:
+            offset = self._text.find(node.name, max(node.lineno - 1, 0))
+            message = f'{what} "{node.name}": {call_problem(problem)}'
+            raise problem_at(self._text, offset + 1 if offset >= 0 else node.lineno, message) from None
 
     def _unknown(self, what: str, name: str, lineno: int, known: list[str]) -> NoReturn:
         close = close_match(name, known)

@@ -14,6 +14,7 @@ COMMAND = Field(
     "The SQL: one string (statements are separated by `;`), or a list of strings and of `{sql, params}`.",
     accepts=("string", "list"),
     aliases=("commands", "query", "queries", "sql", "statement", "statements"),
+    each=Field("any", "A statement, or `{sql, params}`.", accepts=("string", "mapping")),
 )
 PARAMS = Field(
     "any",
@@ -28,7 +29,7 @@ SCRIPT = Field(
     members=SCRIPT_MEMBERS,
     files="members",
 )
-REQUIRES = (("command", "script"),)
+REQUIRES = ALTERNATIVES = (("command", "script"),)
 DATABASE_FILE = Field(
     "string",
     "The database file, relative to the playbook's directory. Omitted or `:memory:`: a private in-memory database.",

@@ -8,7 +8,16 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, REQUIRES, SCRIPT, SPEC_FIELDS, SPEC_KEYS
+from noetl.tools._common.sql_fields import (
+    ALTERNATIVES,
+    COMMAND,
+    DATABASE_FILE,
+    PARAMS,
+    REQUIRES,
+    SCRIPT,
+    SPEC_FIELDS,
+    SPEC_KEYS,
+)
 
 NULLS: dict[str, Any] = {"exception_type": None}
 
@@ -45,6 +54,7 @@ SPEC = ToolSpec(
     spec_fields=SPEC_FIELDS,
     helpers={"duckdb": NULLS},
     requires=REQUIRES,
+    alternatives=ALTERNATIVES,
     example="- name: totals\n  kind: duckdb\n  file: shop.duckdb\n"
     '  tables:\n    orders: "{{ fetch.orders }}"\n'
     "  command: |\n    CREATE OR REPLACE TABLE totals AS SELECT city, sum(amount) AS sum FROM orders GROUP BY city;\n"

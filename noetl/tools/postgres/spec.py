@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
 from noetl.tools._common.sql_fields import (
+    ALTERNATIVES,
     COMMAND,
     PARAMS,
     POSTGRES_CONNECTION,
@@ -82,6 +83,7 @@ SPEC = ToolSpec(
     },
     helpers={"pg": NULLS},
     requires=REQUIRES,
+    alternatives=ALTERNATIVES,
     example="- name: overdue\n  kind: postgres\n  auth: billing_db\n  command: |\n"
     "    SELECT id, amount FROM invoices WHERE due < %(day)s\n"
     '  params:\n    day: "{{ workload.day }}"\n',

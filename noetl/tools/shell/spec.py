@@ -67,6 +67,7 @@ SPEC = ToolSpec(
     aliases=("script", "bash"),
     open_fields=True,
     requires=(("command", "commands", "script"),),
+    exclusive=(("command", "commands", "script"),),
     example='- name: pack\n  kind: shell\n  cmd: tar czf "{{ input.file }}" data\n'
     '  input:\n    file: "{{ workload.name }}.tgz"\n',
 )

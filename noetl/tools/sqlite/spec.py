@@ -8,7 +8,16 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import COMMAND, DATABASE_FILE, PARAMS, REQUIRES, SCRIPT, SPEC_FIELDS, SPEC_KEYS
+from noetl.tools._common.sql_fields import (
+    ALTERNATIVES,
+    COMMAND,
+    DATABASE_FILE,
+    PARAMS,
+    REQUIRES,
+    SCRIPT,
+    SPEC_FIELDS,
+    SPEC_KEYS,
+)
 
 BUSY_TIMEOUT = 5.0
 NULLS: dict[str, Any] = {"code": None}
@@ -34,6 +43,7 @@ SPEC = ToolSpec(
     spec_fields={**SPEC_FIELDS, "result_format": Field("string", choices=("jsonl", "csv"), also=("ndjson",))},
     helpers={"sqlite": NULLS},
     requires=REQUIRES,
+    alternatives=ALTERNATIVES,
     example="- name: open_orders\n  kind: sqlite\n  file: shop.db\n"
     "  command: SELECT id FROM orders WHERE status = :status\n"
     "  params: {status: open}\n",

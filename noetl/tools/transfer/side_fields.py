@@ -41,7 +41,12 @@ BAD_ROWS_FIELDS = {
         "Where bad rows go: `{kind, table|path}` as a target; without `kind`, a table in the database of the target. "
         "Its columns are `row reason source position target execution_id quarantined_at id`.",
     ),
-    "max_bad_rows": Field("any", "How many rows may be bad: a number, or a share of all rows such as `1%`."),
+    "max_bad_rows": Field(
+        "any",
+        "How many rows may be bad: a number, or a share of all rows such as `1%`.",
+        accepts=("number", "string"),
+        pattern=r"\d+|\d+(\.\d+)? ?%",
+    ),
 }
 
 SCHEMA = Field(
@@ -66,7 +71,12 @@ INCREMENTAL = Members(
     fields={
         "cursor": Field("string", "The column whose greatest loaded value is remembered.", required=True),
         "initial": Field("any", "Where the first load starts; default: all rows."),
-        "lag": Field("any", "Reads again what is this much older than the cursor (`5m`, or a number); needs upsert."),
+        "lag": Field(
+            "any",
+            "Reads again what is this much older than the cursor (`5m`, or a number); needs upsert.",
+            accepts=("number", "string"),
+            pattern=r"\d+(\.\d+)?|(\d+(\.\d+)? ?(ms|s|m|h|d|w) ?)+",
+        ),
         "name": Field("string", "Of several cursors of one task, as in a parallel loop: `state.<step>.<task>.<name>`."),
         "resume": Field("boolean", "Commit pages as they arrive, and continue after the last one (default: true)."),
     }

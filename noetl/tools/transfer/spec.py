@@ -48,6 +48,7 @@ SPEC = ToolSpec(
     },
     spec_keys={"timeout": "`connect` and `total` seconds."},
     requires=(("source", "data", "targets[].data"),),
+    alternatives=(("data", "source"),),
     example="- name: replicate\n  kind: transfer\n  source: {kind: postgres, auth: shop_db, table: orders}\n"
     "  targets:\n"
     "    - {kind: duckdb, file: shop.duckdb, table: orders, mode: replace}\n"

@@ -13,8 +13,15 @@ from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, S
 def check(context: AnalysisContext) -> None:
     """Check every loop, and the writes that require one."""
     for body in context.document.bodies():
+        names: dict[str, None] = {}
         for level in body.loops():
             _check_level(context, level)
+            if level.iterator in names:
+                message = f'the inner loop has the iterator name of an outer loop, "{level.iterator}"'
+                hint = f"use another name; the outer value is only `iter.parent.{level.iterator}`"
+                context.reader.add("shadowed-name", level.node.entries["iterator"][1], message, hint)
+            if level.iterator:
+                names[level.iterator] = None
         if body.loop is not None and any(level.mode == "parallel" for level in body.loops()):
             _check_parallel(context, body, body.loop)
         if body.loop is None and isinstance(body, StepSyntax):

@@ -14,6 +14,7 @@ from noetl.core.language.syntax.parameter_values import check_value, field_names
 from noetl.core.language.syntax.tree import TaskSyntax
 from noetl.core.model.tool import Field, ToolSpec
 
+_RESULT = ("store", "inline_max_bytes")
 _TIMEOUTS = ("connect", "read", "total")
 
 
@@ -46,6 +47,8 @@ def _check_level(
     for key, (key_node, value) in node.entries.items() if node else ():
         if key in ("timeout", "timeouts"):
             _check_timeout(context, value)
+        elif key == "result":
+            _check_result(context, value)
         elif key in specs or key in context.reader.specs:
             _check_kind_map(context, context.reader.specs[key], value)
         elif key in fields and key not in own:
@@ -53,6 +56,13 @@ def _check_level(
         elif key not in own | general and key not in ("set", "do") and (shape, key) not in context.reader.rejected:
             _report(context, key_node, key, own | general | set(specs), "here")
             context.reader.report_directives(value)
+
+
+def _check_result(context: AnalysisContext, node: Node) -> None:
+    """`spec.result`: where results are stored."""
+    for key, (key_node, _) in node.entries.items() if isinstance(node, Mapping) else ():
+        if key not in _RESULT:
+            _report(context, key_node, key, set(_RESULT), "result")
 
 
 def _check_defaults(context: AnalysisContext, node: Mapping | None) -> None:
@@ -134,6 +144,8 @@ def _check_task(context: AnalysisContext, task: TaskSyntax) -> None:
     for key, (key_node, value) in task.spec.entries.items():
         if key == "timeout":
             _check_timeout(context, value)
+        elif key == "result":
+            _check_result(context, value)
         elif task.tool is not None and key not in _known(task.tool) and key not in ("set", "policy", task.kind):
             if ("task.spec", key) in context.reader.rejected:
                 continue  # already reported while reading

@@ -123,6 +123,11 @@ def _read_metadata(reader: Reader, document: DocumentSyntax, fields: Fields) -> 
     document.metadata = node if isinstance(node, Mapping) else None
     document.name = (text_of(metadata["name"][1]) if "name" in metadata else None) or ""
     document.catalog_path = (text_of(metadata["path"][1]) if "path" in metadata else None) or document.name
+    for word in ("name", "path"):
+        value = metadata[word][1] if word in metadata else None
+        if isinstance(value, Scalar) and isinstance(value.value, bool | int | float):
+            hint = f'write it in quotes: `{word}: "{value.text}"`'
+            reader.add("wrong-type", value, f"`{word}` must be text, not {describe_node(value)}", hint)
     path = metadata["path"][1] if "path" in metadata else None
     if isinstance(path, Scalar) and not text_of(path):
         reader.add("wrong-value", path, "`path` is empty", "write a path, or remove the key: the name is used")

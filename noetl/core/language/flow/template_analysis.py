@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.free_names import RUNTIME_NAMES, calls, free_names, syntax_error
 from noetl.core.templates.functions import FUNCTIONS
+from noetl.core.templates.sandbox import takes_arguments
 
 __all__ = ["Call", "Problem", "Read", "Template", "analyze_template"]
 
@@ -114,6 +115,8 @@ _QUICK = re.compile(
     rf"\s*-?\}}\}}"
 )
 _PART = re.compile(rf"""'[^']*'|"[^"]*"|(?P<filter>\|\s*{_WORD})|(?P<name>{_WORD}(?:\.{_WORD})*)""")
+_ARGUMENTS = re.compile(rf"\(\s*{_LITERALS}\s*\)")
+_EACH = re.compile(_LITERAL)
 _NO_READS = frozenset(
     ["and", "or", "not", "in", "true", "false", "none", "True", "False", "None", *FUNCTIONS, *RUNTIME_NAMES]
 )
@@ -136,7 +139,11 @@ def _analyze_quickly(text: str, expressions: int) -> Template | None:
                     return None
             elif part.lastgroup == "filter":
                 name = part["filter"][1:].lstrip()
-                if name not in FILTERS or (name in ("default", "d") and _default_guards(text, expression, reads, part)):
+                arguments = _ARGUMENTS.match(text, part.end())
+                count = len(_EACH.findall(arguments[0])) if arguments else 0
+                if name not in FILTERS or not takes_arguments(name, count):
+                    return None
+                if name in ("default", "d") and _default_guards(text, expression, reads, part):
                     return None
         if len(reads) - first > 1 and _may_guard(reads[first:]):
             return None

@@ -394,8 +394,8 @@ _shape(
     "Lifecycle",
     "Time limits of a step; when one passes the step fails with kind `timeout`.",
     {
-        "timeout_s": Key("number", "Seconds one run of the step may take.", least=0),
-        "deadline_s": Key("number", "Seconds from the execution's start by which it must have ended.", least=0),
+        "timeout_s": Key("number", "Seconds one run of the step may take.", least=0.001),
+        "deadline_s": Key("number", "Seconds from the execution's start by which it must have ended.", least=0.001),
     },
     noun="lifecycle block",
 )

@@ -61,6 +61,26 @@ def check_required(
             reader.add("missing-parameter", where, f"{owner} requires {joined}", _advice(declared, names[0]))
 
 
+def check_alternatives(reader: Reader, spec: ToolSpec, given: dict[str, Given]) -> None:
+    """Report fields that are given together although only one of them can be used."""
+
+    def used(name: str) -> bool:
+        value = given[name].value if name in given else None
+        if value is None or is_missing(value):
+            return False
+        known = spec.fields[name]
+        untyped = known.type == "any" and not known.accepts
+        return untyped or is_template(value) or has_type(value, known)
+
+    for code, groups in (("parameter-twice", spec.alternatives), ("parameter-type", spec.exclusive)):
+        for group in groups:
+            first, *others = [name for name in group if used(name)] or [""]
+            for name in others:
+                hint = f"remove one of them; `{first}` is used" if code == "parameter-twice" else "remove one of them"
+                message = f"{spec.kind} has both `{given[first].key.text}` and `{given[name].key.text}`"
+                reader.add(code, given[name].key, message, hint)
+
+
 def _has_wrong_type(declared: ToolSpec | Members, names: tuple[str, ...], empty: Given) -> bool:
     types = {declared.fields[name].type for name in names if name in declared.fields}
     return isinstance(empty.value, Scalar) and empty.value.value is not None and types <= {"mapping", "list"}

@@ -15,7 +15,14 @@ from noetl.core.language.source.node_reader import Fields, Reader
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of, mapping_node
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.misplaced_keys import TASK_WORDS, place_of
-from noetl.core.language.syntax.parameter_values import Given, check_required, check_value, field_names, has_type
+from noetl.core.language.syntax.parameter_values import (
+    Given,
+    check_alternatives,
+    check_required,
+    check_value,
+    field_names,
+    has_type,
+)
 from noetl.core.language.syntax.tree import Parameter, TaskSyntax
 from noetl.core.model.tool import ToolSpec
 
@@ -132,6 +139,7 @@ class _Binder:
             if key in self.names:
                 given.setdefault(self.names[key], Given(*entry))  # reported as a parameter under `spec`
         check_required(self.reader, spec, given, spec.kind, task.kind_node or task.node)
+        check_alternatives(self.reader, spec, given)
 
 
 def _merge_payload(outer: Node, inner: Mapping) -> Node:
