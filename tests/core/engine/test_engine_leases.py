@@ -424,3 +424,15 @@ def test_events_name_their_cause():
         ("next.evaluated", "step.done"),
         ("step.scheduled", "next.evaluated"),
     ]
+
+
+@pytest.mark.parametrize("looping", [False, True])
+def test_a_worker_cannot_set_what_only_the_server_may_set(looping):
+    loop = "    loop: {in: [1, 2], iterator: n}\n" if looping else ""
+    harness = Harness(f"workflow:\n  - step: a\n{loop}    tool: {{kind: noop}}\n").start()
+    order = harness.claim()
+    flags = {"by_server": True} if looping else {"by_server": True, "fatal": True}
+    harness.report(order, *finished(order, failure(), **flags))
+    (first,) = harness.of(IterationFailed) if looping else harness.of(StepFailed)
+    assert first.by_server is False
+    assert looping or first.fatal is False

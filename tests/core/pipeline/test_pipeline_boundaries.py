@@ -10,6 +10,7 @@ from pipeline_logs import stored
 from noetl.core.model.outcome import error, error_info, ok
 from noetl.core.model.playbook import Location
 from noetl.core.model.position import CallFrame, Item, Position
+from noetl.core.model.reference import stored_marker
 from noetl.core.pipeline.advance import abort, apply_outcome, final_tasks, next_action
 from noetl.core.pipeline.program import Programs
 from noetl.core.pipeline.run_completion import MAX_ITEM
@@ -136,3 +137,25 @@ def test_a_call_of_a_playbook_needs_a_path_and_a_mapping(given, problem):
     run = drive(task("t", "playbook", input=given))
     assert run.status == "failed" and not run.suspended
     assert problem in run.output.error.message and run.output.error.kind == "schema"
+
+
+@pytest.mark.parametrize(
+    ("code", "fetched"),
+    [("result = big", True), ("result = ctx", True), ("result = context", True), ("", True), ("result = 1", False)],
+)
+def test_stored_values_that_code_may_read_are_fetched_before_it_runs(code, fetched):
+    run = PipelineRun(
+        playbook(task("t", "python", input={"code": code}, raw=("code",))), ctx={"big": stored_marker(stored())}
+    )
+    if fetched:
+        with pytest.raises(NeedsPayload):
+            next_action(run.frame)
+        run.frame.shared.provide(stored(), {"n": 1})
+    assert next_action(run.frame).input == {"code": code}
+
+
+def test_a_result_with_a_reserved_name_does_not_hide_that_name():
+    position = Position(task="b", results={"input": ok({"x": "of the task"})}, previous="input")
+    book = playbook(task("input"), task("b", input={"x": "{{ input.x }}", "prev": "{{ _prev.x }}"}))
+    run = PipelineRun(book, position=position, input={"x": "of the step"}).run()
+    assert run.runs[0].input == {"x": "of the step", "prev": "of the task"}
