@@ -52,6 +52,26 @@ class DeliveryStoreSuite:
 
         self.run(scenario)
 
+    def test_counts_newest_and_pending_of_several_triggers_are_read_together(self) -> None:
+        async def scenario(store: DeliveryStore) -> None:
+            rows = [delivery("01", 5.0), delivery("02", 3.0), delivery("03", 4.0), delivery("04", 9.0, "b")]
+            ended = [
+                msgspec.structs.replace(delivery(id, None, name), status=status)
+                for id, name, status in (("05", "a", "started"), ("06", "a", "failed"), ("07", "b", "started"))
+            ]
+            for each in (*rows, *ended, delivery("08", 1.0, kind="other"), delivery("09", 1.0, "c")):
+                await store.add(each)
+            names = ["a", "b", "none"]
+            counts = {"a": {"pending": 3, "started": 1, "failed": 1}, "b": {"pending": 1, "started": 1}}
+            assert await store.counts_of("nats", names) == counts
+            assert await store.newest("nats", names, ("started", "failed")) == {"a": ended[1], "b": ended[2]}
+            assert await store.newest("nats", names, ("started",)) == {"a": ended[0], "b": ended[2]}
+            assert await store.pending_of("nats", names, 2) == {"a": [rows[1], rows[2]], "b": [rows[3]]}
+            assert await store.counts_of("nats", []) == await store.newest("nats", [], ("started",)) == {}
+            assert await store.pending_of("nats", [], 2) == {}
+
+        self.run(scenario)
+
     def test_pending_deliveries_are_ordered_by_due_time(self) -> None:
         async def scenario(store: DeliveryStore) -> None:
             for each in (delivery("01", 5.0), delivery("02", 3.0), delivery("03", 3.0), delivery("04", 9.0, "b")):

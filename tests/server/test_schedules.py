@@ -80,7 +80,8 @@ class Installation:
         return Schedules(triggers, deliveries, self.clock), Scheduler(self.triggers, deliveries, self.clock)
 
     async def progress(self, name: str = "daily") -> Progress:
-        return await self.schedules.progress(await self.schedules.get(name))
+        (found,) = await self.schedules.progress([await self.schedules.get(name)])
+        return found
 
     async def move_to(self, text: str) -> list[str]:
         """Let it be that time, look once, and say at which local times executions were started so far."""
@@ -120,6 +121,28 @@ def installed(begin: str, tmp_path) -> Callable[[Callable[[Installation], Awaita
         asyncio.run(whole())
 
     return run
+
+
+def test_a_page_of_schedules_is_read_by_a_bounded_number_of_queries(at_noon, monkeypatch):
+    async def scenario(here: Installation) -> None:
+        for number in range(20):
+            await here.schedules.add("daily", "0 * * * *", name=f"s{number}", deadline="5m")
+        await here.move_to("2026-01-10T13:00")
+        queries: list[str] = []
+        store = here.deliveries
+
+        class Counted:
+            def __getattr__(self, name: str) -> Any:
+                queries.append(name)
+                return getattr(store, name)
+
+        page = await here.schedules.list()
+        monkeypatch.setattr(here.schedules._deliveries, "store", Counted())
+        documents = await here.schedules.documents(page)
+        assert [(each["name"], each["fired"]) for each in documents] == [(each.name, 1) for each in page]
+        assert len(queries) == 5
+
+    at_noon(scenario)
 
 
 # ── ticks ───────────────────────────────────────────────────────────────────────────────

@@ -239,7 +239,7 @@ class LocalBackend:
     async def schedules(self) -> list[Document]:
         found: list[Document] = []
         while page := await self._schedules.list(after=found[-1]["name"] if found else None, limit=PAGE_SIZE):
-            found += [await self._schedules.document(each) for each in page]
+            found += await self._schedules.documents(page)
         return found
 
     async def schedule(self, name: str, count: int = 3) -> Document:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -26,7 +26,7 @@ from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.trigger_service import Triggers
 from noetl.server.scheduling.triggers import Trigger, check_template, trigger_document
-from noetl.storage.ports.deliveries import Delivery, DeliveryFilter
+from noetl.storage.ports.deliveries import Delivery
 
 KIND = "schedule"
 LATE = "late"  # kind of rows that check the deadline of a tick
@@ -181,27 +181,40 @@ class Schedules:
         schedule = await self.get(name)
         return await self._deliveries.start(schedule, await self.request(schedule, key, by))
 
-    async def progress(self, schedule: Schedule) -> Progress:
-        """What a schedule has done so far, as far as its deliveries are kept."""
+    async def progress(self, schedules: Sequence[Schedule]) -> Sequence[Progress]:
+        """What schedules have done so far, as far as their deliveries are kept: five queries for any number of them."""
         store = self._deliveries.store
-        counts = await store.counts(KIND, schedule.name)
-        newest = await store.list(DeliveryFilter(KIND, schedule.name, ("started", "skipped", "failed"), limit=1))
-        started = await store.list(DeliveryFilter(KIND, schedule.name, ("started",), limit=1))
-        waiting = await store.pending(KIND, schedule.name, float("inf"), 1_000)
-        last = msgspec.json.decode(newest[0].data) if newest else {}
-        return Progress(
-            fired=counts.get("started", 0),
-            skipped=counts.get("skipped", 0) + counts.get("failed", 0),
-            queued=tuple(msgspec.json.decode(each.data)["tick"] for each in waiting),
-            last_tick=last.get("tick"),
-            last_execution=started[0].execution_id if started else None,
-            last_error=last.get("error"),
-            late=(await store.counts(LATE, schedule.name)).get("sent", 0) if schedule.deadline else 0,
-        )
+        names = [each.name for each in schedules]
+        counts = await store.counts_of(KIND, names)
+        newest = await store.newest(KIND, names, ("started", "skipped", "failed"))
+        started = await store.newest(KIND, names, ("started",))
+        waiting = await store.pending_of(KIND, [name for name in names if counts.get(name, {}).get("pending")], 1_000)
+        late = await store.counts_of(LATE, [each.name for each in schedules if each.deadline])
+        found = []
+        for name in names:
+            count = counts.get(name, {})
+            last = msgspec.json.decode(newest[name].data) if name in newest else {}
+            found.append(
+                Progress(
+                    fired=count.get("started", 0),
+                    skipped=count.get("skipped", 0) + count.get("failed", 0),
+                    queued=tuple(msgspec.json.decode(each.data)["tick"] for each in waiting.get(name, ())),
+                    last_tick=last.get("tick"),
+                    last_execution=started[name].execution_id if name in started else None,
+                    last_error=last.get("error"),
+                    late=late.get(name, {}).get("sent", 0),
+                )
+            )
+        return found
+
+    async def documents(self, schedules: Sequence[Schedule], count: int = 3) -> Sequence[dict[str, Any]]:
+        """Schedules as JSON documents, with their progress and their next ticks."""
+        now, found = self._clock.now(), await self.progress(schedules)
+        return [schedule_document(*each, now, count) for each in zip(schedules, found, strict=True)]
 
     async def document(self, schedule: Schedule, count: int = 3) -> dict[str, Any]:
-        """A schedule as a JSON document, with its progress and its next ticks."""
-        return schedule_document(schedule, await self.progress(schedule), self._clock.now(), count)
+        """A schedule as a JSON document."""
+        return (await self.documents([schedule], count))[0]
 
 
 def schedule_document(schedule: Schedule, progress: Progress, now: float, count: int = 3) -> dict[str, Any]:

@@ -6,6 +6,7 @@ action neither loses nor repeats it: the action is derived again from the row, u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -68,6 +69,15 @@ class DeliveryStore(Protocol):
 
     async def counts(self, kind: str, name: str) -> dict[str, int]:
         """The number of deliveries of a trigger by status."""
+
+    async def counts_of(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, int]]:
+        """The number of deliveries of each of these triggers by status."""
+
+    async def newest(self, kind: str, names: Sequence[str], status: Sequence[str]) -> dict[str, Delivery]:
+        """The newest delivery of each of these triggers with one of these statuses."""
+
+    async def pending_of(self, kind: str, names: Sequence[str], limit: int) -> dict[str, list[Delivery]]:
+        """The first pending deliveries of each of these triggers, the earliest first; up to `limit` each."""
 
     async def list(self, where: DeliveryFilter) -> list[Delivery]:
         """One page, newest first."""

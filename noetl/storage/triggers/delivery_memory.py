@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 
 from noetl.storage.ports.deliveries import Delivery, DeliveryFilter
 
@@ -59,6 +60,19 @@ class MemoryDeliveryStore:
     async def counts(self, kind: str, name: str) -> dict[str, int]:
         """The number of deliveries of a trigger by status."""
         return dict(Counter(each.status for each in self._of(kind, name)))
+
+    async def counts_of(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, int]]:
+        """The number of deliveries of each of these triggers by status."""
+        return {name: counts for name in names if (counts := await self.counts(kind, name))}
+
+    async def newest(self, kind: str, names: Sequence[str], status: Sequence[str]) -> dict[str, Delivery]:
+        """The newest delivery of each of these triggers with one of these statuses."""
+        rows = [each for name in names for each in self._of(kind, name) if each.status in status]
+        return {each.name: each for each in rows}
+
+    async def pending_of(self, kind: str, names: Sequence[str], limit: int) -> dict[str, list[Delivery]]:
+        """The first pending deliveries of each of these triggers, the earliest first."""
+        return {name: found for name in names if (found := await self.pending(kind, name, inf, limit))}
 
     async def list(self, where: DeliveryFilter) -> list[Delivery]:
         """One page, newest first."""

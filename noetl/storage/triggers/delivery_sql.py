@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -132,6 +133,36 @@ class SqlDeliveryStore:
         query = f"SELECT status, count(*) FROM {self._table} WHERE kind = $1 AND name = $2 GROUP BY status"
         return dict(await self._database.fetch(query, kind, name))
 
+    async def counts_of(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, int]]:
+        """The number of deliveries of each of these triggers by status."""
+        query = f"SELECT name, status, count(*) FROM {self._table} WHERE {_of(names)} GROUP BY name, status"
+        counts: dict[str, dict[str, int]] = {}
+        for name, status, count in await self._database.fetch(query, kind, *names) if names else ():
+            counts.setdefault(name, {})[status] = count
+        return counts
+
+    async def newest(self, kind: str, names: Sequence[str], status: Sequence[str]) -> dict[str, Delivery]:
+        """The newest delivery of each of these triggers with one of these statuses."""
+        if not names:
+            return {}
+        statuses = ", ".join(f"${number}" for number in range(2 + len(names), 2 + len(names) + len(status)))
+        newest = f"SELECT max(id) FROM {self._table} WHERE {_of(names)} AND status IN ({statuses}) GROUP BY name"
+        return {each.name: each for each in await self._select(f"id IN ({newest})", kind, *names, *status)}
+
+    async def pending_of(self, kind: str, names: Sequence[str], limit: int) -> dict[str, list[Delivery]]:
+        """The first pending deliveries of each of these triggers, the earliest first."""
+        if not names:
+            return {}
+        first = (
+            f"SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY name ORDER BY due, id) AS place "
+            f"FROM {self._table} WHERE {_of(names)} AND status = 'pending' AND due IS NOT NULL) AS waiting "
+            f"WHERE place <= {limit:d}"
+        )
+        found: dict[str, list[Delivery]] = {}
+        for each in await self._select(f"id IN ({first}) ORDER BY due, id", kind, *names):
+            found.setdefault(each.name, []).append(each)
+        return found
+
     async def drop(self, before: float) -> int:
         """Delete the ended deliveries that were received before that time; return their number."""
         return await self._database.execute(
@@ -168,6 +199,11 @@ class SqlDeliveryStore:
         if where.before is not None:
             clauses.append(f"id < {placeholder(where.before)}")
         return await self._select(f"{' AND '.join(clauses)} ORDER BY id DESC LIMIT {where.limit:d}", *values)
+
+
+def _of(names: Sequence[str]) -> str:
+    """The condition for triggers of a kind ($1) with these names ($2 and following)."""
+    return f"kind = $1 AND name IN ({', '.join(f'${number}' for number in range(2, 2 + len(names)))})"
 
 
 def _document(delivery: Delivery) -> bytes:

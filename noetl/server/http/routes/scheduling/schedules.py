@@ -83,7 +83,7 @@ async def schedules(
     """One page, sorted by name."""
     found = await state.schedules.list(after=after, limit=limit + 1)
     following = found[limit - 1].name if len(found) > limit else None
-    return json_response(page([await state.schedules.document(each) for each in found[:limit]], following))
+    return json_response(page(await state.schedules.documents(found[:limit]), following))
 
 
 @router.post("/api/schedules", status_code=201, summary="Create a schedule")
