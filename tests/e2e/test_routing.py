@@ -387,6 +387,8 @@ def test_the_output_is_the_return_steps(play):
     assert play(text).data == "mid"
     assert play(text, return_step="start").data is None
     assert play(text.replace("executor: {spec: {return_step: middle}}", "")).data == "end"
+    skipped = text.replace("{step: middle}]", "{step: middle, when: false}, {step: end}]")
+    assert play(skipped).data is None  # the named step did not run, and no other step replaces it
 
 
 def test_the_entry_step_is_named_or_start_or_the_first(play):

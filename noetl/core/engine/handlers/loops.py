@@ -411,7 +411,7 @@ def fail_step(state: State, env: EvaluationContext, step_run: StepRun, outcome: 
             writes = {}
         if unset and outcome.error is not None:
             # The original error is reported; targets that `set` could not evaluate are a detail of it.
-            details = {**outcome.error.details, "unset": list(unset)}
+            details = {**outcome.error.details, "unset": {target: info.message for target, info in unset.items()}}
             error = msgspec.structs.replace(outcome.error, details=details)
             outcome = msgspec.structs.replace(outcome, error=with_secondary(error, next(iter(unset.values()))))
     return StepFailed(step=step_run.step.name, step_run_id=step_run.id, output=outcome, patch=writes, by_server=True)
