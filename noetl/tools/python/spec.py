@@ -62,7 +62,7 @@ SPEC = ToolSpec(
     helpers={"py": NULLS},
     open_fields=True,
     requires=(("code", "script", "module", "callable"),),
-    alternatives=(("code", "script", "module"),),
+    alternatives=(("code", "script"),),
     example='- name: score\n  kind: python\n  input:\n    rating: "{{ workload.rating }}"\n  code: |\n'
     "    def main(rating):\n        return {'score': rating * 10}\n",
 )
