@@ -28,6 +28,7 @@ from noetl.tools.transfer.targets import Target, open_target
 from noetl.tools.transfer.transfer_plan import DATABASES, BadRowsPlan, Plan, SourcePlan
 
 MAX_WARNINGS = 20  # in the summary of one target
+SMALL_BYTES = 16 << 20  # of a chunk, so that two can be fetched in advance
 Explain = Callable[[Exception], "ErrorInfo | None"]
 
 
@@ -290,7 +291,8 @@ class Transfer:
         values = getattr(source, "values", None)
         batches = source.batches() if self.incremental is None else self.incremental.batches(source.batches())
         due = None if self._progress is None or lookahead else self._progress.is_due
-        chunks = prefetch(chunked(batches, self.plan.size, total=total, lookahead=lookahead, values=values, due=due))
+        parts = chunked(batches, self.plan.size, total=total, lookahead=lookahead, values=values, due=due)
+        chunks = prefetch(parts, SMALL_BYTES if len(self.states) == 1 else 0)
         async with aclosing(chunks):
             while True:
                 try:
@@ -374,20 +376,26 @@ class Transfer:
         return failure if info is None else TransferFailed(info, self.summary(done=False), where)
 
 
-async def prefetch(chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
-    """The same chunks; one is fetched while the previous one is in use, so at most two are in memory."""
+async def prefetch(chunks: AsyncGenerator[Chunk, None], small: int = 0) -> AsyncGenerator[Chunk, None]:
+    """The same chunks; one is fetched while the previous one is in use, or two if the first has at most `small` bytes.
+
+    With two, a target waits less for a source whose chunks take unequal time."""
     queue: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
     capacity = asyncio.Semaphore(1)
 
     async def fetch() -> None:
         try:
             async with aclosing(chunks):
+                first = True
                 while True:
                     await capacity.acquire()
                     chunk = await anext(chunks, None)
                     queue.put_nowait(chunk)
                     if chunk is None:
                         return
+                    if first and chunk.table.nbytes <= small:
+                        capacity.release()
+                    first = False
                     del chunk
         except Exception as failure:  # noqa: BLE001 - raised again in the consumer
             queue.put_nowait(failure)
