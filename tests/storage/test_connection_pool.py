@@ -158,3 +158,15 @@ def test_closing_waits_for_connections_in_use_and_refuses_waiting_callers() -> N
         assert opened[0].closed
 
     asyncio.run(scenario())
+
+
+def test_closing_waits_for_the_last_connection_also_after_all_were_closed_before() -> None:
+    async def scenario() -> None:
+        pool, opened = _pool(1)
+        pool.release(await pool.acquire(1), OSError("broken"))
+        pool.release(await pool.acquire(1))
+        assert [each.closed for each in opened] == [True, False]
+        await pool.close()
+        assert opened[1].closed
+
+    asyncio.run(scenario())

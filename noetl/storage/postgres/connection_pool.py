@@ -129,7 +129,7 @@ class ConnectionPool:
         """A connection is closed: another one may be opened."""
         self._count -= 1
         self._wake_next()
-        if not self._count:
+        if self._closed and not self._count:
             self._empty.set()
 
     def _wake_next(self) -> None:
