@@ -385,7 +385,7 @@ def whole_text(text: str) -> str:
             text.encode()
         except UnicodeEncodeError as problem:
             raise TemplateError(
-                f"{ascii(text[problem.start])[1:-1]} is half of a character (a lone surrogate), which is not valid "
+                f"\\u{ord(text[problem.start]):04x} is half of a character (a lone surrogate), which is not valid "
                 "Unicode; write the character itself"
             ) from None
     return text
