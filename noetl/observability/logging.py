@@ -26,7 +26,8 @@ from noetl.runtime.printable import printable, printable_json
 
 FORMATS = ("text", "json")
 IDS = ("request_id", "trace_id", "execution_id", "step", "run_id", "task", "worker", "caller")
-FIELDS = (*IDS, "stream", "method", "path", "status", "duration_ms")
+REQUEST = ("method", "path", "status")  # of a request; also in the message of its record
+FIELDS = (*IDS, "stream", *REQUEST, "duration_ms")
 
 _CONTEXT: ContextVar[Mapping[str, str]] = ContextVar("noetl_log_about", default={})  # noqa: B039 - never written to
 _MASKER: ContextVar[Masker | None] = ContextVar("noetl_log_masker", default=None)
@@ -92,7 +93,7 @@ class TextFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line, followed by the traceback if there is one."""
         at = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        ids = " ".join(f"{name}={value}" for name, value in self._fields(record).items())
+        ids = " ".join(f"{name}={value}" for name, value in self._fields(record).items() if name not in REQUEST)
         shown = f"  [{printable(masked(ids), one_line=True)}]" if ids else ""
         line = f"{at} {record.levelname:<7} {record.name}: {self._message(record)}{shown}"
         trace = self._traceback(record)

@@ -52,5 +52,13 @@ def test_text_records_end_with_the_ids(root: logging.Logger):
     assert lines[-1].endswith("INFO    noetl.x: after")
 
 
+def test_a_request_is_described_once(root: logging.Logger):
+    stream = io.StringIO()
+    logs.configure("text", stream=stream)
+    fields = {"method": "POST", "path": "/api/execute", "status": 202, "duration_ms": 3.2, "caller": "admin"}
+    logging.getLogger("noetl.access").info("POST /api/execute 202", extra=fields)
+    assert stream.getvalue().endswith("noetl.access: POST /api/execute 202  [caller=admin duration_ms=3.2]\n")
+
+
 def test_bearer_tokens_are_masked(root: logging.Logger):
     assert logs.masked("Authorization: Bearer abcdefgh12345678") == "Authorization: Bearer ***"

@@ -50,6 +50,7 @@ def test_apply_registers_playbooks_and_resources_once(there, project, folder):
     assert first.code == 0, first.err
     assert f"new      playbook {project}/main version 1 (main.yaml, 1 file)" in first.out
     assert f"new      schedule {project}-nightly" in first.out
+    assert "" not in first.err.splitlines()  # no line for a playbook or a resource without findings
     assert there("apply").out == ""
     assert there("diff").code == 0
     ran = there("execute", f"{project}/main", "--json")

@@ -101,6 +101,8 @@ class Terminal:
     def diagnostics(self, found: Iterable[Any], text: bytes = b"") -> None:
         """Write the problems of a playbook, each with its position in the text and its fix."""
         found = list(found)
+        if not found:
+            return
         try:
             source = text.decode() if len(text) <= MAX_QUOTED_BYTES else ""
         except UnicodeDecodeError:
