@@ -16,7 +16,7 @@ test("the command is that of the settings, of the workspace, or of PATH", () => 
   const venv = serverCommand(settings, ["/a", "/b"], "linux", (file) => file === "/b/.venv/bin/noetl");
   assert.deepEqual(venv, { command: "/b/.venv/bin/noetl", args: ["lsp"] });
   assert.deepEqual(serverCommand(settings, ["/a"], "linux", () => false), { command: "noetl", args: ["lsp"] });
-  assert.match(startProblem(venv, "not found"), /pip install 'noetl-engine\[lsp\]'/);
+  assert.match(startProblem(venv, "not found"), /pip install noetl-engine,/);
 });
 
 test("the bundle requires only vscode and Node, and can be loaded", () => {
