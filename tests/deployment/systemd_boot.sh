@@ -4,7 +4,7 @@
 set -euo pipefail
 units=$1 python=$2 packages=$3 port=$4 folder=$5
 if [ "${6:-}" != inside ]; then
-    exec unshare --pid --fork --mount --cgroup --propagation private "$0" "$@" inside
+    exec setsid --wait unshare --pid --fork --kill-child --mount --cgroup --propagation private "$0" "$@" inside
 fi
 mount -t proc proc /proc
 mount -t tmpfs tmpfs "$folder"
@@ -40,7 +40,8 @@ check() {
     sh "$units/install.sh" 2> /dev/null
     echo "NOETL_SERVER_PORT=$port" >> /etc/noetl/noetl.env
     systemctl enable -q --now noetl-server
-    ready && echo "server: ready, user $(ps -o user= -p "$(systemctl show -P MainPID noetl-server)")"
+    ready || return 1
+    echo "server: ready, user $(ps -o user= -p "$(systemctl show -P MainPID noetl-server)")"
     noetl() { runuser -u noetl -- env NOETL_HOME=/var/lib/noetl "NOETL_SERVER_URL=http://127.0.0.1:$port" /opt/noetl/bin/noetl "$@"; }
     token=$(noetl token create workers --role worker 2> /dev/null)
     printf 'NOETL_SERVER_URL=http://127.0.0.1:%s\nNOETL_TOKEN=%s\n' "$port" "$token" > /etc/noetl/worker.env
@@ -50,6 +51,7 @@ check() {
     admin=$(cat /var/lib/noetl/admin.token)
     echo "task: $(NOETL_TOKEN=$admin noetl execute /var/lib/noetl/unit.yaml --server "http://127.0.0.1:$port" 2> /dev/null | tr -d '\n')"
     before=$(systemctl show -P MainPID noetl-server)
+    [ "$before" != 0 ] || return 1  # kill -9 0 would kill the whole process group
     kill -9 "$before"
     for _ in $(seq 300); do
         now=$(systemctl show -P MainPID noetl-server)

@@ -25,7 +25,8 @@ from devcluster.servers import free_port
 from noetl.settings import TABLE
 from tests.waiting import until
 
-UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = ROOT / "deploy" / "systemd"
 NOETL = Path(sys.executable).parent / "noetl"
 
 
@@ -107,10 +108,16 @@ def test_the_commands_of_the_server_unit_start_and_stop_a_server(root: Path, tmp
     assert process.returncode == 0
 
 
+HIDDEN = ("/root/", "/home/", "/tmp/", "/var/tmp/")  # the units see neither home folders nor temporary files
+PACKAGES = f"{ROOT}:{sysconfig.get_path('purelib')}"
+
+
 def base_python() -> str | None:
-    """A Python of this version outside of home folders, which the units do not see."""
+    """A Python of this version that the units see, as they must see the packages."""
     names = (f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}", os.path.realpath(sys.executable))
-    return next((name for name in names if Path(name).exists() and not name.startswith(("/root", "/home"))), None)
+    if any(name.startswith(HIDDEN) for name in PACKAGES.split(":")):
+        return None
+    return next((name for name in names if Path(name).exists() and not name.startswith(HIDDEN)), None)
 
 
 def can_boot() -> bool:
@@ -124,10 +131,8 @@ def can_boot() -> bool:
 
 @pytest.mark.skipif(not can_boot() or base_python() is None, reason="systemd cannot run here")
 def test_systemd_starts_restarts_and_stops_the_units(tmp_path: Path):
-    packages = sysconfig.get_path("purelib")
-    root = Path(__file__).resolve().parents[2]
     script = Path(__file__).with_name("systemd_boot.sh")
-    command = [script, UNITS, base_python(), f"{root}:{packages}", str(free_port()), tmp_path]
+    command = [script, UNITS, base_python(), PACKAGES, str(free_port()), tmp_path]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=110)
     lines = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
     stops = [line for line in done.stdout.splitlines() if line.startswith("stop: ")]
