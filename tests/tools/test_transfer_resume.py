@@ -254,27 +254,27 @@ def test_a_changed_source_starts_again_or_says_what_to_do(orders, local):
 
 
 def test_two_executions_do_not_append_the_same_page(orders, place):
-    """A load that another execution has continued meanwhile fails, and its rows are rolled back."""
+    """Of two loads that continue at the same time, one fails or finds nothing left; no row is appended twice."""
     load, other = (Load(orders, {**place, "mode": "append"}) for _ in range(2))
     orders.broken = 5
     assert load.run().status == "error"
     orders.broken = None
     reading = other.host.progress
     outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(load.run()))
 
     def interrupted(**counts: float) -> None:
         reading(**counts)
         if counts.get("pages") == 8 and place["kind"] == "postgres":
             other.host.progress = reading  # type: ignore[method-assign]
-            thread = threading.Thread(target=lambda: outcomes.append(load.run()))
             thread.start()
-            thread.join(timeout=60)
 
     other.host.progress = interrupted  # type: ignore[method-assign]
     outcomes.append(other.run())
     if place["kind"] == "postgres":  # the others have one writer at a time
+        thread.join(timeout=60)
         errors = [outcome.error.kind for outcome in outcomes if outcome.error is not None]
-        assert len(outcomes) == 2 and errors == ["state.conflict"], outcomes
+        assert len(outcomes) == 2 and errors in ([], ["state.conflict"]), outcomes
     assert load.ids() == list(range(120))
 
 
