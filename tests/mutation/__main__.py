@@ -11,7 +11,8 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ AREAS = {
     "pipeline": ("noetl/core/pipeline/",),
     "server": tuple(f"noetl/server/{part}/" for part in ("orchestrator", "dispatch", "concurrency", "lifecycle")),
 }
-CONTROLS = 4  # of each area
+CONTROLS = 2  # of each area
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--area", choices=[*AREAS], action="append", help="only this area")
+    parser.add_argument("--file", action="append", help="all mutants of this file instead of a sample")
     parser.add_argument("--minutes", type=float, default=0, help="start no mutant after this time (0: no limit)")
     parser.add_argument("--wanted", type=float, default=0.9, help="the share that must be noticed in each area")
     parser.add_argument("--record", nargs="*", help="record which lines these tests execute (none named: all)")
@@ -49,7 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.record is not None or not list(STORED.glob("*.tests")):
         record(given.record or TESTS)
-    chosen = _survivors(given.again) if given.again else _samples(given.area or [*AREAS], given.sample, given.seed)
+    if given.again:
+        chosen = _survivors(given.again)
+    elif given.file:
+        chosen = [mutant for file in given.file for mutant in _mutants(ROOT / file)]
+    else:
+        chosen = _samples(given.area or [*AREAS], given.sample, given.seed)
     deadline = time.monotonic() + 60 * given.minutes if given.minutes else None
     started = time.monotonic()
     verdicts = run(chosen, Recorded(), given.jobs, deadline)
@@ -65,20 +72,25 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{area}: {noticed} of {len(ran)} noticed ({100 * noticed / len(ran):.1f} %)")
             enough = enough and noticed / len(ran) >= given.wanted
     print(f"{time.monotonic() - started:.0f} s")
-    if not given.no_page and not given.again:
+    if not given.no_page and not given.again and not given.file:
         _write(verdicts, f"python -m tests.mutation --sample {given.sample} --seed {given.seed}")
     return 0 if enough else 1
 
 
+def _mutants(file: Path) -> Iterator[Mutant]:
+    return (mutant for mutant in mutants_of(file, ROOT) if not is_equivalent(mutant, ROOT))
+
+
 def _samples(areas: Sequence[str], count: int, seed: int) -> list[Mutant]:
-    chosen: list[Mutant] = []
+    """Mutants of the areas in turn, so that a run with a time limit has as many of each."""
+    samples: list[list[Mutant]] = []
     for area in areas:
         files = [file for folder in AREAS[area] for file in sorted((ROOT / folder).rglob("*.py"))]
-        every = [mutant for file in files for mutant in mutants_of(file, ROOT) if not is_equivalent(mutant, ROOT)]
+        every = [mutant for file in files for mutant in _mutants(file)]
         source = random.Random(f"{seed} {area}")
-        chosen += [control(mutant) for mutant in source.sample(every, CONTROLS)]
-        chosen += source.sample(every, min(count, len(every))) if count else every
-    return chosen
+        controls = [control(mutant) for mutant in source.sample(every, CONTROLS)]
+        samples.append([*controls, *(source.sample(every, min(count, len(every))) if count else every)])
+    return [mutant for turn in zip_longest(*samples) for mutant in turn if mutant is not None]
 
 
 def _survivors(file: Path) -> list[Mutant]:

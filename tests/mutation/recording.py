@@ -28,6 +28,11 @@ TESTS = (  # two processes take turns
     "tests/security/test_worker_tokens.py",
     "tests/core/test_quotas.py",
     "tests/e2e",
+    "tests/cli",
+    "tests/acceptance",
+    "tests/jobs",
+    "tests/storage/test_quota_stores.py",
+    "tests/storage/test_integrity.py",
 )
 STORED = ROOT / "build" / "mutation"
 # A mutant exists only in its own process, so tests that start servers in other processes say nothing about it.

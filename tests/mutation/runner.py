@@ -23,10 +23,11 @@ from tests.mutation.install import NotInstalled, install, install_at_import, is_
 from tests.mutation.mutants import Mutant
 from tests.mutation.recording import OPTIONS, ROOT, Recorded, needs_services
 
-CPU_SECONDS = 60  # a mutant that loops for ever is noticed by this
+CPU_SECONDS = 60  # beyond the time of its tests: a mutant that loops for ever is noticed by this
 IDLE_SECONDS = 45.0  # one that waits for ever: its process neither ran nor wanted to run for this long
 MOST_TESTS = 250  # of the area of a mutant, and as many others
 TEST_SECONDS = 8.0  # that these tests took when they were recorded
+MORE_SECONDS = 30.0  # the same of the tests that a survivor of the first ones gets
 SURVIVED, NOTICED, NOT_LOADED, NEW_PROCESS = 0, 1, 3, 4
 
 
@@ -40,15 +41,25 @@ class Verdict(Struct, frozen=True):
 
 
 def selected(mutant: Mutant, recorded: Recorded) -> list[str]:
-    """The tests of a mutant: those that execute its lines, first those of its area."""
+    """The first tests of a mutant: the shortest that execute its lines, first those of its area."""
+    found = _executing(mutant, recorded)
+    own = tests_of_area(mutant.file)
+    first = _in_turn([test for test in found if test.startswith(own)], recorded)
+    return [*first, *_in_turn([test for test in found if not test.startswith(own)], recorded)]
+
+
+def remaining(mutant: Mutant, recorded: Recorded, tests: Sequence[str]) -> list[str]:
+    """The tests for a mutant that has survived these ones: the others that execute its lines."""
+    return _in_turn([*(_executing(mutant, recorded) - set(tests))], recorded, MORE_SECONDS)
+
+
+def _executing(mutant: Mutant, recorded: Recorded) -> set[str]:
     found = recorded.tests_of(mutant.file, range(mutant.line, mutant.last_line + 1))
     if not found and mutant.function:
         found = recorded.tests_of(mutant.file, range(mutant.function[0] + 1, mutant.function[1] + 1))
     if not found and recorded.runs_at_import(mutant):
         found = recorded.tests_of(mutant.file, range(10_000))
-    own = tests_of_area(mutant.file)
-    first = _in_turn([test for test in found if test.startswith(own)], recorded)
-    return [*first, *_in_turn([test for test in found if not test.startswith(own)], recorded)]
+    return found
 
 
 def tests_of_area(file: str) -> str:
@@ -56,8 +67,8 @@ def tests_of_area(file: str) -> str:
     return {"engine": "tests/core/engine/", "pipeline": "tests/core/pipeline/"}.get(file.split("/")[2], "tests/server/")
 
 
-def _in_turn(tests: Sequence[str], recorded: Recorded) -> list[str]:
-    """Short tests first, those of each file in turn, up to a number and a time."""
+def _in_turn(tests: Sequence[str], recorded: Recorded, most: float = TEST_SECONDS) -> list[str]:
+    """Short tests first, those of each file in turn, up to a time and a number that belongs to it."""
     files: dict[str, list[str]] = {}
     for test in sorted(tests, key=lambda each: (recorded.seconds[each], each)):
         files.setdefault(test.partition("::")[0], []).append(test)
@@ -65,10 +76,10 @@ def _in_turn(tests: Sequence[str], recorded: Recorded) -> list[str]:
     chosen: list[str] = []
     seconds = 0.0
     for test in itertools.chain.from_iterable(itertools.zip_longest(*by_time)):
-        if test is None or recorded.seconds[test] > TEST_SECONDS / 2:
+        if test is None or recorded.seconds[test] > most / 2:
             continue
         seconds += recorded.seconds[test]
-        if chosen and (len(chosen) == MOST_TESTS or seconds > TEST_SECONDS):
+        if chosen and (len(chosen) == MOST_TESTS * most / TEST_SECONDS or seconds > most):
             break
         chosen.append(test)
     return chosen
@@ -94,33 +105,51 @@ class Runner:
         waiting = iter(self._mutants)
         while True:
             while len(running) < self._jobs and (mutant := self._next(waiting)):
-                new = self._recorded.runs_at_import(mutant) and not mutant.is_control
-                running.append(_Process(mutant, selected(mutant, self._recorded), None if new else items))
+                running.append(_Process(mutant, selected(mutant, self._recorded), self._items_for(mutant, items)))
             if not running:
                 return True
             time.sleep(0.02)
             for process in [each for each in running if each.is_done()]:
                 running.remove(process)
-                if process.wants_new_process:
+                if following := self._following(process, items):
                     process.clean_up()
-                    running.append(_Process(process.mutant, process.tests))
+                    running.append(following)
                 else:
                     self.verdicts.append(process.verdict())
-                    if not self.verdicts[-1].noticed and not process.mutant.is_control:
-                        print(
-                            f"  survived {len(process.tests)} tests: {process.mutant}", file=sys.__stderr__, flush=True
-                        )
+                    _print_survivor(self.verdicts[-1])
+
+    def _items_for(self, mutant: Mutant, items: dict[str, pytest.Item]) -> dict[str, pytest.Item] | None:
+        return None if self._recorded.runs_at_import(mutant) and not mutant.is_control else items
+
+    def _following(self, ended: _Process, items: dict[str, pytest.Item]) -> _Process | None:
+        """The next process of the same mutant: a new one that loads it, or one with more tests for a survivor."""
+        if ended.exit_code == NEW_PROCESS:
+            return _Process(ended.mutant, ended.tests, survived=ended.survived)
+        if ended.exit_code != SURVIVED or ended.survived:
+            return None
+        more = remaining(ended.mutant, self._recorded, ended.tests)
+        if not more:
+            return None
+        return _Process(ended.mutant, more, self._items_for(ended.mutant, items), survived=len(ended.tests))
 
     def _next(self, waiting: Iterator[Mutant]) -> Mutant | None:
         return None if self._deadline and time.monotonic() > self._deadline else next(waiting, None)
 
 
-class _Process:
-    """The process of one mutant."""
+def _print_survivor(verdict: Verdict) -> None:
+    if not verdict.noticed and not verdict.mutant.is_control:
+        print(f"  survived {verdict.tests} tests: {verdict.mutant}", file=sys.__stderr__, flush=True)
 
-    def __init__(self, mutant: Mutant, tests: list[str], items: dict[str, pytest.Item] | None = None) -> None:
+
+class _Process:
+    """The process of one mutant; `survived` is the number of tests that it has survived in an earlier one."""
+
+    def __init__(
+        self, mutant: Mutant, tests: list[str], items: dict[str, pytest.Item] | None = None, *, survived: int = 0
+    ) -> None:
         self.mutant = mutant
         self.tests = tests
+        self.survived = survived
         self._temporary = tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True)
         self._folder = Path(self._temporary.name)
         self._status: int | None = None
@@ -129,11 +158,14 @@ class _Process:
         self._cpu = 0.0
         self._pid = os.fork()
         if not self._pid:
+            seconds = CPU_SECONDS + (int(MORE_SECONDS) if survived else 0)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             _child(mutant, tests, items, self._folder)
 
     @property
-    def wants_new_process(self) -> bool:
-        return self._status is not None and os.waitstatus_to_exitcode(self._status) == NEW_PROCESS
+    def exit_code(self) -> int | None:
+        """The code that the process ended with."""
+        return None if self._status is None else os.waitstatus_to_exitcode(self._status)
 
     def is_done(self) -> bool:
         """Whether the process has ended; one that waits for ever is killed."""
@@ -169,17 +201,17 @@ class _Process:
 
     def verdict(self) -> Verdict:
         """What became of the mutant."""
-        assert self._status is not None
-        code = os.waitstatus_to_exitcode(self._status)
+        code = self.exit_code
+        assert code is not None
         named = self._folder / "noticed-by"
         by = named.read_text() if named.exists() else ""
         self.clean_up()
         if code == NOT_LOADED:
             raise RuntimeError(f"{self.mutant}: the original was loaded instead of the mutant")
         if code == SURVIVED:
-            return Verdict(self.mutant, False, "", len(self.tests))
+            return Verdict(self.mutant, False, "", self.survived + len(self.tests))
         by = by or self._limit or ("CPU time" if code == -signal.SIGXCPU else f"exit code {code}")
-        return Verdict(self.mutant, True, by, len(self.tests))
+        return Verdict(self.mutant, True, by, self.survived + len(self.tests))
 
 
 def _child(mutant: Mutant, tests: list[str], items: dict[str, pytest.Item] | None, folder: Path) -> None:
@@ -190,7 +222,6 @@ def _child(mutant: Mutant, tests: list[str], items: dict[str, pytest.Item] | Non
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
         if items is None:
             words = [mutant.file, str(mutant.number), str(folder), *tests]
             os.chdir(ROOT)
@@ -219,7 +250,7 @@ def _run(items: Sequence[pytest.Item], folder: Path) -> int:
 def run(mutants: Sequence[Mutant], recorded: Recorded, jobs: int, deadline: float | None = None) -> list[Verdict]:
     """Run mutants with the tests that were recorded for their lines."""
     runner = Runner(mutants, recorded, jobs, deadline)
-    needed = {test.partition("::")[0] for mutant in mutants for test in selected(mutant, recorded)}
+    needed = {test.partition("::")[0] for mutant in mutants for test in _executing(mutant, recorded)}
     code = pytest.main([*OPTIONS, *sorted(needed)], plugins=[runner])
     if needed and code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise RuntimeError(f"the tests were not collected: {code!r}")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
+
+T = TypeVar("T")
 
 EPOCH = 1_750_000_000.0
 
@@ -141,3 +143,11 @@ class VirtualClock:
     def jump(self, seconds: float) -> None:
         """Change the wall clock."""
         self._offset += seconds
+
+
+def run_virtually(scenario: Callable[[VirtualClock], Coroutine[Any, Any, T]]) -> T:
+    """Run a scenario in virtual time; Deadlock if nothing in it can happen any more."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        return runner.run(scenario(VirtualClock(loop)))

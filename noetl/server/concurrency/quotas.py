@@ -61,9 +61,12 @@ class Quotas:
                 if not reply.done():
                     reply.set_result(answer)
         del self._waiting[key]
-        if self._clock.now() - self._dropped_at > DROP_SECONDS:
-            self._dropped_at = self._clock.now()
-            await self._store.drop_idle(self._dropped_at - DROP_SECONDS)
+        now = self._clock.now()
+        if now - self._dropped_at > DROP_SECONDS:
+            self._dropped_at = now
+            # Not here: if the store is unreachable, it is retried, and the calls of the key must not be.
+            store = self._store
+            self._background.run_until_done("deletion of idle quotas", lambda: store.drop_idle(now - DROP_SECONDS))
 
 
 def _all(calls: Sequence[Call], bucket: Bucket, now: float) -> tuple[Bucket, list[QuotaReply]]:

@@ -159,7 +159,6 @@ class Dispatcher:
 
     def placement_problem(self, pool: str, labels: Sequence[str]) -> str | None:
         """Why no live worker known to this server can take a run of a pool with these labels; None: one can."""
-        self.live_workers(pool)
         oldest = asyncio.get_running_loop().time() - LIVE_SECONDS
         live = [worker for worker, seen in self._live.get(pool, {}).items() if seen >= oldest]
         if not live:

@@ -46,8 +46,9 @@ async def repair(store: EventStore) -> tuple[int, list[str]]:
                 await _verify_one(store, listed)
             except CorruptLog as problem:
                 try:
-                    repaired += await _rewrite(store, listed.execution_id)
+                    rewritten = await _rewrite(store, listed.execution_id)
                     await _verify_one(store, listed)
+                    repaired += rewritten
                 except CorruptLog:
                     left.append(str(problem))
     return repaired, left

@@ -1,0 +1,126 @@
+"""Timers of waiting executions: which are read, by which server, how often, and what is set."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from noetl.errors import NoetlError, StoreUnavailable
+from noetl.runtime.tasks import cancel
+from noetl.server.lifecycle import wait_timers
+from noetl.server.lifecycle.timers import HORIZON
+from noetl.server.lifecycle.wait_timers import FULL_SECONDS, LEADER_ROLE, POLL_SECONDS, WaitTimers
+from tests.simulation.virtual_time import EPOCH, run_virtually
+
+
+class Store:
+    """Executions that wait until an instant; the instants of the reads are recorded."""
+
+    def __init__(self, *due):
+        self.waiting = list(due)
+        self.reads = []
+        self.problem = None
+
+    async def due(self, before, limit):
+        self.reads.append((asyncio.get_running_loop().time(), before, limit))
+        if self.problem is not None:
+            raise self.problem
+        return [each for each in self.waiting if each[1] <= before][:limit]
+
+
+class Leadership:
+    def __init__(self, granted=True):
+        self.granted, self.requested = granted, []
+
+    async def acquire_leadership(self, role, seconds):
+        self.requested.append((role, seconds))
+        return self.granted
+
+
+def timers_over(store, clock, **options):
+    noted = []
+    timers = SimpleNamespace(set=lambda execution_id, at: noted.append((execution_id, at)))
+    orchestrator = SimpleNamespace(store=store, timers=timers)
+    return WaitTimers(orchestrator, clock, **options), noted
+
+
+def test_timers_that_are_due_within_the_horizon_are_set():
+    async def scenario(clock):
+        due = [("1", EPOCH - 5), ("2", EPOCH + HORIZON), ("3", EPOCH + HORIZON + 1)]
+        reader, noted = timers_over(Store(*due), clock)
+        assert await reader.load() == 2
+        assert noted == due[:2]
+
+    run_virtually(scenario)
+
+
+def test_timers_of_executions_of_other_processes_are_counted_but_not_set():
+    async def scenario(clock):
+        due = [("1", EPOCH), ("2", EPOCH + 1)]
+        asked = []
+
+        def owned(executions):
+            asked.append(list(executions))
+            return ["2"]
+
+        reader, noted = timers_over(Store(*due), clock, owned=owned)
+        assert await reader.load() == 2  # a full page is followed by another one, although none of it is owned
+        assert (asked, noted) == ([["1", "2"]], [("2", EPOCH + 1)])
+
+    run_virtually(scenario)
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_one_server_of_a_cluster_reads(granted):
+    async def scenario(clock):
+        leadership, store = Leadership(granted), Store(("1", EPOCH))
+        reader, noted = timers_over(store, clock, leadership=leadership)
+        assert await reader.load() == (1 if granted else 0)
+        assert noted == ([("1", EPOCH)] if granted else [])
+        assert len(store.reads) == (1 if granted else 0)
+        # It stays the leader until it has missed two reads.
+        assert leadership.requested == [(LEADER_ROLE, 3 * POLL_SECONDS)]
+
+    run_virtually(scenario)
+
+
+def test_reads_are_frequent_only_while_there_are_more_timers_than_one_read_returns(monkeypatch):
+    monkeypatch.setattr(wait_timers, "BATCH", 2)
+
+    async def scenario(clock):
+        store = Store(("1", EPOCH), ("2", EPOCH))
+        reader, _ = timers_over(store, clock)
+        reading = asyncio.create_task(reader.run())
+        await asyncio.sleep(FULL_SECONDS * 1.5)
+        store.waiting.pop()
+        await asyncio.sleep(POLL_SECONDS - 1)
+        assert [at for at, _, _ in store.reads] == [0.0, FULL_SECONDS, 2 * FULL_SECONDS]
+        await asyncio.sleep(POLL_SECONDS)
+        assert [at for at, _, _ in store.reads][3:] == [2 * FULL_SECONDS + POLL_SECONDS]
+        await cancel(reading)
+
+    run_virtually(scenario)
+
+
+def test_the_horizon_is_read_three_times_before_it_has_passed():
+    assert 3 * POLL_SECONDS == HORIZON
+
+
+@pytest.mark.parametrize("problem", [StoreUnavailable("away"), NoetlError("other")])
+def test_a_read_that_fails_is_repeated_later(problem, caplog):
+    async def scenario(clock):
+        store = Store(("1", EPOCH))
+        store.problem = problem
+        reader, noted = timers_over(store, clock)
+        reading = asyncio.create_task(reader.run())
+        await asyncio.sleep(1)
+        store.problem = None
+        await asyncio.sleep(POLL_SECONDS)
+        assert noted == [("1", EPOCH)]
+        assert [at for at, _, _ in store.reads] == [0.0, POLL_SECONDS]
+        await cancel(reading)
+
+    run_virtually(scenario)
+    assert "the timers of waiting executions could not be read" in caplog.text
