@@ -44,8 +44,8 @@ Subject = Literal["pool", "credential", "playbook", "label"]
 class ChangeNotifier(Protocol):
     """Notifications between the servers of one store, as `PostgresDatabase` implements them."""
 
-    def publish(self, channel: str, message: str) -> None:
-        """Send a notification."""
+    def publish(self, channel: str, message: str, *, always: bool = False) -> None:
+        """Send a notification; `always`: also while no other server is known."""
 
     def subscribe(self, channel: str, on_message: Any) -> None:
         """Call `on_message` for every notification of a channel."""
@@ -241,7 +241,7 @@ class Limits(Struct, eq=False):
     async def _publish(self) -> None:
         await self.refresh()
         if self._notifier is not None:
-            self._notifier.publish(CHANNEL, "changed")
+            self._notifier.publish(CHANNEL, "changed", always=True)
 
     async def _poll(self) -> None:
         while True:

@@ -200,11 +200,12 @@ class PostgresDatabase:
         if self._listener is None and not self.pooled:
             self._listener = asyncio.get_running_loop().create_task(self._listen())
 
-    def publish(self, channel: str, message: str) -> None:
+    def publish(self, channel: str, message: str, *, always: bool = False) -> None:
         """Send a message to all subscribers in the background; nothing is stored for later subscribers.
 
-        While this process is alone nothing is sent: a new server polls before it is known."""
-        if self.alone or (self.pooled and self._bus is None):
+        While this process is alone nothing is sent unless `always`: a server that joined since the last heartbeat of
+        this one may be unknown here, and polls."""
+        if (self.alone and not always) or (self.pooled and self._bus is None):
             return
         self._outgoing.setdefault(channel, {})[message] = None
         if self._publisher is None and not self.closed:

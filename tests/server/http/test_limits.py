@@ -112,6 +112,8 @@ def test_two_servers_keep_a_limit_while_a_worker_and_a_server_are_killed(tmp_pat
         here.environ["NOETL_SERVER_URL"] = urls
         there.environ["NOETL_SERVER_URL"] = f"{there.url},{here.url}"
         assert here.ask("PUT", "/api/limits/credential/shop", {"most": 3})[0] == 200
+        while 'noetl_limit{limit="credential shop"} 3' not in metrics(there):
+            time.sleep(0.01)  # applied by the other server, at the latest after its next poll
         ids = [submit(each, SLOW) for each in (here, there) * 6]
         seen: list[int] = []
 
