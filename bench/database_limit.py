@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from devcluster import services
-from devcluster.servers import PASSWORD, accepts_connections, free_port
+from devcluster.servers import PASSWORD, PostgresReplica, accepts_connections, free_port
 from noetl.core.model.ids import number_at
 from noetl.storage.events.postgres import WEEK, PostgresEventStore
 from noetl.storage.postgres.database import PostgresDatabase
@@ -171,23 +171,8 @@ async def _add_partitions(dsn: str, count: int) -> None:
 def replica(postgres: Any, seconds: float) -> None:
     """A streaming replica: how far it is behind while two writers append, and lists of executions from it."""
     asyncio.run(_prepare(postgres.dsn()))
-    data = postgres.home / "replica"
-    data.mkdir(mode=0o700)
-    if postgres._identity:
-        os.chown(data, postgres._identity["user"], postgres._identity["group"])
-    subprocess.run(
-        [postgres.program("pg_basebackup"), "-D", data, "-R", "-X", "stream", "-d", postgres.dsn(), "-c", "fast"],
-        check=True, capture_output=True, **postgres._identity,
-    )  # fmt: skip
-    port = free_port()
-    standby = subprocess.Popen(
-        [postgres.program("postgres"), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-c", "hot_standby=on",
-         "-c", f"max_connections={POSTGRES['max_connections']}"],
-        cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **postgres._identity,
-    )  # fmt: skip
-    try:
-        url = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{port}/postgres"
-        delays, lists = asyncio.run(_delays(postgres.dsn(), url, seconds))
+    with PostgresReplica(postgres.home / "replica", postgres) as standby:
+        delays, lists = asyncio.run(_delays(postgres.dsn(), standby.dsn(), seconds))
         delays.sort()
         lists.sort()
         middle = 1000 * delays[len(delays) // 2]
@@ -195,9 +180,6 @@ def replica(postgres: Any, seconds: float) -> None:
             f"replica beside 2 writers: {len(delays)} commits visible after p50 {middle:.1f} ms, max "
             f"{1000 * delays[-1]:.1f} ms; 100 executions read from it: p50 {1000 * lists[len(lists) // 2]:.1f} ms"
         )
-    finally:
-        standby.send_signal(2)
-        standby.wait()
 
 
 async def _prepare(dsn: str) -> None:
@@ -209,12 +191,7 @@ async def _prepare(dsn: str) -> None:
 
 
 async def _delays(primary: str, standby: str, seconds: float) -> tuple[list[float], list[float]]:
-    while True:
-        try:
-            reader = await asyncpg.connect(standby)
-            break
-        except (OSError, asyncpg.PostgresError):
-            await asyncio.sleep(0.1)
+    reader = await asyncpg.connect(standby)
     writer = await asyncpg.connect(primary)
     writing = asyncio.create_task(asyncio.to_thread(rate, primary, *USUAL, seconds))
     delays, lists = [], []

@@ -177,27 +177,12 @@ class Postgres(Server):
 
     def start(self) -> None:
         """Create the data folder at the first start, then run the server."""
-        identity = self._identity
-        binaries = _postgres_binaries(self.home, identity)
+        binaries, identity = _postgres_binaries(self.home, self._identity), self._identity
         data = self.home / "data"
         if not data.exists():
             data.mkdir(mode=0o700)
-            if identity:
-                os.chown(data, identity["user"], identity["group"])
-            secret = self.home / "password"
-            secret.touch(mode=0o600)
-            secret.write_text(self.password)
-            if identity:
-                os.chown(secret, identity["user"], identity["group"])
-            subprocess.run(
-                [binaries / "initdb", "-D", data, "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync",
-                 "--auth=scram-sha-256", "--pwfile", secret],
-                check=True, capture_output=True, cwd="/", env=plain_environment(), **identity,
-            )  # fmt: skip
-            secret.unlink()
-            if self.host != LOOPBACK:
-                with (data / "pg_hba.conf").open("a") as access:
-                    access.write(f"host all all {self.host}/24 scram-sha-256\n")
+            self._give_away(data)
+            self._fill(binaries, data)
         command = [str(binaries / "postgres"), "-D", str(data), "-p", str(self.port), "-h", self.host, "-k", ""]
         for name, value in self.settings.items():
             command += ["-c", f"{name}={value}"]
@@ -210,6 +195,27 @@ class Postgres(Server):
             )
         )
 
+    def _give_away(self, path: Path) -> None:
+        """Make the user of the server the owner of a path."""
+        if self._identity:
+            os.chown(path, self._identity["user"], self._identity["group"])
+
+    def _fill(self, binaries: Path, data: Path) -> None:
+        """Create the data of a new server."""
+        secret = self.home / "password"
+        secret.touch(mode=0o600)
+        secret.write_text(self.password)
+        self._give_away(secret)
+        subprocess.run(
+            [binaries / "initdb", "-D", data, "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync",
+             "--auth=scram-sha-256", "--pwfile", secret],
+            check=True, capture_output=True, cwd="/", env=plain_environment(), **self._identity,
+        )  # fmt: skip
+        secret.unlink()
+        if self.host != LOOPBACK:
+            with (data / "pg_hba.conf").open("a") as access:
+                access.write(f"host all all {self.host}/24 scram-sha-256\n")
+
     def kill(self) -> None:
         """SIGKILL the postmaster; its children notice and end, as after a crash."""
         super().kill()
@@ -217,6 +223,20 @@ class Postgres(Server):
         deadline = time.monotonic() + 10
         while accepts_connections(self.port, self.host) and time.monotonic() < deadline:
             time.sleep(0.02)
+
+
+class PostgresReplica(Postgres):
+    """A streaming replica of a running Postgres, made with `pg_basebackup`."""
+
+    def __init__(self, folder: str | Path, primary: Postgres) -> None:
+        super().__init__(folder, settings=primary.settings)
+        self._primary = primary
+
+    def _fill(self, binaries: Path, data: Path) -> None:
+        subprocess.run(
+            [binaries / "pg_basebackup", "-D", data, "-R", "-X", "stream", "-d", self._primary.dsn(), "-c", "fast"],
+            check=True, capture_output=True, cwd="/", env=plain_environment(), **self._identity,
+        )  # fmt: skip
 
 
 def postgres_dsn(info: Mapping[str, Any], database: str = "postgres") -> str:

@@ -60,6 +60,7 @@ class Settings(Struct, frozen=True):
     server_tenant_label: str
     server_max_waiting_runs: int
     server_drain_seconds: float
+    server_replica: str | None
     worker_pool: str
     worker_labels: tuple[str, ...]
     worker_runtime: str | None
@@ -145,6 +146,13 @@ def _nats_url(value: Any) -> str:
     url = _text(value)
     if not all(each.strip().startswith(("nats://", "tls://")) for each in url.split(",")):
         raise ValueError("must be a URL that begins with nats:// or tls:// (separate several with commas)")
+    return url
+
+
+def _postgres_url(value: Any) -> str:
+    url = _text(value)
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise ValueError("must be a URL that begins with postgresql://")
     return url
 
 
@@ -344,6 +352,14 @@ TABLE: tuple[Setting, ...] = (
         _pause,
         0.0,
         "time that a stopping server still serves requests while `/readyz` reports that it is not ready",
+    ),
+    Setting(
+        "server.replica",
+        _postgres_url,
+        None,
+        "streaming replica of the store (Postgres) from which a server reads lists, searches and logs of requests; "
+        "none: from the store",
+        secret=True,
     ),
     Setting(
         "worker.pool",

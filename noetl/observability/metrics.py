@@ -193,6 +193,13 @@ CONFLICTS = Counter(
     "noetl_append_conflicts_total",
     "Appends that conflicted with another writer and were decided again; normal with several servers.",
 )
+REPLICA_READS = Counter(
+    "noetl_replica_reads_total",
+    "Lists that a replica may read, by result: read by the `replica`, or by the primary because the replica was "
+    "`not usable` (behind, failed), was not tried again yet (`paused`) or `cancelled` the query.",
+    "result",
+)
+REPLICA_WAIT = Histogram("noetl_replica_wait_seconds", "Time until the replica had replayed the primary's position.")
 DECISION = Histogram("noetl_decision_seconds", "Duration of one decision of the engine, without I/O.")
 REPORTS = Counter("noetl_reports_total", "Reports of workers, by result.", "verdict")
 CLAIMED = Counter("noetl_runs_claimed_total", "Runs that were leased to a worker.")

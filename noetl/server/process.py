@@ -233,7 +233,12 @@ class Server:
         from noetl.storage.results import open_results
 
         settings = self.settings
-        opened = open_server_stores(settings.store, self._address, preallocate_wal=settings.sqlite_wal_preallocate)
+        opened = open_server_stores(
+            settings.store,
+            self._address,
+            preallocate_wal=settings.sqlite_wal_preallocate,
+            replica=settings.server_replica,
+        )
         events = opened.events
         # Before the database is used: their tables are created with the others.
         triggers, task_logs = open_triggers(events), open_task_logs(events)
@@ -386,7 +391,7 @@ async def _check_stores(settings: Settings) -> None:
     """Open and close the stores once, so that an error is reported before the server listens."""
     from noetl.storage.factory import open_stores
 
-    events, _ = open_stores(settings.store)
+    events, _ = open_stores(settings.store, replica=settings.server_replica)
     try:
         await events.by_key("readiness")
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from noetl.errors import RequestRefused
+from noetl.errors import RequestRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from noetl.storage.cluster.postgres import PostgresCluster
@@ -18,15 +18,21 @@ if TYPE_CHECKING:
     from noetl.storage.ports.state import StateStore
     from noetl.storage.ports.task_logs import TaskLogStore
     from noetl.storage.ports.triggers import TriggerStore
+    from noetl.storage.postgres.database import PostgresDatabase
+    from noetl.storage.postgres.replica import ReplicaReads
     from noetl.storage.sqlite.process_locks import ProcessLocks
 
 
 POSTGRES = ("postgresql", "postgres")
 
 
-def open_stores(url: str, *, preallocate_wal: bool = False) -> tuple[EventStore, PlaybookStore]:
-    """Open the event store and the catalog of a URL; `preallocate_wal` applies to SQLite."""
+def open_stores(
+    url: str, *, preallocate_wal: bool = False, replica: str | None = None
+) -> tuple[EventStore, PlaybookStore]:
+    """Open the event store and the catalog of a URL; `preallocate_wal` applies to SQLite, `replica` to Postgres."""
     scheme, _, rest = url.partition(":")
+    if replica is not None:
+        _require_postgres(url)
     if scheme == "memory":
         from noetl.storage.events.memory import MemoryEventStore
         from noetl.storage.playbooks.memory import MemoryPlaybookStore
@@ -47,11 +53,40 @@ def open_stores(url: str, *, preallocate_wal: bool = False) -> tuple[EventStore,
         from noetl.storage.postgres.database import PostgresDatabase
 
         database = PostgresDatabase(f"postgresql:{rest}")
-        return PostgresEventStore(database), SqlPlaybookStore(database)
+        reads = None if replica is None else _replica_reads(database, replica)
+        return PostgresEventStore(database, reads), SqlPlaybookStore(reads or database)
     raise RequestRefused(
         f"unknown event store {scheme!r}: use postgresql://user:password@host/database, sqlite:///path, "
         "the path of a file, or memory:"
     )
+
+
+def _require_postgres(url: str) -> None:
+    if url.partition(":")[0] not in POSTGRES:
+        raise RequestRefused("the setting server.replica needs a store in Postgres (setting store)")
+
+
+def _replica_reads(database: PostgresDatabase, replica: str) -> ReplicaReads:
+    from noetl.storage.postgres.replica import ReplicaReads
+
+    return ReplicaReads(database, replica)
+
+
+async def replica_behind(url: str, replica: str) -> int:
+    """How many bytes of the log of a store its replica has not replayed; StoreUnavailable if it cannot be used."""
+    from noetl.storage.postgres.database import PostgresDatabase
+    from noetl.storage.postgres.replica import NotUsable
+
+    _require_postgres(url)
+    database = PostgresDatabase(url)
+    reads = _replica_reads(database, replica)
+    try:
+        return await reads.behind()
+    except NotUsable as problem:
+        raise StoreUnavailable(str(problem)) from None
+    finally:
+        await reads.close()
+        await database.close()
 
 
 def open_triggers(events: EventStore) -> TriggerStore:
@@ -136,9 +171,11 @@ class ServerStores(NamedTuple):
     cluster: PostgresCluster | None = None
 
 
-def open_server_stores(url: str, name: str = "", *, preallocate_wal: bool = False) -> ServerStores:
+def open_server_stores(
+    url: str, name: str = "", *, preallocate_wal: bool = False, replica: str | None = None
+) -> ServerStores:
     """Open the stores of a server and the run queue that belongs to them."""
-    events, playbooks = open_stores(url, preallocate_wal=preallocate_wal)
+    events, playbooks = open_stores(url, preallocate_wal=preallocate_wal, replica=replica)
     database = getattr(events, "database", None)
     if database is None:
         from noetl.storage.queue.memory import MemoryRunQueue

@@ -43,7 +43,7 @@ def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False, 
         *_write_ahead_log(settings),  # before the store is opened
         *_store(settings),
     ]
-    findings += [*environment.results(settings), *_tools(), *environment.nats(settings)]
+    findings += [*environment.replica(settings), *environment.results(settings), *_tools(), *environment.nats(settings)]
     findings += [*environment.processes(settings), *_server(settings)]
     if repair:
         findings += _repaired(settings)

@@ -142,6 +142,21 @@ def nats(settings: Settings) -> Iterator[Finding]:
         yield Finding("nats", WARNING, detail)
 
 
+def replica(settings: Settings) -> Iterator[Finding]:
+    """Whether the replica can be used; without it servers read from the store."""
+    if settings.server_replica is None:
+        return
+    from noetl.storage.factory import replica_behind
+
+    url = without_password(settings.server_replica)
+    try:
+        behind = asyncio.run(replica_behind(settings.store, settings.server_replica))
+        yield Finding("replica", OK, f"{url} is {behind} bytes of the log behind the store")
+    except NoetlError as problem:
+        detail = f"{url}: {problem}; servers read lists from the store. Check NOETL_SERVER_REPLICA"
+        yield Finding("replica", WARNING, detail)
+
+
 def processes(settings: Settings) -> Iterator[Finding]:
     """The servers and workers of this machine; without a server, whether one can be started."""
     table = ProcessTable(settings.home)

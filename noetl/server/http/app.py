@@ -14,6 +14,7 @@ from noetl.server.http.dependencies import AppState
 from noetl.server.http.middleware.access_log import AccessLogMiddleware
 from noetl.server.http.middleware.fast_path import FastPathMiddleware
 from noetl.server.http.middleware.idempotency import IdempotencyMiddleware
+from noetl.server.http.middleware.replica_reads import ReplicaReadsMiddleware
 from noetl.server.http.middleware.security import SecurityMiddleware
 from noetl.server.http.routes import (
     bundles,
@@ -74,7 +75,8 @@ def create_app(
     for kind, handler in problems.HANDLERS.items():
         app.add_exception_handler(kind, handler)
     app.add_middleware(IdempotencyMiddleware, state=state)
-    entry: ASGIApp = FastPathMiddleware(app.framework, routes=raw_routes, stream=executions.STREAM)
+    framework = ReplicaReadsMiddleware(app.framework)
+    entry: ASGIApp = FastPathMiddleware(framework, routes=raw_routes, stream=executions.STREAM)
     entry = AccessLogMiddleware(SecurityMiddleware(entry, tokens=tokens, hosts=hosts))
     app.entry = RootPathMiddleware(entry, prefix=root_path) if root_path else entry
     return app

@@ -126,7 +126,7 @@ async def statistics(
     """Counts, durations and failures of the executions that match."""
     matching, values = condition(sql, where)
     # One plan for both: the row of an execution that began before this instant is not counted in a later bar.
-    first, last = await sql.row(f"SELECT min(id), max(id) FROM {table} {matching}", *values)
+    ((first, last),) = await sql.fetch(f"SELECT min(id), max(id) FROM {table} {matching}", *values)
     if first is None:
         return ExecutionStatistics(now, 1.0, {}, {}, [])
     begin = where.since if where.since is not None else _time_of(first)
@@ -145,9 +145,9 @@ async def statistics(
         taken = f"{matching} {'AND' if matching else 'WHERE'} status = 'success' AND took IS NOT NULL"
         for share in SHARES:
             at = min(succeeded - 1, int(share * succeeded))
-            row = await sql.row(f"SELECT took FROM {table} {taken} ORDER BY took LIMIT 1 OFFSET {at:d}", *values)
-            if row is not None:
-                percentiles[share] = float(row[0])
+            query = f"SELECT took FROM {table} {taken} ORDER BY took LIMIT 1 OFFSET {at:d}"
+            for (took,) in await sql.fetch(query, *values):
+                percentiles[share] = float(took)
     failures: list[FailureCount] = []
     if any(status == "failed" for _, status in counts):
         failed = f"{matching} {'AND' if matching else 'WHERE'} status = 'failed'"

@@ -36,6 +36,7 @@ from noetl.storage.ports.events import (
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.postgres.event_writer import EventWriter
 from noetl.storage.postgres.partitions import tidy
+from noetl.storage.postgres.replica import ReplicaReads
 
 WEEK = 7 * 24 * 3600 * 1000 << ID_BITS  # range of ids in a week and in a partition
 
@@ -161,9 +162,10 @@ class PostgresEventStore(SqlEventStore):
     NEWS = "news"
     READ = "news = false"
 
-    def __init__(self, database: PostgresDatabase) -> None:
-        super().__init__(database, SCHEMA)
+    def __init__(self, database: PostgresDatabase, reads: ReplicaReads | None = None) -> None:
+        super().__init__(reads or database, SCHEMA)
         self.database = database
+        self._reads = reads
         self._writer = EventWriter(database)
         self._listening = False
 
@@ -186,7 +188,7 @@ class PostgresEventStore(SqlEventStore):
         events: list[Recorded] = []
         seen = after
         while True:
-            rows = await self.database.fetch(_PAGE, number, seen + 1, ROWS)
+            rows = await self.sql.fetch(_PAGE, number, seen + 1, ROWS)
             begin, acknowledged = rows[0][4:]
             found = [tuple(row)[:4] for row in rows if row[0] is not None]
             remaining = None if limit is None else limit - len(events)
@@ -230,9 +232,9 @@ class PostgresEventStore(SqlEventStore):
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
         """The summaries and complete logs of several executions."""
         numbers = [number for each in executions if (number := number_of(each)) is not None]
-        rows = await self.database.fetch(f"{self._select} WHERE id = ANY($1::int8[]) AND seq <= $2", numbers, most)
+        rows = await self.sql.fetch(f"{self._select} WHERE id = ANY($1::int8[]) AND seq <= $2", numbers, most)
         logs: dict[int, list[tuple[int, int, bytes, int]]] = {row[0]: [] for row in rows}
-        for number, *row in await self.database.fetch(
+        for number, *row in await self.sql.fetch(
             "SELECT execution, first, count, data, crc FROM noetl_log WHERE execution = ANY($1::int8[]) "
             "ORDER BY execution, first",
             list(logs),
@@ -281,6 +283,8 @@ class PostgresEventStore(SqlEventStore):
     async def close(self) -> None:
         """Flush, close, and wake the remaining tails."""
         await self._writer.close()
+        if self._reads is not None:
+            await self._reads.close()
         await self.database.close()
         self._tails.close()
 

@@ -19,10 +19,10 @@ class SqlDatabase(Protocol):
         """Register the migrations of one part, oldest first."""
 
     async def fetch(self, query: str, *values: Any) -> Sequence[Any]:
-        """All rows."""
+        """All rows; in a request that only reads they may come from a replica, as current as the primary's."""
 
     async def row(self, query: str, *values: Any) -> Any:
-        """The first row; None if there is none."""
+        """The first row, found by a key; None if there is none."""
 
     async def execute(self, statement: str, *values: Any) -> int:
         """Execute a statement; return the number of changed rows after the commit."""
