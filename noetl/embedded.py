@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -236,7 +237,7 @@ async def open_local(
             closing.push_async_callback(pool.stop, grace=0.0)
             await pool.start()
             if locks is not None:
-                await closing.enter_async_context(running(watch_external_changes(orchestrator)))
+                await closing.enter_async_context(running(partial(watch_external_changes, orchestrator)))
         if resume:
             await _resume(orchestrator, locks, resume, settings.store)
         return LocalEngine(orchestrator, closing.pop_all())

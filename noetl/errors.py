@@ -15,6 +15,7 @@
     ├── TemplateError          a template could not be evaluated (kind: template)
     ├── PayloadUnavailable     a stored payload is missing, corrupt or too large to load
     ├── CorruptLog             the log cannot be folded: a gap, a checksum, an unknown event
+    ├── DecisionFailed         a decision raised an exception: a defect of this package; a retry cannot help
     └── StoreUnavailable       a back end is unreachable; nothing was lost, retry later
 
 The failure of a tool is not an exception, but an `Outcome` with `status: error`.
@@ -153,6 +154,10 @@ class WorkerLost(NoetlError):
 
 class CorruptLog(NoetlError):
     """A log that cannot be folded; damaged events are never skipped."""
+
+
+class DecisionFailed(NoetlError):
+    """A decision raised an exception, which is a defect of this package; the same decision raises it again."""
 
 
 class StoreUnavailable(NoetlError):

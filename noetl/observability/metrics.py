@@ -200,6 +200,10 @@ REPLICA_READS = Counter(
     "result",
 )
 REPLICA_WAIT = Histogram("noetl_replica_wait_seconds", "Time until the replica had replayed the primary's position.")
+DEFECTS = Counter(
+    "noetl_decision_defects_total",
+    "Decisions that raised an exception. Each is a defect: the log has the traceback, and the execution fails.",
+)
 DECISION = Histogram("noetl_decision_seconds", "Duration of one decision of the engine, without I/O.")
 REPORTS = Counter("noetl_reports_total", "Reports of workers, by result.", "verdict")
 CLAIMED = Counter("noetl_runs_claimed_total", "Runs that were leased to a worker.")

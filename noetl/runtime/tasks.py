@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from noetl.runtime.clock import Clock
 
+log = logging.getLogger("noetl.control")
+
+RESTART_SECONDS = 1.0
+
 
 @asynccontextmanager
-async def running(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run the coroutines for the duration of the block, then cancel them."""
-    tasks = [asyncio.get_running_loop().create_task(each) for each in work]
+async def running(*work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Run periodic work for the duration of the block, then cancel it; after an exception it is started again."""
+    tasks = [asyncio.get_running_loop().create_task(_keep_running(each)) for each in work]
     try:
         yield
     finally:
         await cancel(*tasks)
+
+
+async def _keep_running(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    while True:
+        try:
+            await work()
+            return
+        except Exception:
+            log.exception("periodic work failed and is started again in %g s", RESTART_SECONDS)
+        await asyncio.sleep(RESTART_SECONDS)
 
 
 async def cancel(*tasks: asyncio.Future[Any] | None) -> None:

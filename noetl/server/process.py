@@ -197,7 +197,7 @@ class Server:
             app.state.operations = operations = Operations(
                 self._state, app.state.workers, backends.load_samples, self._address
             )
-            await closing.enter_async_context(running(operations.sample_forever()))
+            await closing.enter_async_context(running(operations.sample_forever))
             orchestrator.start()
             if backends.bus is not None:
                 self._start_bus(backends.bus, app, closing)
@@ -325,7 +325,8 @@ class Server:
         metrics.PROGRESS.value = metrics.PROGRESS.value or clock.now()
         if cluster is not None:
             self._heartbeats = await closing.enter_async_context(membership(cluster, orchestrator))
-        retention = run_retention(
+        retention = partial(
+            run_retention,
             stores.results,
             clock,
             store=stores.events,
@@ -347,14 +348,14 @@ class Server:
         )
         emitter = self._lineage_emitter(stores.events)
         periodic = running(
-            *((emitter.run(),) if emitter is not None else ()),
-            watch_external_changes(orchestrator, owned),
+            *((emitter.run,) if emitter is not None else ()),
+            partial(watch_external_changes, orchestrator, owned),
             retention,
-            run_schedules(scheduler),
-            sources.run(),
-            state.notifier.run(),
-            WaitTimers(orchestrator, orchestrator.actors.clock, cluster, owned).run(),
-            BackfillRunner(state.backfills, orchestrator, clock, cluster).run_all(),
+            partial(run_schedules, scheduler),
+            sources.run,
+            state.notifier.run,
+            WaitTimers(orchestrator, orchestrator.actors.clock, cluster, owned).run,
+            BackfillRunner(state.backfills, orchestrator, clock, cluster).run_all,
         )
         await closing.enter_async_context(periodic)
         if resumed:

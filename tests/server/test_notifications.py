@@ -205,10 +205,10 @@ def test_a_crash_after_sending_sends_the_same_message_again():
         save = here.outbox.save
 
         async def dies(*_: Any, **__: Any) -> bool:
-            raise RuntimeError("the process died here")
+            raise asyncio.CancelledError("the process died here")
 
         here.outbox.save = dies  # type: ignore[method-assign]
-        with pytest.raises(RuntimeError):
+        with pytest.raises(asyncio.CancelledError):
             await here.later(0)
         here.outbox.save = save  # type: ignore[method-assign]
         await here.later(0)

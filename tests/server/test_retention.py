@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_a_server_deletes_expired_results_periodically(tmp_path: Path) -> None:
         results = open_results(f"file://{tmp_path}", clock=clock.now)
         await results.put("a", chunked(b"x"), content_type="text/plain", ttl="15m")
         await results.put("b", chunked(b"y"), content_type="text/plain")
-        async with running(run_retention(results, clock, every=600)):
+        async with running(partial(run_retention, results, clock, every=600)):
             await clock.passed.wait()
         return len(files(tmp_path))
 
@@ -128,7 +129,7 @@ def test_an_unreachable_store_is_logged_and_retried(caplog: pytest.LogCaptureFix
 
     async def scenario(store: Any) -> None:
         clock = Clock(0.0)
-        async with running(run_retention(store, clock, every=1)):
+        async with running(partial(run_retention, store, clock, every=1)):
             await clock.passed.wait()
         assert store.requested == 4
 

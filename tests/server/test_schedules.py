@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from itertools import takewhile
 from random import Random
 from typing import Any
@@ -549,7 +550,7 @@ def test_a_tick_that_cannot_start_is_recorded_and_the_next_one_follows(at_noon):
 
 def test_a_running_scheduler_starts_ticks_and_a_new_schedule_wakes_it(at_noon):
     async def scenario(here: Installation) -> None:
-        async with running(run_schedules(here.scheduler)):
+        async with running(partial(run_schedules, here.scheduler)):
             await asyncio.sleep(0)
             here.clock.time = at("2026-01-10T12:30")
             added = asyncio.ensure_future(here.schedules.add("daily", "31 12 * * *", tz="Europe/Berlin"))

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import nats
@@ -79,7 +80,7 @@ class Installation:
         for name, body in (("work", "    tool: {kind: noop}\n"), ("quick", "")):
             await orchestrator.catalog.register(Source(PLAYBOOK.format(name, body)), 0.0)
         try:
-            async with running(self.sources.run(), run_schedules(scheduler)):
+            async with running(self.sources.run, partial(run_schedules, scheduler)):
                 yield self.deliveries
         finally:
             await orchestrator.close()

@@ -70,17 +70,19 @@ from noetl.core.model.events import (
     TokenParked,
     WaitFinished,
     WorkerLost,
+    WorkflowFinished,
     WorkflowStarted,
     WorkflowSynthesized,
 )
 from noetl.core.model.ids import IterationPath, iteration_id, task_run_id
+from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.quotas.token_bucket import Demand
 from noetl.core.model.work import count_fitting
 from noetl.core.templates.budget import NondeterminismSource
 from noetl.errors import CorruptLog
 
-__all__ = ["Decision", "advance", "begin", "fold", "is_settled", "next_due", "order_for", "outstanding"]
+__all__ = ["Decision", "advance", "begin", "fold", "give_up", "is_settled", "next_due", "order_for", "outstanding"]
 
 MAX_EVENTS = 5_000
 
@@ -96,7 +98,13 @@ def fold(playbook: Playbook, recorded: Iterable[Recorded], state: State | None =
             raise CorruptLog(
                 f"execution {state.execution_id}: event {each.execution_id}-{each.seq} cannot follow seq {state.seq}"
             )
-        evolve(state, each.body, each.at, each.parent_seq)
+        try:
+            evolve(state, each.body, each.at, each.parent_seq)
+        except Exception as problem:
+            raise CorruptLog(
+                f"execution {state.execution_id}: event {each.seq} ({each.body.NAME}) cannot be applied: "
+                f"{type(problem).__name__}: {problem}"
+            ) from problem
     if state is None:
         raise CorruptLog("a log without events has no state; use begin(playbook, execution_id) for an empty one")
     for loop in open_loops(state):
@@ -124,6 +132,28 @@ def advance(
     timer = next_due(state) if state.due else None
     needs_settling = not commands or ((state.unexamined > 0 or ending) and not is_settled(state))
     return _Advance(state, env, commands, ending, timer, needs_settling).run()
+
+
+def give_up(state: State, error: ErrorInfo, *, at: float) -> Decision:
+    """End an execution as failed without deciding anything: for one whose decisions raise an exception.
+
+    No handler runs and no template is evaluated; its open runs and children are cancelled."""
+    env = EvaluationContext(state.playbook, at, None, {})
+    ending = _Advance(state, env, (), ending=False, timer=None, needs_settling=False)
+    outcome = Outcome("error", error=error_info("cancelled", "the execution failed"))
+    if state.ending is None:
+        ending._record([ExecutionCancelled(reason=error.message, error=error)], None)
+    ending._record(
+        [
+            StepFailed(step=each.step.name, step_run_id=each.id, output=outcome, by_server=True)
+            for each in list(state.runs.values())
+        ],
+        state.seq,
+    )
+    cancelled = [effect_for(state, child) for child in state.children.values()]
+    last = WorkflowFinished("failed", Outcome("error", error=error), error)
+    ending._record([last, PlaybookProcessed("failed")], state.seq)
+    return Decision(tuple(ending.events), (*ending.cancelled, *cancelled, *answer_parent(state), SetTimer(None)))
 
 
 class _Advance(Struct, eq=False, gc=False):

@@ -25,7 +25,15 @@ from noetl.core.model.ids import execution_of, iteration_id
 from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply
 from noetl.core.model.task_log import LogChunk
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunOrder
-from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable
+from noetl.errors import (
+    CorruptLog,
+    DecisionFailed,
+    InvalidPlaybook,
+    NoetlError,
+    NotFound,
+    SecretUnavailable,
+    StoreUnavailable,
+)
 from noetl.observability import metrics
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel
@@ -49,6 +57,8 @@ log = logging.getLogger("noetl.control")
 QUEUE_SHARE = 8  # one in eight slots that a report frees is for runs that wait in the queue
 WATCH_SECONDS = 0.5  # how often expired leases are searched, at most
 DELIVERY_SECONDS = 1.0  # that a reply with orders may take before the lease is listed as unknown
+# Errors of one execution that a repeated request meets again; the requests of a worker go on without it.
+_CANNOT_CONTINUE = (NotFound, CorruptLog, DecisionFailed, InvalidPlaybook)
 RETRY_SECONDS = 0.5  # before a run that could not be leased is enqueued again
 
 
@@ -123,8 +133,12 @@ class WorkerService:
             self.executions.send(execution_of(run_id), ReturnRun(run_id, epoch, run_id in begun))
             for run_id, epoch in runs
         ]
-        for reply in replies:
-            await reply
+        await wait_all(replies)
+        for (run_id, _), reply in zip(runs, replies, strict=True):
+            if isinstance(reply.exception, _CANNOT_CONTINUE):
+                log.error("run %s cannot be returned: %s", run_id, reply.exception)
+            elif reply.exception is not None:
+                raise reply.exception
 
     async def report(
         self, worker: str, reports: Sequence[Report], *, free: int = 0
@@ -345,7 +359,7 @@ class WorkerService:
         return orders
 
     def _retry_failed_claim(self, run: QueuedRun, problem: Exception) -> None:
-        if isinstance(problem, NotFound | CorruptLog):
+        if isinstance(problem, _CANNOT_CONTINUE):
             ids = {"execution_id": run.execution_id, "run_id": run.run_id}
             log.error("run %s cannot be leased: %s", run.run_id, problem, extra=ids)
             return
@@ -374,7 +388,7 @@ class WorkerService:
         try:
             actor = self.executions.get(execution_of(run_id))
             state = await (actor.load() if self.heartbeats is None else actor.refresh())
-        except NotFound:
+        except _CANNOT_CONTINUE:
             return "lost"
         run = state.open.get(run_id)
         if run is None or run.status != "leased" or run.epoch != epoch or run.worker != worker:
@@ -387,26 +401,32 @@ class WorkerService:
         while True:
             await self.clock.sleep(min(term / 4, WATCH_SECONDS))
             for lease in self.leases.expired():
-                if self.heartbeats is not None:
-                    if await self._seen_elsewhere(self.heartbeats, lease, term):
-                        continue
-                    if not await self._is_current(lease):
-                        self.leases.release(lease.run_id, lease.epoch)  # the run ended on another server
-                        continue
-                metrics.EXPIRED.add()
-                log.warning(
-                    "no heartbeat of worker %s: the lease of run %s has expired", lease.worker, lease.run_id,
-                    extra={"execution_id": execution_of(lease.run_id), "run_id": lease.run_id, "worker": lease.worker},
-                )  # fmt: skip
-                self._dispatcher.dismiss(lease.worker)
-                self.leases.release(lease.run_id, lease.epoch)
-                self._expire(ExpireLease(lease.run_id, lease.epoch))
+                try:
+                    await self._end_expired(lease, term)
+                except Exception:  # a defect in one execution must not keep the leases of others from expiring
+                    log.exception("the lease of run %s has expired and could not be ended", lease.run_id)
+
+    async def _end_expired(self, lease: Lease, term: float) -> None:
+        if self.heartbeats is not None:
+            if await self._seen_elsewhere(self.heartbeats, lease, term):
+                return
+            if not await self._is_current(lease):
+                self.leases.release(lease.run_id, lease.epoch)  # the run ended on another server
+                return
+        metrics.EXPIRED.add()
+        log.warning(
+            "no heartbeat of worker %s: the lease of run %s has expired", lease.worker, lease.run_id,
+            extra={"execution_id": execution_of(lease.run_id), "run_id": lease.run_id, "worker": lease.worker},
+        )  # fmt: skip
+        self._dispatcher.dismiss(lease.worker)
+        self.leases.release(lease.run_id, lease.epoch)
+        self._expire(ExpireLease(lease.run_id, lease.epoch))
 
     async def _is_current(self, lease: Lease) -> bool:
         """Whether the log still has a lease that may have ended on another server."""
         try:
             state = await self.executions.get(execution_of(lease.run_id)).refresh()
-        except (NotFound, StoreUnavailable):
+        except NoetlError:
             return True  # the expiry command decides
         run = state.open.get(lease.run_id)
         return run is not None and run.status == "leased" and run.epoch == lease.epoch
@@ -430,8 +450,10 @@ class WorkerService:
 
 
 def _ack(report: Report, answer: ReplyFuture) -> ReportAck:
-    if isinstance(answer.exception, NotFound):
-        return ReportAck(run_id=report.run_id, accepted=False)
+    if isinstance(answer.exception, _CANNOT_CONTINUE):
+        if not isinstance(answer.exception, NotFound):
+            log.error("a report of run %s is refused: %s", report.run_id, answer.exception)
+        return ReportAck(run_id=report.run_id, accepted=False, ended=isinstance(answer.exception, DecisionFailed))
     reply = answer.reply
     return reply.ack or ReportAck(run_id=report.run_id, accepted=reply.accepted)
 

@@ -16,6 +16,7 @@ from noetl.errors import (
     AccessRefused,
     Conflict,
     CorruptLog,
+    DecisionFailed,
     InvalidPlaybook,
     NoetlError,
     NotFound,
@@ -100,6 +101,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (PayloadUnavailable, 410),
     (StoreUnavailable, 503),
     (CorruptLog, 500),
+    (DecisionFailed, 500),
 )
 
 

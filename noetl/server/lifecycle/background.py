@@ -54,6 +54,9 @@ class BackgroundTasks:
                 except NoetlError as problem:
                     log.error("%s failed: %s", name, problem)
                     return
+                except Exception:
+                    log.exception("%s failed", name)
+                    return
                 await self._clock.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
                 attempt += 1
         finally:

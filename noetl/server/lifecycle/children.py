@@ -7,6 +7,7 @@ caller's log still waits for it, and `AwaitChild` reports it after the restart.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -18,13 +19,15 @@ from noetl.core.engine.outstanding import outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import Parent
 from noetl.core.model.outcome import Outcome, error
-from noetl.errors import InvalidPlaybook, NotFound, RequestRefused
+from noetl.errors import InvalidPlaybook, NoetlError, NotFound, RequestRefused, StoreUnavailable
 from noetl.observability import tracing
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.orchestrator.execution_actor import ActorDependencies, load_state
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.orchestrator.submissions import Submission
+
+log = logging.getLogger("noetl.control")
 
 FINAL = frozenset({"success", "failed", "cancelled"})
 
@@ -95,6 +98,12 @@ class Children(Struct, eq=False):
         except RequestRefused as refused:
             kind = "not_found" if isinstance(refused, NotFound) else "client_error"
             await self._answer(effect.parent, "", error(kind, str(refused)))
+        except StoreUnavailable:
+            raise  # it is started later
+        except Exception as defect:
+            log.exception("the child execution of %s cannot be started", effect.key)
+            problem = str(defect) if isinstance(defect, NoetlError) else f"{type(defect).__name__}: {defect}"
+            await self._answer(effect.parent, "", error("unknown", f"playbook {effect.playbook!r}: {problem}"))
         else:
             await self._executions.send(parent_id, RecordChildStart(effect.key, child))
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from noetl.errors import StoreUnavailable
 from noetl.runtime.tasks import running
@@ -43,7 +44,8 @@ async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIt
     takeover_needed = asyncio.Event()
     try:
         async with running(
-            _send_heartbeats(members, orchestrator, takeover_needed, monitor), _take_over(orchestrator, takeover_needed)
+            partial(_send_heartbeats, members, orchestrator, takeover_needed, monitor),
+            partial(_take_over, orchestrator, takeover_needed),
         ):
             yield monitor
     finally:
@@ -92,6 +94,8 @@ async def _take_over(orchestrator: Orchestrator, takeover_needed: asyncio.Event)
         try:
             await give_up_suspects(orchestrator)
             await recovery.resume(orchestrator, waiting=False)
-        except StoreUnavailable:
+        except Exception as problem:
+            if not isinstance(problem, StoreUnavailable):
+                log.exception("taking over the executions of other servers failed, retrying")
             takeover_needed.set()
             await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -53,7 +53,11 @@ async def resume(
             fields = {"execution_id": execution_id}
             log.error("execution %s cannot be resumed: %s", execution_id, problem, extra=fields)
             return False
-        orchestrator.effects.take_over(state, outstanding(state), orphaned=workers_gone)
+        try:
+            orchestrator.effects.take_over(state, outstanding(state), orphaned=workers_gone)
+        except Exception:  # a defect in one execution must not keep the others from being resumed
+            log.exception("execution %s cannot be resumed", execution_id, extra={"execution_id": execution_id})
+            return False
         metrics.RECOVERED.add()
         return True
 

@@ -170,10 +170,16 @@ class Notifier:
         if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS):
             return
         for kind, name in await self._outbox.owners(self._clock.now()):
-            if kind == LATE:
-                await self._check_deadlines(name)
-            elif kind == KIND:
-                await self._send_due(name)
+            try:
+                if kind == LATE:
+                    await self._check_deadlines(name)
+                elif kind == KIND:
+                    await self._send_due(name)
+            except StoreUnavailable:
+                raise
+            except Exception as problem:  # a defect of one rule must not stop the others
+                is_defect = not isinstance(problem, NoetlError)
+                log.error("notifications of %s could not be processed: %s", name, problem, exc_info=is_defect)
 
     async def test(self, name: str) -> str:
         """Send a test message to the channel of a rule and return its answer; NotSent with the reason."""

@@ -7,6 +7,9 @@
 All commands that arrive during a flush are part of the next decision, so a thousand reports of one loop
 need a few flushes and not a thousand. The state in memory is a cache of the log: after any error it is
 dropped and folded again.
+
+An exception in a decision is a defect, and the same decision raises it again. So the commands are decided one by one; a
+request of a user is refused with the error, and any other command fails the execution with it.
 """
 
 from __future__ import annotations
@@ -20,20 +23,30 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from noetl.core.engine.advance import advance, fold
+from noetl.core.engine.advance import advance, fold, give_up
 from noetl.core.engine.capacity import Capacity, slots_held
-from noetl.core.engine.commands import CancelExecution, ClaimAnyRun, Command, Reply, StartExecution
+from noetl.core.engine.commands import (
+    CancelExecution,
+    ClaimAnyRun,
+    Command,
+    PauseExecution,
+    Reply,
+    ResumeExecution,
+    SendSignal,
+    StartExecution,
+)
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import ContinueLater
 from noetl.core.engine.state import State, begin
 from noetl.core.engine.views.open_waits import wait_counts
 from noetl.core.model.events import CustomEvent, Recorded
-from noetl.core.model.excerpt import is_encoding_problem, unencodable
-from noetl.core.model.outcome import error_info
+from noetl.core.model.excerpt import excerpt, is_encoding_problem, unencodable
+from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.waits import NO_WAITS
 from noetl.errors import (
     CorruptLog,
+    DecisionFailed,
     LimitReached,
     NoetlError,
     NotEncodable,
@@ -233,6 +246,9 @@ class ExecutionActor:
             if refused:
                 await self._process([each for each in batch if all(each[1] is not reply for reply, _ in refused)])
             return
+        except DecisionFailed as defect:
+            await self._process_each(batch, defect)
+            return
         except Exception as error:  # noqa: BLE001 - every sender receives it
             self.reset()
             for _, reply in batch:
@@ -241,14 +257,39 @@ class ExecutionActor:
         for (_, reply), result in zip(batch, decision.replies, strict=False):
             reply.set_result(result)
 
-    async def _decide_until_written(self, commands: list[Command]) -> Decision:
+    async def _process_each(self, batch: list[tuple[Command, ReplyFuture]], defect: DecisionFailed) -> None:
+        """Decide the commands one by one, because a decision of all of them raised an exception."""
+        if len(batch) > 1:
+            for each in batch:
+                await self._process([each])
+            return
+        result: Exception = defect
+        if not (batch and _is_request(batch[0][0])):
+            try:
+                await self._give_up(error_info("unknown", str(defect)))
+            except Exception as problem:  # noqa: BLE001 - the sender receives it
+                _log.error("execution %s cannot be ended: %s", self.id, problem, exc_info=problem)
+                result = problem if isinstance(problem, NoetlError) else defect
+        for _, reply in batch:
+            reply.set_result(result)
+
+    async def _give_up(self, error: ErrorInfo) -> None:
+        """Fail the execution: by a decision, or if that raises an exception too, without one."""
+        try:
+            await self._decide_until_written([CancelExecution(error.message, error=error)])
+        except DecisionFailed:
+            await self._decide_until_written([], error)
+
+    async def _decide_until_written(self, commands: list[Command], error: ErrorInfo | None = None) -> Decision:
+        """The stored decision on these commands; with an `error`, the execution ends without a decision."""
         full: set[str] = set()
         conflict: str | None = None
         end: list[Command] = []
+        failed = False
         for _ in range(MAX_CONFLICTS):
             await self.load()
             try:
-                decision = await self._decide([*end, *commands], full, conflict)
+                decision = await self._decide([*end, *commands], full, conflict, error)
                 return replace(decision, replies=decision.replies[len(end) :]) if end else decision
             except NotEncodable as problem:
                 if end or any(map(unencodable, commands)):
@@ -263,22 +304,34 @@ class ExecutionActor:
                 full.add(reached.key)  # another execution took the last slot: decide again without it
             except StateConflict as problem:
                 conflict = str(problem)  # another execution changed the state: decide again that this one fails
+            except DecisionFailed:
+                if failed:
+                    raise
+                failed = True  # the state in memory may have been wrong: fold the log and decide once more
         raise StoreUnavailable(f"execution {self.id}: {MAX_CONFLICTS} appends in a row conflicted with other writers")
 
     async def _decide(
-        self, commands: list[Command], full: Set[str] = frozenset(), conflict: str | None = None
+        self,
+        commands: list[Command],
+        full: Set[str] = frozenset(),
+        conflict: str | None = None,
+        error: ErrorInfo | None = None,
     ) -> Decision:
         """Decide, append, and report to the host; on failure the state is dropped and all offers are declined."""
         state, summary = self.state, self.summary
         assert state is not None
         limiter = self._dependencies.limiter
-        capacity = await limiter.capacity_for(state, summary, full) if limiter.most else None
-        offers = self._host.slot_offers()
+        offers: list[SlotOffer] = []
+        before = state.seq
         try:
+            capacity = await limiter.capacity_for(state, summary, full) if limiter.most else None
+            offers = self._host.slot_offers() if error is None else []
             all_commands = [*commands, *(offer.command for offer in offers)] if offers else commands
-            before = state.seq
             self.waited = self.waits
-            decision = await self._advance(state, all_commands, capacity, conflict)
+            if error is None:
+                decision = await self._advance(state, all_commands, capacity, conflict)
+            else:
+                decision = give_up(state, error, at=self._dependencies.clock.now())
             if decision.events:
                 self.summary = await self._append(state, before, summary, decision, capacity)
                 if self._progress is not None:
@@ -295,6 +348,8 @@ class ExecutionActor:
                 offer.decline()
             if is_encoding_problem(problem):
                 raise NotEncodable(f"a value cannot be encoded as JSON: {problem}") from None
+            if isinstance(problem, Exception) and not isinstance(problem, (NoetlError, OSError)):
+                raise self._defect(before, problem) from problem
             raise
         for offer, reply in zip(offers, decision.replies[len(commands) :], strict=True):
             offer.accept(reply)
@@ -320,22 +375,39 @@ class ExecutionActor:
         """The engine's decision, with its data requests resolved."""
         dependencies = self._dependencies
         watch = dependencies.watch
+        before = state.seq
         began = time.perf_counter()
-        with watch.deciding(self.id, state.seq):
-            decision = advance(
-                state,
-                commands,
-                at=dependencies.clock.now(),
-                nondeterminism=dependencies.nondeterminism,
-                capacity=capacity,
-                conflict=conflict,
-            )
+        try:
+            with watch.deciding(self.id, before):
+                decision = advance(
+                    state,
+                    commands,
+                    at=dependencies.clock.now(),
+                    nondeterminism=dependencies.nondeterminism,
+                    capacity=capacity,
+                    conflict=conflict,
+                )
+        except NoetlError as problem:  # the engine records its errors, and raises none of them
+            raise self._defect(before, problem) from problem
         metrics.DECISION.observe(time.perf_counter() - began)
         while decision.requests:
             answers = await dependencies.resolver.resolve(decision.requests, self.id, state.playbook)
-            with watch.deciding(self.id, state.seq):
-                decision = decision.resume(answers)
+            try:
+                with watch.deciding(self.id, state.seq):
+                    decision = decision.resume(answers)
+            except NoetlError as problem:
+                raise self._defect(before, problem) from problem
         return decision
+
+    def _defect(self, seq: int, problem: Exception) -> DecisionFailed:
+        """The error of a decision that raised an exception."""
+        metrics.DEFECTS.add()
+        fields = {"execution_id": self.id}
+        _log.error("execution %s: a decision raised an exception", self.id, exc_info=problem, extra=fields)
+        return DecisionFailed(
+            f"deciding what follows event {seq} raised {type(problem).__name__}: {excerpt(str(problem), 500)}; "
+            "this is a defect of NoETL, and the server log has its traceback"
+        )
 
     async def _append(
         self,
@@ -394,6 +466,13 @@ class ExecutionActor:
             await self._dependencies.store.save_snapshot(self.id, state.seq, data)
         except StoreUnavailable:
             return  # a snapshot only saves time; the next append reports an unreachable store
+
+
+def _is_request(command: Command) -> bool:
+    """Whether a command is a request of a user, without which the execution goes on."""
+    if isinstance(command, CancelExecution):
+        return command.error is None
+    return isinstance(command, PauseExecution | ResumeExecution | SendSignal)
 
 
 async def load_state(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from noetl.core.model.events import Recorded, RerunSource
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.waits import InboxEntry
-from noetl.errors import Conflict, NotFound, RequestRefused, RoleRequired
+from noetl.errors import Conflict, DecisionFailed, NotFound, RequestRefused, RoleRequired
 from noetl.server.concurrency.limits import Limits
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle.background import BackgroundTasks
@@ -119,7 +120,8 @@ class Orchestrator:
         """Fail an execution that cannot be decided; one that has ended is left as it is."""
         summary = await self.store.summary(execution_id)
         if summary is not None and summary.status not in FINAL:
-            await self._send(execution_id, CancelExecution(error.message, error))
+            with suppress(DecisionFailed):  # it is logged, and the execution has ended without a decision
+                await self._send(execution_id, CancelExecution(error.message, error))
 
     async def pause(self, execution_id: str, reason: str = "", *, id: str = "") -> None:
         """Start no new run until the execution is resumed."""

@@ -79,8 +79,8 @@ class BackfillRunner(Struct, eq=False):
             log.warning("backfill %s is continued, the store is unreachable: %s", name, problem)
         except Conflict as problem:
             log.info("%s", problem)
-        except NoetlError as problem:
-            log.error("backfill %s failed: %s", name, problem)
+        except Exception as problem:
+            log.error("backfill %s failed: %s", name, problem, exc_info=not isinstance(problem, NoetlError))
 
     async def run(self, name: str, on_progress: OnProgress | None = None) -> Progress:
         """Run one backfill until it is complete, cancelled, or paused with nothing running."""

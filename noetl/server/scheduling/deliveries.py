@@ -167,8 +167,9 @@ class Deliveries:
                 await self._process(kind, name)
             except StoreUnavailable:
                 raise
-            except NoetlError as problem:
-                log.error("%s %s could not be processed: %s", kind, name, problem)
+            except Exception as problem:  # a defect of one trigger must not stop the others
+                is_defect = not isinstance(problem, NoetlError)
+                log.error("%s %s could not be processed: %s", kind, name, problem, exc_info=is_defect)
         return len(owners)
 
     async def start(self, trigger: Trigger, delivery: Delivery) -> Delivery:

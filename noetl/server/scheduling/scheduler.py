@@ -59,8 +59,9 @@ class Scheduler(msgspec.Struct, eq=False):
                 await self._process(row)
             except StoreUnavailable:
                 raise
-            except NoetlError as problem:
-                log.error("schedule %s could not be processed: %s", row.name, problem)
+            except Exception as problem:  # a defect of one schedule must not stop the others
+                is_defect = not isinstance(problem, NoetlError)
+                log.error("schedule %s could not be processed: %s", row.name, problem, exc_info=is_defect)
         await self._deliveries.process_due()
         return len(due)
 

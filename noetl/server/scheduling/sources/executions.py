@@ -107,8 +107,10 @@ async def process_news(
                     await custom.process(orchestrator, deliveries, execution, listener)
             except StoreUnavailable:
                 raise
-            except NoetlError as problem:  # of this execution alone, such as a damaged log
-                log.error("the end of execution %s could not be processed: %s", execution.execution_id, problem)
+            except Exception as problem:  # of this execution alone, such as a damaged log
+                fields = execution.execution_id, problem
+                is_defect = not isinstance(problem, NoetlError)
+                log.error("the end of execution %s could not be processed: %s", *fields, exc_info=is_defect)
         await orchestrator.store.mark_read(found)
         total += len(found)
         if len(found) < PAGE:
