@@ -186,9 +186,9 @@ def test_a_signal_with_a_defect_is_refused_and_its_execution_goes_on(tmp_path, m
 
 
 async def until_waiting(engine, execution_id: str) -> None:
-    async with asyncio.timeout(20):
-        while (await engine.orchestrator.summary(execution_id)).status != "waiting":
-            await asyncio.sleep(0.01)
+    async for recorded in engine.orchestrator.subscribe(execution_id):
+        if isinstance(recorded.body, WaitStarted):
+            return
 
 
 def test_an_unreachable_store_is_retried_and_fails_nothing(tmp_path):
