@@ -11,7 +11,7 @@ UI_ENV := ui/node_modules/.ready
 VSCODE_ENV := editors/vscode/node_modules/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-plugins test-pythons coverage check fmt ui vscode screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit cluster lock clean simulate-nodes
+.PHONY: help run test test-fast test-plugins test-pythons coverage check fmt ui vscode screenshots bench bench-peers docs simulate mutate chaos nodes load fuzz sbom audit image cluster lock clean simulate-nodes
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -133,6 +133,9 @@ load: $(DEV_ENV) ## overload a real server; writes docs/reliability.md
 
 cluster: $(DEV_ENV) ## run a local cluster: two servers, four workers, Postgres, NATS; Ctrl-C stops it
 	@$(PY) -m devcluster start
+
+image: ## build the container image with docker or podman, and run a playbook with a server and a worker of it
+	@sh deploy/docker/check-image.sh
 
 sbom: $(DEV_ENV) ## write sbom.json, the locked dependencies as a CycloneDX document
 	@$(PY) deploy/sbom.py requirements.lock > sbom.json
