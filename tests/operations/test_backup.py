@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from devcluster.services import fresh_database
+from noetl.server.http.access import Tokens, admin_token
 from tests.server.http.serving import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,6 +71,21 @@ def test_a_backup_restores_everything(used, folder, monkeypatch, tmp_path):
     (tmp_path / "other" / "master.key").write_bytes((old_home / "master.key").read_bytes())
     assert used("credential", "list", "--json").json == [{"name": "shop", "type": "generic"}]
     assert used("doctor", "--verify").code in (0, 1)
+
+
+def test_the_machine_of_a_restore_gets_an_admin_token_of_its_own(used, monkeypatch, tmp_path):
+    old = Tokens.prepare(Path(os.environ["NOETL_HOME"]))
+    text = admin_token(Path(os.environ["NOETL_HOME"]))
+    assert used("backup", "all.backup").code == 0
+    monkeypatch.setenv("NOETL_HOME", str(tmp_path / "other"))
+    restored = used("restore", "all.backup")
+    assert "other/admin.token has a new token, admin-restored" in restored.err
+    tokens = Tokens(tmp_path / "other")
+    assert {each.name for each in tokens.all()} == {each.name for each in old.all()} | {"admin-restored"}
+    assert tokens.caller(text).role == tokens.caller(admin_token(tmp_path / "other")).role == "admin"
+    again = used("restore", "all.backup", "--force")
+    assert "admin-restored" in again.err and admin_token(tmp_path / "other") is not None
+    assert tokens.caller(admin_token(tmp_path / "other")).name == "admin-restored"
 
 
 def test_secrets_are_not_readable_in_a_backup(used, folder):

@@ -126,6 +126,7 @@ def restore(file: Path, force: bool, store: str | None, as_json: bool) -> int:
     migrated. Exit code 1 if a log is damaged.
     """
     from noetl.runtime.process_table import ProcessTable
+    from noetl.server.http.access import ADMIN_FILE, RESTORED_ADMIN, Tokens
     from noetl.storage.backup.archive import BackupReader
 
     settings = load_settings(store=store).settings
@@ -153,6 +154,10 @@ def restore(file: Path, force: bool, store: str | None, as_json: bool) -> int:
         terminal.json({"executions": executions, "events": events, "problems": damaged})
     else:
         terminal.data(f"{executions} executions with {events} events are restored and verified")
+    if any((settings.home / name).exists() for name in HOME_FILES) and Tokens(settings.home).ensure_admin_file():
+        terminal.note(
+            f"{settings.home / ADMIN_FILE} has a new token, {RESTORED_ADMIN}: backups have no texts of tokens"
+        )
     if not (settings.home / KEY).exists() and (settings.home / CREDENTIALS).exists():
         terminal.note(f"copy the master key to {settings.home / KEY} (or set NOETL_SECRET_KEY) to use the credentials")
     return 1 if damaged else 0

@@ -303,23 +303,32 @@ def _with_server(settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, server_url=url, token=token)
 
 
+_NO_SERVER = (
+    "there is no server on this machine yet: `noetl server start` starts one; for another machine set "
+    "NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
+)
+
+
 def worker_token_of(settings: Settings) -> str:
     """The token of the workers on this machine, which has the role worker only."""
-    from noetl.server.http.access import local_worker_token
+    from noetl.server.http.access import Tokens, local_worker_token
 
-    admin_token_of(settings)  # there is an installation
+    if not Tokens(settings.home).all():
+        raise RequestRefused(_NO_SERVER)
     return local_worker_token(settings.home)
 
 
 def admin_token_of(settings: Settings) -> str:
     """The administrator's token of the server on this machine."""
-    from noetl.server.http.access import admin_token
+    from noetl.server.http.access import ADMIN_FILE, Tokens, admin_token
 
     token = admin_token(settings.home)
     if token is None:
+        file = settings.home / ADMIN_FILE
         raise RequestRefused(
-            "there is no server on this machine yet: `noetl server start` starts one; for another machine set "
-            "NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
+            f"{file} does not exist; `noetl token create NAME --role admin > {file}` creates another token for it"
+            if Tokens(settings.home).all()
+            else _NO_SERVER
         )
     return token
 

@@ -39,6 +39,7 @@ _INCLUDES: dict[Role, frozenset[Role]] = {
 
 TOKEN_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,99}"
 ADMIN_FILE = "admin.token"
+RESTORED_ADMIN = "admin-restored"  # the token that a restore creates
 TOKENS_FILE = "tokens.json"
 LEASE_KEY_FILE = "lease.key"
 WORKER_FILE = "worker.token"
@@ -96,6 +97,15 @@ class Tokens:
                 text = tokens._add("admin", "admin")
                 _write_private(folder / ADMIN_FILE, text + "\n")
         return tokens
+
+    def ensure_admin_file(self) -> bool:
+        """Create another admin token for `admin.token` if it has no valid one, as after a restore; whether it did."""
+        text = admin_token(self._folder)
+        caller = self.caller(text) if text else None
+        if caller is not None and caller.role == "admin":
+            return False
+        _write_private(self._folder / ADMIN_FILE, self.replace(RESTORED_ADMIN, "admin") + "\n")
+        return True
 
     def all(self) -> list[Token]:
         """All tokens."""
