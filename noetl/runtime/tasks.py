@@ -18,14 +18,15 @@ RESTART_SECONDS = 1.0
 @asynccontextmanager
 async def running(*work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     """Run periodic work for the duration of the block, then cancel it; after an exception it is started again."""
-    tasks = [asyncio.get_running_loop().create_task(_keep_running(each)) for each in work]
+    tasks = [asyncio.get_running_loop().create_task(keep_running(each)) for each in work]
     try:
         yield
     finally:
         await cancel(*tasks)
 
 
-async def _keep_running(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def keep_running(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run periodic work; after an exception it is started again."""
     while True:
         try:
             await work()

@@ -67,9 +67,10 @@ class ConcurrencyLimiter:
         keys = self.limited_keys(state)
         if not keys:
             return None
+        known = self.most
         held = await self._store.held(keys)
         own = (row.held if row is not None else None) or NO_SLOTS
-        most = {key: self.most.get(key, held[key]) - held[key] + own.get(key, 0) for key in keys}
+        most = {key: known[key] - held[key] + own.get(key, 0) for key in keys}
         playbook = playbook_key(state.playbook.path)
         if most.get(playbook, 1) < 1 and not state.begun and row is not None and await self._is_in_cycle(row):
             del most[playbook]
@@ -128,11 +129,12 @@ class ConcurrencyLimiter:
 
         A check of all limits also searches for cycles: two children may have begun to wait at the same time."""
         depths = [each for each in await self._queue.limit_depths() if only is None or each.key in only]
-        limited = [each.key for each in depths if each.key in self.most]
+        most = self.most  # a change meanwhile releases again
+        limited = [each.key for each in depths if each.key in most]
         held = await self._store.held(limited) if limited else {}
         for depth in depths:
             key = depth.key
-            free = self.most[key] - held[key] if key in held else depth.runs
+            free = most[key] - held[key] if key in held else depth.runs
             whole = key.startswith(PLAYBOOK)
             also = [each.execution_id for each in await self._store.holders(key)] if whole else []
             if whole and free <= 0 and only is None:

@@ -19,7 +19,7 @@ from noetl.core.engine.state import State
 from noetl.core.model.events import instant
 from noetl.errors import Conflict, NoetlError, NotFound, RequestRefused, unknown
 from noetl.runtime.clock import Clock
-from noetl.runtime.tasks import cancel, sleep_unless_set
+from noetl.runtime.tasks import cancel, keep_running, sleep_unless_set
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.storage.ports.events import EventStore, ExecutionSummary
 from noetl.storage.ports.queue import MAX_WEIGHT, RunQueue
@@ -91,7 +91,7 @@ class Limits(Struct, eq=False):
     def start(self) -> None:
         """Start to watch for changes and free slots."""
         if self._watch is None:
-            self._watch = asyncio.get_running_loop().create_task(self._poll())
+            self._watch = asyncio.get_running_loop().create_task(keep_running(self._poll))
 
     async def close(self) -> None:
         """Stop watching."""
