@@ -13,6 +13,7 @@ from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from tests.server.conftest import Hand, make_orchestrator
+from tests.waiting import until
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {{name: {name}, path: {name}}}\n"
 
@@ -309,3 +310,30 @@ def test_a_step_needs_its_pool_and_the_credentials_that_its_text_names():
     assert playbook is not None
     needs = concurrency_keys_of(playbook, playbook.steps[0])
     assert needs == ("pool gpu", "credential lake", "credential pg_main", "credential token")
+
+
+def test_a_limit_that_is_removed_while_its_slots_are_counted_releases_its_runs():
+    class Removing(Counting):
+        limiter = None
+
+        async def held(self, keys):
+            found = await super().held(keys)
+            if self.limiter is not None:
+                self.limiter.most = {}  # another request has removed the limit meanwhile
+            return found
+
+    async def scenario():
+        store = Removing()
+        orchestrator = make_orchestrator(store, triggers=MemoryTriggerStore())
+        try:
+            await orchestrator.limits.set("pool", "default", 0)
+            ids = [await orchestrator.submit(Submission(text=text("plain", PLAIN)))]
+            await until(orchestrator.queue.limit_depths)
+            store.limiter = orchestrator.limiter
+            await orchestrator.limiter.release_runs()
+            await orchestrator.limiter.release_runs()
+            assert await finish(orchestrator, ids) == ["success"]
+        finally:
+            await orchestrator.close()
+
+    asyncio.run(scenario())
