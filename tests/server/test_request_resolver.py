@@ -1,4 +1,4 @@
-"""Stored lists are joined into one list by streaming."""
+"""Data requests: stored lists are joined by streaming, payloads are fetched or refused, synthesized steps are validated."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from noetl.core.engine.effects import StorePayload
+from noetl.core.engine.effects import FetchPayload, StorePayload, Synthesized, ValidateSynthesis
+from noetl.core.language.compile import compile_playbook
 from noetl.core.model.reference import Reference, ReferenceMeta
-from noetl.server.orchestrator.request_resolver import RequestResolver
+from noetl.errors import PayloadUnavailable
+from noetl.server.orchestrator.request_resolver import RequestResolver, decoded, validate_synthesis
+from noetl.tools.registry import specs
 
 
 class Results:
@@ -48,3 +51,102 @@ def test_lists_are_joined_element_by_element(piece, lists):
         return msgspec.json.decode(results.stored[reference.locator["key"]])
 
     assert asyncio.run(join()) == [item for each in lists for item in each]
+
+
+TEXT = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: p, path: p}
+executor: {spec: {policy: {limits: {max_hydrate_bytes: 20}}}}
+workflow: [{step: start, tool: {kind: noop}}]
+"""
+PLAYBOOK = compile_playbook(TEXT, file="p.yaml", specs=specs()).playbook
+
+
+def fetched(data: bytes, content_type: str = "application/json", size: int | None = None) -> Any:
+    """The answer to a request for a stored payload."""
+
+    async def fetch() -> Any:
+        results = Results(3)
+        results.stored["k"] = data
+        reference = Reference("blob", {"key": "k"}, ReferenceMeta(content_type, size or len(data), "0"))
+        resolver = RequestResolver(results, specs)  # type: ignore[arg-type]
+        return (await resolver.resolve([FetchPayload("f", reference)], "1", PLAYBOOK))["f"]  # type: ignore[arg-type]
+
+    return asyncio.run(fetch())
+
+
+def test_a_payload_is_fetched_up_to_the_limit_of_the_playbook():
+    assert fetched(b'{"a": [1, 2]}') == {"a": [1, 2]}
+    assert fetched(b"1", size=20) == 1
+    refused = fetched(b"1", size=21)
+    assert isinstance(refused, PayloadUnavailable) and refused.kind == "limit"
+    assert "21 bytes is larger than limits.max_hydrate_bytes (20)" in str(refused)
+
+
+def test_a_payload_is_decoded_by_its_type():
+    assert decoded(b"[1]", "application/json; charset=utf-8") == [1]
+    assert decoded(b"a\xff", "text/plain") == "a\ufffd"
+    assert decoded(b"a,b\n1,2\n", "text/csv")["columns"] == ["a", "b"]
+    with pytest.raises(PayloadUnavailable, match=r"^a stored payload of type image/png cannot be read by a template"):
+        decoded(b"", "image/png")
+    broken = fetched(b"{")
+    assert isinstance(broken, PayloadUnavailable) and broken.kind == "ref.corrupt"
+    assert str(broken).startswith("a stored payload is not valid JSON")
+
+
+def test_an_unknown_request_is_an_error():
+    with pytest.raises(TypeError, match="no resolver for the data request str"):
+        asyncio.run(RequestResolver(Results(1), specs).resolve(["?"], "1", PLAYBOOK))  # type: ignore[arg-type,list-item]
+
+
+A = {"step": "a", "tool": {"kind": "noop"}}
+B = {"step": "b", "tool": {"kind": "noop"}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "names", "entry"),
+    [
+        ([A, B], ["a", "b"], "a"),
+        ({"workflow": [A, B], "entry": "b"}, ["a", "b"], "b"),
+        ({"steps": [A, B], "entry_step": "b"}, ["a", "b"], "b"),
+        ({"workflow": [A], "steps": [B]}, ["a"], "a"),
+        ([{**A, "next": {"arcs": [{"step": "start"}, {"step": "earlier"}]}}], ["a"], "a"),
+    ],
+    ids=["list", "workflow", "steps", "both", "known steps"],
+)
+def test_synthesized_steps_are_compiled(nodes, names, entry):
+    found = validate_synthesis(ValidateSynthesis("v", "start", nodes, 2, known=("earlier",)), PLAYBOOK, specs())  # type: ignore[arg-type]
+    assert found.problems == ()
+    assert ([step.name for step in found.steps], found.entry) == (names, entry)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ("a", "expected a list of steps, got str"),
+        ([], "the workflow has no steps"),
+        ({"other": []}, "expected a list of steps, got NoneType"),
+        ([A, B, {**A, "step": "c"}], "3 steps are more than the limit of 2"),
+        ({"workflow": [A], "entry": "z"}, "entry 'z' is not one of the new steps"),
+        ([{**A, "set": {"state.n": 1}}], "the steps write state, and the playbook has none"),
+        ([{"step": "a", "tool": [{"name": "t", "kind": "noop", "set": {"state.n": 1}}]}], "the steps write state"),
+        ([{**A, "next": {"arcs": [{"step": "start", "set": {"state.n": 1}}]}}], "the steps write state"),
+        ([{"step": "a", "tool": {"kind": "none_such"}}], "none_such"),
+    ],
+    ids=[
+        "text",
+        "empty",
+        "no list",
+        "too many",
+        "entry",
+        "state",
+        "state of a task",
+        "state of an arc",
+        "unknown kind",
+    ],
+)
+def test_bad_synthesized_steps_are_refused(nodes, problem):
+    found = validate_synthesis(ValidateSynthesis("v", "start", nodes, 2), PLAYBOOK, specs())  # type: ignore[arg-type]
+    assert isinstance(found, Synthesized) and found.steps == ()
+    assert any(problem in each for each in found.problems), found.problems

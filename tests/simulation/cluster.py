@@ -32,22 +32,25 @@ from noetl.server.concurrency.limits import KIND, Limit
 from noetl.server.orchestrator.catalog import Source, source_digest
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
+from noetl.server.scheduling.triggers import Overlap
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.ports.playbooks import StoredPlaybook
 from noetl.storage.ports.triggers import StoredTrigger
-from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.storage.triggers.delivery_memory import MemoryDeliveryStore
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from tests.simulation.effects import EffectLedger
 from tests.simulation.faults import FaultInjector
 from tests.simulation.faulty_link import FaultyLink, ProcessCrashed
 from tests.simulation.log_oracles import run_of, start_is_stored
 from tests.simulation.processes import LEASE_SECONDS, ServerProcess, WorkerProcess
-from tests.simulation.stores import FaultyStore, MemoryHeartbeats, MemoryResultStore
+from tests.simulation.schedules import add_schedule
+from tests.simulation.stores import CountingQueue, FaultyStore, MemoryHeartbeats, MemoryResultStore
 from tests.simulation.virtual_time import VirtualClock, current_process
 
 T = TypeVar("T")
 
-DOWN_SECONDS = 2.0  # between a crash of the server and its restart
+DOWN_SECONDS = 2.0  # between a crash of a server and its restart
+OUTAGE_SECONDS = (15.0, 60.0)  # the same of one in eight crashes
 GRACE_SECONDS = 7.0  # time without a fault after which a lost reply must have been reconciled
 
 
@@ -91,6 +94,7 @@ class Cluster:
         limits: Mapping[str, int] | None = None,
         servers: int = 1,
         clock_jump: float = 5.0,
+        overlap: Overlap | None = None,
     ) -> None:
         self.injector = injector
         self.clock = clock
@@ -100,7 +104,9 @@ class Cluster:
         self.store.crash = self.crash_current_server
         self.store.on_append = self._check_append
         self.playbooks = MemoryPlaybookStore()
-        self.limits = MemoryTriggerStore()
+        self.limits = MemoryTriggerStore()  # and the schedule
+        self.deliveries = MemoryDeliveryStore()
+        self.overlap = overlap  # of the schedule; None: there is none
         self.max_slots = dict(limits or {})
         self.results: Any = MemoryResultStore()
         self.ledger = EffectLedger()
@@ -111,7 +117,7 @@ class Cluster:
         self._lost: dict[tuple[str, str], float] = {}  # worker and run of lost leases, and when
         self.server_count = servers
         self.servers: list[ServerProcess] = []
-        self.queue = MemoryRunQueue()
+        self.queue = CountingQueue()
         self.heartbeats = MemoryHeartbeats(clock)
         # A single worker has one slot: it claims nothing before its late report has arrived.
         self.slots = 3 if workers > 1 else 1
@@ -130,6 +136,8 @@ class Cluster:
             subject, _, name = key.partition(" ")
             limit = Limit(subject, name, maximum)  # type: ignore[arg-type]
             await self.limits.add(StoredTrigger(KIND, key, msgspec.json.encode(limit)))
+        if self.overlap is not None:
+            await add_schedule(self, self.overlap)
         for _ in range(self.server_count):
             await self._new_server()
         for _ in range(self._count):
@@ -278,7 +286,7 @@ class Cluster:
 
     async def _replace(self, dead: ServerProcess) -> None:
         dead.process.kill()
-        await asyncio.sleep(DOWN_SECONDS)
+        await asyncio.sleep(DOWN_SECONDS if self.injector.index(8) else self.injector.uniform(*OUTAGE_SECONDS))
         await self._new_server()
 
     async def _new_worker(self) -> None:

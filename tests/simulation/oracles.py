@@ -29,6 +29,7 @@ from noetl.core.model.events import (
     WorkflowFinished,
 )
 from noetl.core.model.ids import task_run_id
+from noetl.storage.ports.events import ExecutionFilter
 from tests.simulation.log_oracles import (
     check_compensation,
     check_log,
@@ -37,6 +38,7 @@ from tests.simulation.log_oracles import (
     run_of,
 )
 from tests.simulation.promises import check_once, check_promises
+from tests.simulation.schedules import check_schedule
 from tests.simulation.users import Acknowledged
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class Submitted(Struct):
     def allows(self, result: tuple[str, Any]) -> bool:
         """Whether the execution may end so."""
         if result[0] == "cancelled" or (self.told.cancelled and result[0] == "failed"):
-            return "cancel" in self.script
+            return bool({"cancel", "undo"} & {*self.script})
         if self.path == "signalled":
             return result[0] == "success" and (not self.told.signals or result[1] in self.told.signals)
         expected = self.outcome or EXPECTED[self.path]
@@ -64,11 +66,12 @@ class Submitted(Struct):
 async def check(cluster: Cluster, submitted: Mapping[str, Submitted]) -> list[str]:
     """A message for every violated invariant."""
     violations = list(dict.fromkeys(cluster.violations))
-    logs = {summary.execution_id: await cluster.store.read(summary.execution_id) for summary in await _all(cluster)}
+    logs = await all_logs(cluster)
     for execution_id, known in submitted.items():
         if execution_id not in logs:
             violations.append(f"{known.path}: execution {execution_id} was acknowledged and does not exist")
-    roots = [log for log in logs.values() if isinstance(log[0].body, ExecutionRequested) and not log[0].body.parent]
+    requests = [log[0].body for log in logs.values()]
+    roots = [each for each in requests if isinstance(each, ExecutionRequested) and not each.parent and each.due is None]
     if len(roots) > len(submitted):
         violations.append(f"{len(submitted)} executions were submitted and {len(roots)} were started")
     for execution_id, log in logs.items():
@@ -92,7 +95,7 @@ async def check(cluster: Cluster, submitted: Mapping[str, Submitted]) -> list[st
         if isinstance(log[0].body, ExecutionRequested) and log[0].body.parent
     )
     violations += [f"{count} children of {task}" for task, count in children.items() if count > 1]
-    return [*violations, *_limits(cluster)]
+    return [*violations, *_limits(cluster), *check_schedule(cluster, logs)]
 
 
 def _limits(cluster: Cluster) -> Iterator[str]:
@@ -126,10 +129,10 @@ def _limits(cluster: Cluster) -> Iterator[str]:
                 yield f"{len(executions)} executions of {path} run at once, the limit is {maximum[f'playbook {path}']}"
 
 
-async def _all(cluster: Cluster) -> list[Any]:
-    from noetl.storage.ports.events import ExecutionFilter
-
-    return await cluster.store.executions(ExecutionFilter(limit=10_000))
+async def all_logs(cluster: Cluster) -> dict[str, list[Recorded]]:
+    """The logs of all executions."""
+    rows = await cluster.store.executions(ExecutionFilter(limit=10_000))
+    return {row.execution_id: await cluster.store.read(row.execution_id) for row in rows}
 
 
 def _log(cluster: Cluster, log: list[Recorded]) -> Iterator[str]:

@@ -13,12 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from noetl.core.engine import accept, advance, attempt_ledger, lease_rules
+from noetl.core.engine import accept, advance, attempt_ledger, lease_rules, outstanding, snapshot
 from noetl.core.engine.evolve import execution, runs
 from noetl.core.engine.evolve import loops as loop_appliers
-from noetl.core.engine.handlers import admission, execution_completion, loops, routing
+from noetl.core.engine.handlers import admission, execution_completion, loops, routing, signals
+from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.leases import Leases
 from noetl.server.dispatch.worker_service import WorkerService
+from noetl.server.lifecycle import children
+from noetl.server.orchestrator import execution_actor
+from noetl.server.scheduling import scheduler
+from noetl.server.scheduling.deliveries import Deliveries
+from noetl.server.scheduling.scheduler import Scheduler
 
 # name -> edits: a function, its text, and the text that replaces it
 EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
@@ -99,6 +105,62 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "a signal is taken by two waits": ((runs._wait_finished, "del state.signals[event.signal]", "pass"),),
     "a wait that has ended keeps its timer": ((runs._wait_finished, "state.due.pop(key, None)", "pass"),
                                               (accept._timer, "if wait is not None:", "if wait is not None or run_id.count(':') > 2:")),
+    "a wait that times out ends with success": ((signals.end_due_wait, "ends_at is not None and (", "True or ("),),
+    "a wait takes a signal of another name": (
+        (signals._is_addressed, "wait.request.signal == command.name", "True"),
+        (signals.is_for_wait, "wait.request.signal == command.name", "True"),
+        (signals.take_kept, "if kept.signal.name != event.signal:", "if False:"),
+    ),
+    "a signal that changes ctx opens no gate": ((accept._signal, "if patch:", "if False:"),),
+    # limits of two servers
+    "an append reserves no slots": (
+        (ConcurrencyLimiter.reservations, "if count > 0 and key in self.most", "if False"),
+        (ConcurrencyLimiter.capacity_for, "- held[key] + own.get(key, 0)", "- 0"),
+    ),
+    "slots that other servers hold are not counted": (
+        (ConcurrencyLimiter.capacity_for, "- held[key] + own.get(key, 0)", "- own.get(key, 0)"),
+        (ConcurrencyLimiter.reservations, "SlotReservation(key, count, self.most[key])", "SlotReservation(key, 0, self.most[key])"),
+    ),
+    # snapshots
+    "a snapshot forgets kept signals": ((snapshot.encode_state, "signals=state.signals,", "signals={},"),),
+    "a snapshot forgets the keys of signals": (
+        (snapshot.encode_state, "signal_ids=list(state.signal_ids),", "signal_ids=[],"),
+        (snapshot.encode_state, "signal_contents=list(state.signal_ids.values()),", "signal_contents=[],"),
+    ),
+    "a snapshot forgets what must be undone": ((snapshot.encode_state, "completed=state.completed,", "completed=[],"),),
+    "the event at a snapshot is applied again": (
+        (execution_actor.load_state, "after = state.seq if state is not None else 0", "after = state.seq - 1 if state is not None else 0"),
+    ),
+    # take-over
+    "timers are not set after a take-over": ((outstanding.outstanding, "if due is not None:", "if False:"),),
+    "an execution without an open run is not continued after a take-over": (
+        (outstanding.outstanding, "if not is_settled(state) or (state.ending is None and (state.waiting or not state.runs)):", "if False:"),
+    ),
+    "children are not awaited after a take-over": (
+        (outstanding.outstanding, "effects += (effect_for(state, child) for child in state.children.values())", "pass"),
+        (children.Children._answer_parent, "await self._executions.send(parent.execution_id, ended)", "pass"),
+    ),
+    "open iterations are not enqueued after a take-over": (
+        (outstanding.outstanding, "for index in loop.unclaimed())", "for index in ())"),
+    ),
+    # schedules
+    "the executions of a tick have different keys": (
+        (Deliveries.start, "key=delivery.key,", "key=None,"),
+    ),
+    "a schedule goes on although a tick was not recorded": (
+        (Scheduler._process, "for tick in (*schedule.queued, *chosen):", "for tick in chosen[1:]:"),
+    ),
+    "a delivery counts as started before its execution": (
+        (Deliveries.start, 'document = msgspec.json.decode(delivery.data)', 'document = msgspec.json.decode(delivery.data)\n    await self._started(trigger, delivery, "1")'),
+    ),
+    "ticks that were missed are dropped": ((scheduler._caught_up, 'schedule.catch_up == "all" or', ""),),
+    "executions of a schedule with `overlap: queue` overlap": (
+        (Deliveries._act, "len(running) >= trigger.concurrency", "False"),
+    ),
+    "a later tick overtakes one that waits": (
+        (Deliveries._process, "if not await self._act(trigger, delivery):\n                return", "if not await self._act(trigger, delivery):\n                break"),
+        (Deliveries._process, "for delivery in found:", "for delivery in found[::-1]:"),
+    ),
 }  # fmt: skip
 
 # Caught by the first seeds.

@@ -11,12 +11,14 @@ from noetl.server.composition import Options, Stores, build_orchestrator
 from noetl.server.lifecycle import recovery
 from noetl.server.lifecycle.wait_timers import WaitTimers
 from noetl.server.orchestrator.service import Orchestrator
+from noetl.server.scheduling.scheduler import run_schedules
 from noetl.worker.host import HostServices
 from noetl.worker.pool import Pool
 from noetl.worker.runner import Runner
 from tests.simulation.effects import SPECS, tools
 from tests.simulation.faulty_link import FaultyLink, ProcessCrashed
 from tests.simulation.revocations import watch_revocations
+from tests.simulation.schedules import scheduler_of
 from tests.simulation.stores import ServerQueue
 from tests.simulation.virtual_time import Process
 
@@ -56,6 +58,8 @@ class ServerProcess:
         orchestrator.start()
         await recovery.resume(orchestrator, waiting=False)
         self.process.start(WaitTimers(orchestrator, cluster.clock).run())
+        if cluster.overlap is not None:
+            self.process.start(run_schedules(scheduler_of(cluster, orchestrator)))
         self._orchestrator = orchestrator
 
     @property

@@ -16,12 +16,15 @@ from noetl.server.orchestrator.submissions import Submission
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import FaultInjector
 from tests.simulation.generated import generate
-from tests.simulation.oracles import Submitted, check
+from tests.simulation.oracles import Submitted, all_logs, check
 from tests.simulation.playbooks import GENERATED, TEXTS, TIMED, choose_playbooks, limits_of
+from tests.simulation.schedules import overlap_of
+from tests.simulation.stories import stories_of
 from tests.simulation.users import follow_script, scripts
 from tests.simulation.virtual_time import Deadlock, VirtualClock, VirtualLoop
 
 FAULT_SECONDS = 120.0  # faults are injected for this long
+_LOGGERS = ("noetl.control", "noetl.work", "noetl.schedules", "noetl.triggers", "asyncio")
 RECOVERY_SECONDS = 900.0  # then everything must finish within this time, also on a single slot
 
 
@@ -32,6 +35,7 @@ class ScenarioResult(Struct):
     faults: int
     violations: list[str] = field(default_factory=list)
     injected: list[tuple[int, str]] = field(default_factory=list)
+    stories: set[str] = field(default_factory=set)
     events: int = 0
     seconds: float = 0.0  # virtual
 
@@ -91,7 +95,8 @@ async def _run(
         workers=1 + (seed % 3 > 0),  # with one worker its late reports arrive before another claims the run
         limits=limits_of(seed, paths),
         servers=1 + seed % 2,
-        clock_jump=5.0 if TIMED & {*paths} else 3600.0,
+        clock_jump=5.0 if TIMED & {*paths} or overlap_of(seed) else 3600.0,
+        overlap=overlap_of(seed),
     )
     if prepare is not None:
         prepare(cluster)
@@ -118,6 +123,7 @@ async def _run(
         for execution_id, path, script, told in zip(ids, paths, steps, acknowledged, strict=True)
     }
     result.violations += await check(cluster, known)
+    result.stories = stories_of(cluster, await all_logs(cluster))
 
 
 async def _all_ended(cluster: Cluster, seconds: float) -> bool:
@@ -152,7 +158,7 @@ def _frequent_snapshots(seed: int) -> Iterator[None]:
 @contextmanager
 def _logging_disabled() -> Iterator[None]:
     """Disable the loggers that would report every injected fault."""
-    loggers = [logging.getLogger(name) for name in ("noetl.control", "noetl.work", "asyncio")]
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True

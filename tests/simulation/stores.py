@@ -11,9 +11,10 @@ from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.errors import PayloadUnavailable, StoreUnavailable
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.ports.events import Append
+from noetl.storage.ports.queue import QueuedRun
 from noetl.storage.queue.memory import MemoryRunQueue
 from tests.simulation.faults import FaultInjector
-from tests.simulation.virtual_time import Process, VirtualClock, block_if_dead
+from tests.simulation.virtual_time import Process, VirtualClock, block_if_dead, current_process
 
 
 class FaultyStore(MemoryEventStore):
@@ -28,6 +29,9 @@ class FaultyStore(MemoryEventStore):
         self.last_fault = 0.0  # time of its last injected fault
         self.acknowledged: dict[str, int] = {}
         self.order: list[Append] = []  # in commit order
+        self.shared = 0  # appends to an execution that another server, which is alive, appended to before
+        self.restored = 0  # snapshots that were read
+        self._writers: dict[str, Process | None] = {}
 
     async def append(self, append: Append) -> None:
         """Append events, with injected faults."""
@@ -45,15 +49,34 @@ class FaultyStore(MemoryEventStore):
         await block_if_dead()
         await super().append(append)
         self.order.append(append)
+        before, self._writers[append.execution_id] = self._writers.get(append.execution_id), current_process()
+        self.shared += before is not None and before is not current_process() and not before.dead
         self.on_append(append.events)
         if self._injector.should_inject("server.crash_after_commit"):
             self.crash()
             await block_if_dead()
         self.acknowledged[append.execution_id] = append.expected_seq + len(append.events)
 
+    async def snapshot(self, execution_id: str) -> tuple[int, bytes] | None:
+        """The newest snapshot, if any."""
+        found = await super().snapshot(execution_id)
+        self.restored += found is not None
+        return found
+
     def log_of(self, execution_id: str) -> list[Recorded]:
         """The stored log of an execution."""
         return self._logs.get(execution_id, [])
+
+
+class CountingQueue(MemoryRunQueue):
+    """The run queue; counts the runs that wait for a limit."""
+
+    waited = 0
+
+    async def put(self, runs: Sequence[QueuedRun]) -> None:
+        """Enqueue runs."""
+        self.waited += sum(run.limit is not None for run in runs)
+        await super().put(runs)
 
 
 class MemoryResultStore:

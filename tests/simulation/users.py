@@ -39,7 +39,7 @@ def scripts(seed: int, paths: list[str]) -> list[list[tuple[float, str]]]:
         if chance.random() < 0.25:
             script += [(at, "pause"), (at + chance.uniform(1.0, 40.0), "resume")]
         if chance.random() < 0.15:
-            script.append((chance.uniform(0.0, LATEST), "cancel"))
+            script.append((chance.uniform(0.0, LATEST), chance.choice(["cancel", "cancel", "undo"])))
         found.append(sorted(script))
     return found
 
@@ -65,6 +65,8 @@ async def follow_script(cluster: Cluster, execution_id: str, script: list[tuple[
             await cluster.control(lambda server: server.resume(execution_id))
         elif word == "cancel":
             told.cancelled = await cluster.control(lambda server: server.cancel(execution_id))
+        elif word == "undo":
+            told.cancelled = await cluster.control(lambda server: server.cancel(execution_id, compensate=True))
         elif word == "answer":
             await cluster.control(partial(_answer, execution_id))
         else:

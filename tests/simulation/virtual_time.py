@@ -127,6 +127,7 @@ class VirtualClock:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._offset = EPOCH
+        self.largest_jump = 0.0
 
     def now(self) -> float:
         """Seconds since the epoch."""
@@ -143,6 +144,7 @@ class VirtualClock:
     def jump(self, seconds: float) -> None:
         """Change the wall clock."""
         self._offset += seconds
+        self.largest_jump = max(self.largest_jump, abs(seconds))
 
 
 def run_virtually(scenario: Callable[[VirtualClock], Coroutine[Any, Any, T]]) -> T:

@@ -85,8 +85,7 @@ def step_run_of(state: State, run_id: str) -> StepRun:
     if run is not None:
         return run.step_run
     found = state.loop_of(run_id)
-    if found is None:
-        raise LookupError(run_id)
+    assert found is not None, run_id
     return found[0].step_run
 
 
@@ -100,8 +99,7 @@ def claim(state: State, worker: str, run_id: str) -> tuple[list[Event], int]:
         step_run, path, epoch, cause = run.step_run, run.path, run.epoch, run.seq
     else:
         found = state.loop_of(run_id)
-        if found is None:
-            raise LookupError(run_id)
+        assert found is not None, run_id
         loop, index = found
         step_run, path, epoch, cause = loop.step_run, (*loop.path, index), 0, loop.seq
     return [IterationStarted(step_run.step.name, step_run.id, path, epoch + 1, worker)], cause

@@ -239,7 +239,6 @@ class ExecutionActor:
         try:
             decision = await self._decide_until_written([command for command, _ in batch])
         except NotEncodable as error:
-            self.reset()
             refused = [(reply, found) for command, reply in batch if (found := unencodable(command))]
             for reply, found in refused or [(reply, str(error)) for _, reply in batch]:
                 reply.set_result(NotEncodable(found))
@@ -250,7 +249,6 @@ class ExecutionActor:
             await self._process_each(batch, defect)
             return
         except Exception as error:  # noqa: BLE001 - every sender receives it
-            self.reset()
             for _, reply in batch:
                 reply.set_result(error)
             return
@@ -298,8 +296,7 @@ class ExecutionActor:
                 end = [CancelExecution(str(problem), error=error_info("unknown", str(problem)))]
             except VersionConflict:
                 metrics.CONFLICTS.add()
-                self.reset()  # another process appended first: fold its events and decide again
-                self.overtaken = True
+                self.overtaken = True  # another process appended first: fold its events and decide again
             except LimitReached as reached:
                 full.add(reached.key)  # another execution took the last slot: decide again without it
             except StateConflict as problem:

@@ -137,7 +137,7 @@ def validate_synthesis(request: ValidateSynthesis, playbook: Playbook, specs: Ma
         problems.append(f"entry {entry!r} is not one of the new steps")
     if problems:
         return Synthesized(problems=tuple(problems))
-    return Synthesized(steps=steps, entry=entry or (names[0] if names else None))
+    return Synthesized(steps=steps, entry=entry or names[0])
 
 
 def _writes_state(step: Step) -> bool:

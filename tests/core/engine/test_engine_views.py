@@ -6,8 +6,9 @@ from engine_harness import Harness, failure, task_done
 
 from noetl.core.engine.commands import CancelExecution, ExpireLease, PauseExecution, RecordChildStart
 from noetl.core.engine.views.waiting import waiting_reasons
-from noetl.core.model.events import ChildRequested
+from noetl.core.model.events import ChildRequested, WaitStarted
 from noetl.core.model.position import Position
+from noetl.core.model.quotas.token_bucket import Demand, Turn
 
 FAN = """
 workflow:
@@ -108,3 +109,76 @@ def test_why_reports_what_ended_the_execution():
     harness = Harness(text).start()
     harness.send(CancelExecution("no longer needed"))
     assert texts(harness) == ["cancelled: no longer needed (cancelled)"]
+
+
+def reasons(harness: Harness, **more) -> list[tuple[str, str]]:
+    return [(each.subject, each.text) for each in waiting_reasons(harness.state, harness.at + 5, **more)]
+
+
+def test_why_reports_iterations_and_steps_that_wait_for_a_limit():
+    text = "\nworkflow:\n  - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: each}, {step: one}]}}\n"
+    text += "  - {step: each, loop: {in: [1, 2, 3], iterator: n, spec: {mode: parallel}}, tool: {kind: noop}}\n"
+    text += "  - {step: one, tool: {kind: noop}}\n"
+    harness = Harness(text).start()
+    harness.claim("77:each:1/0")
+    reached = {"pool default": "the limit of pool default: 1 of 1 slots in use"}
+    found = reasons(harness, reached=reached)
+    assert ("limit", f'2 iterations of "each" wait for {reached["pool default"]}') in found
+    one = next(text for subject, text in found if subject == "limit" and '"one"' in text)
+    assert one.startswith('step "one" has been waiting for ') and one.endswith(reached["pool default"])
+    assert not any(subject == "limit" for subject, _ in reasons(harness, reached={"pool gpu": "another pool"}))
+    assert not any(subject == "limit" for subject, _ in reasons(harness))
+    for index in (1, 2):
+        harness.claim(f"77:each:1/{index}")
+    (left,) = [text for subject, text in reasons(harness, reached=reached) if subject == "limit"]
+    assert '"one"' in left
+
+
+def quota_wait(order, until: float, key: str = "api") -> WaitStarted:
+    return WaitStarted(
+        step=order.context.step, step_run_id=order.context.step_run_id, task="t", until=until, path=order.path,
+        position=Position(task="t", turn=Turn(until)), quota=Demand(key, 10.0),
+    )  # fmt: skip
+
+
+def test_why_reports_runs_that_wait_for_a_quota():
+    loop = "\nworkflow:\n  - {step: each, loop: {in: [1, 2, 3, 4], iterator: n, spec: {mode: parallel}}, tool: [{name: t, kind: noop}]}\n"
+    harness = Harness(loop).start()
+    until = harness.at + 60
+    orders = [harness.claim(f"77:each:1/{index}") for index in range(4)]
+    harness.report(orders[0], quota_wait(orders[0], until + 10))
+    harness.report(orders[1], quota_wait(orders[1], until))
+    harness.report(orders[2], quota_wait(orders[2], until, "other"))
+    quotas = [each for each in waiting_reasons(harness.state, harness.at + 5) if each.subject == "quota"]
+    assert [each.text for each in quotas] == [
+        '2 iterations of "each" wait for the quota "api" (10/s) the first until 1970-01-01T00:17:41Z (in 48 s), '
+        "the last until 1970-01-01T00:17:51Z (in 58 s)",
+        'iteration 2 of "each" waits for the quota "other" (10/s) until 1970-01-01T00:17:41Z (in 48 s)',
+    ]
+    assert [each.due for each in quotas] == [until, until]
+    runs = [text for subject, text in reasons(harness) if subject == "run"]
+    assert len(runs) == 1 and runs[0].startswith('iteration 3 of "each" has been running')
+
+
+def test_why_of_a_step_that_waits_for_a_quota():
+    harness = Harness("\nworkflow:\n  - {step: one, tool: [{name: t, kind: noop}]}\n").start()
+    order = harness.claim("77:one:1")
+    harness.report(order, quota_wait(order, harness.at + 60))
+    (found,) = reasons(harness)
+    assert found[0] == "quota" and found[1].startswith('step "one" waits for the quota "api" (10/s) until ')
+
+
+def test_why_lists_some_of_many_runs_and_counts_the_rest():
+    loop = "\nworkflow:\n  - {step: each, loop: {in: '{{ range(60) | list }}', iterator: n, spec: {mode: parallel}}, tool: {kind: noop}}\n"
+    harness = Harness(loop).start()
+    for index in range(60):
+        harness.claim(f"77:each:1/{index}")
+    runs = [text for subject, text in reasons(harness) if subject == "run"]
+    listed = [text for text in runs if text.startswith("iteration ")]
+    assert len(runs) == len(listed) + 1
+    assert runs[-1] == f'and {60 - len(listed)} more iterations of "each" in flight'
+
+
+def test_why_before_the_request():
+    harness = Harness(FAN)
+    assert reasons(harness) == [("execution", "the execution has not been requested yet")]
