@@ -197,6 +197,7 @@ class Server:
             app.state.operations = operations = Operations(
                 self._state, app.state.workers, backends.load_samples, self._address
             )
+            app.state.workers.forget = orchestrator.work.forget
             await closing.enter_async_context(running(operations.sample_forever))
             orchestrator.start()
             if backends.bus is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from noetl.core.engine.declared_secrets import ANY, declared_secrets
@@ -13,7 +15,8 @@ from noetl.core.language.compile import compile_playbook
 from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.core.model.work import Claim
 from noetl.errors import AccessRefused, RequestRefused, SecretUnavailable
-from noetl.server.http.access import Tokens, local_worker_token
+from noetl.server.http.access import Caller, Tokens, local_worker_token
+from noetl.server.http.routes.worker_protocol import WorkerRegistry
 from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import Submission
 from noetl.tools.registry import specs
@@ -194,3 +197,108 @@ def test_declared_secrets(step, expected):
     assert compiled.playbook is not None
     assert expected <= declared_secrets(compiled.playbook, compiled.playbook.steps[0])
     assert (ANY in expected) or ANY not in declared_secrets(compiled.playbook, compiled.playbook.steps[0])
+
+
+class TestMessages(Served):
+    """Messages of a worker with a valid token and a valid lease, and with contents that no worker sends."""
+
+    @asynccontextmanager
+    async def joined(self, orchestrator: Orchestrator) -> AsyncIterator[str]:
+        async with self.served(orchestrator) as url:
+            yield url
+
+    def test_events_that_cannot_be_decoded(self) -> None:
+        """Each is refused, and then the run ends with success."""
+
+        async def scenario(orchestrator: Orchestrator, url: str) -> None:
+            await orchestrator.submit(Submission(text=ONE))
+            victim = HttpWorkLink(url, self.token)
+            (order,) = await claim_until(victim, Claim("victim", 1), 1)
+            proof = victim._proofs[order.run_id, order.epoch]
+            message = {"worker": "victim", "proofs": [proof], "session": victim._session_key}
+            headers = {"Authorization": f"Bearer {self.token}"}
+            async with aiohttp.ClientSession(headers=headers) as session:
+                for event in UNDECODABLE:
+                    body = json.dumps({**message, "reports": [[order.run_id, order.epoch, 1, [event]]]})
+                    async with session.post(f"{url}/api/work/report", data=body) as response:
+                        answer = await response.text()
+                        assert response.status == 400, (event, answer)
+            acks, _ = await victim.report("victim", [done(order)])
+            assert [ack.accepted for ack in acks] == [True]
+            await victim.close()
+
+        self._run(scenario)
+
+    def test_claims_that_no_decision_can_serve(self) -> None:
+        """A poll is offered to every decision, so a claim with an odd number of slots meets all executions."""
+
+        async def scenario(orchestrator: Orchestrator, url: str) -> None:
+            headers = {"Authorization": f"Bearer {self.token}"}
+            async with aiohttp.ClientSession(headers=headers) as session:
+
+                async def poll(claim: dict) -> int:
+                    body = json.dumps({"claim": claim, "wait": 5})
+                    async with session.post(f"{url}/api/work/claim", data=body) as response:
+                        return response.status
+
+                assert [await poll(claim) for claim in ODD_CLAIMS] == [422] * len(ODD_CLAIMS)
+            execution_id = await orchestrator.submit(Submission(text=ONE))
+            link = HttpWorkLink(url, self.token)
+            (order,) = await claim_until(link, Claim("victim", 1), 1)
+            await link.report("victim", [done(order)], free=-5)
+            assert (await orchestrator.wait(execution_id, timeout=10)).status == "success"
+            await link.close()
+
+        self._run(scenario)
+
+
+ODD_CLAIMS = [
+    {"worker": "w", "slots": -1},
+    {"worker": "w", "slots": 2**62},
+    {"worker": "w", "slots": 10**30},
+    {"worker": "w", "slots": 1, "capacity": -1},
+    {"worker": "", "slots": 1},
+    {"worker": "w" * 201, "slots": 1},
+    {"worker": "w", "slots": 1, "pool": ""},
+    {"worker": "w", "slots": 1, "pool": "p" * 1000},
+    {"worker": "w", "slots": 1, "labels": ["x"] * 101},
+    {"worker": "w", "slots": 1, "labels": ["x" * 1000]},
+]
+UNDECODABLE = [
+    ("nope", 1, {}),
+    ("step.done", 99, {}),
+    ("step.done", -1, {}),
+    ("step.done", 1, {}),
+    ("step.done", 1, []),
+    ("step.done", 1, {"step": 1}),
+    ("step.done", 1, {"step": "s", "step_run_id": "x", "output": {"status": "nope"}}),
+    ("step.done", 1, {"step": "s", "step_run_id": "x", "output": 2**70}),
+    ("task.done", 1, {"step": "s", "step_run_id": "x", "task": [], "outcome": {}}),
+    ("task.started", 1, {"step": "s", "step_run_id": "x", "task": "t", "path": {"a": 1}}),
+    ("wait.started", 1, {"step": "s", "step_run_id": "x", "task": "t", "until": "never"}),
+    ("child.requested", 1, {"step": "s", "step_run_id": "x", "task": "t", "playbook": ["x"]}),
+    ("task.progress", 1, {"step": "s", "step_run_id": "x", "task": "t", "counts": []}),
+    ("x" * 100_000, 1, {}),
+]
+ATTEMPTS = {
+    "test_events_that_cannot_be_decoded": len(UNDECODABLE),
+    "test_claims_that_no_decision_can_serve": len(ODD_CLAIMS),
+}
+
+for _name in [each for each in dir(Served) if each.startswith("test_")]:
+    setattr(TestMessages, _name, None)
+
+
+def test_a_token_that_uses_many_names_loses_only_its_own() -> None:
+    workers = WorkerRegistry()
+    forgotten: list[str] = []
+    workers.MAX_NAMES = 10
+    workers.forget = forgotten.append
+    victim, attacker = Caller("victim", "worker"), Caller("attacker", "worker")
+    workers.identify(victim, "v", "process")
+    for number in range(100):
+        workers.identify(attacker, f"a{number}", "process")
+    with pytest.raises(AccessRefused):
+        workers.identify(attacker, "v", "process")
+    workers.identify(victim, "v", "process")
+    assert forgotten == [f"a{number}" for number in range(90)]

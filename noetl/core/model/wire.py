@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from noetl.core.model.events import decode_body, encode_body
+from noetl.core.model.events import Event, decode_body, encode_body
+from noetl.core.model.excerpt import excerpt
 from noetl.core.model.task_log import LogChunk
-from noetl.core.model.work import Claim, Report, ReportAck, RunContext, RunOrder
+from noetl.core.model.work import Claim, Report, ReportAck, RunContext, RunOrder, SlotCount, WorkerName
+from noetl.errors import RequestRefused
 
 RunEpoch = tuple[str, int]
 
@@ -40,14 +42,14 @@ class ClaimRequest(Struct, frozen=True, omit_defaults=True):
 
     claim: Claim
     wait: float = 0.0
-    slots: int = 0
+    slots: SlotCount = 0
     session: str = ""  # random text of the worker's process: nothing else may use the worker's name
 
 
 class ExtendRequest(Struct, frozen=True, omit_defaults=True):
     """A heartbeat for these runs, which are all runs that the worker holds."""
 
-    worker: str
+    worker: WorkerName
     runs: list[RunEpoch]
     proofs: list[str] = field(default_factory=list)  # of the leases, in the same order
     session: str = ""  # of the worker's process
@@ -56,7 +58,7 @@ class ExtendRequest(Struct, frozen=True, omit_defaults=True):
 class RunsRequest(Struct, frozen=True, omit_defaults=True):
     """Runs that a worker returns; the tools of those in `begun` had begun."""
 
-    worker: str
+    worker: WorkerName
     runs: list[RunEpoch]
     begun: list[str] = field(default_factory=list)
     proofs: list[str] = field(default_factory=list)
@@ -66,7 +68,7 @@ class RunsRequest(Struct, frozen=True, omit_defaults=True):
 class RevokedRequest(Struct, frozen=True):
     """Wait for revoked runs."""
 
-    worker: str
+    worker: WorkerName
     wait: float = 0.0
     session: str = ""
 
@@ -85,24 +87,28 @@ class OrdersReply(Struct, frozen=True):
     proofs: list[str] = field(default_factory=list)  # of the leases, to be presented in later requests
 
 
+def _decoded(event: WireEvent) -> Event:
+    try:
+        return decode_body(event.name, event.version, bytes(event.body))
+    except KeyError:
+        raise RequestRefused(f"the event {excerpt(event.name)} of version {event.version} is unknown") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise RequestRefused(f"the event {event.name} is malformed: {problem}") from None
+
+
 class ReportRequest(Struct, frozen=True, omit_defaults=True):
     """Events of several runs."""
 
-    worker: str
+    worker: WorkerName
     reports: list[WireReport]
     free: int = 0
     proofs: list[str] = field(default_factory=list)  # of the leases, in the order of the reports
     session: str = ""
 
     def decoded(self) -> list[Report]:
-        """The reports with their events; an unknown event is a KeyError."""
+        """The reports with their events; RequestRefused if one is unknown or malformed."""
         return [
-            Report(
-                report.run_id,
-                report.epoch,
-                report.number,
-                tuple(decode_body(event.name, event.version, bytes(event.body)) for event in report.events),
-            )
+            Report(report.run_id, report.epoch, report.number, tuple(map(_decoded, report.events)))
             for report in self.reports
         ]
 
@@ -117,7 +123,7 @@ class ReportReply(Struct, frozen=True):
 class LogsRequest(Struct, frozen=True):
     """Lines that tasks have printed. `number` counts the requests of a worker."""
 
-    worker: str
+    worker: WorkerName
     number: int
     chunks: list[LogChunk]
     runs: list[tuple[str, int]] = field(default_factory=list)  # a lease of each execution, current or ended

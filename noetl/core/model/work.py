@@ -8,9 +8,9 @@ log); the worker executes the pipeline and reports events under that epoch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from noetl.core.model.events import Event
 from noetl.core.model.ids import IterationPath
@@ -109,12 +109,20 @@ def count_fitting(costs: Iterable[int], slots: int, capacity: int) -> int:
     return count
 
 
+# Bounds of what a worker sends; they are checked where a message is decoded.
+WorkerName = Annotated[str, Meta(min_length=1, max_length=200)]
+PoolName = Annotated[str, Meta(min_length=1, max_length=200)]
+Labels = Annotated[tuple[Annotated[str, Meta(max_length=200)], ...], Meta(max_length=100)]
+MAX_SLOTS = 100_000
+SlotCount = Annotated[int, Meta(ge=0, le=MAX_SLOTS)]
+
+
 class Claim(Struct, frozen=True, omit_defaults=True, gc=False):
     """A worker's claim for runs."""
 
-    worker: str
-    slots: int
-    pool: str = "default"
-    labels: tuple[str, ...] = ()
-    capacity: int = 0  # all slots of the worker, free or not; a run that costs more occupies them all. 0: unlimited
+    worker: WorkerName
+    slots: SlotCount
+    pool: PoolName = "default"
+    labels: Labels = ()
+    capacity: SlotCount = 0  # all slots of the worker, free or not; a run that costs more occupies all. 0: unlimited
     workers: int = 1  # live workers of the pool, which share what is ready; the server sets it

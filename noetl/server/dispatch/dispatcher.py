@@ -125,6 +125,14 @@ class Dispatcher:
             poll.dismissed = True
             poll.wake()
 
+    def forget(self, worker: str) -> None:
+        """Forget a worker that has not been seen for a long time."""
+        self.dismiss(worker)
+        pool = self.pools.pop(worker, None)
+        self._last.pop(worker, None)
+        if pool is not None and not self._live.get(pool):
+            self._live.pop(pool, None)
+
     def slot_offers(self) -> list[SlotOffer]:
         """The free slots of all open polls, offered to one decision; each worker is offered its share of the rest."""
         offers: list[SlotOffer] = []

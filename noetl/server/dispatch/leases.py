@@ -106,6 +106,11 @@ class Leases:
                 return []
         return list(self._revoked.pop(worker, ()))
 
+    def forget(self, worker: str) -> None:
+        """Drop what is pending for a worker that is not known any more; its leases expire."""
+        self._revoked.pop(worker, None)
+        self._changed.pop(worker, None)
+
     def expired(self) -> list[Lease]:
         """Leases that were not extended for a full term."""
         if self._term is None:

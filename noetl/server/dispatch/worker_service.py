@@ -90,6 +90,11 @@ class WorkerService:
         """Runs leased to this worker; waits up to `wait` seconds for one."""
         return await self._dispatcher.claim(claim, wait)
 
+    def forget(self, worker: str) -> None:
+        """Forget a worker that is not known any more."""
+        self._dispatcher.forget(worker)
+        self.leases.forget(worker)
+
     def withdraw_claims(self, worker: str) -> None:
         """Close the open claims of a worker without orders."""
         self._dispatcher.dismiss(worker)

@@ -24,7 +24,7 @@ from noetl.core.model import wire
 from noetl.core.model.ids import execution_of
 from noetl.core.model.outcome import error_info
 from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply, checked_call
-from noetl.core.model.work import HeartbeatReply, ReportAck
+from noetl.core.model.work import MAX_SLOTS, HeartbeatReply, ReportAck
 from noetl.errors import RoleRequired
 from noetl.runtime.tasks import cancel
 from noetl.server.dispatch.dispatcher import pool_name
@@ -56,19 +56,28 @@ class WorkerRegistry:
     """Workers that recently claimed runs from this server."""
 
     FORGET_AFTER = 3600.0
-    MAX_OWNERS = 100_000
+    MAX_NAMES = 10_000  # per token; a token that uses more loses its own oldest ones, and no others
 
     def __init__(self) -> None:
         self._owners: dict[str, tuple[str, str]] = {}  # worker -> token and session
+        self._names: dict[str, dict[str, None]] = {}  # token -> its workers, least recently used first
         self._seen: dict[str, WorkerInfo] = {}
+        self.forget: Callable[[str], None] = lambda worker: None  # called for a worker that is not known any more
 
     def identify(self, caller: Caller, worker: str, session: str) -> None:
         """Bind a worker's name to the token and the process that use it first; another one is refused."""
         known = self._owners.setdefault(worker, (caller.name, session))
         if known != (caller.name, session):
             raise RoleRequired(f"the worker {worker!r} belongs to another token or process")
-        if len(self._owners) > self.MAX_OWNERS:
-            del self._owners[next(iter(self._owners))]
+        names = self._names.setdefault(caller.name, {})
+        names.pop(worker, None)
+        names[worker] = None
+        if len(names) > self.MAX_NAMES:
+            oldest = next(iter(names))
+            del names[oldest]
+            del self._owners[oldest]
+            self._seen.pop(oldest, None)
+            self.forget(oldest)
 
     def record_claim(self, request: wire.ClaimRequest, at: float) -> None:
         """Record a claim and the slots it offers."""
@@ -198,7 +207,8 @@ async def _report(
     proved = state.tokens.proofs.checks(caller.name, worker, runs, request.proofs)
     accepted = [report for report, is_proved in zip(reports, proved, strict=True) if is_proved]
     if accepted or not reports:
-        verdicts, orders = await state.orchestrator.work.report(worker, accepted, free=request.free)
+        free = min(max(request.free, 0), MAX_SLOTS)
+        verdicts, orders = await state.orchestrator.work.report(worker, accepted, free=free)
     else:
         verdicts, orders = [], []
     given = iter(verdicts)
