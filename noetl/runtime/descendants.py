@@ -1,9 +1,9 @@
 """Ends every process that a tool has started, also those that left its process group with `setsid`.
 
 The worker is a *subreaper*: a process whose parent ends becomes a child of the worker instead of init's, so the worker
-can find it. Processes of a tool are recognized by a variable in their environment, `NOETL_TASK_RUN`. Those that have
-cleared their environment are found while they still descend from the tool. `process_marks` marks the processes of a
-whole worker in the same way, for the time after the worker has ended.
+can find it. Processes of a tool are recognized by a variable in their environment, `NOETL_TASK_RUN`, and if they have
+cleared it, by a resource limit that they inherit (`process_marks`). `process_marks` marks the processes of a whole
+worker in the same way, for the time after the worker has ended.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
+
+from noetl.runtime.process_marks import limit_of
 
 VARIABLE = "NOETL_TASK_RUN"
 PR_SET_CHILD_SUBREAPER = 36
@@ -63,14 +65,14 @@ def is_marked(pid: int, mark: str) -> bool:
         return False
 
 
-def kill_descendants(pid: int, mark: str) -> None:
-    """Kill the descendants of a tool's process, and the orphans that have its mark.
+def kill_descendants(pid: int, mark: str, limit: int = 0) -> None:
+    """Kill the descendants of a tool's process, and the orphans that have its mark or its limit.
 
     Call it while the process itself may still be alive; it is not killed here."""
     for _ in range(ROUNDS):
         found = list(descendants_of(pid))
         for orphan in children_of(os.getpid()):
-            if orphan != pid and is_marked(orphan, mark):
+            if orphan != pid and (is_marked(orphan, mark) or (limit and limit_of(orphan) == limit)):
                 found += [orphan, *descendants_of(orphan)]
         if not found:
             return

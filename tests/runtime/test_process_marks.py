@@ -29,7 +29,7 @@ workflow:
           if grep -qs sleep "/proc/$pid/cmdline"; then echo alive; else echo dead; fi
           exit 0
         fi
-        setsid sh -c 'echo $$ > "$FOLDER/pid.new"; mv "$FOLDER/pid.new" "$FOLDER/pid"; exec sleep 600' &
+        CLEAR setsid sh -c 'echo $$ > "$0/pid.new"; mv "$0/pid.new" "$0/pid"; exec sleep 600' "$FOLDER" &
         wait
       env: {FOLDER: "{{ workload.folder }}"}
 workload: {folder: ""}
@@ -50,11 +50,11 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.fixture
-def killed_run(tmp_path):
+@pytest.fixture(params=["", "env -i"], ids=["marked", "environment cleared"])
+def killed_run(request, tmp_path):
     """Start `noetl run`, wait for the process that left its group, and kill the run with SIGKILL."""
     file = tmp_path / "orphan.yaml"
-    file.write_text(PLAYBOOK)
+    file.write_text(PLAYBOOK.replace("CLEAR", request.param))
     environment = {**os.environ, "NOETL_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "noetl", "run", str(file), "--set", f"folder={tmp_path}", "--quiet"]
 

@@ -13,6 +13,7 @@ import pytest
 
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing import run_tool
+from noetl.tools.python.interpreter_changes import changes_interpreter
 from noetl.tools.python.process_pool import PythonPool
 from tests.server.http.serving import Cluster
 
@@ -38,6 +39,10 @@ def ends(pid: int, seconds: float = 5.0) -> bool:
         "(setsid sleep 600 > /dev/null 2>&1 & echo $!)",
         "nohup setsid sh -c 'sleep 600' > /dev/null 2>&1 & echo $!",
         "(setsid sh -c 'sleep 600 & echo $!; wait' 2> /dev/null &) | head -1",
+        "env -i setsid sleep 600 > /dev/null 2>&1 & echo $!",
+        "(env -i setsid sh -c 'sleep 600 > /dev/null 2>&1 & echo $!')",
+        "env -i setsid sh -c '(env -i setsid sleep 600 > /dev/null 2>&1 & echo $!)'; exec true",
+        "(exec -c setsid -f sh -c 'echo $$; exec sleep 600 > /dev/null 2>&1')",
     ],
 )
 def test_processes_in_other_sessions_end_with_their_shell_task(command):
@@ -89,7 +94,8 @@ def pids(calls: list[tuple[str, str, str | None]]) -> list[int]:
         pool = PythonPool(cores=2)
         found = []
         for code, owner, isolation in calls:
-            request = {"code": code + "\nimport os\nresult = os.getpid()", "inputs": {}, "scopes": {}, "limits": {}}
+            code += "\nimport os\nresult = os.getpid()"
+            request = {"code": code, "inputs": {}, "scopes": {}, "limits": {}, "retire": changes_interpreter(code)}
             reply = await pool.call(request, owner=owner, isolation=isolation)
             found.append(int(reply.body))
         await pool.close()
@@ -122,6 +128,75 @@ def test_processes_are_not_shared_between_playbooks():
 def test_a_process_whose_interpreter_was_changed_is_not_used_again(code):
     before, changed, after = pids([("", "a", None), (code, "a", None), ("import csv", "a", None)])
     assert before == changed != after
+
+
+CHANGES = [
+    "import sys; sys.modules['json'] = sys",
+    "import sys, types; sys.modules['requests'] = types.ModuleType('requests')",
+    "import signal; signal.signal(signal.SIGTERM, lambda *a: None)",
+    "from signal import setitimer as later, ITIMER_REAL; later(ITIMER_REAL, 100)",
+    "import _thread, time; _thread.start_new_thread(time.sleep, (100,))",
+    "import atexit; atexit.register(print, 'x')",
+    "import os; os.putenv('EVIL', '1')",
+    "import os; os.umask(0)",
+    "import os as o; o.dup(1)",
+    "f = __import__('os').umask; f(0)",
+    "import os; getattr(os, 'um' + 'ask')(0)",
+    "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 4096))",
+    "import sys; sys.stdin = open('/dev/null')",
+    "import __main__; __main__.evil = 1",
+    "json.dumps = lambda *a, **k: '1'",
+    "import json; json.JSONEncoder.encode = lambda *a: '1'",
+    "import json\nj = json\nj.dumps = print",
+    "import json; setattr(json, 'dumps', print)",
+    "import json; vars(json)['dumps'] = print",
+    "import json; json.__dict__['dumps'] = print",
+    "import posixpath; posixpath.join.__code__ = (lambda a, *p: '/evil').__code__",
+    "import decimal; decimal.getcontext().prec = 3",
+    "import locale; locale.setlocale(locale.LC_ALL, 'C')",
+    "import sys; sys.set_int_max_str_digits(0)",
+    "import sys; sys.addaudithook(lambda *a: None)",
+    "import gc; gc.disable()",
+    "import warnings; warnings.simplefilter('ignore')",
+    "import logging; logging.getLogger().addHandler(logging.StreamHandler())",
+    "import codecs; codecs.register(lambda n: None)",
+    "import collections.abc; collections.abc.Mapping.register(int)",
+    "import socket; socket.socket = None",
+    "import ssl; ssl._create_default_https_context = ssl._create_unverified_context",
+    "import tempfile; tempfile.tempdir = '/evil'",
+    "import csv; csv.field_size_limit(1)",
+    "import pathlib; pathlib.Path.read_text = lambda s: 'x'",
+    "import random; random.seed(1)",
+    "import ctypes; ctypes.CDLL(None).umask(0)",
+    "import threading; threading.Timer(100, print).start()",
+    "import subprocess; subprocess.Popen(['sleep', '100'])",
+]
+
+
+@pytest.mark.parametrize("code", CHANGES)
+def test_a_process_is_not_used_again_after_code_that_changes_it(code):
+    changed, after = pids([(code, "a", None), ("", "a", None)])
+    assert changed != after
+
+
+UNCHANGED = [
+    "import os; os.environ['EVIL'] = '1'",
+    "import os; os.chdir('/')",
+    "import sys; sys.path.insert(0, '/tmp')",
+    "import sys; sys.setrecursionlimit(500)",
+    "class A:\n    def __init__(self): self.x = 1\na = A(); a.x = 2; setattr(a, 'y', 3); getattr(a, 'x')",
+    "import json, math, re, os, sys, time, csv\nx = dict(a=[1]); x['a'][0] = math.pi; x.update(b=os.getcwd(), c=sys.version)",
+    "import datetime; d = datetime.datetime.now(); rows = [[1]]; rows[0][0] = d.isoformat()",
+]
+
+
+@pytest.mark.parametrize("code", UNCHANGED)
+def test_a_process_is_used_again_after_state_that_it_restores(code):
+    look = (
+        "import os, sys\nassert 'EVIL' not in os.environ and '/tmp' not in sys.path and sys.getrecursionlimit() == 1000"
+    )
+    first, second = pids([(code, "a", None), (look, "a", None)])
+    assert first == second
 
 
 def test_an_ordinary_call_does_not_replace_the_process():

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from noetl.errors import NoetlError
 from noetl.runtime.descendants import become_subreaper, kill_descendants
-from noetl.runtime.process_marks import marked_environment
+from noetl.runtime.process_marks import marked_environment, marked_limit
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 # The path of this package is on sys.path for the import only: authors' code does not see it.
@@ -181,15 +181,17 @@ class _Process:
         err_read, err_write = os.pipe()
         try:
             parent = 0 if prefix else os.getpid()
-            self.popen = subprocess.Popen(
-                [*prefix, sys.executable, "-P", "-X", "utf8", "-c", BOOT, ROOT, str(theirs.fileno()), str(parent)],
-                stdin=subprocess.DEVNULL,
-                stdout=out_write,
-                stderr=err_write,
-                pass_fds=(theirs.fileno(),),
-                env={**child_environment(), **marked_environment()},
-                start_new_session=True,
-            )
+            environment = {**child_environment(), **marked_environment()}
+            with marked_limit() as self.limit:
+                self.popen = subprocess.Popen(
+                    [*prefix, sys.executable, "-P", "-X", "utf8", "-c", BOOT, ROOT, str(theirs.fileno()), str(parent)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out_write,
+                    stderr=err_write,
+                    pass_fds=(theirs.fileno(),),
+                    env=environment,
+                    start_new_session=True,
+                )
         except BaseException:
             ours.close()
             os.close(out_read)
@@ -314,7 +316,7 @@ class _Process:
             for output in self.outputs:
                 loop.remove_reader(output.fd)
         # The process is the subreaper of everything that the code has started.
-        kill_descendants(self.popen.pid, self.mark)
+        kill_descendants(self.popen.pid, self.mark, self.limit)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)
 

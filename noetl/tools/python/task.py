@@ -23,6 +23,7 @@ from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.runtime.resources import per_loop
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
+from noetl.tools.python.interpreter_changes import changes_interpreter
 from noetl.tools.python.process_pool import IsolationUnavailable, ProcessEnded, PythonPool
 from noetl.tools.python.spec import MAX_LOG, MAX_OUTPUT, MEMORY_MB, NULLS
 
@@ -106,6 +107,7 @@ async def _build_request(call: ToolCall) -> dict[str, Any] | Outcome:
         return _failure("schema", f"spec of a python task: {wrong}")
     return {
         "code": code,
+        "retire": isinstance(code, str) and changes_interpreter(code, _library_names(libs)),
         "callable": function,
         "inputs": inputs,
         "scopes": _readable_scopes(call, code),
@@ -116,6 +118,17 @@ async def _build_request(call: ToolCall) -> dict[str, Any] | Outcome:
         "mark": call.task_run_id,
         "max_bytes": max_bytes,
     }
+
+
+def _library_names(libs: Any) -> tuple[tuple[str, str], ...]:
+    """The names that `libs` binds, each with its module."""
+    entries = libs.items() if isinstance(libs, Mapping) else ((None, each) for each in libs or ())
+    found = []
+    for alias, entry in entries:
+        if isinstance(entry, str):
+            module, _, renamed = entry.partition(" as ")
+            found.append((renamed.strip() or alias or module.strip().partition(".")[0], module.strip()))
+    return tuple(found)
 
 
 def _encode_request(request: dict[str, Any]) -> bytes | Outcome:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from noetl.runtime.descendants import VARIABLE, become_subreaper, kill_descendants
-from noetl.runtime.process_marks import marked_environment
+from noetl.runtime.process_marks import marked_environment, marked_limit
 from noetl.runtime.resources import per_loop
 
 LINE_BYTES = 64 * 1024
@@ -143,16 +143,18 @@ class _ProcessGroup:
         become_subreaper()
         self.mark = env.get(VARIABLE, "")
         # Not asyncio's subprocess: it reports the exit only when all holders have closed the pipes.
-        self.popen = subprocess.Popen(
-            [*_exit_with_parent(), *argv],
-            stdin=subprocess.PIPE if feeds else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env={**env, **marked_environment()},
-            cwd=cwd,
-            start_new_session=True,
-        )
+        environment = {**env, **marked_environment()}
+        with marked_limit() as self.limit:
+            self.popen = subprocess.Popen(
+                [*_exit_with_parent(), *argv],
+                stdin=subprocess.PIPE if feeds else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                env=environment,
+                cwd=cwd,
+                start_new_session=True,
+            )
 
     async def wait(self) -> int:
         """The exit status of the program, as soon as it has exited."""
@@ -190,7 +192,7 @@ class _ProcessGroup:
 
     def kill_all(self) -> None:
         """Kill the group and all processes that have left it."""
-        kill_descendants(self.popen.pid, self.mark)
+        kill_descendants(self.popen.pid, self.mark, self.limit)
         self.kill(signal.SIGKILL)
 
     def kill(self, number: int) -> None:

@@ -210,7 +210,7 @@ def handle(request: dict[str, Any], state: ProcessState) -> tuple[bytes, bytes]:
         tag, body = b"E", encode_result(describe(failure))
     if os.getpid() != process:
         os._exit(0)  # a copy created by os.fork() in the author's code: it must not reply
-    reusable = state.restore(request)
+    reusable = state.restore(request) and not request.get("retire")
     names.clear()
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,0 +1,143 @@
+"""Whether code changes the interpreter for calls after it, judged by its text.
+
+A warm process runs the code of many calls. What is cheap to compare is compared after each call (`child.serve`); this
+module finds the rest: attributes of imported modules that are assigned, and functions of the standard library that
+change the process. A process is not used again after such code. Code that hides what it does is not recognized; it
+shares its process only with calls of the same playbook.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+# Assigned by many programs; the process restores them after a call.
+_RESTORED = ("os.environ", "sys.path", "sys.stdout", "sys.stderr", "sys.argv")
+_NAMES = frozenset({"exec", "eval", "__import__", "__builtins__", "breakpoint"})
+_ATTRIBUTES = frozenset({
+    "__dict__", "__code__", "__defaults__", "__kwdefaults__", "__globals__", "__builtins__", "__subclasses__",
+    "addHandler", "removeHandler", "addFilter", "setLevel",
+})  # fmt: skip
+# Modules all of whose functions change the process.
+_MODULES = frozenset({
+    "signal", "atexit", "ctypes", "_ctypes", "cffi", "faulthandler", "tracemalloc", "_thread", "copyreg", "imp",
+    "site", "fcntl", "termios", "pty", "multiprocessing", "runpy",
+    "threading.settrace", "threading.setprofile", "threading.stack_size", "threading.excepthook",
+})  # fmt: skip
+_FUNCTIONS = {
+    "os": "umask nice setpriority sched_setaffinity sched_setscheduler dup dup2 open pipe putenv unsetenv setuid "
+    "setgid seteuid setegid setreuid setregid setresuid setresgid setgroups initgroups chroot setsid setpgid fork "
+    "forkpty register_at_fork closerange close set_inheritable set_blocking fchdir add_dll_directory",
+    "sys": "modules meta_path path_hooks path_importer_cache settrace setprofile setswitchinterval stdin "
+    "set_int_max_str_digits addaudithook excepthook unraisablehook breakpointhook displayhook setdlopenflags "
+    "set_asyncgen_hooks set_coroutine_origin_tracking_depth activate_stack_trampoline monitoring dont_write_bytecode",
+    "builtins": "exec eval __import__ setattr delattr",
+    "gc": "disable enable set_threshold set_debug freeze callbacks get_objects get_referrers",
+    "importlib": "import_module reload invalidate_caches _bootstrap",
+    "resource": "setrlimit prlimit",
+    "locale": "setlocale",
+    "codecs": "register register_error unregister",
+    "socket": "setdefaulttimeout",
+    "csv": "register_dialect unregister_dialect field_size_limit",
+    "mimetypes": "add_type init",
+    "zoneinfo": "reset_tzpath",
+    "random": "seed setstate",
+    "time": "tzset",
+    "decimal": "getcontext setcontext DefaultContext",
+    "warnings": "simplefilter filterwarnings resetwarnings showwarning",
+    "logging": "basicConfig disable addLevelName setLoggerClass setLogRecordFactory captureWarnings config",
+    "asyncio": "set_event_loop set_event_loop_policy set_child_watcher",
+    "urllib.request": "install_opener",
+    "linecache": "cache clearcache checkcache",
+    "re": "_cache purge",
+    "threading": "settrace setprofile stack_size excepthook _register_atexit",
+    "tempfile": "tempdir",
+}
+_PATHS = frozenset(f"{module}.{name}" for module, names in _FUNCTIONS.items() for name in names.split())
+
+
+@lru_cache(1024)
+def changes_interpreter(code: str, libraries: tuple[tuple[str, str], ...] = ()) -> bool:
+    """Whether this code changes more than its own names; `libraries` are names and the modules they are bound to."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False  # it does not run
+    found = _Names()
+    found.paths = {"json": "json", **dict(libraries)}
+    found.visit(tree)
+    return found.changes or any(map(found.is_change, ast.walk(tree)))
+
+
+class _Names(ast.NodeVisitor):
+    """The names of code that stand for modules, or for parts of modules."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, str] = {}
+        self.changes = False
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for each in node.names:
+            self._bind(each.asname or each.name.partition(".")[0], each.name if each.asname else "", each.name)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for each in node.names:
+            path = f"{node.module}.{each.name}"
+            self._bind(each.asname or each.name, path, path)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        path = self.path_of(node.value)
+        for target in node.targets:
+            if path is not None and isinstance(target, ast.Name):
+                self.paths[target.id] = path  # another name for a module
+
+    def _bind(self, name: str, path: str, imported: str) -> None:
+        self.paths[name] = path or name
+        top = imported.partition(".")[0]
+        if top in _MODULES or imported in _PATHS or imported in _MODULES:
+            self.changes = True
+
+    def path_of(self, node: ast.AST) -> str | None:
+        """The path of an expression that stands for a part of a module: `json.JSONEncoder`."""
+        if isinstance(node, ast.Name):
+            return self.paths.get(node.id)
+        if isinstance(node, ast.Attribute):
+            base = self.path_of(node.value)
+            return None if base is None else f"{base}.{node.attr}"
+        if isinstance(node, ast.Subscript):
+            return self.path_of(node.value)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or not node.args:
+            return None
+        return self.path_of(node.args[0]) if node.func.id in ("getattr", "vars", "type") else None
+
+    def is_change(self, node: ast.AST) -> bool:
+        """Whether a part of the code changes something outside of its own names."""
+        if isinstance(node, ast.Name):
+            return node.id in _NAMES
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            return self._is_changed_part(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            return self._is_changing_call(node.func.id, node.args)
+        return False
+
+    def _is_changed_part(self, node: ast.Attribute | ast.Subscript) -> bool:
+        path = self.path_of(node)
+        if isinstance(node, ast.Attribute) and (node.attr in _ATTRIBUTES or path in _PATHS):
+            return True
+        if isinstance(node, ast.Attribute) and path is not None and node.attr == "register":
+            return True
+        is_assigned = isinstance(node.ctx, ast.Store | ast.Del)
+        return is_assigned and path is not None and not path.startswith(_RESTORED)
+
+    def _is_changing_call(self, name: str, arguments: list[ast.expr]) -> bool:
+        path = self.path_of(arguments[0])
+        if path is None:
+            return False
+        if name in ("setattr", "delattr"):
+            return True
+        if name != "getattr" or len(arguments) < 2:
+            return False
+        attribute = arguments[1]
+        if isinstance(attribute, ast.Constant):
+            return f"{path}.{attribute.value!s}" in _PATHS or attribute.value in _ATTRIBUTES
+        return True  # a computed name of a module's attribute
