@@ -1,12 +1,15 @@
 """Every run queue fulfils the contract of the port."""
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
 from noetl.core.model.work import Claim
-from noetl.storage.ports.queue import RunQueue
+from noetl.storage.ports.queue import QueuedRun, RunQueue
 from noetl.storage.postgres.database import PostgresDatabase
+from noetl.storage.queue import postgres_queries as queries
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.queue.postgres import PostgresRunQueue
 from noetl.transport.nats_bus import NatsBus
@@ -46,6 +49,52 @@ class TestPostgres(RunQueueSuite):
             taken = await asyncio.gather(*(taken_within(queue, Claim("w", 5)) for queue in (here, there) * 4))
             ids = [run.run_id for each in taken for run in each]
             assert len(ids) == len(set(ids)) == 40
+
+        asyncio.run(self.closing(scenario))
+
+    def test_runs_of_a_tenant_that_another_server_takes_do_not_hide_those_of_others(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(
+                [QueuedRun("1", "1-r", "default", tenant="large"), QueuedRun("2", "2-r", "default", tenant="a")]
+            )
+            async with self.opened[0].connection() as other, other.transaction():
+                await other.execute("SELECT 1 FROM noetl_queue WHERE tenant = 'a' FOR UPDATE")  # as a take does
+                assert [run.tenant for run in await queue.take(Claim("w", 1))] == ["large"]
+            assert [run.tenant for run in await taken_within(queue, Claim("w", 1))] == ["a"]
+
+        asyncio.run(self.closing(scenario))
+
+    @pytest.mark.parametrize("special", [{}, {"priority": 5.0}, {"labels": ("gpu=true",)}, {"cost": 2}])
+    def test_a_take_reads_as_many_rows_however_many_wait(self, special: dict[str, Any]) -> None:
+        async def read_rows(queue: PostgresRunQueue, query: str, *values: Any) -> float:
+            async with self.opened[0].connection() as connection:
+                transaction = connection.transaction()
+                await transaction.start()
+                try:
+                    await connection.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+                    plan = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", *values)
+                finally:
+                    await transaction.rollback()
+            return _scanned(json.loads(plan)[0]["Plan"])
+
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            few: list[float] = []
+            for count in (200, 4000):
+                await queue.put(
+                    [QueuedRun(str(n), f"{n}-r", "default", tenant="large", **special) for n in range(count)]
+                    + [QueuedRun(str(10**6 + n), f"{n}-s", "default", tenant="small") for n in range(3)]
+                )
+                await self.opened[0].fetch("ANALYZE noetl_queue")
+                weights: tuple[list[str], list[int]] = ([], [])
+                take = (
+                    await read_rows(queue, queries.TAKE_SPECIAL, "default", 8, *weights, 2, ["cpu=true"], 8)
+                    if special
+                    else await read_rows(queue, queries.TAKE_FAIR, "default", 8, *weights, 2, 8)
+                )
+                few.append(take + await read_rows(queue, queries.LOOK, "default"))
+            assert few[1] <= few[0] < 200
 
         asyncio.run(self.closing(scenario))
 
@@ -89,3 +138,10 @@ class TestPostgres(RunQueueSuite):
             assert notices
 
         asyncio.run(self.closing(scenario))
+
+
+def _scanned(plan: dict[str, Any]) -> float:
+    """The rows that the scans of a plan have read."""
+    rows = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+    own = rows * plan["Actual Loops"] if plan["Node Type"].endswith("Scan") and "Relation Name" in plan else 0
+    return own + sum(map(_scanned, plan.get("Plans", ())))

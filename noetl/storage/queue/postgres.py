@@ -21,6 +21,8 @@ from noetl.storage.queue import postgres_queries as queries
 
 CHANNEL = "noetl_queue"
 POLL_SECONDS = 0.5  # between polls for runs whose notification was lost
+# Between attempts while another server takes the runs of the tenants that are due: what it has locked is skipped.
+RETRY_SECONDS = (0.0, 0.005, 0.02)
 FORGET_TAKES = 1000  # takes of pools with tenants after which passes of idle tenants are removed
 
 
@@ -98,7 +100,7 @@ class PostgresRunQueue:
         if self._closed or claim.slots <= 0 or now - self._empty_since.get(claim.pool, float("-inf")) < POLL_SECONDS:
             return []
         self._empty_since[claim.pool] = now  # before the query: a notification meanwhile resets it
-        query = asyncio.ensure_future(self._dequeue(claim, now))
+        query = asyncio.ensure_future(self._dequeue_unlocked(claim, now))
         try:
             rows = await asyncio.shield(query)
         except asyncio.CancelledError:
@@ -114,7 +116,19 @@ class PostgresRunQueue:
             self._empty_since.pop(claim.pool, None)
         return sorted(map(_queued, rows), key=lambda run: (-run.priority, run.turn or 0))
 
-    async def _dequeue(self, claim: Claim, now: float) -> list[Sequence[object]]:
+    async def _dequeue_unlocked(self, claim: Claim, now: float) -> list[Sequence[object]]:
+        """As `_dequeue`; if runs wait and none was found, others may have locked them: then tenants that are due later
+        are considered too."""
+        rows = await self._dequeue(claim, now, claim.slots)
+        kinds = self._kinds[claim.pool]
+        for delay in RETRY_SECONDS[: 1 if kinds.special else None]:  # special ones may need another worker
+            if rows or self._database.alone or not self._kinds[claim.pool].tenants:
+                break
+            await asyncio.sleep(delay)
+            rows = await self._dequeue(claim, now, None)
+        return rows
+
+    async def _dequeue(self, claim: Claim, now: float, most_tenants: int | None) -> list[Sequence[object]]:
         """Delete runs of a pool and return them, in order. The kinds of runs that wait are looked up before, unless
         the last look, less than an interval ago, has found special ones."""
         pool = claim.pool
@@ -128,7 +142,9 @@ class PostgresRunQueue:
             options = (claim.workers, list(claim.labels), claim.capacity)
             rows = await self._database.fetch(queries.TAKE_SPECIAL, pool, claim.slots, *self._weights, *options)
         elif any(kinds.tenants):
-            rows = await self._database.fetch(queries.TAKE_FAIR, pool, claim.slots, *self._weights, claim.workers)
+            rows = await self._database.fetch(
+                queries.TAKE_FAIR, pool, claim.slots, *self._weights, claim.workers, most_tenants
+            )
         else:
             rows = await self._database.fetch(queries.TAKE, pool, claim.slots, claim.workers)
         if any(kinds.tenants):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from noetl.storage.ports.queue import AGEING_SECONDS
 from noetl.storage.queue.tenant_shares import TURN
 
@@ -52,23 +54,46 @@ SCHEMA = (
       PRIMARY KEY (scope, tenant)
     )
     """,
+    # Runs without labels and priority are in one index, the others in those by which a take finds the first ones.
+    f"""
+    ALTER TABLE noetl_queue ADD COLUMN rank float8 NOT NULL DEFAULT 0;
+    UPDATE noetl_queue SET rank = extract(epoch FROM since) - {AGEING_SECONDS} * priority;
+    DROP INDEX noetl_queue_turn;
+    CREATE INDEX noetl_queue_turn ON noetl_queue(pool, tenant, turn, run_id)
+      WHERE NOT parked AND labels = '{{}}' AND priority = 0;
+    CREATE INDEX noetl_queue_others ON noetl_queue(pool, tenant, turn, run_id)
+      WHERE NOT parked AND (labels <> '{{}}' OR priority <> 0);
+    CREATE INDEX noetl_queue_labels ON noetl_queue(pool, tenant, labels, turn, run_id)
+      WHERE NOT parked AND labels <> '{{}}' AND priority = 0;
+    CREATE INDEX noetl_queue_rank ON noetl_queue(pool, tenant, labels, rank, run_id)
+      WHERE NOT parked AND priority <> 0
+    """,
 )
 
+
+# The conditions of the partial indexes: a query with one of them reads the first rows of an index, however many wait.
+_PLAIN = "q.pool = $1 AND NOT q.parked AND q.labels = '{}' AND q.priority = 0"
+_OTHERS = "q.pool = $1 AND NOT q.parked AND (q.labels <> '{}' OR q.priority <> 0)"
+_LABELLED = "q.pool = $1 AND NOT q.parked AND q.labels <> '{}' AND q.priority = 0"
+_RANKED = "q.pool = $1 AND NOT q.parked AND q.priority <> 0"
+_PARKED = "q.line = $1 AND q.parked"
 
 _RUN = (
     "turn, execution, run_id, pool, affinity, line, extract(epoch FROM since)::float8, priority, labels, cost, tenant"
 )
 
 PUT = f"""
-    INSERT INTO noetl_queue(run_id, execution, pool, affinity, cost, priority, tenant, labels, turn)
+    INSERT INTO noetl_queue(run_id, execution, pool, affinity, cost, priority, tenant, rank, labels, turn)
     SELECT w.run_id, w.execution, w.pool, w.affinity, w.cost, w.priority, w.tenant,
+      extract(epoch FROM now()) - {AGEING_SECONDS} * w.priority,
       CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
       greatest(
         coalesce((
           SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND (q.priority = 0) = (w.priority = 0)
         ), 0),
-        coalesce((
-          SELECT min(q.turn) FROM noetl_queue q WHERE q.pool = w.pool AND q.tenant = w.tenant AND NOT q.parked
+        coalesce(least(
+          (SELECT min(q.turn) FROM noetl_queue q WHERE {_PLAIN.replace("$1", "w.pool")} AND q.tenant = w.tenant),
+          (SELECT min(q.turn) FROM noetl_queue q WHERE {_OTHERS.replace("$1", "w.pool")} AND q.tenant = w.tenant)
         ), 0)
       ) + (row_number() OVER (PARTITION BY w.execution, w.pool ORDER BY w.place) * {TURN} + w.weight - 1) / w.weight
     FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::float8[], $7::text[], $8::int4[],
@@ -78,34 +103,51 @@ PUT = f"""
 """
 TAKE = f"""
     DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
-      SELECT run_id FROM noetl_queue
-      WHERE pool = $1 AND NOT parked AND tenant = '' AND priority = 0 AND labels = '{{}}' AND cost = 1
-      ORDER BY turn, run_id LIMIT CASE WHEN $3::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
+      SELECT q.run_id FROM noetl_queue q WHERE {_PLAIN} AND q.tenant = '' AND q.cost = 1
+      ORDER BY q.turn, q.run_id LIMIT CASE WHEN $3::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
         SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM (
-          SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked LIMIT $2::int8 * $3::int8
+          SELECT 1 FROM noetl_queue q WHERE {_PLAIN} LIMIT $2::int8 * $3::int8
         ) AS ready
       )) END FOR UPDATE SKIP LOCKED
     )) RETURNING {_RUN}
 """
-LOOK = """
+_TENANTS = "(SELECT {0}(q.tenant) FROM noetl_queue q WHERE {1})"
+LOOK = f"""
     SELECT EXISTS(
-      SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{}' OR cost <> 1)
-    ), (SELECT min(tenant) FROM noetl_queue WHERE pool = $1 AND NOT parked),
-    (SELECT max(tenant) FROM noetl_queue WHERE pool = $1 AND NOT parked)
+      SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{{}}' OR cost <> 1)
+    ), least({_TENANTS.format("min", _PLAIN)}, {_TENANTS.format("min", _OTHERS)}),
+    greatest({_TENANTS.format("max", _PLAIN)}, {_TENANTS.format("max", _OTHERS)})
 """
 
 
-def _fair(waiting: str, chosen: str, *, tenants: str = "$2") -> str:
+def _first_tenant(*waiting: str, after: str = "") -> str:
+    """The first tenant by name with runs of one of these kinds."""
+    firsts = (f"(SELECT q.tenant FROM noetl_queue q WHERE {kind}{after} ORDER BY q.tenant LIMIT 1)" for kind in waiting)
+    return f"least({', '.join(firsts)})"
+
+
+def _groups(name: str, waiting: str) -> str:
+    """The tenants and labels of runs of one kind."""
+    return f"""{name}(tenant, labels) AS (
+      (SELECT q.tenant, q.labels FROM noetl_queue q WHERE {waiting} ORDER BY q.tenant, q.labels LIMIT 1)
+      UNION ALL
+      SELECT f.tenant, f.labels FROM {name} n CROSS JOIN LATERAL (
+        SELECT q.tenant, q.labels FROM noetl_queue q WHERE {waiting} AND (q.tenant, q.labels) > (n.tenant, n.labels)
+        ORDER BY q.tenant, q.labels LIMIT 1
+      ) AS f
+    )"""
+
+
+def _fair(waiting: Sequence[str], chosen: str, *, tenants: str = "$2") -> str:
     """A query of waiting runs ($1: pool or limit, $2: how many, $3 and $4: tenants and weights), fair between tenants.
 
     `chosen` selects from `shares`: the tenants with the smallest passes. The recursive query reads one row of the index
     for each tenant."""
     return f"""
     WITH RECURSIVE named(tenant) AS (
-      (SELECT q.tenant FROM noetl_queue q WHERE {waiting} ORDER BY q.tenant LIMIT 1)
+      SELECT {_first_tenant(*waiting)}
       UNION ALL
-      SELECT (SELECT q.tenant FROM noetl_queue q WHERE {waiting} AND q.tenant > n.tenant ORDER BY q.tenant LIMIT 1)
-      FROM named n WHERE n.tenant IS NOT NULL
+      SELECT {_first_tenant(*waiting, after=" AND q.tenant > n.tenant")} FROM named n WHERE n.tenant IS NOT NULL
     ), shares AS MATERIALIZED (
       SELECT n.tenant, {TURN} / coalesce(w.weight, 1) AS step, greatest(
         coalesce(p.pass, 0), coalesce((SELECT max(start) FROM noetl_queue_passes WHERE scope = $1), 0)
@@ -135,33 +177,45 @@ def _first(waiting: str, most: str) -> str:
     ), chosen AS MATERIALIZED (SELECT * FROM ready ORDER BY start, tenant, run_id LIMIT {most})"""
 
 
-_QUEUED = "q.pool = $1 AND NOT q.parked"
-_PARKED = "q.line = $1 AND q.parked"
-_TAKE_CHOSEN = f"DELETE FROM noetl_queue WHERE run_id IN (SELECT run_id FROM chosen) RETURNING {_RUN}"
+_CHOSEN = "ANY(ARRAY(SELECT run_id FROM chosen))"  # not IN, which may read the whole table
+_TAKE_CHOSEN = f"DELETE FROM noetl_queue WHERE run_id = {_CHOSEN} RETURNING {_RUN}"
 TAKE_FAIR = (
     _fair(
-        _QUEUED,
+        [_PLAIN],
         _first(
-            _QUEUED,
+            f"{_PLAIN} AND q.cost = 1",
             f"""CASE WHEN $5::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
         SELECT (count(*) + $5::int8 - 1) / $5::int8 FROM (
-          SELECT 1 FROM noetl_queue q WHERE {_QUEUED} LIMIT $2::int8 * $5::int8
+          SELECT 1 FROM noetl_queue q WHERE {_PLAIN} LIMIT $2::int8 * $5::int8
         ) AS ready_runs
       )) END""",
         ),
+        tenants="$6::int8",
     )
     + _TAKE_CHOSEN
 )
+_KEYS = "q.run_id, q.tenant, q.turn, q.priority, q.cost, q.rank"
 # Of a pool in which some runs have a priority, labels or a cost: a run with a priority precedes those of its tenant
 # whose rank (time of enqueueing, earlier by AGEING_SECONDS for each point) is larger; the others keep the order of
-# their turns.
+# their turns. Of each tenant only the first runs of each kind are read, as many as all workers together can take.
 TAKE_SPECIAL = (
     _fair(
-        _QUEUED,
-        f"""ready AS (
-      SELECT q.run_id, q.tenant, q.turn, q.priority, q.cost,
-        extract(epoch FROM q.since) - {AGEING_SECONDS} * q.priority AS rank
-      FROM noetl_queue q WHERE {_QUEUED} AND q.labels <@ $6::text[]
+        [_PLAIN, _OTHERS],
+        f"""{_groups("labelled", _LABELLED)}, {_groups("ranked", _RANKED)}, ready AS (
+      SELECT r.* FROM shares s CROSS JOIN LATERAL (
+        SELECT {_KEYS} FROM noetl_queue q WHERE {_PLAIN} AND q.tenant = s.tenant
+        ORDER BY q.turn, q.run_id LIMIT $2::int8 * $5::int8
+      ) AS r
+      UNION ALL
+      SELECT r.* FROM labelled g CROSS JOIN LATERAL (
+        SELECT {_KEYS} FROM noetl_queue q WHERE {_LABELLED} AND q.tenant = g.tenant AND q.labels = g.labels
+        ORDER BY q.turn, q.run_id LIMIT $2::int8 * $5::int8
+      ) AS r WHERE g.labels <@ $6::text[]
+      UNION ALL
+      SELECT r.* FROM ranked g CROSS JOIN LATERAL (
+        SELECT {_KEYS} FROM noetl_queue q WHERE {_RANKED} AND q.tenant = g.tenant AND q.labels = g.labels
+        ORDER BY q.rank, q.run_id LIMIT $2::int8 * $5::int8
+      ) AS r WHERE g.labels <@ $6::text[]
     ), keyed AS (
       SELECT *, CASE WHEN priority = 0 THEN max(rank) OVER (PARTITION BY tenant, priority = 0 ORDER BY turn, run_id)
         ELSE rank END AS key FROM ready
@@ -179,8 +233,9 @@ TAKE_SPECIAL = (
       FROM ordered ORDER BY start, tenant, run_id
       LIMIT least($2::int8, (SELECT (count(*) + $5::int8 - 1) / $5::int8 FROM ready))
     ), chosen AS MATERIALIZED (
-      SELECT f.* FROM noetl_queue q JOIN fitting f ON f.run_id = q.run_id WHERE f.slots <= $2::int8
-      ORDER BY f.start FOR UPDATE OF q SKIP LOCKED
+      SELECT f.* FROM fitting f CROSS JOIN LATERAL (
+        SELECT 1 FROM noetl_queue q WHERE q.run_id = f.run_id FOR UPDATE SKIP LOCKED
+      ) AS free WHERE f.slots <= $2::int8
     )""",
         tenants="ALL",
     )
@@ -193,9 +248,10 @@ FORGET_PASSES = """
 # The runs that wait for a limit have turns of their own; a run that is parked again gets its former turn.
 PARK = f"""
     INSERT INTO noetl_queue(
-      run_id, execution, pool, affinity, cost, priority, tenant, labels, turn, since, line, parked
+      run_id, execution, pool, affinity, cost, priority, tenant, rank, labels, turn, since, line, parked
     )
     SELECT w.run_id, w.execution, w.pool, w.affinity, w.cost, w.priority, w.tenant,
+      coalesce(nullif(w.since, 0), extract(epoch FROM now())) - {AGEING_SECONDS} * w.priority,
       CASE WHEN w.labels = '' THEN '{{}}'::text[] ELSE string_to_array(w.labels, E'\\n') END,
       coalesce(w.turn, greatest(
         coalesce((SELECT max(q.turn) FROM noetl_queue q WHERE q.execution = w.execution AND q.line = w.line), 0),
@@ -211,8 +267,8 @@ PARK = f"""
     ON CONFLICT (run_id) DO NOTHING
 """
 RELEASE = (
-    _fair(_PARKED, _first(_PARKED, "$2::int8"))
-    + "UPDATE noetl_queue SET parked = false WHERE parked AND run_id IN (SELECT run_id FROM chosen) RETURNING pool"
+    _fair([_PARKED], _first(_PARKED, "$2::int8"))
+    + f"UPDATE noetl_queue SET parked = false WHERE parked AND run_id = {_CHOSEN} RETURNING pool"
 )
 RELEASE_EXECUTIONS = """
     UPDATE noetl_queue SET parked = false WHERE parked AND line = $1 AND (execution = ANY($3::int8[]) OR execution IN (
