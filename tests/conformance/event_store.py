@@ -115,8 +115,9 @@ class EventStoreSuite:
             refused = [each for each in results if each is not None]
             assert [type(each) for each in refused] == [LimitReached] * 5
             assert await store.held(["pool gpu"]) == {"pool gpu": 2}
-            (other,) = [each for each in await store.holders("pool gpu") if each.execution_id != "1"]
-            assert await store.holders("pool gpus") == []
+            found = await store.holders(["pool gpu", "pool gpus"])
+            (other,) = [each for each in found["pool gpu"] if each.execution_id != "1"]
+            assert found["pool gpus"] == []
             # A lower limit revokes nothing, and a higher one admits more.
             (refusal,) = await asyncio.gather(store.append(takes("1", 1, 2, most=1)), return_exceptions=True)
             assert isinstance(refusal, LimitReached) and refusal.key == "pool gpu"

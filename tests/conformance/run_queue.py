@@ -54,6 +54,21 @@ class RunQueueSuite:
         """Run a test's scenario; override to close what `open_queue` opened."""
         await scenario()
 
+    def test_the_pools_and_labels_of_waiting_runs_are_listed(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            assert await queue.kinds() == []
+            gpu = QueuedRun("3", "3:s:1", "big", labels=("gpu=true", "zone=a"))
+            await queue.put(
+                [*runs("1", 3), *runs("2", 2, "reports"), gpu, QueuedRun("4", "4:s:1", "urgent", priority=3.0)]
+            )
+            await queue.put(in_line(runs("5", 1, "parked"), "pool parked"))
+            assert sorted(await queue.kinds()) == [
+                ("big", ("gpu=true", "zone=a")), ("default", ()), ("reports", ()), ("urgent", ()),
+            ]  # fmt: skip
+
+        asyncio.run(self.closing(scenario))
+
     def test_several_workers_take_their_share_of_what_waits(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()

@@ -136,7 +136,7 @@ class ConcurrencyLimiter:
             key = depth.key
             free = most[key] - held[key] if key in held else depth.runs
             whole = key.startswith(PLAYBOOK)
-            also = [each.execution_id for each in await self._store.holders(key)] if whole else []
+            also = [each.execution_id for each in (await self._store.holders([key]))[key]] if whole else []
             if whole and free <= 0 and only is None:
                 children = await self._waiting_children(key.removeprefix(PLAYBOOK))
                 also += [child.execution_id for child in children if await self._is_in_cycle(child)]

@@ -22,7 +22,7 @@ from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel, keep_running, sleep_unless_set
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.storage.ports.events import EventStore, ExecutionSummary
-from noetl.storage.ports.queue import MAX_WEIGHT, RunQueue
+from noetl.storage.ports.queue import MAX_WEIGHT, LimitDepth, RunQueue
 from noetl.storage.ports.triggers import StoredTrigger, TriggerStore
 
 log = logging.getLogger("noetl.control")
@@ -208,19 +208,34 @@ class Limits(Struct, eq=False):
         for key, count in held.items():
             most = self._limiter.most.get(key, count + 1)
             if count >= most:
-                holders = [each for each in await self._store.holders(key) if each.execution_id != state.execution_id]
+                found_holders = (await self._store.holders([key]))[key]
+                holders = [each for each in found_holders if each.execution_id != state.execution_id]
                 found[key] = _description(key, count, most, holders)
         return found
 
     async def document(self, limit: Limit) -> dict[str, Any]:
         """A limit with the slots in use, their holders and the waiting runs."""
-        held = (await self._store.held([limit.key]))[limit.key]
-        holders = await self._store.holders(limit.key)
-        waiting = next((each for each in await self._queue.limit_depths() if each.key == limit.key), None)
-        tenant = _tenant(limit, self._limiter.tenant_label)
-        bound = {}
-        if tenant is not None:
-            bound = {"max_waiting": limit.max_waiting, "queued": (await self._queue.tenant_depths()).get(tenant, 0)}
+        return (await self.documents([limit]))[0]
+
+    async def documents(self, limits: Sequence[Limit]) -> Sequence[dict[str, Any]]:
+        """Limits with the slots in use, their holders and the waiting runs: three or four queries for any number."""
+        keys = [each.key for each in limits]
+        holders = await self._store.holders(keys) if keys else {}
+        waiting = {each.key: each for each in await self._queue.limit_depths()} if keys else {}
+        tenants = [_tenant(each, self._limiter.tenant_label) for each in limits]
+        queued = await self._queue.tenant_depths() if any(each is not None for each in tenants) else {}
+        found = []
+        for limit, tenant in zip(limits, tenants, strict=True):
+            own = None if tenant is None else queued.get(tenant, 0)
+            found.append(self._document(limit, holders[limit.key], waiting.get(limit.key), own))
+        return found
+
+    @staticmethod
+    def _document(
+        limit: Limit, holders: Sequence[ExecutionSummary], waiting: LimitDepth | None, queued: int | None
+    ) -> dict[str, Any]:
+        held = sum((each.held or {}).get(limit.key, 0) for each in holders)
+        bound = {} if queued is None else {"max_waiting": limit.max_waiting, "queued": queued}
         return {
             "subject": limit.subject,
             "name": limit.name,

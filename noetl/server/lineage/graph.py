@@ -6,14 +6,16 @@ of a task are those of its newest execution.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from noetl.core.model.events import TaskDone, instant
+from noetl.core.model.events import Recorded, TaskDone, instant
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
 
 MAX_EXECUTIONS = 200  # whose logs are read for one graph
 PER_PLAYBOOK = 5
 MAX_EVENTS = 5000  # of one log
+AT_ONCE = 50  # logs that are read together
 SCANNED = 2000  # summaries, newest first
 
 
@@ -21,8 +23,13 @@ async def graph(store: EventStore, path: str | None = None) -> dict[str, Any]:
     """Nodes and edges of one playbook, or of all."""
     found = _Graph()
     chosen = await _recent(store, path)
-    for summary in chosen:
-        await found.add(store, summary)
+    for begin in range(0, len(chosen), AT_ONCE):
+        part = chosen[begin : begin + AT_ONCE]
+        logs = await store.logs([each.execution_id for each in part], MAX_EVENTS)
+        for summary in part:
+            known = logs.get(summary.execution_id)  # not of a long log, or one that changes
+            events = known[1] if known else await store.read(summary.execution_id, 0, MAX_EVENTS)
+            found.add(summary, events)
     return {"path": path, "executions": len(chosen), **found.document()}
 
 
@@ -44,10 +51,10 @@ class _Graph:
         self._datasets: dict[str, dict[str, Any]] = {}
         self._edges: dict[tuple[str, str], dict[str, Any]] = {}
 
-    async def add(self, store: EventStore, summary: ExecutionSummary) -> None:
+    def add(self, summary: ExecutionSummary, events: Sequence[Recorded]) -> None:
         """Add the tasks of an execution; executions are added newest first."""
         newer = set(self._tasks)
-        for each in await store.read(summary.execution_id, 0, MAX_EVENTS):
+        for each in events:
             done = each.body
             if not isinstance(done, TaskDone) or "lineage" not in done.outcome.meta:
                 continue

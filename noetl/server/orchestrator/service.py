@@ -264,9 +264,7 @@ class Orchestrator:
         if not self.effects.enabled:
             return False
         problem = self.work.placement_problem
-        if any(problem(each.pool, ()) is not None for each in await self.queue.depths()):
-            return True
-        return any(problem(pool, labels) is not None for pool, labels, _ in await self.queue.labelled())
+        return any(problem(pool, labels) is not None for pool, labels in await self.queue.kinds())
 
     async def explain(self, execution_id: str) -> Explanation:
         """A summary sentence, its reasons, and the path of the tokens; those of the child that made it fail too."""

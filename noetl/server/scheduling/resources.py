@@ -6,8 +6,8 @@ trigger that exists keeps its identity, its history and its progress.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from noetl.server.scheduling.event_triggers import CustomEventTrigger, Execution
 from noetl.server.scheduling.schedules import Schedule, Schedules
 from noetl.server.scheduling.triggers import Trigger, definition, trigger_document
 from noetl.server.scheduling.webhooks import Webhook, Webhooks, webhook_document
-from noetl.storage.ports.deliveries import DeliveryFilter
+from noetl.storage.ports.deliveries import Status
 
 # Kinds whose definition uses neither credentials nor addresses of the installation.
 OPERATOR_KINDS = frozenset({"schedule", "execution", "event"})
@@ -58,17 +58,26 @@ class TriggerResources(Struct, eq=False):
 
     async def document(self, trigger: Trigger) -> dict[str, Any]:
         """A trigger as a JSON document, with the numbers of its deliveries and the newest one."""
-        store = self._deliveries.store
-        newest = await store.list(DeliveryFilter(trigger.KIND, trigger.name, limit=1))
-        return {
-            **await self._own_document(trigger),
-            "deliveries": await store.counts(trigger.KIND, trigger.name),
-            "last_delivery": delivery_document(newest[0]) if newest else None,
-        }
+        return (await self.documents([trigger]))[0]
 
-    async def _own_document(self, trigger: Trigger) -> dict[str, Any]:
-        if isinstance(trigger, Schedule):
-            return await self._schedules.document(trigger)
-        if isinstance(trigger, Webhook):
-            return webhook_document(trigger)
-        return trigger_document(trigger)
+    async def documents(self, triggers: Sequence[Trigger]) -> list[dict[str, Any]]:
+        """Triggers as JSON documents; the number of queries depends on the number of kinds only."""
+        store, found = self._deliveries.store, dict[tuple[str, str], dict[str, Any]]()
+        for kind in dict.fromkeys(each.KIND for each in triggers):
+            alike = [each for each in triggers if kind == each.KIND]
+            names = [each.name for each in alike]
+            counts, newest = await store.counts_of(kind, names), await store.newest(kind, names, get_args(Status))
+            for each, own in zip(alike, await self._own_documents(alike), strict=True):
+                last = newest.get(each.name)
+                found[kind, each.name] = {
+                    **own,
+                    "deliveries": counts.get(each.name, {}),
+                    "last_delivery": None if last is None else delivery_document(last),
+                }
+        return [found[each.KIND, each.name] for each in triggers]
+
+    async def _own_documents(self, alike: Sequence[Trigger]) -> Sequence[dict[str, Any]]:
+        schedules = [each for each in alike if isinstance(each, Schedule)]
+        if schedules:
+            return await self._schedules.documents(schedules)
+        return [webhook_document(each) if isinstance(each, Webhook) else trigger_document(each) for each in alike]

@@ -185,9 +185,10 @@ class MemoryEventStore:
         """The number of executions by status."""
         return dict(Counter(summary.status for summary in self._summaries.values()))
 
-    async def holders(self, key: str) -> list[ExecutionSummary]:
-        """The unfinished executions with slots of a key, oldest first."""
-        return [each for each in self._summaries.values() if each.status not in FINAL and key in (each.held or ())]
+    async def holders(self, keys: Sequence[str]) -> dict[str, list[ExecutionSummary]]:
+        """The unfinished executions with slots of each key, oldest first."""
+        unfinished = [each for each in self._summaries.values() if each.held and each.status not in FINAL]
+        return {key: [each for each in unfinished if key in (each.held or ())] for key in keys}
 
     async def held(self, keys: Sequence[str]) -> dict[str, int]:
         """The number of slots of each key that are in use."""

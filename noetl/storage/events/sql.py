@@ -126,11 +126,12 @@ class SqlEventStore(EventStore):
         rows = await self.sql.fetch(f"SELECT status, count(*) FROM {self._executions} GROUP BY status")
         return dict(rows)
 
-    async def holders(self, key: str) -> list[ExecutionSummary]:
-        """The unfinished executions with slots of a key, oldest first."""
-        query = f"{self._select} WHERE {self.ACTIVE} AND {self.CONTAINS} ORDER BY id"
-        found = [listed_summary(row) for row in await self.sql.fetch(query, json_key_pattern(key))]
-        return [summary for summary in found if key in (summary.held or ())]
+    async def holders(self, keys: Sequence[str]) -> dict[str, list[ExecutionSummary]]:
+        """The unfinished executions with slots of each key, oldest first."""
+        any_key = " OR ".join(self.CONTAINS.replace("$1", f"${number}") for number in range(1, 1 + len(keys)))
+        query = f"{self._select} WHERE {self.ACTIVE} AND ({any_key}) ORDER BY id"
+        found = [listed_summary(row) for row in await self.sql.fetch(query, *map(json_key_pattern, keys))]
+        return {key: [each for each in found if key in (each.held or ())] for key in keys}
 
     async def expired(self, before: float, most: int = 1000) -> list[str]:
         """Finished executions that can be deleted, oldest first: they ended before that time, have no parent, and

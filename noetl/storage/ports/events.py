@@ -203,8 +203,8 @@ class EventStore(Protocol):
     async def counts(self) -> dict[str, int]:
         """The number of executions by status."""
 
-    async def holders(self, key: str) -> list[ExecutionSummary]:
-        """The unfinished executions with slots of a key (`held` in their rows), oldest first."""
+    async def holders(self, keys: Sequence[str]) -> dict[str, list[ExecutionSummary]]:
+        """The unfinished executions with slots of each key (`held` in their rows), oldest first."""
 
     async def held(self, keys: Sequence[str]) -> dict[str, int]:
         """The number of slots of each key that all unfinished executions use."""

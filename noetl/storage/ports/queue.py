@@ -99,6 +99,9 @@ class RunQueue(Protocol):
     async def tenant_depths(self) -> dict[str, int]:
         """The number of waiting runs of each tenant, parked ones included; "": runs without a tenant."""
 
+    async def kinds(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The pools and labels of the runs that wait for workers; as cheap for many runs as for a few."""
+
     async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
         """Pool, labels and number of the waiting runs that require labels."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -30,6 +31,9 @@ class TriggerStore(Protocol):
 
     async def get(self, kind: str, name: str) -> StoredTrigger | None:
         """The trigger of a name; None if it does not exist."""
+
+    async def named(self, kind: str, names: Sequence[str]) -> dict[str, StoredTrigger]:
+        """Those of these names that exist."""
 
     async def due(self, kind: str, now: float, limit: int = 100) -> list[StoredTrigger]:
         """Triggers whose `wake` has passed, the earliest first."""

@@ -239,6 +239,14 @@ class MemoryRunQueue:
         ranked = sorted((run for run in fitting if run.priority), key=lambda run: (run.rank, run.run_id))
         return _merged(fair, ranked)[:most]
 
+    async def kinds(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The pools and labels of the runs that wait for workers."""
+        found: dict[tuple[str, tuple[str, ...]], None] = {}
+        for pool, tenants in self._pools.items():
+            runs = _runs(tenants) if pool in self._special else islice(_runs(tenants), 1)
+            found |= dict.fromkeys((pool, run.labels) for run in runs)
+        return list(found)
+
     async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
         """Pool, labels and number of the waiting runs that require labels."""
         found: dict[tuple[str, tuple[str, ...]], int] = {}

@@ -167,6 +167,10 @@ class PostgresRunQueue:
         rows = await self._database.fetch("SELECT tenant, count(*) FROM noetl_queue GROUP BY tenant")
         return dict(rows)
 
+    async def kinds(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The pools and labels of the runs that wait for workers."""
+        return [(pool, tuple(labels)) for pool, labels in await self._database.fetch(queries.KINDS)]
+
     async def labelled(self) -> list[tuple[str, tuple[str, ...], int]]:
         """Pool, labels and number of the waiting runs that require labels."""
         rows = await self._database.fetch(

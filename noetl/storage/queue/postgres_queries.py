@@ -120,22 +120,21 @@ LOOK = f"""
 """
 
 
+def _next(name: str, columns: str, waiting: str) -> str:
+    """The distinct values of the first columns of an index, by one read of it for each."""
+    these, last = (", ".join(f"{of}.{each}" for each in columns.split(", ")) for of in "qn")
+    first = f"SELECT {these} FROM noetl_queue q WHERE {waiting}"
+    return f"""{name}({columns}) AS (
+      ({first} ORDER BY {these} LIMIT 1)
+      UNION ALL
+      SELECT f.* FROM {name} n CROSS JOIN LATERAL ({first} AND ({these}) > ({last}) ORDER BY {these} LIMIT 1) AS f
+    )"""
+
+
 def _first_tenant(*waiting: str, after: str = "") -> str:
     """The first tenant by name with runs of one of these kinds."""
     firsts = (f"(SELECT q.tenant FROM noetl_queue q WHERE {kind}{after} ORDER BY q.tenant LIMIT 1)" for kind in waiting)
     return f"least({', '.join(firsts)})"
-
-
-def _groups(name: str, waiting: str) -> str:
-    """The tenants and labels of runs of one kind."""
-    return f"""{name}(tenant, labels) AS (
-      (SELECT q.tenant, q.labels FROM noetl_queue q WHERE {waiting} ORDER BY q.tenant, q.labels LIMIT 1)
-      UNION ALL
-      SELECT f.tenant, f.labels FROM {name} n CROSS JOIN LATERAL (
-        SELECT q.tenant, q.labels FROM noetl_queue q WHERE {waiting} AND (q.tenant, q.labels) > (n.tenant, n.labels)
-        ORDER BY q.tenant, q.labels LIMIT 1
-      ) AS f
-    )"""
 
 
 def _fair(waiting: Sequence[str], chosen: str, *, tenants: str = "$2") -> str:
@@ -201,7 +200,7 @@ _KEYS = "q.run_id, q.tenant, q.turn, q.priority, q.cost, q.rank"
 TAKE_SPECIAL = (
     _fair(
         [_PLAIN, _OTHERS],
-        f"""{_groups("labelled", _LABELLED)}, {_groups("ranked", _RANKED)}, ready AS (
+        f"""{_next("labelled", "tenant, labels", _LABELLED)}, {_next("ranked", "tenant, labels", _RANKED)}, ready AS (
       SELECT r.* FROM shares s CROSS JOIN LATERAL (
         SELECT {_KEYS} FROM noetl_queue q WHERE {_PLAIN} AND q.tenant = s.tenant
         ORDER BY q.turn, q.run_id LIMIT $2::int8 * $5::int8
@@ -241,6 +240,13 @@ TAKE_SPECIAL = (
     )
     + _TAKE_CHOSEN
 )
+_POOLED = [kind.removeprefix("q.pool = $1 AND ") for kind in (_PLAIN, _LABELLED, _RANKED)]
+KINDS = f"""
+    WITH RECURSIVE {_next("plain", "pool", _POOLED[0])},
+    {_next("labelled", "pool, tenant, labels", _POOLED[1])},
+    {_next("ranked", "pool, tenant, labels", _POOLED[2])}
+    SELECT pool, '{{}}'::text[] FROM plain UNION SELECT pool, labels FROM labelled UNION SELECT pool, labels FROM ranked
+"""
 FORGET_PASSES = """
     DELETE FROM noetl_queue_passes p
     WHERE p.pass <= (SELECT max(o.start) FROM noetl_queue_passes o WHERE o.scope = p.scope)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from noetl.errors import Conflict
 from noetl.storage.ports.triggers import StoredTrigger
 
@@ -29,6 +31,10 @@ class MemoryTriggerStore:
     async def get(self, kind: str, name: str) -> StoredTrigger | None:
         """The trigger of a name; None if it does not exist."""
         return self._triggers.get((kind, name))
+
+    async def named(self, kind: str, names: Sequence[str]) -> dict[str, StoredTrigger]:
+        """Those of these names that exist."""
+        return {name: self._triggers[kind, name] for name in names if (kind, name) in self._triggers}
 
     async def due(self, kind: str, now: float, limit: int = 100) -> list[StoredTrigger]:
         """Triggers whose `wake` has passed, the earliest first."""

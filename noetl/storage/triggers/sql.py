@@ -84,9 +84,15 @@ class SqlTriggerStore:
     async def get(self, kind: str, name: str) -> StoredTrigger | None:
         """The trigger of a name; None if it does not exist, CorruptLog if it is damaged."""
         rows = await self._rows("kind = $1 AND name = $2", kind, name)
-        if rows and not _is_intact(rows[0]):
-            raise CorruptLog(f"the {kind} {name!r} is damaged; delete it and create it again, or restore a backup")
-        return _trigger(rows[0]) if rows else None
+        return _intact_trigger(rows[0]) if rows else None
+
+    async def named(self, kind: str, names: Sequence[str]) -> dict[str, StoredTrigger]:
+        """Those of these names that exist; CorruptLog if one is damaged."""
+        if not names:
+            return {}
+        places = ", ".join(f"${number}" for number in range(2, 2 + len(names)))
+        rows = await self._rows(f"kind = $1 AND name IN ({places})", kind, *names)
+        return {row[1]: _intact_trigger(row) for row in rows}
 
     async def due(self, kind: str, now: float, limit: int = 100) -> list[StoredTrigger]:
         """Triggers whose `wake` has passed, the earliest first."""
@@ -131,6 +137,12 @@ def _document(trigger: StoredTrigger) -> bytes:
 def _is_intact(row: Sequence[Any]) -> bool:
     kind, name, data, revision, wake = row
     return is_intact(data, kind, name, revision, wake)
+
+
+def _intact_trigger(row: Sequence[Any]) -> StoredTrigger:
+    if not _is_intact(row):
+        raise CorruptLog(f"the {row[0]} {row[1]!r} is damaged; delete it and create it again, or restore a backup")
+    return _trigger(row)
 
 
 def _trigger(row: Sequence[Any]) -> StoredTrigger:

@@ -51,7 +51,7 @@ async def limits(
     limits = _limits(state)
     found = await limits.list(after=after, limit=limit + 1)
     following = found[limit - 1].key if len(found) > limit else None
-    return json_response(page([await limits.document(each) for each in found[:limit]], following))
+    return json_response(page(await limits.documents(found[:limit]), following))
 
 
 @router.get("/api/limits/{subject}/{name:path}", summary="Get a limit")

@@ -58,7 +58,7 @@ async def backfills(
     """One page, by name."""
     found = await state.backfills.list(after=after, limit=limit + 1)
     following = found[limit - 1].name if len(found) > limit else None
-    return json_response(page([await state.backfills.document(each) for each in found[:limit]], following))
+    return json_response(page(await state.backfills.documents(found[:limit]), following))
 
 
 @router.get("/api/backfills/{name}", summary="Get a backfill")

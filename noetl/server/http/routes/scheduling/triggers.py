@@ -48,7 +48,7 @@ async def triggers(
         if len(found) > limit:
             break
     following = f"{found[limit - 1].KIND}/{found[limit - 1].name}" if len(found) > limit else None
-    return json_response(page([await state.resources.document(each) for each in found[:limit]], following))
+    return json_response(page(await state.resources.documents(found[:limit]), following))
 
 
 @router.get("/api/triggers/{kind}/{name}", summary="Get a trigger")
