@@ -141,7 +141,7 @@ SQL_SOURCE_FIELDS = {
 
 def auth_field(doc: str, *, required: bool = True) -> Field:
     """The field `auth` (or `credential`): the connection, by a credential's name, a URL or a mapping."""
-    return Field("any", doc, required=required, aliases=("credential",))
+    return Field("any", doc, required=required, aliases=("credential",), accepts=("string", "mapping"))
 
 
 def lazy(path: str) -> Callable[..., Any]:

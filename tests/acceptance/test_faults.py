@@ -185,13 +185,26 @@ def wrong_types(fields: dict[str, Field], base: Path, skip: frozenset[str]) -> I
                     wrong_member = f"{member.choices[0]}x"
                     yield at(f"{name}.{inner} of no choice", (*base, name, inner), wrong_member, "parameter-type")
         if field.type in _WRONG or field.accepts:
-            wrong = _WRONG[field.type] if not field.accepts else [1] if "list" not in field.accepts else True
+            wrong = _WRONG[field.type] if not field.accepts else _not_accepted(field)
             below: Path = ("a",) if isinstance(wrong, dict) else (0,) if isinstance(wrong, list) else ()
             yield at(f"{name} of another type", (*base, name), wrong, "parameter-type", below)
         if field.choices:
             yield at(f"{name} of no choice", (*base, name), f"{field.choices[0]}x", "parameter-type")
         if field.least is not None:
             yield at(f"{name} too small", (*base, name), int(field.least) - 1, "parameter-type")
+        if field.most is not None:
+            yield at(f"{name} too large", (*base, name), int(field.most) + 1, "parameter-type")
+        if field.members is not None and not field.members.open:
+            for inner, member in field.members.fields.items():
+                if member.least is not None:
+                    wrong_member = {inner: int(member.least) - 1}
+                    yield at(f"{name}.{inner} too small", (*base, name), wrong_member, "parameter-type", (inner,))
+
+
+def _not_accepted(field: Field) -> Any:
+    """A value of none of the types that the field accepts."""
+    others = {"list": [1], "boolean": True, "mapping": {"a": 1}}
+    return next(value for type, value in others.items() if type not in field.accepts)
 
 
 def of_kind(kind: str) -> Iterator[Fault]:
@@ -231,6 +244,9 @@ ANY_TASK = [
     at("an unknown policy key", (*SPEC, "policy", "ruels"), [], "unknown-spec-key"),
     at("an unknown on_unmatched", (*SPEC, "policy", "on_unmatched"), "stop", "wrong-value"),
     at("no attempts", (*TASK, "retry"), 0, "wrong-value"),
+    at("a guard that is a number", (*SPEC, "policy", "rules", 0, "when"), 5, "wrong-type"),
+    at("a result store that is a list", (*SPEC, "result"), {"store": ["disk"]}, "wrong-type", ("store", 0)),
+    at("a negative inline limit", (*SPEC, "result"), {"inline_max_bytes": -1}, "wrong-value", ("inline_max_bytes",)),
     at("attempts that are text", (*TASK, "retry"), {"attempts": "some"}, "wrong-type", ("attempts",)),
     at("a negative delay", (*TASK, "retry"), {"attempts": 2, "delay": -1}, "wrong-value", ("delay",)),
     at("an unknown backoff", (*TASK, "retry"), {"attempts": 2, "backoff": "exponental"}, "wrong-value", ("backoff",)),
@@ -268,6 +284,8 @@ ANY_TASK = [
 ]
 CODE: Path = (*TASK, "code")
 OF_PYTHON = [
+    at("a library that is a number", (*TASK, "libs"), {"pd": 5}, "parameter-type", ("pd",)),
+    at("a negative output limit", (*TASK, "spec", "max_output_bytes"), -1, "parameter-type"),
     at("code and a script", (*TASK, "script"), {"uri": "score.py"}, "parameter-twice"),
     Fault("no colon", put(CODE, "total = 1\nif total\n    pass\n"), "code-syntax", CODE, 2),
     Fault("an open bracket", put(CODE, "total = (1\n\nresult = 2\n"), "code-syntax", CODE, 1),
@@ -292,6 +310,15 @@ def bound(name: str, command: str, params: Any, lines: int) -> Fault:
 
 OF_POSTGRES = [
     at("a statement that is a number", (*TASK, "command"), ["SELECT 1", 5], "parameter-type", (1,)),
+    at("a statement that is null", (*TASK, "command"), ["SELECT 1", None], "parameter-type", (1,)),
+    at("a statement without SQL", (*TASK, "command"), [{"params": {}}], "missing-parameter", (0,)),
+    at(
+        "a misspelled key of a statement",
+        COMMAND,
+        [{"sql": "SELECT 1", "parms": {}}],
+        "unknown-parameter",
+        (0, "parms"),
+    ),
     at("a command and a script", (*TASK, "script"), {"uri": "orders.sql"}, "parameter-twice"),
     bound("a parameter that params lacks", "SELECT 1\nWHERE 2 = :day\n", {"dya": 1}, 2),
     bound("a percent parameter that params lacks", "SELECT\n\n%(day)s\n", {"days": 1}, 3),
@@ -318,6 +345,15 @@ OF_MAIL = [
 ]
 URL: Path = (*TASK, "url")
 OF_HTTP = [
+    at("a port that is too large", URL, "https://example.org:99999/", "parameter-type"),
+    at("a host with a blank", URL, "https://exam ple.org/", "parameter-type"),
+    Fault(
+        "two bodies",
+        lambda each: (put((*TASK, "json"), {"a": 1})(each), put((*TASK, "body"), "x")(each))[0],
+        "parameter-type",
+        (*TASK, "body"),
+    ),
+    at("an HTTP status that does not exist", (*TASK, "spec", "ok_status"), [4], "parameter-type", (0,)),
     at("a URL without a host", URL, "https:///orders", "parameter-type"),
     ruled("a misspelled field of an error", "{{ output.error.knd == 'timeout' }}", "unknown-name"),
     ruled("a misspelled field of the answer", "{{ output.http.satus == 404 }}", "unknown-name"),
@@ -342,6 +378,8 @@ OF_TRANSFER = [
         "parameter-type",
         ("lag",),
     ),
+    at("more than all rows", (*TASK, "max_bad_rows"), "150%", "parameter-type"),
+    at("a query and a table", (*SOURCE, "table"), "orders", "parameter-twice"),
     at("a negative number of bad rows", (*TASK, "max_bad_rows"), -1, "parameter-type"),
     at("an unknown mode", (*TARGET, "mode"), "upser", "parameter-type"),
     Fault("upsert without a key", without((*TARGET, "key")), "missing-parameter", (*TARGET, "kind")),
@@ -373,7 +411,90 @@ POLICY: Path = (*WORK, "spec", "policy")
 FAILURE: Path = ("workflow", 0, "spec", "policy", "failure")
 START_ARC: Path = ("workflow", 0, "next", "arcs", 0)
 RETURNS: Path = ("workflow", 2, "tool", "returns")
+DEFAULTS: Path = ("executor", "spec", "policy", "defaults")
+SHELL: dict[str, Any] = {"name": "act", "kind": "shell"}
+WAIT: dict[str, Any] = {"name": "act", "kind": "wait"}
+
+
+def templated(name: str, text: str, code: str = "template-syntax") -> Fault:
+    return at(name, RETURNS, text, code)
+
+
 OF_PLAYBOOK = [
+    # settings that are given above the tasks
+    at("inherited attempts of zero", (*WORK, "spec", "retry"), 0, "wrong-value"),
+    at("inherited retry of another type", DEFAULTS, {"retry": {"attempts": "x"}}, "wrong-type", ("retry", "attempts")),
+    at("an inherited effect that does not exist", (*WORK, "spec", "effect"), "once", "wrong-value"),
+    at("an inherited limit that is negative", (*WORK, "spec", "max_log_bytes"), -1, "parameter-type"),
+    at("inherited on_unmatched of another type", DEFAULTS, {"on_unmatched": [1]}, "wrong-type", ("on_unmatched", 0)),
+    at("settings of a kind that are a number", ("executor", "spec", "http"), 5, "wrong-type"),
+    at(
+        "a limit of the kind that is negative",
+        (*WORK, "spec", "http"),
+        {"redirects": -1},
+        "parameter-type",
+        ("redirects",),
+    ),
+    at(
+        "limits of processes that do not exist",
+        (*WORK, "spec", "limits"),
+        {"memory": 5},
+        "unknown-parameter",
+        ("memory",),
+    ),
+    at("a schema above the tasks of a loop", (*LOOP, "spec", "validation"), {"output": {}}, "unknown-spec-key"),
+    at("a reducer without policy", (*LOOP, "spec", "reduce"), {"ctx.x": "sum"}, "unknown-spec-key"),
+    at(
+        "a reducer for a key that is never written",
+        (*LOOP, "spec", "policy"),
+        {"reduce": {"ctx.x": "sum"}},
+        "unused-field",
+        ("reduce", "ctx.x"),
+    ),
+    at("failures of a step without a loop", (*POLICY, "failure"), {"mode": "best_effort"}, "unused-field"),
+    at("a loop over text with an expression", (*LOOP, "in"), "all {{ workload.rows }}", "loop-collection"),
+    at("labels that are a list", ("metadata", "labels"), ["a"], "wrong-type", (0,)),
+    at("a misspelled key of metadata", ("metadata", "pth"), "a/b", "unknown-spec-key"),
+    at("var and vars", ("keychain", 1, "vars"), {"a": "A"}, "wrong-value"),
+    at("variables that are a list", ("keychain", 0, "headers"), ["a"], "wrong-type", (0,)),
+    at("a variable with a blank", ("keychain", 1, "var"), "A B", "wrong-value"),
+    at("a method that does not exist", ("keychain", 0, "method"), "PSOT", "wrong-value"),
+    # waits and commands
+    at("a wait that ends at once", TASK, {**WAIT, "timeout": 0}, "wrong-value", ("timeout",)),
+    at("a wait for nothing", TASK, {**WAIT, "for": "0s"}, "wrong-value", ("for",)),
+    at("a signal without a name", TASK, {**WAIT, "signal": ""}, "wrong-value", ("signal",)),
+    at("a command that is a number", TASK, {**SHELL, "cmds": ["echo", 5]}, "parameter-type", ("cmds", 1)),
+    at("a command that is null", TASK, {**SHELL, "cmds": ["echo", None]}, "parameter-type", ("cmds", 1)),
+    at(
+        "a secret without a name",
+        TASK,
+        {"name": "act", "kind": "secrets", "names": [""]},
+        "parameter-type",
+        ("names", 0),
+    ),
+    at(
+        "nothing to put",
+        TASK,
+        {"name": "act", "kind": "object", "action": "put", "uri": "a.json"},
+        "missing-parameter",
+        ("kind",),
+    ),
+    # templates
+    templated("a range without an end", "{{ range() | list + [ctx.result] }}"),
+    templated("a filter by name without its argument", "{{ ctx.result | map('replace', 'x') | list }}"),
+    templated("a filter by name with an argument too many", "{{ ctx.result | map('upper', 1) | list }}"),
+    templated("an unknown filter by name", "{{ ctx.result | map('uper') | list }}", "unknown-filter"),
+    templated("no filter to map", "{{ ctx.result | map | list }}"),
+    templated("a test by name without its argument", "{{ ctx.result | selectattr('n', 'divisibleby') | list }}"),
+    templated("an unknown test by name", "{{ ctx.result | reject('ood') | list }}", "unknown-test"),
+    templated("an unknown method", "{{ ctx.result.uper() }}"),
+    templated("an invalid regular expression", "{{ ctx.result | regex_replace('(', 'x') }}"),
+    templated("a constant that fails", "{{ 'a' + 1 }}", "failing-template"),
+    templated("an unknown field of the job", "{{ job.uid }}", "unknown-name"),
+    templated("the step's own result", "{{ end.data }}", "not-run-yet"),
+    at("an unknown field of the event", (*START_ARC, "when"), "{{ event.nam == 'step.done' }}", "unknown-name"),
+    at("a helper without a step", (*START_ARC, "when"), "{{ done() }}", "template-syntax"),
+    at("a guard of an arc that is a number", (*START_ARC, "when"), 5, "wrong-type"),
     at("an empty name", ("metadata", "name"), "", "wrong-value"),
     at("a null name", ("metadata", "name"), None, "wrong-type"),
     at("an empty path", ("metadata", "path"), "", "wrong-value"),

@@ -136,6 +136,7 @@ _WARNINGS = {
     "template-in-key": "A template in a key",
     "template-in-code": "A template in code",
     "sql-quoted-template": "A template in a string literal of SQL",
+    "failing-template": "A template that always fails",
     "bare-name": "A name without its scope",
     "unknown-name": "A name that is not defined",
     "never-set": "A value that is never set",

@@ -93,6 +93,21 @@ class _Layer:
         self.places = places
 
 
+def _retry(given: Any) -> dict[str, Any]:
+    """A tool's own retry in its canonical spelling."""
+    if not isinstance(given, dict):
+        return {"attempts": given}
+    found = dict(given)
+    for old, new in (("max_attempts", "attempts"), ("initial_delay", "delay"), ("backoff_seconds", "delay")):
+        if old in found:
+            found.setdefault(new, found.pop(old))
+    if found.get("backoff") == "fixed":
+        found["backoff"] = "none"
+    if isinstance(found.get("on"), str):
+        found["on"] = [found["on"]]
+    return found
+
+
 class Lowering:
     """Lowers the tree of one document to the model."""
 
@@ -395,22 +410,8 @@ class Lowering:
         if task.timeout is not None and (task.spec is None or "timeout" not in task.spec.entries):
             spec = _merge_spec(spec, {"timeout": self.value(task.timeout, f"{path}/timeout")})
         if task.retry is not None:
-            spec["retry"] = self.retry(task.retry, f"{path}/retry")
+            spec["retry"] = _retry(self.value(task.retry, f"{path}/retry"))
         return spec
-
-    def retry(self, node: Node, path: str) -> dict[str, Any]:
-        """A tool's own retry in its canonical spelling."""
-        if isinstance(node, Scalar):
-            return {"attempts": node.value}
-        found = self.mapping(node, path)
-        for old, new in (("max_attempts", "attempts"), ("initial_delay", "delay"), ("backoff_seconds", "delay")):
-            if old in found:
-                found.setdefault(new, found.pop(old))
-        if found.get("backoff") == "fixed":
-            found["backoff"] = "none"
-        if isinstance(found.get("on"), str):
-            found["on"] = [found["on"]]
-        return found
 
     def rule(self, rule: RuleSyntax) -> Rule:
         """One rule of a task's policy."""
@@ -489,6 +490,10 @@ class Lowering:
             if key in left_out:
                 continue
             data[key] = self.value(value, f"{path}/{key}")
+            if key == "retry":
+                data[key] = _retry(data[key])
+            elif key in self.kinds and isinstance(data[key], dict) and "retry" in data[key]:
+                data[key]["retry"] = _retry(data[key]["retry"])
             if _may_fail(value):
                 places[key] = Location(value.line, value.column)
         return _Layer(data, places)

@@ -8,6 +8,7 @@ from typing import Any
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _TTL = re.compile(rf"\s*(?:(?P<number>\d+(?:\.\d+)?)\s*|(?:{_PART.pattern})+)")
+DURATION = r"\d+(\.\d+)?|(\d+(\.\d+)? ?(ms|s|m|h|d|w) ?)+"  # of a text with single blanks
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 

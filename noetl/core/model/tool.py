@@ -61,12 +61,21 @@ class Field(Struct, frozen=True, omit_defaults=True):
     default: Any = None
     or_input: bool = False  # under `input`, a value of another type is a value for the code
     least: float | None = None  # the smallest number
+    most: float | None = None  # the largest number
     schemes: tuple[str, ...] = ()  # of a URL
     pattern: str = ""  # of the whole text, in lower case and with single blanks; `doc` says what is accepted
     each: Field | None = None  # what the values of a mapping, or the items of a list, are
     members: Members | None = None  # what a mapping (or each mapping of a list) may contain
     variants: dict[str, Members] = field(default_factory=dict)  # the same, by the mapping's `kind`
     implied_kinds: dict[str, str] = field(default_factory=dict)  # key -> the kind that it implies ("": none)
+
+
+def count(doc: str = "", *, least: float = 1, most: float | None = None) -> Field:
+    """A whole number, also as text."""
+    return Field("any", doc, accepts=("integer",), least=least, most=most)
+
+
+POSITIVE = Field("number", least=0.001)
 
 
 class Members(Struct, frozen=True, omit_defaults=True):
@@ -80,6 +89,7 @@ class Members(Struct, frozen=True, omit_defaults=True):
     fields: dict[str, Field] = field(default_factory=dict)
     requires: tuple[tuple[str, ...], ...] = ()
     required_by: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    alternatives: tuple[tuple[str, ...], ...] = ()  # fields of which the first that is given is used
     open: bool = False  # accepts undeclared members; the declared ones are checked
 
 

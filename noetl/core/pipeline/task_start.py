@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.model.events import ChildRequested, TaskDone, TaskStarted, WaitStarted
+from noetl.core.model.field_values import rendered_problem
 from noetl.core.model.ids import task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, ok
 from noetl.core.model.playbook import WAIT, WORKBOOK
@@ -278,7 +279,11 @@ def _spec(frame: Frame, level: Level, compiled: CompiledTask, rendered: dict[str
     if compiled.spec and compiled.fields_read_input:
         level.names["input"] = {**level.input, **rendered}
     for each in compiled.spec:
-        spec[each.name] = _evaluate(frame, level, each)
+        spec[each.name] = value = _evaluate(frame, level, each)
+        field = compiled.tool.spec_fields.get(each.name) if compiled.tool is not None else None
+        problem = rendered_problem(f"spec.{each.name}", value, field) if field is not None else None
+        if problem is not None:
+            raise located(frame.playbook, TemplateError(problem, kind="schema"), *each.paths)
     return spec
 
 

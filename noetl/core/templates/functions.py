@@ -99,8 +99,8 @@ _CALL_PROBLEMS = [
 # ── functions ───────────────────────────────────────────────────────────────────────────
 
 
-def _range(budget: EvaluationBudget, *bounds: int) -> range:
-    made = range(*bounds)
+def _range(budget: EvaluationBudget, first: int, stop: int | None = None, step: int = 1, /) -> range:
+    made = range(first) if stop is None else range(first, stop, step)
     try:
         length = len(made)
     except OverflowError:
@@ -110,17 +110,13 @@ def _range(budget: EvaluationBudget, *bounds: int) -> range:
     return made
 
 
-def _dict(budget: EvaluationBudget, *args: Any, **fields: Any) -> dict[str, Any]:
-    if len(args) > 1:
-        raise TemplateError("dict() takes one mapping or one list of pairs, and fields by name")
+def _dict(budget: EvaluationBudget, pairs: Any = (), /, **fields: Any) -> dict[str, Any]:
     made: dict[Any, Any] = {}
-    for source in args:
-        pairs = source.items() if isinstance(source, Mapping) else source
-        for pair in pairs:
-            budget.charge()
-            if isinstance(pair, str) or not isinstance(pair, (list, tuple)) or len(pair) != 2:
-                raise TemplateError("dict() expects a mapping or a list of pairs")
-            made[key_of(pair[0])] = pair[1]
+    for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
+        budget.charge()
+        if isinstance(pair, str) or not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise TemplateError("dict() expects a mapping or a list of pairs")
+        made[key_of(pair[0])] = pair[1]
     return {**made, **fields}
 
 
@@ -428,6 +424,9 @@ def _no_arguments(method: Callable[[Any], Any]) -> Callable[..., Any]:
 
 _INT: dict[str, Callable[..., Any]] = {"bit_length": _no_arguments(int.bit_length)}
 _FLOAT: dict[str, Callable[..., Any]] = {"is_integer": _no_arguments(float.is_integer)}
+
+
+METHODS = frozenset(name for table in (_TEXT, _MAPPING, _LIST, _INT, _FLOAT) for name in table)
 
 
 def _method_of(obj: Any, name: str) -> Any:

@@ -36,13 +36,23 @@ from noetl.core.templates.budget import (
     limit_exceeded,
 )
 from noetl.core.templates.filters import FILTERS, apply
-from noetl.core.templates.functions import FUNCTIONS, Function, call_problem, invoke
+from noetl.core.templates.filters.regular_expressions import check_pattern
+from noetl.core.templates.functions import FUNCTIONS, METHODS, Function, call_problem, invoke
 from noetl.core.templates.lookup import Undefined, lookup
 from noetl.core.templates.predicates import TESTS, check
 from noetl.errors import TemplateError
 
+# Filters that take the name of a filter or test as text, and its position among the arguments.
+BY_NAME = {
+    "map": ("filter", 0),
+    **dict.fromkeys(("select", "reject"), ("test", 0)),
+    **dict.fromkeys(("selectattr", "rejectattr"), ("test", 1)),
+}
+# Filters with arguments that are checked besides their number.
+CHECKED = BY_NAME.keys() | {name for name in FILTERS if name.startswith("regex_")}
 MAX_CACHED = 64 * 1024  # characters of a template that caches hold
 _RUNTIME_CALLABLES = (LoopContext, Macro, Joiner)
+_RUNTIME_METHODS = frozenset(("cycle", "changed", "next", "reset"))  # of `loop`, cycler and joiner
 _RUNTIME_CLASSES = (Namespace, Cycler, Joiner)
 _FORBIDDEN: dict[type[nodes.Node], str] = {
     nodes.Include: "include",
@@ -377,13 +387,43 @@ class _Check(NodeVisitor):
             raise problem_at(self._text, node.lineno, f"{{% {word} %}} is not part of this template language")
         if isinstance(node, nodes.Const):
             self._check_literal(node)
-        if isinstance(node, nodes.Filter) and node.name not in FILTERS:
-            self._unknown("filter", node.name, node.lineno, list(FILTERS))
-        if isinstance(node, nodes.Test) and node.name not in TESTS:
-            self._unknown("test", node.name, node.lineno, list(TESTS))
-        if isinstance(node, (nodes.Filter, nodes.Test)) and node.dyn_args is None and node.dyn_kwargs is None:
-            self._check_arguments(node)
+        if isinstance(node, (nodes.Filter, nodes.Test)):
+            what = "filter" if isinstance(node, nodes.Filter) else "test"
+            self._check_application(what, node.name, node.lineno, node.args, node)
+        if isinstance(node, nodes.Filter) and node.name in BY_NAME:
+            self._check_named(node)
+        if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr):
+            name = node.node.attr
+            if name not in METHODS and name not in _RUNTIME_METHODS:
+                self._unknown("method", name, node.lineno, list(METHODS))
         return self.generic_visit(node)
+
+    def _check_named(self, node: nodes.Filter) -> None:
+        """The filter or test that is given as text: `map('upper')`, `selectattr('age', 'gt', 17)`."""
+        what, position = BY_NAME[node.name]
+        if len(node.args) > position:
+            named = node.args[position]
+            if isinstance(named, nodes.Const) and isinstance(named.value, str):
+                self._check_application(what, named.value, named.lineno, node.args[position + 1 :], node)
+        elif not node.dyn_args and not node.dyn_kwargs and node.name != "select" and node.name != "reject":
+            self._check_first(node, position)
+
+    def _check_first(self, node: nodes.Filter, position: int) -> None:
+        """The argument without which a filter does nothing."""
+        options = {str(each.key) for each in node.kwargs}
+        if position and not node.args:
+            raise problem_at(self._text, node.lineno, f'filter "{node.name}": missing the name of a field')
+        if not position and "attribute" not in options:
+            raise problem_at(self._text, node.lineno, 'filter "map": missing the name of a filter, or attribute=...')
+
+    def _check_application(
+        self, what: str, name: str, lineno: int, args: list[nodes.Expr], node: nodes.Filter | nodes.Test
+    ) -> None:
+        known = FILTERS if what == "filter" else TESTS
+        if name not in known:
+            self._unknown(what, name, lineno, list(known))
+        if node.dyn_args is None and node.dyn_kwargs is None:
+            self._check_arguments(what, name, lineno, args, {str(each.key) for each in node.kwargs})
 
     def _check_literal(self, node: nodes.Const) -> None:
         """Literals that no JSON document can hold."""
@@ -395,26 +435,30 @@ class _Check(NodeVisitor):
         elif isinstance(node.value, float) and not isfinite(node.value):
             raise problem_at(self._text, node.lineno, "the number is too large")
 
-    def _check_arguments(self, node: nodes.Filter | nodes.Test) -> None:
+    def _check_arguments(self, what: str, name: str, lineno: int, args: list[nodes.Expr], given: set[str]) -> None:
         """Filters and tests with arguments that they do not take, or without one that they require."""
-        what, signature = ("test", _test_signature) if isinstance(node, nodes.Test) else ("filter", _filter_signature)
-        known = signature(node.name)
+        known = _test_signature(name) if what == "test" else _filter_signature(name)
         if known is None:
             return
         try:
-            given = {str(each.key) for each in node.kwargs}
             missing_arguments = [
                 f"'{each.name}'"
-                for each in list(known.parameters.values())[1 + len(node.args) :]
+                for each in list(known.parameters.values())[1 + len(args) :]
                 if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD and each.name not in given
             ]
             if missing_arguments and given <= known.parameters.keys():
                 raise TypeError(f"missing argument {' and '.join(missing_arguments)}")
-            known.bind(None, *node.args, **dict.fromkeys(given))
+            bound = known.bind(None, *args, **dict.fromkeys(given)).arguments
+            pattern = bound.get("pattern")
+            if isinstance(pattern, nodes.Const):
+                check_pattern(pattern.value)
+        except TemplateError as problem:
+            if problem.kind == "template":  # a limit is reported by the evaluation
+                raise problem_at(self._text, lineno, problem.message) from None
         except TypeError as problem:
-            offset = self._text.find(node.name, max(node.lineno - 1, 0))
-            message = f'{what} "{node.name}": {call_problem(problem)}'
-            raise problem_at(self._text, offset + 1 if offset >= 0 else node.lineno, message) from None
+            offset = self._text.find(name, max(lineno - 1, 0))
+            message = f'{what} "{name}": {call_problem(problem)}'
+            raise problem_at(self._text, offset + 1 if offset >= 0 else lineno, message) from None
 
     def _unknown(self, what: str, name: str, lineno: int, known: list[str]) -> NoReturn:
         close = close_match(name, known)

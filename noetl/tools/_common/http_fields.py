@@ -21,12 +21,21 @@ AUTH_KINDS = {
     "headers": "headers",
 }  # fmt: skip
 
+_BODIES = ("json", "body", "payload", "body_base64", "body_file", "body_ref")
+# A request has one body; fields of a form may be sent beside files.
+ONE_BODY = ((*_BODIES, "form"), (*_BODIES, "multipart"))
+
 REQUEST_FIELDS = {
     "url": Field(
         "string", "The URL; http or https.", required=True, aliases=("endpoint", "uri"), schemes=("http", "https")
     ),
     "method": METHOD,
-    "params": Field("any", "Query parameters: a mapping (lists are repeated, nulls are omitted).", aliases=("query",)),
+    "params": Field(
+        "any",
+        "Query parameters: a mapping (lists are repeated, nulls are omitted).",
+        aliases=("query",),
+        accepts=("mapping", "list", "string"),
+    ),
     "headers": Field("mapping", "Request headers."),
     "json": Field("any", "Body, sent as JSON."),
     "form": Field("any", "Body, sent as a URL-encoded form."),
@@ -41,13 +50,14 @@ REQUEST_FIELDS = {
     ),
     "data": Field("any", "`{query, body}`, or the body itself."),
     "payload": Field("any", "The body (older name)."),
-    "body_base64": Field("string", "Body: bytes, as a base64 string."),
+    "body_base64": Field("string", "Body: bytes, as a base64 string.", pattern=r"[a-z0-9+/=_ -]*"),
     "body_file": Field("string", "Body: a file, streamed.", files=True),
     "body_ref": Field("any", "Body: a stored payload (`output.ref` of another task), streamed."),
     "auth": Field(
         "any",
         "The name of a keychain entry or credential, or `{type: basic|bearer|api_key|oauth2|headers, ...}`.",
         aliases=("credential",),
+        accepts=("string", "mapping"),
         members=Members(
             fields={
                 "type": Field(

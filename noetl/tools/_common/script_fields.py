@@ -27,7 +27,7 @@ SCRIPT_MEMBERS = Members(
                 open=True,
             ),
         ),
-        "auth": Field("any", "The credential for the source.", aliases=("credential",)),
+        "auth": Field("any", "The credential for the source.", aliases=("credential",), accepts=("string", "mapping")),
         "code": Field("code", "The text itself, of a source of type `inline`.", aliases=("content", "text", "script")),
     },
     requires=(("uri", "source", "code"),),

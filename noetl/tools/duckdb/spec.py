@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import Field, Members, ToolCall, ToolSpec, named_input
 from noetl.tools._common.sql_fields import (
     ALTERNATIVES,
     COMMAND,
@@ -35,7 +35,23 @@ SPEC = ToolSpec(
             "boolean", "`true`: open the file read-only, which several processes can do at once.", default=False
         ),
         "attach": Field(
-            "any", "Other databases: a mapping name -> file, or name -> `{file, type, read_only}`.", files="names"
+            "any",
+            "Other databases: a mapping name -> file, or name -> `{file, type, read_only}`.",
+            files="names",
+            accepts=("mapping", "list"),
+            each=Field(
+                "any",
+                "A file, or `{file, type, read_only}`.",
+                accepts=("string", "mapping"),
+                members=Members(
+                    {
+                        "file": Field("string", "The file.", required=True, aliases=("path", "database")),
+                        "type": Field("string", "The type of the database."),
+                        "read_only": Field("boolean", "`true`: open it read-only."),
+                        "name": Field("string", "Its name, in a list.", aliases=("alias",)),
+                    }
+                ),
+            ),
         ),
         "tables": Field(
             "mapping",
@@ -43,7 +59,10 @@ SPEC = ToolSpec(
             files="names",
         ),
         "auth": Field(
-            "any", "The credential for addresses in `tables`, and for `s3://` in SQL.", aliases=("credential",)
+            "any",
+            "The credential for addresses in `tables`, and for `s3://` in SQL.",
+            aliases=("credential",),
+            accepts=("string", "mapping"),
         ),
     },
     spec_keys={

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.http_fields import REQUEST_FIELDS
+from noetl.core.model.tool import Field, ToolCall, ToolSpec, count, named_input
+from noetl.tools._common.http_fields import ONE_BODY, REQUEST_FIELDS
 
 NULLS: dict[str, Any] = {
     "status": None,
@@ -41,9 +41,14 @@ SPEC = ToolSpec(
     spec_fields={
         "parse": Field("string", choices=("auto", "json", "text", "bytes", "none")),
         "stream": Field("boolean", "`true`: stream the body to the result store."),
+        "stream_above": count(),
+        "max_response_bytes": count(),
+        "redirects": Field("any", accepts=("integer", "boolean"), least=0),
+        "ok_status": Field("any", accepts=("integer", "list"), least=100, most=999, each=count(least=100, most=999)),
         "idempotency_key": Field("boolean", "`false`: send no Idempotency-Key header."),
     },
     helpers={"http": NULLS},
+    exclusive=ONE_BODY,
     example="- name: create\n  kind: http\n  method: POST\n"
     '  url: "{{ workload.api }}/orders"\n  auth: shop_api\n  json:\n    id: "{{ iter.order.id }}"\n',
 )

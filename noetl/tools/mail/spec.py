@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, Members, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import Field, Members, ToolCall, ToolSpec, count, named_input
 
 MAX_BYTES = 25 << 20
 ADDRESS = r".*[^\s@]@[^\s@].*"
@@ -41,12 +41,14 @@ SPEC = ToolSpec(
         "attachments": Field("list", "Files: `{name, ref}` a stored result, `{name, data, format?}` data, or "
                              "`{path, name?}` a file; each with `content_type?`.", files="members",
                              each=Field("mapping", "One of `ref`, `data` and `path`.", members=_ATTACHMENT)),
-        "auth": Field("any", "The mail server: a credential's name, or a mapping of fields.", aliases=("credential",)),
+        "auth": Field("any", "The mail server: a credential's name, or a mapping of fields.", aliases=("credential",),
+                      accepts=("string", "mapping")),
     },
     spec_keys={
         "timeout": "`total` seconds (30).",
         "max_bytes": "Largest sum of all attachments (25 MiB).",
     },
+    spec_fields={"max_bytes": count()},
     example="- name: report\n  kind: mail\n  auth: smtp\n  to: [ops@example.com]\n"
     '  subject: "Orders of {{ workload.day }}"\n  text: "{{ load.data.count }} rows are loaded."\n'
     "  attachments:\n    - {name: orders.csv, ref: \"{{ export.ref }}\"}\n",

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from noetl.core.model.durations import DURATION
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import Field, ToolCall, ToolSpec, count, named_input
 from noetl.data.formats import FORMATS, OTHER_NAMES
 
 REQUEST_TIMEOUT = 10.0
@@ -49,7 +50,8 @@ SPEC = ToolSpec(
                           accepts=("integer",), least=0),
         "create": Field("boolean", "For `kv_put` and `object_put`: apply only if the key or object does not exist.",
                         aliases=("create_only",)),
-        "ttl": Field("any", "Lifetime of values in a bucket that `kv_put` creates (`30s`, `24h`)."),
+        "ttl": Field("any", "Lifetime of values in a bucket that `kv_put` creates (`30s`, `24h`).",
+                     accepts=("number", "string"), pattern=DURATION),
         "stream": Field("string", "Stream, for `js_*`."),
         "seq": Field("any", "For `js_get`: sequence number of the message. Default: the last message of `subject`.",
                      accepts=("integer",), least=0),
@@ -60,13 +62,14 @@ SPEC = ToolSpec(
         "ref": Field("any", "The reference of a stored result to put as an object."),
         "format": Field("string", "Format of an object.", choices=FORMATS, also=OTHER_NAMES),
         "auth": Field("any", "The connection: a credential's name, a `nats://` URL, or a mapping of fields.",
-                      aliases=("credential",)),
+                      aliases=("credential",), accepts=("string", "mapping")),
         "url": Field("string", "Server URL, if `auth` does not contain it.", aliases=("nats_url", "servers")),
     },
     spec_keys={
         "timeout": f"`connect` and `total` seconds; `total` is the timeout of a request ({REQUEST_TIMEOUT:g}).",
         "inline_bytes": "Largest object returned in `output.data` (16 MiB); a larger one is streamed to `output.ref`.",
     },
+    spec_fields={"inline_bytes": count()},
     helpers={"nats": NULLS},
     required_by={"action": _REQUIRED},
     example="- name: announce\n  kind: nats\n  action: js_publish\n  auth: bus\n  subject: orders.created\n"

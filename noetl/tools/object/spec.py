@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import Field, ToolCall, ToolSpec, count, named_input
 from noetl.data.formats import FORMATS, OTHER_NAMES
 
 ACTIONS = ("put", "get", "list", "delete", "head", "exists", "copy", "move")
@@ -21,7 +21,7 @@ ACTION_ALIASES = {
     "rename": "move",
     "keys": "list",
 }
-SCHEMES = r"(?!.*://).*|(?:s3a?|gs|gcs|az|azure|abfss?|adl|memory|file|https?)://.*"
+SCHEMES = r"(?!.*://).*|(?:s3a?|gs|gcs|az|azure|abfss?|adl|memory|file|https?)://\S.*"
 OTHER_PROVIDERS = ("s3a", "gs", "az", "abfs", "abfss", "adl", "memory")
 MAX_BYTES = 64 * 1024 * 1024
 NULLS: dict[str, Any] = {"uri": None, "size": None, "etag": None, "last_modified": None, "content_type": None}
@@ -66,17 +66,19 @@ SPEC = ToolSpec(
                        accepts=("integer",), least=0),
         "offset": Field("any", "Number of rows to skip.", accepts=("integer",), least=0),
         "auth": Field("any", "The credential: access keys, a service account, an account key, `endpoint`, `region`.",
-                      aliases=("credential",)),
+                      aliases=("credential",), accepts=("string", "mapping")),
     },
     spec_keys={
         "timeout": "`connect` and `total` seconds.",
         "inline_bytes": "Largest object returned in `output.data` (16 MiB); a larger one is streamed to `output.ref`.",
         "max_bytes": "Maximum size of the part that `select` and `limit` return (64 MiB).",
     },
+    spec_fields={"inline_bytes": count(), "max_bytes": count()},
     helpers={"object": NULLS},
     required_by={
         "action": {
-            **dict.fromkeys(("", "put", "get", "head", "exists"), ("uri|key",)),
+            **dict.fromkeys(("", "get", "head", "exists"), ("uri|key",)),
+            **dict.fromkeys(("put", "write", "upload"), ("uri|key", "data|file|ref")),
             "list": ("uri|key|prefix|bucket|auth",),
             "delete": ("uri|key|keys",),
             **dict.fromkeys(("stat", "info"), ("uri|key",)),

@@ -16,12 +16,13 @@ SPEC = ToolSpec(
     "Failure and cancellation propagate in both directions.",
     fields={
         "path": Field(
-            "string",
+            "any",
             "Path of the playbook in the catalog, or a file relative to the calling playbook.",
             required=True,
+            accepts=("string",),
             aliases=("playbook", "playbook_path"),
         ),
-        "version": Field("any", "Version in the catalog. Default: the latest.", accepts=("integer", "string")),
+        "version": Field("any", "Version in the catalog. Default: the latest.", accepts=("integer", "string"), least=1),
         "payload": Field(
             "mapping",
             "Merged into the child's workload. Keys of `input:` that are not fields of this kind are added to it.",

@@ -54,6 +54,7 @@ SPEC = ToolSpec(
             "any",
             "The connection: a keychain or credential name, a DSN, or a mapping (`{credential: name}`, or its fields).",
             aliases=("credential",),
+            accepts=("string", "mapping"),
         ),
         **POSTGRES_CONNECTION,
         "stdin": Field(

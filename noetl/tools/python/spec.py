@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, Members, ToolCall, ToolSpec
+from noetl.core.model.tool import POSITIVE, Field, Members, ToolCall, ToolSpec, count
 from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 MEMORY_MB = 4096
@@ -35,7 +35,9 @@ SPEC = ToolSpec(
         "libs": Field(
             "any",
             "Imports: a mapping alias -> module, `{from, import}` entries, or a list.",
-            accepts=("mapping", "list", "string"),
+            accepts=("mapping", "list"),
+            or_input=True,
+            each=Field("any", "A module, or `{from, import}`.", accepts=("string", "mapping")),
         ),
         "args": Field("mapping", "Additional inputs (older name of `input`).", or_input=True),
         "env": Field(
@@ -55,9 +57,9 @@ SPEC = ToolSpec(
     spec_fields={
         "isolation": Field("string", choices=("process", "shared", "bwrap"), also=("none",)),
         "fresh": Field("boolean", "`true`: start a new process for every call."),
-        "limits": Field(
-            "mapping", "Limits of the process.", members=Members(fields={name: Field("number") for name in LIMITS})
-        ),
+        "limits": Field("mapping", "Limits of the process.", members=Members(fields=dict.fromkeys(LIMITS, POSITIVE))),
+        "max_output_bytes": count(),
+        "max_log_bytes": count(),
     },
     helpers={"py": NULLS},
     open_fields=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import Field, ToolCall, ToolSpec, count, named_input
 from noetl.data.formats import FORMATS, OTHER_NAMES
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -36,13 +36,14 @@ SPEC = ToolSpec(
         "data": Field("any", "The data that `put` stores.", aliases=("value", "content", "payload")),
         "uri": Field("string", "An address in an object store, instead of a reference.", aliases=("path", "url"),
                      files=True),
-        "auth": Field("any", "The credential for `uri`.", aliases=("credential",)),
+        "auth": Field("any", "The credential for `uri`.", aliases=("credential",), accepts=("string", "mapping")),
         "content_type": Field("string", "Content type of the data that `put` stores."),
     },
     spec_keys={
         "max_bytes": f"Maximum size of the part that is fetched ({MAX_BYTES}).",
         "timeout": "`total` seconds.",
     },
+    spec_fields={"max_bytes": count()},
     requires=(("ref", "uri", "data"),),
     required_by={"action": {"put": ("data",)}},
     example='- name: records\n  kind: resolve\n  ref: "{{ ctx.records_ref }}"\n  select: [id, email]\n  limit: 100\n',

@@ -21,7 +21,12 @@ SPEC = ToolSpec(
             "The keychain entry or credential.",
             aliases=("secret", "secret_name", "credential", "key"),
         ),
-        "names": Field("list", "Several entries or credentials.", aliases=("secrets",)),
+        "names": Field(
+            "list",
+            "Several entries or credentials.",
+            aliases=("secrets",),
+            each=Field("any", "A name.", accepts=("string",)),
+        ),
         "field": Field("string", "One field of an entry with several fields."),
         "provider": Field("string", "Not supported: declare a keychain entry of `kind: secret_manager` instead."),
     },

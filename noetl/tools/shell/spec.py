@@ -7,7 +7,7 @@ A list is a program and its arguments, started without a shell.
 from __future__ import annotations
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, Members, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import POSITIVE, Field, Members, ToolCall, ToolSpec, count, named_input
 from noetl.tools._common.script_fields import SCRIPT_MEMBERS
 
 LIMITS = {"memory_mb": ("v", 1024), "cpu_s": ("t", 1), "open_files": ("n", 1)}  # option of ulimit, scale
@@ -29,8 +29,10 @@ SPEC = ToolSpec(
         "commands": Field(
             "any",
             "Commands that run in sequence in one shell; the first failure stops it.",
+            accepts=("string", "list"),
             aliases=("cmds",),
             bind=True,
+            each=Field("any", "A command.", accepts=("string",)),
         ),
         "script": Field(
             "any",
@@ -59,9 +61,12 @@ SPEC = ToolSpec(
         "ok_codes": "Additional exit codes that count as success, e.g. [1] for grep.",
     },
     spec_fields={
-        "limits": Field(
-            "mapping", "Limits of the processes.", members=Members(fields={name: Field("number") for name in LIMITS})
-        ),
+        "limits": Field("mapping", "Limits of the processes.", members=Members(fields=dict.fromkeys(LIMITS, POSITIVE))),
+        "kill_grace": Field("number", least=0),
+        "max_output_bytes": count(least=0),
+        "max_log_bytes": count(least=0),
+        "inherit_env": Field("any", accepts=("boolean", "list"), each=Field("string", "The name of a variable.")),
+        "ok_codes": Field("any", accepts=("integer", "list"), least=-255, most=255, each=count(least=-255, most=255)),
     },
     helpers={"sh": {"returncode": None, "signal": None}},
     aliases=("script", "bash"),

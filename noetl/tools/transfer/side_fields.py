@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from noetl.core.model.connector import SourceSpec, TargetSpec
+from noetl.core.model.durations import DURATION
 from noetl.core.model.tool import Field, Members
 from noetl.data.formats import FORMATS, OTHER_NAMES
 from noetl.data.type_names import CHOICES, PATTERN
@@ -45,7 +46,7 @@ BAD_ROWS_FIELDS = {
         "any",
         "How many rows may be bad: a number, or a share of all rows such as `1%`.",
         accepts=("number", "string"),
-        pattern=r"\d+|\d+(\.\d+)? ?%",
+        pattern=r"\d+|(100|\d{1,2}(\.\d+)?) ?%",
     ),
 }
 
@@ -75,7 +76,7 @@ INCREMENTAL = Members(
             "any",
             "Reads again what is this much older than the cursor (`5m`, or a number); needs upsert.",
             accepts=("number", "string"),
-            pattern=r"\d+(\.\d+)?|(\d+(\.\d+)? ?(ms|s|m|h|d|w) ?)+",
+            pattern=DURATION,
         ),
         "name": Field("string", "Of several cursors of one task, as in a parallel loop: `state.<step>.<task>.<name>`."),
         "resume": Field("boolean", "Commit pages as they arrive, and continue after the last one (default: true)."),
@@ -85,7 +86,7 @@ _SIDE = {
     "kind": Field("string", "The kind of this side.", aliases=("type",)),
     "name": Field("string", "A name, for the reader."),
     "desc": Field("string", "What it is for."),
-    "auth": Field("any", "The credential.", aliases=("credential",)),
+    "auth": Field("any", "The credential.", aliases=("credential",), accepts=("string", "mapping")),
     "spec": Field("mapping", "Settings of the connection."),
 }
 _SOURCE = {
@@ -125,7 +126,8 @@ _DATA = {"data": Field("any", "The rows."), "ref": Field("any", "A reference.")}
 
 
 def _source(fields: dict[str, Field], *requires: tuple[str, ...]) -> Members:
-    return Members(fields={**_SOURCE, **fields}, requires=requires)
+    alternatives = (("query", "table"),) if "query" in fields else ()
+    return Members(fields={**_SOURCE, **fields}, requires=requires, alternatives=alternatives)
 
 
 def _target(fields: dict[str, Field], modes: tuple[str, ...], also: tuple[str, ...], location: str) -> Members:
@@ -157,6 +159,8 @@ PARTITION_BY = Field(
     "any",
     "Columns, or expressions `date_trunc('day', column)`, that divide the rows into folders `name=value/`. `mode: "
     "replace` replaces the partitions of the rows, `append` adds files to them.",
+    accepts=("string", "list"),
+    each=Field("any", "A column, or an expression.", accepts=("string",)),
 )
 _TABLE = {"table": Field("string", "The table.")}
 _NESTED = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
-from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
+from noetl.core.model.tool import Field, ToolCall, ToolSpec, count, named_input
 from noetl.tools import connectors
 from noetl.tools.transfer import side_fields
 from noetl.tools.transfer.side_fields import BAD_ROWS_FIELDS, CHUNK, IMPLIED_KINDS, MODES, SOURCES, TARGETS
@@ -42,7 +42,7 @@ SPEC = ToolSpec(
         ),
         **BAD_ROWS_FIELDS,
         "mode": Field("string", "The mode of targets that set none (older place).", choices=MODES, also=("insert",)),
-        "chunk_size": Field("any", "`chunk.size` (older name)."),
+        "chunk_size": count("`chunk.size` (older name)."),
         "chunk": Field("any", "`{size, path}`: rows per chunk (default 1000 to 40960, depending on the kinds), and "
                        "the path of the rows in a JSON document.", members=CHUNK),
     },

@@ -33,6 +33,8 @@ def value_at(kind: str, key: str, layer: str) -> Any:
         return number % 2 == 0
     if field is not None and field.type == "mapping":
         return {"memory_mb": number}
+    if field is not None and field.accepts:
+        return number % 2 == 0 if "boolean" in field.accepts else number + int(field.least or 0)
     if key == "effect":
         return "at_most_once" if number % 2 else "at_least_once"
     if key == "result":

@@ -133,7 +133,7 @@ def test_an_unknown_name_is_reported_with_a_fix(expression, code, hint):
     [
         "workload.url", "workload.nested.a", "workload.free.anything", "workload", "ctx.known", "first.anything.at[0].all",
         "one.x", "steps.first.x", "steps.one.x", "steps[first.name]", "iter.inner", "iter.parent.item", "iter.parent.index",
-        "iter.kept", "iter.count", "iter.first", "step.held", "input.page", "input.v", "_prev.x", "execution_id", "job.status",
+        "iter.kept", "iter.count", "iter.first", "step.held", "input.page", "input.v", "_prev.x", "execution_id", "job.uuid",
         "now()", "range(3)", "workload.x | default(1)", "workload.x is defined", "ctx.nowhere | default(none)",
         "nowhere is defined and nowhere.x", "nowhere.x if nowhere is defined else 1", "iter.x | default('')",
         "workload.free.items() | list", "workload.url.upper()", "'env.HOME'", "workload['url']", "workload[first.key]",

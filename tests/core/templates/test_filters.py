@@ -239,7 +239,7 @@ def test_without_a_nondeterminism_source_time_and_random_values_are_errors(templ
         ("{% for x in 5 %}{% endfor %}", "a for loop needs a list or a mapping, not a whole number"),
         ("{{ {[1]: 2} }}", "a list cannot be a key of a mapping"),
         ("{{ text() }}", "text is not callable"),
-        ("{{ m.nope() }}", '"m.nope" is not defined here'),
+        ("{{ m.nope() }}", 'there is no method "nope"'),
         ("{{ rows | map(attribute='zip') | list }}", '"zip" is not defined here'),
         ("{{ rows | sum(attribute='n') }}", '"+" does not work between a whole number and text'),
         ("{{ 'a' | regex_search('(') }}", "invalid regular expression"),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from noetl.core.language.checks.analysis import AnalysisContext
+from noetl.core.language.checks.analysis import AnalysisContext, blocks_called
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.template_analysis import analyze_template
+from noetl.core.language.source.node_reader import is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.grammar import REDUCERS
 from noetl.core.language.syntax.tree import BodySyntax, LoopSyntax, SetSyntax, StepSyntax, TaskSyntax
+from noetl.core.templates.sandbox import parsed
+from noetl.core.templates.template import whole_expression
+from noetl.errors import TemplateError
 
 
 def check(context: AnalysisContext) -> None:
@@ -22,6 +26,7 @@ def check(context: AnalysisContext) -> None:
                 context.reader.add("shadowed-name", level.node.entries["iterator"][1], message, hint)
             if level.iterator:
                 names[level.iterator] = None
+        _check_reducers(context, body)
         if body.loop is not None and any(level.mode == "parallel" for level in body.loops()):
             _check_parallel(context, body, body.loop)
         if body.loop is None and isinstance(body, StepSyntax):
@@ -29,6 +34,10 @@ def check(context: AnalysisContext) -> None:
 
 
 def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
+    collection = loop.node.entries["in"][1] if "in" in loop.node.entries else None
+    if isinstance(collection, Scalar) and is_template(collection) and not _is_expression(collection.value):
+        message = "text beside `{{ }}` makes this text; a loop iterates over a list or a mapping"
+        context.reader.add("loop-collection", collection, message, 'write one expression: "{{ workload.items }}"')
     if loop.until is not None and loop.mode == "parallel":
         message = "`until` requires a sequential loop: parallel iterations have no order"
         context.reader.add("until-in-parallel", loop.until, message, "write `mode: sequential`, or remove `until`")
@@ -47,6 +56,26 @@ def _check_level(context: AnalysisContext, loop: LoopSyntax) -> None:
             word = value.text if isinstance(value, Scalar) else ""
             hint = did_you_mean(word, REDUCERS, "reducers: " + ", ".join(REDUCERS))
             context.reader.add("unknown-reducer", value, f'unknown reducer "{word}"', hint)
+
+
+_REDUCED = ("ctx.", "step.", "state.")
+
+
+def _check_reducers(context: AnalysisContext, body: BodySyntax) -> None:
+    """Report reducers for keys that nothing in the loop writes."""
+    if blocks_called(body) is None:
+        return  # the block is known only at run time
+    sets = [each for task in body.tasks() for each in task.all_sets()]
+    for task in body.tasks():
+        sets += [each for block in context.blocks_called_by(task) for each in context.sets_of(block)]
+    written = [".".join((each.scope, *each.keys)) for each in sets]
+    for level in body.loops():
+        for text, (key, _) in level.reduce.entries.items() if level.reduce else ():
+            if text.startswith(_REDUCED) and not any(f"{each}.".startswith(f"{text}.") for each in written):
+                message = f"no task of this loop writes `{text}`, so there is nothing to combine"
+                context.reader.add(
+                    "unused-field", key, message, f"write `set: {{{text}: ...}}` in a task, or remove it"
+                )
 
 
 def _check_parallel(context: AnalysisContext, body: BodySyntax, loop: LoopSyntax) -> None:
@@ -78,6 +107,14 @@ def _check_called(context: AnalysisContext, task: TaskSyntax, reduced: set[tuple
                 hint = f"declare a reducer: `loop.spec.policy.reduce: {{{assigned.target}: append}}`"
                 context.reader.add("parallel-ctx-write", task.parameters["block"].value, message, hint)
                 return
+
+
+def _is_expression(text: str) -> bool:
+    """Whether a template is exactly one expression; one with a syntax error is reported elsewhere."""
+    try:
+        return whole_expression(parsed(text)) is not None
+    except TemplateError:
+        return True
 
 
 def _is_reduced(assigned: SetSyntax, reduced: set[tuple[str, ...]]) -> bool:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.resource_limits import RESOURCES, megabytes
 from noetl.core.language.source.node_reader import describe_node, is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
-from noetl.core.language.syntax.grammar import ON_UNMATCHED, SHAPES
+from noetl.core.language.syntax.grammar import SHAPES
+from noetl.core.language.syntax.key_places import place_of_key
 from noetl.core.language.syntax.parameter_values import check_value, field_names
+from noetl.core.language.syntax.tasks import read_retry
 from noetl.core.language.syntax.tree import TaskSyntax
-from noetl.core.model.tool import Field, ToolSpec
+from noetl.core.model.tool import Field, Members, ToolSpec
 
 _RESULT = ("store", "inline_max_bytes")
+# Keys of every task that may be given above it, besides those of the kinds.
+_INHERITED = ("timeout", "effect", "retry", "max_task_runs", "result")
 _TIMEOUTS = ("connect", "read", "total")
 
 
 def check(context: AnalysisContext) -> None:
     """Check every spec of every level."""
     specs = {spec.kind: spec for spec in context.reader.specs.values()}
-    general = set(SHAPES["task.spec"].keys) - {"policy"}
+    general = set(_INHERITED)
     for spec in specs.values():
         general |= {*spec.spec_keys, *spec.defaults}
     document = context.document
@@ -49,26 +55,40 @@ def _check_level(
             _check_timeout(context, value)
         elif key == "result":
             _check_result(context, value)
+        elif key in _INHERITED and key not in own:
+            _check_inherited(context, key, value)
         elif key in specs or key in context.reader.specs:
             _check_kind_map(context, context.reader.specs[key], value)
         elif key in fields and key not in own:
             _check_shared(context, key, value, fields[key])
         elif key not in own | general and key not in ("set", "do") and (shape, key) not in context.reader.rejected:
-            _report(context, key_node, key, own | general | set(specs), "here")
+            _report(context, key_node, key, own | general | set(specs), "here", shape or "executor")
             context.reader.report_directives(value)
 
 
 def _check_result(context: AnalysisContext, node: Node) -> None:
     """`spec.result`: where results are stored."""
-    for key, (key_node, _) in node.entries.items() if isinstance(node, Mapping) else ():
+    for key, (key_node, value) in node.entries.items() if isinstance(node, Mapping) else ():
         if key not in _RESULT:
             _report(context, key_node, key, set(_RESULT), "result")
+        elif key == "inline_max_bytes":
+            context.reader.check_type(value, SHAPES["output"].keys[key], key)
+        else:
+            context.reader.mapping(value, "result store")
+
+
+def _check_inherited(context: AnalysisContext, key: str, node: Node) -> None:
+    """A key of every task, as a default for the tasks below."""
+    if key == "retry":
+        read_retry(context.reader, node)
+    else:
+        context.reader.check_type(node, SHAPES["task.spec"].keys[key], key)
 
 
 def _check_defaults(context: AnalysisContext, node: Mapping | None) -> None:
     for key, (key_node, value) in node.entries.items() if node else ():
-        if key == "on_unmatched" and isinstance(value, Scalar):
-            context.reader.check_choice(value, key, ON_UNMATCHED)
+        if key == "on_unmatched":
+            context.reader.check_type(value, SHAPES["task.policy"].keys[key], key)
         elif key == "resources":
             _check_resources(context, value)
         elif key == "do":
@@ -100,16 +120,17 @@ def _number(value: object) -> object:
 
 
 def _check_kind_map(context: AnalysisContext, spec: ToolSpec, node: Node) -> None:
-    if not isinstance(node, Mapping):
-        return
+    mapping = context.reader.mapping(node, f"`{spec.kind}` block")
     known = _known(spec)
-    for key, (key_node, value) in node.entries.items():
+    for key, (key_node, value) in mapping.entries.items() if mapping is not None else ():
         if key == "timeout":
             _check_timeout(context, value)
+        elif key in _INHERITED:
+            _check_inherited(context, key, value)
         elif key not in known:
             _report(context, key_node, key, known, spec.kind)
         elif key in spec.spec_fields:
-            check_value(context.reader, key, value, spec.spec_fields[key], spec.kind)
+            check_value(context.reader, key, value, _spec_field(spec, key), spec.kind)
 
 
 def _shared_fields(specs: Iterable[ToolSpec]) -> dict[str, list[Field]]:
@@ -117,23 +138,36 @@ def _shared_fields(specs: Iterable[ToolSpec]) -> dict[str, list[Field]]:
     found: dict[str, list[Field]] = {}
     for spec in specs:
         for key in spec.spec_keys:
-            found.setdefault(key, []).append(spec.spec_fields.get(key, Field()))
+            found.setdefault(key, []).append(_spec_field(spec, key) if key in spec.spec_fields else Field())
     return {key: fields for key, fields in found.items() if all(each != Field() for each in fields)}
 
 
 def _check_shared(context: AnalysisContext, key: str, value: Node, fields: list[Field]) -> None:
     """A default for several kinds: reported if none of them accepts it."""
-    if {each.type for each in fields} == {fields[0].type}:
+    first = fields[0]
+    if {(each.type, each.accepts) for each in fields} == {(first.type, first.accepts)}:
         choices = tuple(dict.fromkeys(word for each in fields for word in each.choices))
         also = tuple(word for each in fields for word in each.also)
         every = all(each.choices for each in fields)
-        check_value(
-            context.reader,
-            key,
-            value,
-            Field(fields[0].type, fields[0].doc, choices=choices if every else (), also=also),
-            "spec",
+        bounded = all(each.least is not None for each in fields)
+        shared = Field(
+            first.type,
+            first.doc,
+            accepts=first.accepts,
+            choices=choices if every else (),
+            also=also,
+            least=min(each.least or 0 for each in fields) if bounded else None,
+            members=_all_members(fields),
         )
+        check_value(context.reader, key, value, shared, "spec")
+
+
+def _all_members(fields: list[Field]) -> Members | None:
+    """The members that one of the kinds has; None if another one accepts any."""
+    every = [each.members for each in fields if each.members is not None]
+    if len(every) < len(fields):
+        return None
+    return Members({name: field for members in every for name, field in members.fields.items()})
 
 
 def _check_task(context: AnalysisContext, task: TaskSyntax) -> None:
@@ -151,18 +185,25 @@ def _check_task(context: AnalysisContext, task: TaskSyntax) -> None:
                 continue  # already reported while reading
             if key in field_names(task.tool) and context.reader.report_rejected("task.spec", "<field>", key_node):
                 continue
-            _report(context, key_node, key, _known(task.tool), task.tool.kind)
+            _report(context, key_node, key, _known(task.tool), task.tool.kind, "task")
         elif task.tool is not None and key in task.tool.spec_fields:
-            check_value(context.reader, key, value, task.tool.spec_fields[key], task.tool.kind)
+            check_value(context.reader, key, value, _spec_field(task.tool, key), task.tool.kind)
+
+
+def _spec_field(spec: ToolSpec, key: str) -> Field:
+    field = spec.spec_fields[key]
+    return field if field.doc else replace(field, doc=spec.spec_keys.get(key, ""))
 
 
 def _known(spec: ToolSpec) -> set[str]:
     return {*SHAPES["task.spec"].keys, *spec.spec_keys, *spec.defaults} - {"policy"}
 
 
-def _report(context: AnalysisContext, node: Scalar, key: str, known: Iterable[str], owner: str) -> None:
+def _report(
+    context: AnalysisContext, node: Scalar, key: str, known: Iterable[str], owner: str, shape: str = ""
+) -> None:
     where = "no task below uses it" if owner == "here" else f"{owner} does not use it"
-    hint = did_you_mean(key, known, "remove it")
+    hint = did_you_mean(key, known, (shape and place_of_key(key, shape)) or "remove it")
     context.reader.add("unknown-spec-key", node, f'unknown spec key "{key}": {where}', hint)
 
 

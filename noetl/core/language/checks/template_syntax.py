@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 
 from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
-from noetl.core.language.flow.template_analysis import Call, Problem
+from noetl.core.language.flow.template_analysis import Call, Problem, Template
 from noetl.core.language.flow.template_sites import TemplateSite
 from noetl.core.language.flow.visibility import SCOPE_NAMES, STATUS_HELPERS
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.syntax.foreign_idioms import FUNCTIONS as OTHER_FUNCTIONS
 from noetl.core.language.syntax.foreign_idioms import clarify_message, suggest_fix
+from noetl.core.templates.budget import Meter
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import FUNCTIONS
 from noetl.core.templates.predicates import TESTS
+from noetl.core.templates.status_helpers import STATUS_FUNCTIONS
+from noetl.core.templates.template import compile_value
+from noetl.errors import TemplateError
 
 # Python functions that are filters in templates.
 _AS_FILTERS = {"len": "length", "str": "string", "sorted": "sort", "dumps": "tojson", "loads": "fromjson"}
 _RUNTIME = frozenset(["namespace", "cycler", "joiner"])
-# Filters that take the name of a filter or test as text.
-_NAMED = re.compile(
-    r"""\|\s*(?:(?P<map>map)\(\s*(['"])(?P<filter>\w+)\2"""
-    r"""|(?:select|reject)\(\s*(['"])(?P<test>[^'"]+)\4"""
-    r"""|(?:select|reject)attr\(\s*(['"])[^'"]*\6\s*,\s*(['"])(?P<attr>[^'"]+)\7)"""
-)
-_EXPRESSION = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.S)
+_CONSTANT = Template((), ())  # reads and calls nothing
+_CONSTANT_OPERATIONS, _CONSTANT_TEXT = 1000, 10_000
 _IN_CODE = re.compile(r"\{\{-?\s*([^\W\d]\w*)(?=[^{}]*\}\})")
 _SCOPES_IN_CODE = frozenset(("workload", "ctx", "iter", "input", "output", "keychain", "step", "args", "execution_id"))
 
@@ -39,9 +37,8 @@ def check(context: AnalysisContext) -> None:
             _report(context, site, site.template.problem)
         for call in site.template.calls:
             _check_call(context, site, call)
-        text = site.node.value
-        if "map(" in text or "select" in text or "reject" in text:
-            _check_named(context, site, text)
+        if site.template == _CONSTANT:
+            _check_constant(context, site)
     for key in context.sites.keys:
         context.reader.add(
             "template-in-key",
@@ -72,15 +69,20 @@ def _report(context: AnalysisContext, site: TemplateSite, problem: Problem) -> N
         context.report_inside("template-syntax", site, problem.offset, 1, message, suggest_fix(site.node.value))
 
 
-def _check_named(context: AnalysisContext, site: TemplateSite, text: str) -> None:
-    """Check the names of filters and tests that are given as text: `map('upper')`, `select('odd')`."""
-    for expression in _EXPRESSION.finditer(text):
-        for found in _NAMED.finditer(text, expression.start(), expression.end()):
-            what = "filter" if found["map"] else "test"
-            group = "filter" if found["map"] else "test" if found["test"] else "attr"
-            known = FILTERS if found["map"] else TESTS
-            if found[group] not in known:
-                _report(context, site, Problem("", found.start(group), what, found[group]))
+def _check_constant(context: AnalysisContext, site: TemplateSite) -> None:
+    """A template that reads nothing has one value, or always the same error."""
+    try:
+        compile_value(site.node.value).evaluate({}, max_text=_CONSTANT_TEXT, meter=_small_meter())
+    except TemplateError as problem:
+        if problem.kind == "template":
+            message = f"the template always fails: {problem.message}"
+            context.report_inside("failing-template", site, 0, len(site.node.value), message, "correct the expression")
+
+
+def _small_meter() -> Meter:
+    meter = Meter()
+    meter.operations = _CONSTANT_OPERATIONS
+    return meter
 
 
 def _check_call(context: AnalysisContext, site: TemplateSite, call: Call) -> None:
@@ -88,9 +90,11 @@ def _check_call(context: AnalysisContext, site: TemplateSite, call: Call) -> Non
         _check_helper(context, site, call)
         return
     if call.name in FUNCTIONS:
-        most = _most_arguments(call.name)
-        if len(call.args) > most:
-            message = f"`{call.name}()` takes {f'at most {most}' if most else 'no'} argument{'s' if most != 1 else ''}"
+        least, most = _arguments(call.name)
+        if not least <= len(call.args) <= most:
+            bound, number = ("at least", least) if len(call.args) < least else ("at most", most)
+            expected = f"{bound} {number}" if number else "no"
+            message = f"`{call.name}()` takes {expected} argument{'s' if number != 1 else ''}"
             hint = FUNCTIONS[call.name][1]
             context.report_inside("template-syntax", site, call.offset, len(call.name), message, hint)
         return
@@ -116,10 +120,12 @@ def _check_call(context: AnalysisContext, site: TemplateSite, call: Call) -> Non
     context.report_inside("unknown-function", site, call.offset, len(call.name), message, hint)
 
 
-def _most_arguments(name: str) -> float:
-    """The largest number of positional arguments of a function."""
+def _arguments(name: str) -> tuple[int, int]:
+    """The smallest and the largest number of positional arguments of a function."""
     parameters = list(inspect.signature(FUNCTIONS[name][0].function).parameters.values())[1:]
-    return math.inf if any(each.kind is each.VAR_POSITIONAL for each in parameters) else len(parameters)
+    positional = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+    required = [each for each in positional if each.kind is each.POSITIONAL_ONLY and each.default is each.empty]
+    return len(required), len(positional)
 
 
 def _check_helper(context: AnalysisContext, site: TemplateSite, call: Call) -> None:
@@ -130,6 +136,12 @@ def _check_helper(context: AnalysisContext, site: TemplateSite, call: Call) -> N
         )
         context.report_inside("name-not-visible", site, call.offset, len(call.name), message, hint)
         return
+    many = call.name in ("all_done", "any_done")
+    if len(call.args) != 1 and not (many and call.args):
+        message = f"`{call.name}()` takes {'the names of steps' if many else 'the name of one step'}"
+        context.report_inside(
+            "template-syntax", site, call.offset, len(call.name), message, STATUS_FUNCTIONS[call.name]
+        )
     for argument in call.args:
         for name in argument if isinstance(argument, tuple) else (argument,):
             if isinstance(name, str) and name not in context.steps:

@@ -190,6 +190,24 @@ def _check_output(context: AnalysisContext, site: TemplateSite, read: Read) -> N
         context.report_read("foreign-helper", site, read, message, hint)
 
 
+def _check_closed(context: AnalysisContext, site: TemplateSite, read: Read) -> None:
+    """A field of a scope that always has the same ones."""
+    known = _CLOSED[read.path[0]]
+    if len(read.path) > 1 and not read.guarded and read.path[1] not in known:
+        message = f"`{read.path[0]}` has no `{read.path[1]}`"
+        hint = did_you_mean(read.path[1], known, "fields: " + ", ".join(known))
+        context.report_read("unknown-name", site, read, message, hint)
+
+
+# Scopes with fixed fields; `event` is the envelope, with the parts of the step's output beside it.
+_CLOSED = {
+    "job": ("uuid", "execution_id"),
+    "event": (
+        "name", "step", "status", "payload", "output", "result", "error", "event_id", "execution_id", "seq",
+        "timestamp", "source", "version", "entity_type", "entity_id", "step_run_id", "iteration_id", "iteration_index",
+        "task_run_id", "task_label", "attempt", "parent_event_id",
+    ),
+}  # fmt: skip
 # Parts of every output with fixed fields.
 _PARTS = {
     "error": ("kind", "message", "retryable", "details", "status", "secondary"),
@@ -206,6 +224,8 @@ _FIELDS = {
     "steps": _check_steps,
     "output": _check_output,
     "outcome": _check_output,
+    "job": _check_closed,
+    "event": _check_closed,
 }
 
 

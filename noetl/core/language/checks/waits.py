@@ -29,8 +29,11 @@ def check(context: AnalysisContext) -> None:
 def _check(context: AnalysisContext, task: TaskSyntax) -> None:
     given = task.parameters
     for name in ("timeout", "for"):
-        _check_scalar(context, given.get(name), seconds, f"`{name}` is not a duration", _DURATION)
+        _check_scalar(context, given.get(name), _duration, f"`{name}` is not a duration longer than 0", _DURATION)
     _check_scalar(context, given.get("until"), instant_of, "`until` is not an instant", "write 2026-03-31T18:00:00Z")
+    signal = given["signal"].value if "signal" in given else None
+    if isinstance(signal, Scalar) and not signal.text.strip():
+        context.reader.add("wrong-value", signal, "`signal` is empty", "write the name of the signal, or remove it")
     if "until" in given and "for" in given:
         key = given["for"].key
         context.reader.add("wrong-value", key, "a wait has either `until` or `for`", "remove one of them")
@@ -43,6 +46,11 @@ def _check(context: AnalysisContext, task: TaskSyntax) -> None:
         key = task.spec.entries["timeout"][0]
         message = "`spec.timeout` does not apply to a wait: it limits the call of a tool"
         context.reader.add("unknown-spec-key", key, message, "write `timeout` beside `kind`")
+
+
+def _duration(value: Any) -> None:
+    if seconds(value) == 0:
+        raise ValueError
 
 
 def _check_scalar(

@@ -128,10 +128,20 @@ def _read_metadata(reader: Reader, document: DocumentSyntax, fields: Fields) -> 
         if isinstance(value, Scalar) and isinstance(value.value, bool | int | float):
             hint = f'write it in quotes: `{word}: "{value.text}"`'
             reader.add("wrong-type", value, f"`{word}` must be text, not {describe_node(value)}", hint)
+        elif isinstance(value, Scalar) and not value.text.isprintable():
+            reader.add("wrong-value", value, f"`{word}` has a line break or control character", "write it on one line")
     path = metadata["path"][1] if "path" in metadata else None
     if isinstance(path, Scalar) and not text_of(path):
         reader.add("wrong-value", path, "`path` is empty", "write a path, or remove the key: the name is used")
     document.version = text_of(metadata["version"][1]) if "version" in metadata else None
+    for key, (key_node, _) in metadata.items():
+        known = SHAPES["metadata"].keys
+        hint = did_you_mean(key, known, " ").strip() if key not in known else ""
+        if hint:
+            reader.add("unknown-spec-key", key_node, f"`metadata.{key}` has no effect", hint)
+    tags = metadata["tags"][1] if "tags" in metadata else None
+    if tags is not None and not isinstance(tags, Mapping):
+        reader.texts(tags, "`tags`")
     described = metadata.get("description") or metadata.get("desc")
     document.description = (text_of(described[1]) if described else None) or ""
 
@@ -219,10 +229,18 @@ def _rename_key(reader: Reader, node: Node, old: str, new: str) -> None:
     node.entries[new] = (key, value)
 
 
+_TOKEN_METHODS = ("POST", "GET", "PUT")
+
+
 def _check_keychain_text(reader: Reader, kind: str, key: str, value: Scalar, known: Key) -> None:
     """Report an empty required field, and an address that is no URL."""
     if (known.required or key == "var") and not value.text.strip():
         reader.add("wrong-value", value, f"`{key}` of a keychain entry of kind {kind} is empty", known.doc)
+    elif key == "var" and ("=" in value.text or any(letter.isspace() for letter in value.text)):
+        message = f'"{shorten(value.text)}" is not the name of an environment variable'
+        reader.add("wrong-value", value, message, known.doc)
+    elif key == "method" and value.text.upper() not in _TOKEN_METHODS:
+        reader.check_choice(value, key, _TOKEN_METHODS)
     elif key == "token_url" and not re.match(r"https?://[^/]", value.text):
         message = f'`{key}` must be a URL of http or https, not "{value.text}"'
         reader.add("wrong-value", value, message, "write the whole URL: `https://host/path`")
@@ -272,6 +290,9 @@ def _check_keychain(reader: Reader, entry: KeychainSyntax, fields: Fields) -> No
         reader.add(
             "missing-key", entry.node, "a keychain entry of kind env requires `var` or `vars`", "add `var: NAME`"
         )
+    if kind == "env" and {"var", "vars"} <= set(entry.fields):
+        message = "a keychain entry of kind env has either `var` or `vars`"
+        reader.add("wrong-value", fields["vars"][0], message, "remove one of them")
     if kind == "static":
         hint = "store real secrets in the credential store, the environment or a secret manager"
         reader.add(
@@ -413,6 +434,9 @@ def _read_step_spec(reader: Reader, body: BodySyntax, node: Node) -> None:
         body.deadline_s = lifecycle["deadline_s"][1] if "deadline_s" in lifecycle else None
     if "failure" in policy:
         failure = reader.shape(policy["failure"][1], "failure")
+        if body.loop is None and failure:
+            message = "`failure` has no effect: it decides about failed iterations, and there is no loop"
+            reader.add("unused-field", policy["failure"][0], message, "remove it, or add a `loop`")
         body.failure = (text_of(failure["mode"][1]) if "mode" in failure else None) or "fail_fast"
         if "max_failed" in failure:
             body.max_failed = _read_max_failed(reader, failure["max_failed"][1], body.failure)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.free_names import RUNTIME_NAMES, calls, free_names, syntax_error
 from noetl.core.templates.functions import FUNCTIONS
-from noetl.core.templates.sandbox import takes_arguments
+from noetl.core.templates.sandbox import CHECKED, takes_arguments
 
 __all__ = ["Call", "Problem", "Read", "Template", "analyze_template"]
 
@@ -141,7 +141,7 @@ def _analyze_quickly(text: str, expressions: int) -> Template | None:
                 name = part["filter"][1:].lstrip()
                 arguments = _ARGUMENTS.match(text, part.end())
                 count = len(_EACH.findall(arguments[0])) if arguments else 0
-                if name not in FILTERS or not takes_arguments(name, count):
+                if name not in FILTERS or name in CHECKED or not takes_arguments(name, count):
                     return None
                 if name in ("default", "d") and _default_guards(text, expression, reads, part):
                     return None

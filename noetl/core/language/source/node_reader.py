@@ -13,6 +13,7 @@ from noetl.core.language.diagnostics import Findings, did_you_mean
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.foreign_idioms import KEYS
 from noetl.core.language.syntax.grammar import DIRECTIVES, SHAPES, TYPE_NAMES, Key, Shape
+from noetl.core.language.syntax.key_places import place_of_key
 from noetl.core.model.tool import ToolSpec
 from noetl.core.templates.template import is_template as is_templated
 
@@ -140,7 +141,8 @@ class Reader:
     def _report_unknown_option(self, node: Scalar, key: str, value: Node, shape: Shape) -> None:
         """Report an unknown key of a spec or policy, which has no effect."""
         valid = [name for name, known in shape.keys.items() if known.state in ("canonical", "accepted")]
-        hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, valid, "valid here: " + ", ".join(valid))
+        hint = KEYS.get(shape.name, {}).get(key) or did_you_mean(key, valid, " ").strip()
+        hint = hint or place_of_key(key, shape.name) or "valid here: " + ", ".join(valid)
         self.add("unknown-spec-key", node, f'{with_article(shape.noun)} has no key "{key}": it has no effect', hint)
         self.report_directives(value)
 
@@ -151,7 +153,7 @@ class Reader:
             hint = "the key contains a non-breaking space: replace it with a space"
         if not hint and shape.name == "step" and any(key in spec.fields for spec in self.specs.values()):
             hint = f"`{key}` is a parameter of a tool: write it under `tool`"
-        hint = hint or "valid here: " + ", ".join(valid)
+        hint = hint or place_of_key(key, shape.name) or "valid here: " + ", ".join(valid)
         self.add("unknown-key", node, f'{with_article(shape.noun)} has no key "{key}"', hint)
 
     def report_missing(self, node: Node, key: str, known: Key, shape: Shape) -> None:
@@ -165,6 +167,10 @@ class Reader:
     def check_type(self, node: Node, known: Key, key: str) -> bool:
         """Whether a value has the type of its key; if not, it is reported."""
         kind = known.type
+        if kind == "mapping" and known.state == "canonical" and not isinstance(node, Mapping):
+            if not isinstance(node, Scalar) or node.value is not None:
+                self.mapping(node, f"`{key}` block")
+            return False
         if kind in _READ_INSIDE:
             return True  # checked by the reader of the contents
         if not isinstance(node, Scalar):
@@ -174,7 +180,10 @@ class Reader:
             if node.value is None:
                 self.add("wrong-type", node, f"`{key}` is empty", known.doc)
                 return False
-            return True
+            if isinstance(node.value, str | bool):
+                return True
+            self.add("wrong-type", node, f"`{key}` must be {TYPE_NAMES[kind]}, not {describe_node(node)}", known.doc)
+            return False
         if node.value is None:
             self.add("wrong-type", node, f"`{key}` is empty", known.doc)
             return False

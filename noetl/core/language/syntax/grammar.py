@@ -418,7 +418,7 @@ _shape(
     "Synthesis",
     "Workflow steps created at run time: the step passes them to the server as data.",
     {
-        "from": Key("template", "The expression that yields the list of steps.", required=True),
+        "from": Key("any", "The expression that yields the list of steps.", required=True),
         "limits": Key("shape", "Which steps may be added.", shape="synthesize.limits"),
     },
 )

@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Reader, describe_node, is_template, shorten, with_article
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
+from noetl.core.model.field_values import out_of_range
 from noetl.core.model.tool import PLUGIN_KINDS, Field, FieldType, Members, ToolSpec, install_hint
 
 
@@ -61,8 +63,9 @@ def check_required(
             reader.add("missing-parameter", where, f"{owner} requires {joined}", _advice(declared, names[0]))
 
 
-def check_alternatives(reader: Reader, spec: ToolSpec, given: dict[str, Given]) -> None:
+def check_alternatives(reader: Reader, spec: ToolSpec | Members, given: dict[str, Given], owner: str) -> None:
     """Report fields that are given together although only one of them can be used."""
+    reported: set[str] = set()
 
     def used(name: str) -> bool:
         value = given[name].value if name in given else None
@@ -72,12 +75,16 @@ def check_alternatives(reader: Reader, spec: ToolSpec, given: dict[str, Given]) 
         untyped = known.type == "any" and not known.accepts
         return untyped or is_template(value) or has_type(value, known)
 
-    for code, groups in (("parameter-twice", spec.alternatives), ("parameter-type", spec.exclusive)):
+    exclusive = spec.exclusive if isinstance(spec, ToolSpec) else ()
+    for code, groups in (("parameter-twice", spec.alternatives), ("parameter-type", exclusive)):
         for group in groups:
             first, *others = [name for name in group if used(name)] or [""]
             for name in others:
+                if name in reported:
+                    continue
+                reported.add(name)
                 hint = f"remove one of them; `{first}` is used" if code == "parameter-twice" else "remove one of them"
-                message = f"{spec.kind} has both `{given[first].key.text}` and `{given[name].key.text}`"
+                message = f"{owner} has both `{given[first].key.text}` and `{given[name].key.text}`"
                 reader.add(code, given[name].key, message, hint)
 
 
@@ -134,9 +141,8 @@ def check_value(reader: Reader, key: str, value: Node, field: Field, owner: str)
         if value.text.lower() not in {each.lower() for each in (*field.choices, *field.also)}:
             hint = did_you_mean(value.text, field.choices, "write one of: " + ", ".join(field.choices))
             reader.add("parameter-type", value, f'`{key}` of {owner} cannot be "{shorten(value.text)}"', hint)
-    elif field.least is not None and isinstance(value, Scalar) and float(value.value) < field.least:
-        message = f"`{key}` of {owner} must be at least {field.least:g}, not {value.text}"
-        reader.add("parameter-type", value, message, field.doc)
+    elif isinstance(value, Scalar) and (wanted := out_of_range(value.value, field)) is not None:
+        reader.add("parameter-type", value, f"`{key}` of {owner} must be {wanted}, not {value.text}", field.doc)
     elif (field.schemes or field.pattern) and isinstance(value, Scalar):
         if not is_missing(value):
             _check_text(reader, key, value, field, owner)
@@ -152,13 +158,28 @@ def _check_text(reader: Reader, key: str, value: Scalar, field: Field, owner: st
     elif field.schemes and not re.match(r"[^:]+://[^/?#]", value.text):
         message = f'`{key}` of {owner} has no host: "{shorten(value.text)}"'
         reader.add("parameter-type", value, message, f"write the whole URL: `{field.schemes[-1]}://host/path`")
+    elif field.schemes and not _is_address(value.text):
+        message = f'`{key}` of {owner} has an invalid host or port: "{shorten(value.text)}"'
+        reader.add("parameter-type", value, message, f"write `{field.schemes[-1]}://host:port/path`")
     if field.pattern and not re.fullmatch(field.pattern, " ".join(value.text.lower().split())):
         reader.add("parameter-type", value, f'`{key}` of {owner} cannot be "{shorten(value.text)}"', field.doc)
+
+
+def _is_address(url: str) -> bool:
+    """Whether the host of a URL has no blanks and its port is one."""
+    try:
+        found = urlsplit(url.strip())
+        return found.port != 0 and not any(letter.isspace() for letter in found.netloc)
+    except ValueError:
+        return False
 
 
 def _check_inside(reader: Reader, key: str, value: Node, field: Field, owner: str) -> None:
     if field.each is not None:
         for name, item in _items(key, value):
+            if isinstance(value, Sequence) and isinstance(item, Scalar) and is_missing(item):
+                message = f"an item of `{key}` of {owner} is {_empty_value(item)}"
+                reader.add("parameter-type", item, message, field.each.doc)
             check_value(reader, name, item, field.each, f"`{key}` of {owner}" if name != key else owner)
     if field.members is not None and isinstance(value, Mapping):
         _check_members(reader, value, field.members, f"`{key}` of {owner}", value)
@@ -223,6 +244,7 @@ def _check_members(reader: Reader, node: Mapping, members: Members, owner: str, 
         given.setdefault(name, Given(key_node, value))
         check_value(reader, key, value, members.fields[name], owner)
     check_required(reader, members, given, owner, where)
+    check_alternatives(reader, members, given, owner)
 
 
 _TYPE_NAMES = {

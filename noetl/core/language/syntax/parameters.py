@@ -139,7 +139,7 @@ class _Binder:
             if key in self.names:
                 given.setdefault(self.names[key], Given(*entry))  # reported as a parameter under `spec`
         check_required(self.reader, spec, given, spec.kind, task.kind_node or task.node)
-        check_alternatives(self.reader, spec, given)
+        check_alternatives(self.reader, spec, given, spec.kind)
 
 
 def _merge_payload(outer: Node, inner: Mapping) -> Node:

@@ -107,7 +107,7 @@ def _read_task(reader: Reader, node: Node, path: str, name: str, name_node: Node
     if "spec" in fields:
         _read_task_spec(reader, task, fields["spec"][1])
     if "retry" in fields and "retry" not in task.parameters:
-        task.retry = _read_retry(reader, fields["retry"][1])
+        task.retry = read_retry(reader, fields["retry"][1])
     if "timeout" in fields and "timeout" not in task.parameters:
         task.timeout = fields["timeout"][1]
     if "set" in fields:
@@ -162,7 +162,8 @@ def _name_block(reader: Reader, task: TaskSyntax, fields: Fields) -> None:
     fields["block"] = (key, value)
 
 
-def _read_retry(reader: Reader, node: Node) -> Node | None:
+def read_retry(reader: Reader, node: Node) -> Node | None:
+    """`retry: N`, or a mapping."""
     if isinstance(node, Scalar):
         whole = Key("count", "Number of executions, the first one included.", least=1)
         return node if reader.check_type(node, whole, "retry") else None
@@ -239,7 +240,7 @@ def _read_task_spec(reader: Reader, task: TaskSyntax, node: Node) -> None:
     if "set" in node.entries:
         reader.add("set-under-spec", node.entries["set"][0], "`set` is not valid under `spec`", "move it beside `kind`")
     if "retry" in fields:
-        task.retry = _read_retry(reader, fields["retry"][1])
+        task.retry = read_retry(reader, fields["retry"][1])
     if "policy" in fields:
         task.policy = _read_policy(reader, fields["policy"], f"{task.path}/spec/policy")
         _read_hooks(reader, task, fields["policy"][1])

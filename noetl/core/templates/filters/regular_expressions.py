@@ -87,6 +87,13 @@ def replace(budget: EvaluationBudget, pattern: Any, replacement: Any, text: str,
     return whole
 
 
+def check_pattern(pattern: Any) -> None:
+    """Raise a TemplateError if a regular expression cannot be compiled."""
+    if not isinstance(pattern, str):
+        raise TemplateError("a regular expression must be text")
+    _cached_program(pattern[:MAX_PATTERN], False, True)
+
+
 def _program(budget: EvaluationBudget, pattern: Any, text: str, ignorecase: bool) -> tuple[_Program, bytes]:
     """Compile the pattern, charge for a search, and return the program and the text that it reads."""
     if not isinstance(pattern, str):

@@ -14,6 +14,7 @@ from noetl.core.language.syntax.tree import StepSyntax
 
 _NOT = re.compile(r"\bnot\b")  # `not later.x` tests whether the step has run
 # In guards, a step that has not run is false.
+_BEFORE_THE_END = (at.TASK, at.TASK_SET, at.STEP_INPUT, at.LOOP_IN, at.LOOP_INPUT)
 _GUARDS = (at.ADMIT, at.RULE, at.LOOP_UNTIL)
 
 
@@ -30,8 +31,10 @@ def check(context: AnalysisContext) -> None:
             continue
         for read in site.template.reads:
             name = read.path[0]
-            if name not in context.steps or read.guarded or name == body.name:
+            if name not in context.steps or read.guarded:
                 continue
+            if name == body.name and site.visibility not in _BEFORE_THE_END:
+                continue  # at its end, the step's own name is the run that just completed
             if site.visibility.tasks and name in context.body(body).tasks:
                 continue  # a task of the pipeline has that name
             reachability = reachability or Reachability(context.document.steps)
