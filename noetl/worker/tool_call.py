@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from noetl.core.model.durations import finite
 from noetl.core.model.outcome import ERROR_KINDS, Outcome, error
 from noetl.core.model.playbook import Backoff
 from noetl.core.model.tool import Timeout, ToolCall, ToolFunction
@@ -64,12 +65,10 @@ def _seconds(value: Any, what: str) -> float | None:
     if value is None:
         return None
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        seconds = float(value)
-    except (TypeError, ValueError):
+        seconds = finite(value)
+    except ValueError:
         raise BadSpec(f"spec.{what} must be a number of seconds, not {value!r}") from None
-    if not seconds > 0:
+    if seconds <= 0:
         raise BadSpec(f"spec.{what} must be more than 0 seconds, not {value!r}")
     return seconds
 
@@ -107,10 +106,10 @@ def _number(value: Any, default: float, what: str) -> float:
     if value is None:
         return default
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = finite(value)
+    except ValueError:
         raise BadSpec(f"spec.{what} must be a number, not {value!r}") from None
-    if not number >= 0:
+    if number < 0:
         raise BadSpec(f"spec.{what} must not be negative, not {value!r}")
     return number
 

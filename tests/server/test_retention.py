@@ -147,3 +147,115 @@ def test_the_embedded_engine_deletes_expired_results_when_it_closes(tmp_path: Pa
 
     asyncio.run(scenario())
     assert files(tmp_path / "results") == []
+
+
+class Log:
+    """Event store, result store, task logs, catalog and cluster that note every call."""
+
+    def __init__(self, *, old: int = 0, turn: bool = True, problem: str = "") -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.left = old
+        self.turn = turn
+        self.problem = problem
+
+    def _note(self, name: str, value: Any = None) -> None:
+        self.calls.append((name, value))
+        if name == self.problem:
+            raise StoreUnavailable(f"{name} failed")
+
+    async def acquire_turn(self, role: str, seconds: float) -> bool:
+        self._note("turn", (role, seconds))
+        return self.turn
+
+    async def collect(self, now: float) -> int:
+        self._note("collect", now)
+        return 3
+
+    async def expired(self, before: float, most: int) -> list[str]:
+        self._note("expired", before)
+        found, self.left = [str(number) for number in range(min(self.left, most))], max(0, self.left - most)
+        return found
+
+    async def forget(self, executions: list[str]) -> int:
+        self._note("forget", len(executions))
+        return 0
+
+    async def drop(self, executions: list[str]) -> None:
+        self._note("drop", len(executions))
+
+    async def tidy(self, now: float) -> int:
+        self._note("tidy", now)
+        return 2
+
+    async def unregistered_bundles(self, age: float, limit: int) -> list[Any]:
+        self._note("bundles", age)
+        return [("b1", ["t1"]), ("b2", ["t2", "t3"])]
+
+    async def has_executions_of(self, text: str) -> bool:
+        return text == "t3"
+
+    async def keep_bundle(self, bundle: str) -> None:
+        self._note("keep", bundle)
+
+    async def delete_bundles(self, bundles: list[str], age: float) -> int:
+        self._note("delete", bundles)
+        return len(bundles)
+
+
+def turn_of(log: Any, **options: Any) -> list[str]:
+    """The calls of the first turn."""
+
+    async def scenario() -> None:
+        clock = Clock(100_000.0)
+        async with running(partial(run_retention, log, clock, every=1_000, **options)):
+            await clock.passed.wait()
+
+    asyncio.run(scenario())
+    names = [name for name, _ in log.calls]
+    return names[: names.index(names[0], 1)]
+
+
+def test_a_turn_deletes_results_then_executions_then_bundles() -> None:
+    log = Log(old=501)
+    names = turn_of(log, store=log, task_logs=log, playbooks=log, retention=5_000.0)
+    deletion = ["expired", "forget", "forget", "drop"]
+    assert names == ["collect", *deletion, *deletion, "expired", "tidy", "bundles", "keep", "delete"]
+    found = dict(log.calls[:14])
+    assert log.calls[1] == ("expired", 95_000.0) and log.calls[4] == ("drop", 500) and log.calls[8] == ("drop", 1)
+    assert (found["tidy"], found["bundles"], found["keep"]) == (100_000.0, 86_400.0, "b2")
+    assert ("delete", ["b1"]) in log.calls
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["collect"]),
+        ({"store": True}, ["collect", "tidy"]),
+        ({"store": True, "retention": 0.0}, ["collect", "expired", "tidy"]),
+        ({"store": True, "playbooks": True}, ["collect", "tidy", "bundles", "keep", "delete"]),
+        ({"playbooks": True}, ["collect"]),
+    ],
+    ids=["results", "store", "nothing kept", "bundles", "no store"],
+)
+def test_a_turn_deletes_only_what_is_configured(options: dict[str, Any], names: list[str]) -> None:
+    log = Log()
+    assert turn_of(log, **{name: log if value is True else value for name, value in options.items()}) == names
+
+
+@pytest.mark.parametrize("problem", ["expired", "tidy", "bundles"])
+def test_what_fails_is_logged_and_the_rest_of_the_turn_goes_on(problem: str, caplog: pytest.LogCaptureFixture) -> None:
+    log = Log(old=1, problem=problem)
+    names = turn_of(log, store=log, playbooks=log, retention=1.0)
+    assert problem in names and "bundles" in names
+    assert f"{problem} failed" in caplog.text
+    assert [name for name, _ in log.calls].count("collect") == 4  # the next turns come
+
+
+def test_one_server_of_a_cluster_takes_each_turn() -> None:
+    log = Log(turn=False)
+    assert turn_of(log, cluster=log, store=log) == ["turn"] and len(log.calls) == 4
+    assert log.calls[0] == ("turn", ("housekeeping", 900.0))
+    unreachable = Log(problem="turn")
+    assert turn_of(unreachable, cluster=unreachable, store=unreachable) == ["turn"]
+    log = Log()
+    assert turn_of(log, cluster=log, store=log) == ["turn", "collect", "tidy"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from noetl.core.model.durations import finite
+
 RESOURCES = ("memory", "cpu_s", "files")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*\Z", re.IGNORECASE)
 _MEGABYTES = {"": 1 / (1 << 20), "k": 1 / 1024, "m": 1, "g": 1024, "t": 1 << 20}
@@ -13,8 +15,11 @@ _KINDS = ("python", "shell")
 
 def megabytes(value: Any) -> float | None:
     """A size as text with a unit ("512MB", "2GiB"), or a number of megabytes; None if it is neither."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value) if value > 0 else None
+    if isinstance(value, int | float):
+        try:
+            return finite(value) if value > 0 else None
+        except ValueError:
+            return None
     found = _SIZE.match(value) if isinstance(value, str) else None
     size = float(found.group(1)) * _MEGABYTES[found.group(2).lower()] if found else 0
     return size if size > 0 else None

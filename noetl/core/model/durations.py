@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
+from math import inf, isfinite
 from typing import Any
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _TTL = re.compile(rf"\s*(?:(?P<number>\d+(?:\.\d+)?)\s*|(?:{_PART.pattern})+)")
 DURATION = r"\d+(\.\d+)?|(\d+(\.\d+)? ?(ms|s|m|h|d|w) ?)+"  # of a text with single blanks
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def finite(value: Any) -> float:
+    """A finite number, or text that is one, as a float; ValueError for all else, also for numbers beyond its range."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        raise ValueError(f"{value!r} is not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = inf
+    if not isfinite(number):
+        raise ValueError("the number is too large")
+    return number
 
 
 def seconds(ttl: str | int | float | None) -> float | None:
@@ -20,14 +35,14 @@ def seconds(ttl: str | int | float | None) -> float | None:
     if not match:
         raise ValueError(f"ttl {ttl!r} is not a duration: write 30s, 15m, 24h or 7d")
     if match["number"]:
-        return float(match["number"])
-    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(str(ttl)))
+        return finite(match["number"])
+    return finite(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(str(ttl))))
 
 
 def instant_of(value: Any) -> float:
     """An instant as seconds since the epoch: ISO 8601 text (UTC without an offset), or a number of seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        at = float(value)
+        at = finite(value)
     else:
         try:
             found = datetime.fromisoformat(value.strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from noetl.core.model.durations import finite
 from noetl.core.model.events import ChildRequested
 from noetl.core.model.merge import deep_merge
 from noetl.core.pipeline.frame import Frame, Level, position_of
@@ -48,10 +49,10 @@ def _seconds(timeout: Any) -> float | None:
     if value is None:
         return None
     try:
-        seconds = float(value) if not isinstance(value, bool) else -1.0
-    except (TypeError, ValueError):
-        seconds = -1.0
-    if not seconds > 0:
+        seconds = finite(value)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
         raise TemplateError(
             f"spec.timeout must be a positive number of seconds, not {value!r}", path="spec/timeout", kind="schema"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from noetl.core.model.durations import finite
 from noetl.core.model.outcome import Outcome
 from noetl.core.pipeline.error_locations import MISSING_DATA, LocatedError, located
 from noetl.core.pipeline.frame import Frame, Level
@@ -38,9 +39,8 @@ def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) ->
     """The value of a numeric field of a directive, which may be a template."""
     try:
         found: Any = value.evaluate(level.names, frame.nondeterminism)
-        if isinstance(found, str):
-            found = float(found)
-        if isinstance(found, bool) or not isinstance(found, int | float) or found != found or found < 0:
+        result = finite(found)
+        if result < 0:
             raise ValueError
     except MISSING_DATA:
         raise
@@ -51,7 +51,7 @@ def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) ->
         raise LocatedError(
             f"{where}: `{what}` must be a number of at least 0, not {found!r}", where=where, kind="schema"
         ) from None
-    return float(found)
+    return result
 
 
 def text(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> str:

@@ -36,7 +36,14 @@ def test_an_element_that_the_server_has_is_not_reported():
 
 @pytest.mark.parametrize(
     ("delay", "problem"),
-    [("{{ true }}", "True"), ("{{ [1] }}", "[1]"), ("{{ 0 - 1 }}", "-1"), ("{{ 'soon' }}", "'soon'"), ("nan", "nan")],
+    [
+        ("{{ true }}", "True"),
+        ("{{ [1] }}", "[1]"),
+        ("{{ 0 - 1 }}", "-1"),
+        ("{{ 'soon' }}", "'soon'"),
+        ("nan", "'nan'"),
+        ("inf", "'inf'"),
+    ],
 )
 def test_a_delay_is_a_number_of_at_least_0(delay, problem):
     run = drive(task("t", rules=[rule(None, "continue", delay=delay)]), task("never"))

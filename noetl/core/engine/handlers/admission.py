@@ -35,6 +35,7 @@ from noetl.core.engine.evaluation.names import ServerNames, at_gate, at_input
 from noetl.core.engine.handlers.assignments import merge_args
 from noetl.core.engine.handlers.runaway import runaway_reason
 from noetl.core.engine.state import State, Token
+from noetl.core.model.durations import finite
 from noetl.core.model.events import Event, StepFailed, StepScheduled, StepSkipped, TokenMerged, TokenParked
 from noetl.core.model.ids import step_run_id
 from noetl.core.model.merge import deep_merge
@@ -237,10 +238,10 @@ def _input(
 def _seconds(env: EvaluationContext, compiled: Compiled, names: ServerNames, path: str) -> float:
     value = env.evaluate(compiled, names, path)
     try:
-        seconds = float(value)
-    except (TypeError, ValueError):
+        seconds = finite(value)
+    except ValueError:
         raise env.fail("template", f"expected a number of seconds, got {value!r}", path) from None
-    if seconds < 0 or seconds != seconds:
+    if seconds < 0:
         raise env.fail("template", f"expected a number of seconds of at least 0, got {value!r}", path)
     return seconds
 
