@@ -24,6 +24,19 @@ def _lazy(module: str, name: str = "experiment") -> Experiment:
     return cast(Experiment, run)
 
 
+def _transfer(load: tuple[str, str, str]) -> Experiment:
+    return lambda *, quick: import_module("chaos.transfers").experiment(load, quick=quick)
+
+
+TRANSFERS = (  # source, target, mode
+    ("http", "postgres", "upsert"),
+    ("http", "postgres", "append"),
+    ("http", "duckdb", "append"),
+    ("postgres", "postgres", "upsert"),
+    ("postgres", "duckdb", "upsert"),
+    ("postgres", "duckdb", "append"),
+    ("postgres", "sqlite", "append"),
+)
 CHAOS: dict[str, Experiment] = {
     "kills": _lazy("kills"),
     "sagas": _lazy("sagas"),
@@ -37,7 +50,7 @@ CHAOS: dict[str, Experiment] = {
     "poison": _lazy("poison"),
     "access": _lazy("access"),
     "waiting": _lazy("waiting"),
-    "transfers": _lazy("transfers"),
+    **{f"transfers-{'-'.join(load)}": _transfer(load) for load in TRANSFERS},
 }
 LOAD: dict[str, Experiment] = {
     "burst": _lazy("load", "burst"),
