@@ -1,8 +1,6 @@
-"""SQL text: the ends of statements and the positions of parameters.
+"""SQL text: the positions of parameters, and names.
 
-Strings, quoted names, dollar quotes and comments are recognised as by the database, so a
-semicolon or a colon inside one is just text. Bodies of `BEGIN ATOMIC ... END` functions and of
-triggers stay one statement.
+Strings, quoted names, dollar quotes and comments are recognised as by the database, so a colon inside one is just text.
 
 Parameters may be written `%(name)s`, `:name`, `%s`, `$1`, and for the embedded databases `$name` and
 `?`; all are turned into the database's own numbered ones and bound by it, never pasted into text.
@@ -41,37 +39,6 @@ class Bound(NamedTuple):
 
 class ParameterError(ValueError):
     """The statement and `params` do not fit together."""
-
-
-def split(text: str, dialect: Dialect = "postgres") -> list[str]:
-    """The statements of the text, without their semicolons; what is only comment is none."""
-    statements: list[str] = []
-    pieces: list[str] = []
-    words: list[str] = []
-    depth = 0
-    says_something = False
-
-    def ends() -> None:
-        nonlocal depth, says_something
-        if says_something:
-            statements.append("".join(pieces).strip())
-        pieces.clear()
-        words.clear()
-        depth, says_something = 0, False
-
-    for token in tokens(text, dialect):
-        if token.kind == "semicolon" and depth == 0:
-            ends()
-            continue
-        pieces.append(token.text)
-        if token.kind == "comment" or not token.text.strip():
-            continue
-        says_something = True
-        if token.kind == "word":
-            depth = _depth_after(token.text.lower(), words, depth)
-            words.append(token.text.lower())
-    ends()
-    return statements
 
 
 def bind(statement: str, params: Any, dialect: Dialect = "postgres", *, used: int = 0) -> Bound:
@@ -187,14 +154,3 @@ def split_name(name: str) -> list[str]:
     """The parts of `schema.table`; parts may already be quoted."""
     parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)', name)
     return [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in parts]
-
-
-def _depth_after(word: str, words: list[str], depth: int) -> int:
-    """The nesting depth in a body of statements at the next word."""
-    if not words or words[0] != "create":
-        return depth
-    atomic = word == "atomic" and words[-1] == "begin"
-    trigger = word == "begin" and "trigger" in words[:8] and "execute" not in words
-    if atomic or trigger or (word == "case" and depth):
-        return depth + 1
-    return depth - 1 if word == "end" and depth else depth

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from noetl.data.sql import Dialect, split, tokens
+from noetl.data.sql import Dialect, tokens
+from noetl.data.sql_statements import split
 
 _FROM_FUNCTIONS = {"extract", "substring", "trim", "overlay", "position", "leading", "trailing", "both"}
 _NO_ALIAS = {

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetl.data.sql import ParameterError, bind, leaves_traces, quote_name, split, steers_transaction, tokens
+from noetl.data.sql import Dialect, ParameterError, bind, leaves_traces, quote_name, steers_transaction, tokens
+from noetl.data.sql_statements import split
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,65 @@ def test_statements_end_where_the_database_ends_them(text: str, statements: list
 def test_a_trigger_of_sqlite_is_one_statement() -> None:
     text = "create temp trigger g after insert on t begin update u set a = 1; delete from v; end; select 1"
     assert split(text, "sqlite") == [text[: text.rindex(";")], "select 1"]
+
+
+BODIES = {
+    "a block with nested blocks": (
+        "create definer=`root`@`localhost` procedure p(in a int)\nbegin\n  declare exit handler for sqlexception "
+        "begin rollback; resignal; end;\n  if a > 1 then select if(a > 2, 1, 2); elseif a = 0 then drop table if exists "
+        "t; end if;\n  l: loop leave l; end loop l;\n  while a do set a = a - 1; end while;\n  repeat set a = a + 1; "
+        "until a > 3 end repeat;\n  case a when 1 then select 1; else begin end; end case;\n  select case when a then 1 "
+        "else 2 end, repeat('x;', 2);\nend"
+    ),
+    "columns with the names of words": (
+        "create procedure p() begin insert into t (start, end) values (1, 2); update t set end = 3, `begin;` = 1; end"
+    ),
+    "a function with a case value": (
+        "create function f(a int) returns int deterministic begin return case a when 1 then 2 else 3 end; end"
+    ),
+    "a trigger": "create trigger g before insert on t for each row follows h begin set new.a = 1; set new.b = 2; end",
+    "a body without a block": "create procedure p(a int) sql security invoker if a then select 1; select 2; end if",
+    "one statement as the body": "create procedure p() select 1",
+    "an event": "create event e on schedule every 1 day do begin delete from t; delete from u; end",
+    "a table with an event": "create table t (event int, begin date, end date)",
+    "a block of MariaDB": "begin not atomic declare a int; for i in 1 .. 3 do select i; end for; end",
+    "a comment that is executed": "/*!40101 set names utf8 */",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_the_body_of_a_routine_of_mysql_is_one_statement(body: str) -> None:
+    text = BODIES[body]
+    assert split(f"select 1; {text}; {text.upper()};\nselect 2", "mysql") == [
+        "select 1",
+        text,
+        text.upper(),
+        "select 2",
+    ]
+
+
+def test_delimiters_of_the_command_line_of_mysql() -> None:
+    body = "create procedure p() begin select '//'; select 1; -- //\n end"
+    text = f"select 1;\nDELIMITER //\n{body} //\n\n{body}//\ndelimiter ;\nselect 2; select 3"
+    assert split(text, "mysql") == ["select 1", body, body, "select 2", "select 3"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("sqlite", "create trigger g after update on t when case new.a when 1 then 2 end begin update u set end = 1; "
+         "select case when a then 1 end; insert into v values (1); end"),
+        ("sqlite", "create table t (begin text, end text)"),
+        ("postgres", "create rule r as on insert to t do also (insert into u values (1); delete from v)"),
+        ("postgres", "create function f() returns trigger language plpgsql as $f$ begin return new; end; $f$"),
+        ("postgres", "create procedure p() begin atomic insert into t (\"end\") values (1); select 1; end"),
+        ("duckdb", "create macro m(a) as table select $$;$$, a"),
+        ("ansi", "create procedure p() returns string language sql as $$ begin return 'x'; end; $$"),
+        ("ansi", "create procedure d.p() begin if true then select 1; end if; select 2; end"),
+    ],
+)  # fmt: skip
+def test_bodies_of_other_databases_are_one_statement(dialect: Dialect, text: str) -> None:
+    assert split(f"{text}; select 1", dialect) == [text, "select 1"]
 
 
 def test_a_trigger_of_postgres_has_no_body() -> None:

@@ -24,7 +24,8 @@ from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
 from noetl.data.arrow_tables import rows_of
-from noetl.data.sql import quote_column, quote_name, split
+from noetl.data.sql import quote_column, quote_name
+from noetl.data.sql_statements import split
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import without_positions
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name

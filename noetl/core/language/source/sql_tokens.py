@@ -62,8 +62,9 @@ def tokens(text: str, dialect: Dialect = "postgres") -> Iterator[Token]:
         name = ""
         if kind == "block":
             end = _end_of_comment(text, position, nested=dialect == "postgres")
-            kind = "comment"
-        elif kind == "dollar" and dialect in ("postgres", "duckdb"):
+            executed = dialect == "mysql" and text.startswith(("/*!", "/*M!"), position)
+            kind = "other" if executed else "comment"
+        elif kind == "dollar" and dialect in ("postgres", "duckdb", "ansi"):
             closing = text.find(match[0], end)
             end = len(text) if closing < 0 else closing + len(match[0])
             kind = "string"

@@ -13,7 +13,8 @@ from noetl.connections.duckdb_gate import check_statements, settings
 from noetl.core.model.tool import ToolCall
 from noetl.data.column_types import DeclaredType
 from noetl.data.content import reference_in
-from noetl.data.sql import bind, quote_name, split
+from noetl.data.sql import bind, quote_name
+from noetl.data.sql_statements import split
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
