@@ -321,8 +321,8 @@ def _parquet(file: Any, part: Part, most: int) -> Any:
     while first < groups and skipped + source.metadata.row_group(first).num_rows <= part.offset:
         skipped += source.metadata.row_group(first).num_rows
         first += 1
-    batches = source.iter_batches(batch_size=16_384, row_groups=list(range(first, groups)), columns=wanted)
-    rows = _batched_rows(batches if first < groups else [], part.offset - skipped, part.limit, most)
+    batches = table_files.parquet_batches(source, 16_384, first=first, columns=wanted)
+    rows = _batched_rows(batches, part.offset - skipped, part.limit, most)
     return _shaped([_project(row, wanted) for row in rows], wanted or names, part)
 
 

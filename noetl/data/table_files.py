@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -283,6 +283,14 @@ def _decode_rows(data: bytes, format: str, path: str | None) -> tuple[list[dict[
     else:
         table = arrow_reader(pa.BufferReader(data)).read_all()
     return rows_of(table), table.schema.names
+
+
+def parquet_batches(file: Any, size: int, *, first: int = 0, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """The batches of a `ParquetFile`, from a row group on.
+
+    Each row group has a reader of its own: one reader for all keeps the bytes of the groups that were read."""
+    for group in range(first, file.num_row_groups):
+        yield from file.iter_batches(batch_size=size, row_groups=[group], columns=columns)
 
 
 def arrow_reader(file: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 import warnings
+from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
@@ -10,13 +12,19 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, IsNull, Or
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.schema import sanitize_column_names
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 
 from noetl.tool import ConnectorError
 from noetl_lakehouse.spooled import SpooledTarget
 
 KEY = "noetl.idempotency-key"
-PART_BYTES = 32 << 20  # of rows that are written as one file for each partition
 
 
 class IcebergTarget(SpooledTarget):
@@ -43,7 +51,10 @@ class IcebergTarget(SpooledTarget):
             each.summary and each.summary.additional_properties.get(KEY) == self.call.idempotency_key
             for each in snapshots
         )
-        columns = [self._table.schema().find_column_name(each.source_id) for each in self._table.spec().fields]
+        fields = self._table.spec().fields
+        columns = [self._table.schema().find_column_name(each.source_id) for each in fields]
+        if all(isinstance(each.transform, IdentityTransform) for each in fields):
+            self.divided_by = columns
         if self.partition_by and self.partition_by != columns:
             raise ConnectorError(f"the table is partitioned by {columns or 'nothing'}, not by {self.partition_by}")
         found = schema_to_pyarrow(self._table.schema(), include_field_ids=False)
@@ -68,8 +79,45 @@ class IcebergTarget(SpooledTarget):
             warnings.simplefilter("ignore")  # about a replaced partition that has no rows yet
             if replaces and self._table is not None:
                 transaction.delete(self._filter() if self.partition_by else AlwaysTrue(), snapshot_properties=key)
-            for part in self._parts():
-                transaction.append(part, snapshot_properties=key)
+            if self.partitions:
+                with transaction.update_snapshot(snapshot_properties=key).fast_append() as snapshot:
+                    for file in self._write_files(transaction):
+                        snapshot.append_data_file(file)
+
+    def _write_files(self, transaction: Any) -> Iterator[DataFile]:
+        """Write the rows as data files, which are not part of the table yet."""
+        metadata, io = transaction.table_metadata, transaction._table.io
+        is_divided = len(metadata.spec().fields) == len(self.divided_by)
+        for values, parts in self.data_files():
+            if is_divided:
+                yield self._write_file(metadata, io, values, parts)
+                continue
+            for part in parts:  # the values of a partition are computed from those of the rows
+                yield from _dataframe_to_data_files(metadata, part, io)
+
+    def _write_file(self, metadata: Any, io: Any, values: tuple[Any, ...], parts: Iterator[Any]) -> DataFile:
+        """Write the rows of one partition part by part; pyiceberg itself would need all of them in memory."""
+        schema, spec = metadata.schema(), metadata.spec()
+        fields = [PartitionFieldValue(field, value) for field, value in zip(spec.fields, values, strict=True)]
+        key = PartitionKey(fields, spec, schema) if fields else None
+        locations = load_location_provider(metadata.location, metadata.properties)
+        path = locations.new_data_location(f"{uuid.uuid4()}.parquet", key)
+        stored = sanitize_column_names(schema)
+        arrow = schema_to_pyarrow(stored, include_field_ids=True)
+        output = io.new_output(path)
+        with FileFormatFactory.get(FileFormat.PARQUET).create_writer(output, stored, metadata.properties) as writer:
+            for part in parts:
+                columns = [part.column(number).cast(field.type) for number, field in enumerate(arrow)]
+                writer.write(pa.Table.from_arrays(columns, schema=arrow))
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=Record() if key is None else key.partition,
+            file_size_in_bytes=len(output),
+            spec_id=spec.spec_id,
+            **writer.result().to_serialized_dict(),
+        )
 
     def _transaction(self) -> Any:
         if self._table is not None:
@@ -85,16 +133,6 @@ class IcebergTarget(SpooledTarget):
                 for column in self.partition_by:
                     spec.add_identity(column)
         return transaction
-
-    def _parts(self) -> Any:
-        batches: list[Any] = []
-        for batch in self.batches():
-            batches.append(batch)
-            if sum(each.nbytes for each in batches) >= PART_BYTES:
-                yield pa.Table.from_batches(batches)
-                batches = []
-        if batches:
-            yield pa.Table.from_batches(batches)
 
     def _filter(self) -> BooleanExpression:
         """The partitions of the rows, as a condition."""

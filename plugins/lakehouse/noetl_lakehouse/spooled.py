@@ -1,7 +1,8 @@
 """What both kinds share: rows are collected in a temporary file and written to the table by one commit.
 
-Until then nothing of the table changes. A commit has the idempotency key of the task: if a worker is lost after it, the
-next attempt finds the key and writes nothing.
+Until then nothing of the table changes. The file has the rows by partition, so that data files are written one after
+the other, each from a part of bounded size: the memory does not grow with the rows. A commit has the idempotency key of
+the task: if a worker is lost after it, the next attempt finds the key and writes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import pyarrow.ipc as ipc
 from noetl.tool import ConnectorError, RowTarget, TargetCall, auth_fields
 
 MAX_PARTITIONS = 1_000  # that one transfer may replace
+PART_BYTES = 4 << 20  # of rows that are in memory together
+FILE_BYTES = 512 << 20  # of the rows of a data file, before they are compressed
 PREFIXES = ("aws_", "s3_")
 
 
@@ -31,7 +35,9 @@ class SpooledTarget(RowTarget):
         super().__init__(call)
         given = call.fields.get("partition_by") or []
         self.partition_by: list[str] = [given] if isinstance(given, str) else [str(name) for name in given]
-        self.partitions: set[tuple[Any, ...]] = set()  # of the rows
+        self.divided_by = self.partition_by  # the partition columns of the table, also if the task does not name them
+        self.partitions: dict[tuple[Any, ...], list[tuple[int, int]]] = {}  # of the rows -> batches and their bytes
+        self._batches = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._writer: Any = None
         self.schema: Any = None
@@ -44,7 +50,7 @@ class SpooledTarget(RowTarget):
         raise NotImplementedError
 
     def write_table(self) -> None:
-        """Write all rows (`batches`) by one commit."""
+        """Write all rows (`data_files`) by one commit."""
         raise NotImplementedError
 
     # ── the calls of a transfer ─────────────────────────────────────────────────────────
@@ -75,12 +81,12 @@ class SpooledTarget(RowTarget):
 
     def _spool(self, table: Any) -> None:
         rows = pa.table([self._column(table, field) for field in self.schema], schema=self.schema)
-        if self.partition_by and self.call.mode == "replace":
-            columns = [rows.column(name).to_pylist() for name in self.partition_by]
-            self.partitions.update(zip(*columns, strict=True))
-            if len(self.partitions) > MAX_PARTITIONS:
-                raise ConnectorError(f"the rows are in more than {MAX_PARTITIONS:,} partitions; use fewer or `append`")
-        self._writer.write_table(rows)
+        for values, part in _divided(rows, self.divided_by):
+            self._writer.write_batch(part)
+            self.partitions.setdefault(values, []).append((self._batches, part.nbytes))
+            self._batches += 1
+        if self.call.mode == "replace" and self.partition_by and len(self.partitions) > MAX_PARTITIONS:
+            raise ConnectorError(f"the rows are in more than {MAX_PARTITIONS:,} partitions; use fewer or `append`")
 
     def _column(self, table: Any, field: Any) -> Any:
         if field.name not in table.schema.names:
@@ -113,11 +119,46 @@ class SpooledTarget(RowTarget):
         if folder is not None:
             await asyncio.to_thread(folder.cleanup)
 
-    def batches(self) -> Iterator[Any]:
-        """All rows."""
-        with ipc.open_file(str(self._path)) as reader:
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
+    def data_files(self) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
+        """The data files to write: the values of the partition, and its rows in parts of bounded size."""
+        with pa.OSFile(str(self._path)) as file, ipc.open_file(file) as reader:
+            for values, batches in self.partitions.items():
+                for group in _groups(batches, FILE_BYTES):
+                    yield values, (_part(reader, part) for part in _groups(group, PART_BYTES))
+
+
+def _part(reader: Any, batches: list[tuple[int, int]]) -> Any:
+    pa.default_memory_pool().release_unused()
+    return pa.Table.from_batches([reader.get_batch(number) for number, _ in batches])
+
+
+def _groups(batches: list[tuple[int, int]], limit: int) -> Iterator[list[tuple[int, int]]]:
+    """The batches in groups with at least as many bytes."""
+    group: list[tuple[int, int]] = []
+    size = 0
+    for batch in batches:
+        group.append(batch)
+        size += batch[1]
+        if size >= limit:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _divided(rows: Any, names: list[str]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The rows as one batch for each partition, in their order."""
+    if not rows.num_rows:
+        return
+    codes = pa.nulls(rows.num_rows, pa.int64()).fill_null(0)
+    for name in names:
+        column = pa.concat_arrays(rows.column(name).chunks).dictionary_encode(null_encoding="encode")
+        codes = pc.add(pc.multiply(codes, len(column.dictionary)), column.indices.cast(pa.int64()))
+    order = pc.sort_indices(codes)
+    ends = pc.run_end_encode(codes.take(order)).run_ends.to_pylist()
+    for start, end in pairwise([0, *ends]):
+        part = rows.take(order.slice(start, end - start)).combine_chunks().to_batches()[0]
+        yield tuple(part.column(name)[0].as_py() for name in names), part
 
 
 _STORAGE = {

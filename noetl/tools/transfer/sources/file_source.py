@@ -256,7 +256,7 @@ async def ranged_batches(payload: reading.Payload, format: str, name: str) -> As
     try:
         if format == "parquet":
             opened = await in_thread(lambda: pq.ParquetFile(file))
-            batches, schema = opened.iter_batches(batch_size=BATCH_ROWS), opened.schema_arrow
+            batches, schema = table_files.parquet_batches(opened, BATCH_ROWS), opened.schema_arrow
         else:
             reader = await in_thread(lambda: table_files.arrow_reader(file))
             batches, schema = iter(reader), reader.schema
