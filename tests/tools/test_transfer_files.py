@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import tracemalloc
 import zipfile
 from datetime import datetime
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Any
 
 import duckdb
 import psycopg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.model.outcome import Outcome
+from noetl.data import table_files
 from noetl.testing.tools import ToolHost, run_tool
 
 PARTS = ("endpoint", "access_key_id", "secret_access_key", "region")
@@ -437,3 +440,20 @@ def test_many_small_json_files_are_read_with_little_memory(tmp_path: Path) -> No
     good(move(tmp_path, {"kind": "file", "path": "*.jsonl"}, {"kind": "duckdb", "file": "o.duckdb", "table": "t"}))
     with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
         assert connection.execute("select count(*), min(length(long)) from t").fetchall() == [(60, 70_000)]
+
+
+def test_the_row_groups_of_a_parquet_file_that_were_read_are_not_in_memory(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("noise", pa.binary())])
+    with pq.ParquetWriter(tmp_path / "in.parquet", schema, compression="none", use_dictionary=False) as writer:
+        for number in range(24):
+            writer.write_table(pa.table({"id": [number], "noise": [os.urandom(1 << 20)]}, schema))
+    with (tmp_path / "in.parquet").open("rb") as file:
+        source = pq.ParquetFile(file)
+        tracemalloc.start()
+        try:
+            ids = [batch.column(0)[0].as_py() for batch in table_files.parquet_batches(source, 1000)]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert ids == list(range(24))
+    assert peak < 8 << 20

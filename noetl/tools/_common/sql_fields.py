@@ -46,6 +46,7 @@ DATABASE_FILE = Field(
     aliases=("database", "db_path", "db_file"),
     files=True,
 )
+FILE_FIELDS = {"command": COMMAND, "script": SCRIPT, "params": PARAMS, "file": DATABASE_FILE}  # of databases in files
 POSTGRES_CONNECTION = {
     "dsn": Field("string", "The connection as a DSN or URL.", aliases=("url", "connection_string")),
     "host": Field("string", "Host name, if `auth` does not contain it.", aliases=("db_host",)),

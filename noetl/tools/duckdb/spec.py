@@ -8,16 +8,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, Members, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import (
-    ALTERNATIVES,
-    COMMAND,
-    DATABASE_FILE,
-    PARAMS,
-    REQUIRES,
-    SCRIPT,
-    SPEC_FIELDS,
-    SPEC_KEYS,
-)
+from noetl.tools._common.sql_fields import ALTERNATIVES, FILE_FIELDS, REQUIRES, SPEC_FIELDS, SPEC_KEYS
 
 NULLS: dict[str, Any] = {"exception_type": None}
 
@@ -27,10 +18,7 @@ SPEC = ToolSpec(
     "and JSON files; `tables` registers rows, stored results and objects of an object store as tables. All statements "
     "of one task run in one transaction. The output has the same structure as that of `postgres`.",
     fields={
-        "command": COMMAND,
-        "script": SCRIPT,
-        "params": PARAMS,
-        "file": DATABASE_FILE,
+        **FILE_FIELDS,
         "read_only": Field(
             "boolean", "`true`: open the file read-only, which several processes can do at once.", default=False
         ),

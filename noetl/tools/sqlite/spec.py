@@ -8,16 +8,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Field, ToolCall, ToolSpec, named_input
-from noetl.tools._common.sql_fields import (
-    ALTERNATIVES,
-    COMMAND,
-    DATABASE_FILE,
-    PARAMS,
-    REQUIRES,
-    SCRIPT,
-    SPEC_FIELDS,
-    SPEC_KEYS,
-)
+from noetl.tools._common.sql_fields import ALTERNATIVES, FILE_FIELDS, REQUIRES, SPEC_FIELDS, SPEC_KEYS
 
 BUSY_TIMEOUT = 5.0
 NULLS: dict[str, Any] = {"code": None}
@@ -28,10 +19,7 @@ SPEC = ToolSpec(
     "transaction. The output has the same structure as that of `postgres`; values have SQLite's storage classes, "
     "BLOBs are base64 strings.",
     fields={
-        "command": COMMAND,
-        "script": SCRIPT,
-        "params": PARAMS,
-        "file": DATABASE_FILE,
+        **FILE_FIELDS,
         "attach": Field("mapping", "Other database files: a mapping name -> file.", files="names"),
     },
     spec_keys={

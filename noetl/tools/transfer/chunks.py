@@ -38,7 +38,6 @@ class Chunk:
         self.total = total
         self._rows: list[dict[str, Any]] | None = None
         self._values = values  # of the source, if some of them are no mappings
-        self.mark: Mark | None = None  # at its end
 
     def part(self, start: int, end: int) -> Chunk:
         """Some of the rows."""
@@ -83,8 +82,10 @@ async def chunked(
     lookahead: bool = True,
     values: list[Any] | None = None,
     due: Callable[[], bool] | None = None,
-) -> AsyncGenerator[Chunk, None]:
-    """The rows in chunks of `size`; the last one can be smaller, and so can one that ends at a mark while `due()`.
+) -> AsyncGenerator[Chunk | Mark, None]:
+    """The rows in chunks of `size`; the last one can be smaller, and so can one before a mark.
+
+    A mark of the source is passed on if `due()`, after a chunk with the rows before it.
 
     With `lookahead`, a full chunk is kept until the next row arrives, so that `last` is exact, at the cost of the
     memory of one chunk; without it `last` is false for every full chunk. A source without rows yields one empty
@@ -102,10 +103,11 @@ async def chunked(
     async with aclosing(batches):
         async for batch in batches:
             if isinstance(batch, Mark):
-                if count and due is not None and due():
-                    part = chunk(_table(parts), last=False)
-                    part.mark, parts, count, index = batch, [], 0, index + 1
-                    yield part
+                if due is not None and due():
+                    if count:
+                        yield chunk(_table(parts), last=False)
+                        parts, count, index = [], 0, index + 1
+                    yield batch
                 continue
             if schema is not None and not batch.schema.equals(schema, check_metadata=True):  # the source has evolved
                 for table in [*([pending] if pending is not None else ()), *([_table(parts)] if parts else ())]:

@@ -16,16 +16,17 @@ from noetl.core.model.tool import ToolCall
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.bad_rows import SourceRows
-from noetl.tools.transfer.chunks import Chunk, chunked, reads_name
+from noetl.tools.transfer.chunks import Chunk, Mark, chunked, reads_name
 from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, render
 from noetl.tools.transfer.load_progress import LoadProgress
 from noetl.tools.transfer.malloc import release_memory
+from noetl.tools.transfer.object_progress import ObjectProgress
 from noetl.tools.transfer.quarantine import Quarantine
 from noetl.tools.transfer.rejected_rows import RejectedRows
 from noetl.tools.transfer.sources import open_source
 from noetl.tools.transfer.targets import Target, open_target
-from noetl.tools.transfer.transfer_plan import DATABASES, BadRowsPlan, Plan, SourcePlan
+from noetl.tools.transfer.transfer_plan import BadRowsPlan, Plan, SourcePlan
 
 MAX_WARNINGS = 20  # in the summary of one target
 SMALL_BYTES = 16 << 20  # of a chunk, so that two can be fetched in advance
@@ -86,7 +87,7 @@ class Transfer:
         self.columns: list[tuple[str, str]] = []  # name and Arrow type, for the lineage
         self.source_rows = SourceRows()
         self.quarantines = self._open_quarantines(peers)
-        self._ledger: Any = None  # the source, if it loads only new objects
+        self._objects: ObjectProgress | None = None  # if the source loads only new objects
         self.incremental: Incremental | None = None
         self._progress: LoadProgress | None = None
 
@@ -172,8 +173,7 @@ class Transfer:
 
     def summary(self, *, done: bool) -> dict[str, Any]:
         """Rows and chunks written so far."""
-        ledger = self._ledger
-        objects = {} if ledger is None else {"objects": {"loaded": len(ledger.found), "skipped": ledger.skipped}}
+        objects = {} if self._objects is None else {"objects": self._objects.summary(done=done)}
         cursor = {} if self.incremental is None else {"cursor": self.incremental.summary()}
         if self._progress is not None and self._progress.resumed:
             cursor["cursor"]["resumed"] = self._progress.resumed
@@ -225,25 +225,14 @@ class Transfer:
         """Tell a source with `only_new` what was loaded before."""
         if not getattr(source, "only_new", False):
             return
-        self._ledger = source
         target = self.states[0].target
+        self._objects = ObjectProgress(source, target)
         try:
-            is_table = target.plan.kind in DATABASES
-            if is_table and (len(self.states) > 1 or target.plan.warn_on_error or target.plan.mode == "replace"):
-                raise BadInput(
-                    "`only_new` needs exactly one target, with mode append or upsert and without `on_error: continue`: "
-                    "its table and the list of loaded objects change together"
-                )
-            source.known = await target.loaded_objects()
+            one_commit = self.incremental is not None or bool(self.quarantines)
+            await self._objects.read(len(self.states), one_commit=one_commit)
         except Exception as failure:
             await target.abort()
             raise self._failed(failure, target.plan.label, target.explain(failure)) from failure
-
-    async def _write_ledger(self) -> None:
-        if self._ledger is not None and self._ledger.found:
-            target = self.states[0].target
-            found = [(each.uri, each.version) for each in self._ledger.found]
-            await self._attempt(self.states[0], target.record_objects(found))
 
     async def _copy_directly(self, source: Any, columns: Any) -> bool:
         try:
@@ -269,9 +258,9 @@ class Transfer:
                 if state.active:
                     has_data = state.target.begun or state in static
                     await self._attempt(state, state.target.prepare() if has_data else state.target.write_empty())
-            await self._write_ledger()
-            if self._progress is not None:
-                await self._attempt(self.states[0], self._progress.finish())
+            for progress in (self._objects, self._progress):
+                if progress is not None:
+                    await self._attempt(self.states[0], progress.finish())
             await self._end_quarantines("commit")  # first: a bad row is never lost
             # Databases commit last: they can be rolled back until then.
             for state in sorted(self.states, key=lambda state: state.target.plan.commits):
@@ -290,7 +279,8 @@ class Transfer:
         lookahead = self._reads("chunk.last")
         values = getattr(source, "values", None)
         batches = source.batches() if self.incremental is None else self.incremental.batches(source.batches())
-        due = None if self._progress is None or lookahead else self._progress.is_due
+        progress = self._progress or self._objects
+        due = None if progress is None or lookahead else progress.is_due
         parts = chunked(batches, self.plan.size, total=total, lookahead=lookahead, values=values, due=due)
         chunks = prefetch(parts, SMALL_BYTES if len(self.states) == 1 else 0)
         async with aclosing(chunks):
@@ -299,6 +289,10 @@ class Transfer:
                     chunk = await anext(chunks, None)
                 except Exception as failure:
                     raise self._failed(failure, "the source") from failure
+                if isinstance(chunk, Mark):
+                    assert progress is not None
+                    await self._attempt(self.states[0], progress.checkpoint(chunk))
+                    continue
                 await self._quarantine_unreadable()
                 if chunk is None:
                     if not self.chunks:
@@ -310,8 +304,6 @@ class Transfer:
                 self.rows += chunk.size
                 self.chunks += 1
                 self.call.host.progress(rows=self.rows, chunks=self.chunks)
-                if self._progress is not None and chunk.mark is not None:
-                    await self._attempt(self.states[0], self._progress.checkpoint(chunk.mark))
                 del chunk  # releases its memory while the next one is fetched
                 await asyncio.to_thread(release_memory)
 
@@ -376,11 +368,11 @@ class Transfer:
         return failure if info is None else TransferFailed(info, self.summary(done=False), where)
 
 
-async def prefetch(chunks: AsyncGenerator[Chunk, None], small: int = 0) -> AsyncGenerator[Chunk, None]:
+async def prefetch(chunks: AsyncGenerator[Chunk | Mark, None], small: int = 0) -> AsyncGenerator[Chunk | Mark, None]:
     """The same chunks; one is fetched while the previous one is in use, or two if the first has at most `small` bytes.
 
     With two, a target waits less for a source whose chunks take unequal time."""
-    queue: asyncio.Queue[Chunk | Exception | None] = asyncio.Queue()
+    queue: asyncio.Queue[Chunk | Mark | Exception | None] = asyncio.Queue()
     capacity = asyncio.Semaphore(1)
 
     async def fetch() -> None:
@@ -393,9 +385,10 @@ async def prefetch(chunks: AsyncGenerator[Chunk, None], small: int = 0) -> Async
                     queue.put_nowait(chunk)
                     if chunk is None:
                         return
-                    if first and chunk.table.nbytes <= small:
-                        capacity.release()
-                    first = False
+                    if isinstance(chunk, Chunk):
+                        if first and chunk.table.nbytes <= small:
+                            capacity.release()
+                        first = False
                     del chunk
         except Exception as failure:  # noqa: BLE001 - raised again in the consumer
             queue.put_nowait(failure)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,6 +53,24 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     position: Any = None  # of the source
 
 
+class Pace:
+    """When a checkpoint is due, so that they cost at most 5 % of the time."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return time.monotonic() >= self._due
+
+    async def measure(self, checkpoint: Awaitable[None]) -> None:
+        """Make a checkpoint."""
+        began = time.monotonic()
+        await checkpoint
+        ended = time.monotonic()
+        self._due = ended + SHARE * (ended - began)
+
+
 class LoadProgress:
     """The progress of one load; its revision detects that another execution has continued the same load."""
 
@@ -63,7 +82,7 @@ class LoadProgress:
         self._revision = 0
         self._rows = 0  # that an earlier load has committed
         self._position: Any = None
-        self._due = 0.0
+        self._pace = Pace()
         self._can_write = True
 
     @staticmethod
@@ -125,18 +144,15 @@ class LoadProgress:
     # ── the end, and checkpoints before it ──────────────────────────────────────────────
 
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint: they cost at most 5 % of the time."""
-        return time.monotonic() >= self._due
+        """Whether it is time for a checkpoint."""
+        return self._pace.is_due()
 
     async def checkpoint(self, mark: Mark) -> None:
         """Commit the rows before a mark, with the progress."""
         if self._call.host.mask(position := str(mark.position)) != position:
             return  # such a URL is not stored
-        began = time.monotonic()
         progress = self._progress(reached=mark.reached, position=mark.position)
-        await self._target.checkpoint(lambda: self._write(progress))
-        ended = time.monotonic()
-        self._due = ended + SHARE * (ended - began)
+        await self._pace.measure(self._target.checkpoint(lambda: self._write(progress)))
 
     async def finish(self) -> None:
         """Write that the load has ended, in the transaction of its last rows."""

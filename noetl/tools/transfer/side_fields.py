@@ -197,6 +197,11 @@ _SOURCES = {
             "only_new": Field(
                 "boolean", "Load only objects, or versions of them, that were not loaded into the target table before."
             ),
+            "resume": Field(
+                "boolean",
+                "With `only_new`: objects are committed in groups, and a load that was interrupted continues with the "
+                "others (default). `false`: all objects in one transaction.",
+            ),
             "sheet": Field("any", "Excel: the name of the sheet, or its number from 0 (default: the first)."),
             "widths": Field("mapping", "Format `fixed`: column -> number of characters, in the order of the file."),
             "encoding": Field("string", "Format `fixed`: the encoding of the file (UTF-8)."),

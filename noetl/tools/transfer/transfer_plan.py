@@ -39,7 +39,7 @@ _KEYS = frozenset({
     "params", "payload", "verify", "ca", "cert", "proxy", "query", "sql", "command", "statement", "types", "pages",
     "retry", "chunk", "ref", "rows_path", "name", "content_type", "spec", "timeout", "multipart", "redirects",
     "type", "locator", "meta", "auth_reference", "partition_by", "compression", "only_new", "glob", "sheet", "widths",
-    "encoding", "incremental", "bad_rows", "quarantine", "max_bad_rows", "nested",
+    "encoding", "incremental", "bad_rows", "quarantine", "max_bad_rows", "nested", "resume",
 })  # fmt: skip
 _FORMAT_KINDS = ("parquet", "csv", "json")
 

@@ -25,6 +25,7 @@ from noetl.data import compression, formats
 from noetl.data.content import save
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
+from noetl.tools.transfer.chunks import Mark
 from noetl.tools.transfer.sources import spreadsheet_source as sheets
 from noetl.tools.transfer.sources.arrow_rows import declared_types
 from noetl.tools.transfer.sources.file_source import Files, file_batches, ranged_batches, resolve_address, with_types
@@ -55,8 +56,11 @@ class ObjectSource:
         self._fields = fields
         self._path = path
         self.only_new = flag(fields.get("only_new"), False)
+        self.resumes = flag(fields.get("resume"), True)
+        self.marks_objects = False  # a mark with the number of objects so far is between two groups
         self.known: dict[str, str] = {}  # object -> the version that was loaded before
         self.found: list[FoundObject] = []  # the objects to load
+        self.versions: dict[str, str] = {}  # that were read, of objects that have changed since they were listed
         self.skipped = 0
 
     async def batches(self) -> AsyncGenerator[Any, None]:
@@ -190,6 +194,7 @@ class ObjectSource:
     async def _groups(self, store: Any) -> AsyncGenerator[Any, None]:
         """The rows of all objects; the next ones are fetched while the rows of some are used."""
         groups = _groups(self.found)
+        read = 0
         pending = self._start(store, next(groups, None))
         try:
             while pending is not None:
@@ -202,6 +207,9 @@ class ObjectSource:
                             yield batch
                 finally:
                     await asyncio.to_thread(folder.cleanup)
+                read += len(names)
+                if self.marks_objects and pending is not None:  # the end of the load commits the last group
+                    yield Mark(read, {})
         finally:
             if pending is not None:
                 pending.cancel()
@@ -234,6 +242,8 @@ class ObjectSource:
             async with room:
                 result = await obstore.get_async(store, found.key)
                 content = bytes(await result.bytes_async())
+            if (version := _version(result.meta)) != found.version:
+                self.versions[found.uri] = version
             if codec is not None:
                 content = await asyncio.to_thread(_decompressed, content, codec, found.uri)
             _store_content(target, content)
@@ -271,8 +281,11 @@ def _decompressed(content: bytes, codec: str, name: str) -> bytes:
 
 
 def _found(place: objects.ObjectLocation, entry: Any) -> FoundObject:
-    version = str(entry.get("e_tag") or entry.get("version") or entry["last_modified"].isoformat())
-    return FoundObject(place._replace(key=entry["path"]).url, entry["path"], entry["size"], version)
+    return FoundObject(place._replace(key=entry["path"]).url, entry["path"], entry["size"], _version(entry))
+
+
+def _version(entry: Any) -> str:
+    return str(entry.get("e_tag") or entry.get("version") or entry["last_modified"].isoformat())
 
 
 def _local_files(pattern: str) -> list[FoundObject]:

@@ -131,8 +131,8 @@ class Target:
             "sqlite"
         )
 
-    async def record_objects(self, found: list[tuple[str, str]]) -> None:
-        """Remember objects and their versions, in the transaction of the rows."""
+    async def record_objects(self, found: Mapping[str, str], known: Mapping[str, str]) -> None:
+        """Remember objects and their versions, in the transaction of the rows; `known` is what was loaded before."""
 
     remembers = False  # whether the progress of a load can be kept in the database of this target
 

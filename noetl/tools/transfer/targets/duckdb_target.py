@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import duckdb
 
 from noetl.connections import duckdb as duck
-from noetl.core.model.events import instant
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, split_name
@@ -20,7 +18,8 @@ from noetl.runtime.threads import in_thread
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
-from noetl.tools.transfer.targets import Target, object_ledger
+from noetl.tools.transfer.targets import Target
+from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
 from noetl.tools.transfer.targets.duckdb_checks import TableChecks
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
@@ -40,9 +39,10 @@ def _qualified_name(parts: Any) -> str:
     return ".".join(quote_column(part) for part in parts)
 
 
-class DuckdbTarget(Target):
+class DuckdbTarget(DatabaseFileTarget):
     """A DuckDB table."""
 
+    BEGIN = "BEGIN TRANSACTION"
     _cursor: Any = None
     _limit: str | None = None
     _created = False
@@ -98,7 +98,7 @@ class DuckdbTarget(Target):
         if not self.plan.warn_on_error:
             await self._run_in_thread(lambda: self._insert(table))
             return
-        await self._run_in_thread(lambda: self._cursor.execute("BEGIN TRANSACTION"))
+        await self._run_in_thread(lambda: self._cursor.execute(self.BEGIN))
         try:
             await self._run_in_thread(lambda: self._insert(table))
             await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
@@ -115,42 +115,6 @@ class DuckdbTarget(Target):
         checks = TableChecks(self._cursor, self._table, (schema, name), self._types, key)
         found: dict[int, str] = await self._run_in_thread(lambda: checks.rejected(mixed))
         return found
-
-    remembers = True
-
-    async def open_ledger(self, name: str, create: str) -> bool:
-        """Create the table in the transaction."""
-        await self._open()
-        await self.run_sql(create, [])
-        return True
-
-    async def run_sql(self, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
-        """Run a statement in the transaction."""
-        found: list[Any] = await self._run_in_thread(lambda: self._cursor.execute(statement, values).fetchall())
-        return found
-
-    async def has_rows(self) -> bool:
-        """Whether the table exists and has rows."""
-        return bool(await self._run_in_thread(self._columns)) and bool(
-            await self.run_sql(f"SELECT 1 FROM {self._table} LIMIT 1", [])
-        )
-
-    async def checkpoint(self, record: Callable[[], Awaitable[None]]) -> None:
-        """Commit, and begin the next transaction."""
-        await record()
-        await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
-        await self._run_in_thread(lambda: self._cursor.execute("BEGIN TRANSACTION"))
-
-    async def loaded_objects(self) -> dict[str, str]:
-        """The objects in the ledger; this transfer is the only writer of the file."""
-        await self.open_ledger(object_ledger.TABLE, object_ledger.create())
-        return dict(await self.run_sql(object_ledger.select("?"), [str(self.plan.fields["table"])]))
-
-    async def record_objects(self, found: list[tuple[str, str]]) -> None:
-        """Add objects to the ledger."""
-        rows = object_ledger.rows(str(self.plan.fields["table"]), found, instant(time.time()))
-        if rows:
-            await self._run_in_thread(lambda: self._cursor.executemany(object_ledger.insert("?"), rows))
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
@@ -180,13 +144,6 @@ class DuckdbTarget(Target):
         kinds: list[Any] = self._cursor.sql(f"SELECT * FROM {VIEW}").types
         self._cursor.unregister(VIEW)
         return kinds
-
-    async def write_empty(self) -> None:
-        """Empty the table in mode replace."""
-        if self.plan.mode == "replace":
-            await self._open()
-            if await self._run_in_thread(self._columns):
-                await self._run_in_thread(lambda: self._cursor.execute(f"DELETE FROM {self._table}"))
 
     async def commit(self) -> None:
         """Commit the transaction."""
@@ -236,7 +193,7 @@ class DuckdbTarget(Target):
     def _begin(self) -> None:
         """Find the table, and begin the transaction."""
         self._qualify()
-        self._cursor.execute("BEGIN TRANSACTION")
+        self._cursor.execute(self.BEGIN)
 
     def _qualify(self) -> None:
         """Qualify the table name, as a file can have the name of a schema; create the schema."""
@@ -259,6 +216,10 @@ class DuckdbTarget(Target):
                 await asyncio.to_thread(cursor.execute, f"SET memory_limit = '{self._limit}'")
         finally:
             await self._stack.aclose()
+
+    @property
+    def _session(self) -> Any:
+        return self._cursor
 
     async def _run_in_thread(self, function: Any) -> Any:
         return await in_thread(function, interrupt=self._cursor.interrupt)

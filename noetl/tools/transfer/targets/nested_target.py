@@ -7,6 +7,7 @@ same tables.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
@@ -174,9 +175,9 @@ class NestedTarget(Target):
         """The objects in the ledger of the root table."""
         return await self._root.loaded_objects()
 
-    async def record_objects(self, found: list[tuple[str, str]]) -> None:
+    async def record_objects(self, found: Mapping[str, str], known: Mapping[str, str]) -> None:
         """Add objects to the ledger, in the transaction of the rows."""
-        await self._root.record_objects(found)
+        await self._root.record_objects(found, known)
 
     def explain(self, failure: Exception) -> Any:
         """The error of the database."""

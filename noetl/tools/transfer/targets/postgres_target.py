@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -18,27 +17,27 @@ import msgspec
 import psycopg
 
 from noetl.connections import postgres
-from noetl.core.model.events import instant
 from noetl.data import extended_dates as far_dates
 from noetl.data.arrow_tables import meaning_of, plain_column
 from noetl.data.sql import quote_name
 from noetl.data.type_lattice import ColumnKind, kind_in_database
 from noetl.data.values import jsonable
 from noetl.tools._common.postgres_address import postgres_conninfo
-from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.schema_contract import Changes
-from noetl.tools.transfer.targets import Target, object_ledger
+from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets import postgres_table as pg_table
+from noetl.tools.transfer.targets.ledger_target import OBJECTS, LedgerTarget
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
 
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 
 
-class PostgresTarget(Target):
+class PostgresTarget(LedgerTarget):
     """A PostgreSQL table."""
 
     _connection: psycopg.AsyncConnection[Any] | None = None
+    _locking: psycopg.AsyncConnection[Any] | None = None
     _copy: Any = None
     _schema: Any = None  # of the rows of the open COPY
     _root: PostgresTarget | None = None
@@ -147,8 +146,6 @@ class PostgresTarget(Target):
                 await copy.write(data)
             await self._merge(connection)
 
-    remembers = True
-
     async def open_ledger(self, name: str, create: str) -> bool:
         """Create the table in a transaction of its own; two sessions cannot create it at once."""
         connection = await self._connect()
@@ -184,22 +181,11 @@ class PostgresTarget(Target):
         await connection.commit()
         await connection.execute(pg_table.LOCK_TIMEOUT)
 
-    async def loaded_objects(self) -> dict[str, str]:
-        """The objects in the ledger; a lock of the transaction makes other transfers into this table wait."""
-        connection, name = await self._connect(), str(self.plan.fields["table"])
-        if not await self.open_ledger(object_ledger.TABLE, object_ledger.create()):
-            raise BadInput(
-                f"{self.plan.label}: `only_new` needs the table {object_ledger.TABLE}, and this user may not create it"
-            )
-        await connection.execute(LOCK, [f"{object_ledger.TABLE} {name}"])
-        cursor = await connection.execute(object_ledger.select("%s"), [name])
-        return dict(await cursor.fetchall())
-
-    async def record_objects(self, found: list[tuple[str, str]]) -> None:
-        """Add objects to the ledger."""
-        connection = await self._connect()
-        rows = object_ledger.rows(str(self.plan.fields["table"]), found, instant(time.time()))
-        await connection.cursor().executemany(object_ledger.insert("%s"), rows)
+    async def lock_ledger(self) -> None:
+        """Lock it in a transaction of another connection: this one ends its transactions at checkpoints."""
+        self._locking = await self._new_connection()
+        await self._locking.execute(pg_table.LOCK_TIMEOUT)
+        await self._locking.execute(LOCK, [f"{OBJECTS} {self.plan.fields['table']}"])
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table and their types."""
@@ -235,11 +221,13 @@ class PostgresTarget(Target):
         await connection.commit()
         await connection.close()
         self._connection = None
+        await self._unlock_ledger()
 
     async def abort(self) -> None:
         """Roll back the transaction."""
         connection, self._connection = self._connection, None
         copy, self._copy = self._copy, None
+        await self._unlock_ledger()
         if connection is None:
             return
         try:
@@ -281,10 +269,19 @@ class PostgresTarget(Target):
         if self._root is not None:
             return await self._root._connect()
         if self._connection is None:
-            info = await postgres_conninfo(self.call.host, self.plan.fields)
-            self._connection = await postgres.open_connection(info, timeout=self.call.timeout.connect)
-            await self._connection.set_autocommit(False)
+            self._connection = await self._new_connection()
         return self._connection
+
+    async def _new_connection(self) -> psycopg.AsyncConnection[Any]:
+        info = await postgres_conninfo(self.call.host, self.plan.fields)
+        connection = await postgres.open_connection(info, timeout=self.call.timeout.connect)
+        await connection.set_autocommit(False)
+        return connection
+
+    async def _unlock_ledger(self) -> None:
+        locking, self._locking = self._locking, None
+        if locking is not None:
+            await locking.close()
 
 
 async def table_columns(connection: psycopg.AsyncConnection[Any], table: str) -> list[pg_table.PgColumn]:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from noetl.connections import sqlite as lite
-from noetl.core.model.events import instant
 from noetl.data.arrow_tables import meaning_of, plain_column
 from noetl.data.sql import column_list, quote_column, quote_name
 from noetl.data.type_lattice import ColumnKind
@@ -21,7 +18,7 @@ from noetl.runtime.threads import in_thread
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
-from noetl.tools.transfer.targets import Target, object_ledger
+from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 from noetl.tools.transfer.targets.mixed_columns import is_mixed
 
@@ -65,9 +62,10 @@ class _SharedTransaction:
                 await asyncio.to_thread(connection.close)
 
 
-class SqliteTarget(Target):
+class SqliteTarget(DatabaseFileTarget):
     """A SQLite table."""
 
+    BEGIN = "BEGIN IMMEDIATE"
     _transaction: _SharedTransaction | None = None
 
     async def begin(self, schema: Any) -> None:
@@ -88,7 +86,7 @@ class SqliteTarget(Target):
             "(SELECT 1 FROM pragma_table_info(m.name) WHERE name = '_index_1') ORDER BY 1"
         )
         values = (len(prefix), prefix)
-        found = await self._run_in_thread(lambda: self._connection.execute(query, values).fetchall())
+        found = await self._run_in_thread(lambda: self._session.execute(query, values).fetchall())
         return [row[0] for row in found]
 
     async def delete_rows(self, keys: Any) -> None:
@@ -98,42 +96,7 @@ class SqliteTarget(Target):
         columns = [_sqlite_values(keys.column(number), field) for number, field in enumerate(keys.schema)]
         rows = list(zip(*columns, strict=True))
         statement = f"DELETE FROM {self._table} WHERE {same}"
-        await self._run_in_thread(lambda: self._connection.executemany(statement, rows))
-
-    remembers = True
-
-    async def open_ledger(self, name: str, create: str) -> bool:
-        """Create the table in the transaction."""
-        await self._open()
-        await self.run_sql(create, [])
-        return True
-
-    async def run_sql(self, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
-        """Run a statement in the transaction."""
-        found: list[Any] = await self._run_in_thread(lambda: self._connection.execute(statement, values).fetchall())
-        return found
-
-    async def has_rows(self) -> bool:
-        """Whether the table exists and has rows."""
-        return bool(await self._run_in_thread(self._columns)) and bool(
-            await self.run_sql(f"SELECT 1 FROM {self._table} LIMIT 1", [])
-        )
-
-    async def checkpoint(self, record: Callable[[], Awaitable[None]]) -> None:
-        """Commit, and begin the next transaction."""
-        await record()
-        await self.run_sql("COMMIT", [])
-        await self.run_sql("BEGIN IMMEDIATE", [])
-
-    async def loaded_objects(self) -> dict[str, str]:
-        """The objects in the ledger; this transfer is the only writer of the file."""
-        await self.open_ledger(object_ledger.TABLE, object_ledger.create())
-        return dict(await self.run_sql(object_ledger.select("?"), [str(self.plan.fields["table"])]))
-
-    async def record_objects(self, found: list[tuple[str, str]]) -> None:
-        """Add objects to the ledger."""
-        rows = object_ledger.rows(str(self.plan.fields["table"]), found, instant(time.time()))
-        await self._run_in_thread(lambda: self._connection.executemany(object_ledger.insert("?"), rows))
+        await self._run_in_thread(lambda: self._session.executemany(statement, rows))
 
     async def known_columns(self) -> dict[str, ColumnKind]:
         """The columns of the table; their values have any type."""
@@ -144,14 +107,7 @@ class SqliteTarget(Target):
         for field in changes.add:
             action = f"ADD COLUMN {quote_column(field.name)} {_sqlite_type(field)}"
             statement = f"ALTER TABLE {self._table} {action}"
-            await self._run_in_thread(lambda statement=statement: self._connection.execute(statement))
-
-    async def write_empty(self) -> None:
-        """Empty the table in mode replace."""
-        if self.plan.mode == "replace":
-            await self._open()
-            if await self._run_in_thread(self._columns):
-                await self._run_in_thread(lambda: self._connection.execute(f"DELETE FROM {self._table}"))
+            await self._run_in_thread(lambda statement=statement: self._session.execute(statement))
 
     async def commit(self) -> None:
         """Commit the transaction."""
@@ -173,7 +129,7 @@ class SqliteTarget(Target):
         return lite.to_error_info(failure) if isinstance(failure, sqlite3.Error) else None
 
     @property
-    def _connection(self) -> sqlite3.Connection:
+    def _session(self) -> sqlite3.Connection:
         assert self._transaction is not None and self._transaction.connection is not None
         return self._transaction.connection
 
@@ -195,14 +151,14 @@ class SqliteTarget(Target):
         return await self._transaction.run_in_thread(function)
 
     def _columns(self) -> list[Any]:
-        return self._connection.execute(f"PRAGMA table_info({self._table})").fetchall()
+        return self._session.execute(f"PRAGMA table_info({self._table})").fetchall()
 
     def _is_unique(self) -> bool:
         """Whether the key is the primary key of the table, or has a unique index."""
         key = sorted(self.plan.key)
         if sorted(row[1] for row in self._columns() if row[5]) == key:
             return True
-        execute = self._connection.execute
+        execute = self._session.execute
         for index in execute(f"PRAGMA index_list({self._table})").fetchall():
             if index[2] and not index[4]:
                 columns = [row[2] for row in execute(f"PRAGMA index_info({quote_column(index[1])})").fetchall()]
@@ -211,7 +167,7 @@ class SqliteTarget(Target):
         return False
 
     def _prepare_table(self, schema: Any) -> None:
-        plan, connection = self.plan, self._connection
+        plan, connection = self.plan, self._session
         if not self._columns():
             if not plan.create_table:
                 raise plan.missing_table_error()
@@ -224,7 +180,7 @@ class SqliteTarget(Target):
         self._unique = plan.mode == "upsert" and self._is_unique()
 
     def _insert(self, table: Any) -> None:
-        plan, connection = self.plan, self._connection
+        plan, connection = self.plan, self._session
         names: list[str] = table.schema.names
         marks = ", ".join("?" * len(names))
         rows = list(
@@ -249,7 +205,7 @@ class SqliteTarget(Target):
             connection.execute("RELEASE noetl_chunk")
 
     def _merge(self, insert: str, names: list[str], rows: list[tuple[Any, ...]]) -> None:
-        connection, key = self._connection, self.plan.key
+        connection, key = self._session, self.plan.key
         others = [name for name in names if name not in key]
         if self._unique:
             update = ", ".join(f"{quote_column(name)} = excluded.{quote_column(name)}" for name in others)
