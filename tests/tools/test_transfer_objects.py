@@ -14,7 +14,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from noetl.testing.tools import run_tool
+from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools.transfer.chunks import Chunk, Mark, chunked
 from noetl.tools.transfer.sources import object_source
 from tests.tools.test_transfer_files import PARTS, count, failure, good, move
@@ -195,3 +195,18 @@ def test_a_mark_at_the_end_of_a_full_chunk_is_passed_on():
         return [part.size if isinstance(part, Chunk) else part.position async for part in parts]
 
     assert asyncio.run(read()) == [2, 0, 2, 1, 2, 2]
+
+
+def test_a_rollback_that_fails_does_not_hide_the_reason(tmp_path, monkeypatch):
+    from noetl.tools.transfer.targets.sqlite_target import SqliteTarget
+
+    async def unreachable(self: Any) -> None:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(SqliteTarget, "abort", unreachable)
+    host = ToolHost(folder=tmp_path)
+    source = {"kind": "data", "data": [{"id": 1}, {"id": "x"}], "types": {"id": "bigint"}}
+    table = {"kind": "sqlite", "table": "t", "file": "t.sqlite"}
+    outcome = run_tool("transfer", {"source": source, "targets": [table]}, host=host)
+    assert "is not a value of type bigint" in failure(outcome)
+    assert any("target 0 (sqlite t) was not rolled back: ConnectionError: gone" in str(line) for line in host.lines)

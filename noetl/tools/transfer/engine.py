@@ -17,7 +17,7 @@ from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.bad_rows import SourceRows
 from noetl.tools.transfer.chunks import Chunk, Mark, chunked, reads_name
-from noetl.tools.transfer.failures import ExplainedError
+from noetl.tools.transfer.failures import ExplainedError, roll_back
 from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, render
 from noetl.tools.transfer.load_progress import LoadProgress
 from noetl.tools.transfer.malloc import release_memory
@@ -123,7 +123,7 @@ class Transfer:
             rows = None if self._source_quarantine is None else self.source_rows
             source = await open_source(self.call, self.plan, await self._planned(self.plan.source), rows)
         except BaseException as failure:
-            await self.states[0].target.abort()
+            await self._abort(self.states[0].target)
             if not isinstance(failure, Exception):
                 raise
             raise self._failed(failure, "the source") from failure
@@ -231,7 +231,7 @@ class Transfer:
             one_commit = self.incremental is not None or bool(self.quarantines)
             await self._objects.read(len(self.states), one_commit=one_commit)
         except Exception as failure:
-            await target.abort()
+            await self._abort(target)
             raise self._failed(failure, target.plan.label, target.explain(failure)) from failure
 
     async def _copy_directly(self, source: Any, columns: Any) -> bool:
@@ -268,11 +268,14 @@ class Transfer:
                     await self._attempt(state, state.target.commit())
         except BaseException:
             for target in [*(state.target for state in self.states), *(each.target for each in self.quarantines)]:
-                await target.abort()
+                await self._abort(target)
             raise
         for state in self.states:
             if not state.active:
-                await state.target.abort()
+                await self._abort(state.target)
+
+    async def _abort(self, target: Target) -> None:
+        await roll_back(self.call, target.plan.label, target.abort())
 
     async def _write_chunks(self, source: Any, static: list[_TargetState]) -> None:
         total = await self._total_chunks(source)

@@ -10,6 +10,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.data.type_lattice import ColumnKind, kind_in_database
 from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools.transfer.chunks import Chunk, reads_name
+from noetl.tools.transfer.failures import roll_back
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
@@ -59,7 +60,7 @@ class PluginTarget(Target):
             await target.prepare()
             await target.commit()
         except BaseException:
-            await target.abort()
+            await roll_back(self.call, self.plan.label, target.abort())
             raise
 
     async def known_columns(self) -> dict[str, ColumnKind]:
