@@ -132,3 +132,32 @@ def test_ordinary_requests_and_slow_readers_are_served(cluster):
         connection.close()
     content = "# " + "x" * 1_000_000
     assert cluster.ask("POST", "/api/validate", {"content": content})[0] == 200
+
+
+NOT_HTTP = [
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: a\0b\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost : 127.0.0.1\r\n\r\n",
+    b"GET / HTTP/1.1\nHost: 127.0.0.1\n\n",
+    b"FOO / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
+    HEAD + b"Content-Length: -5\r\n\r\n",
+    HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+    HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    HEAD + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n",
+    b"GET /nope HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    b"GET /favicon.ico HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    b"GET /ui/../x HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    b"TRACE / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    b"GET /hooks/nope HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("data", NOT_HTTP)
+def test_every_error_is_neither_stored_nor_guessed(cluster, data):
+    with ExitStack() as stack:
+        received = answer(connect(cluster, stack, data)).lower()
+    assert received.startswith(b"http/1.1 4"), received[:100]
+    head = received.partition(b"\r\n\r\n")[0]
+    assert b"x-content-type-options: nosniff" in head and b"cache-control: no-store" in head, head

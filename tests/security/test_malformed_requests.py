@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from devcluster import services
+from noetl.core.model.events import instant
 from tests.server.http.serving import Cluster
 
 pytestmark = pytest.mark.integration
@@ -182,3 +183,9 @@ def test_null_characters_in_data_are_kept_or_refused(served, sender):
     ):
         assert cluster.ask(method, path, body)[0] < 500, (method, path)
     assert cluster.ask("POST", "/api/execute", {"path": "nulls"}, headers={"Idempotency-Key": "a b"})[0] < 500
+
+
+@pytest.mark.parametrize("at", [1e308, -1e308, float("inf"), float("-inf"), float("nan"), 2.0**63, -30_610_224_001.0])
+def test_an_instant_far_away_has_a_text(at):
+    """One wait until such an instant must not break the list of all waits."""
+    assert instant(at)[:4] in ("9999", "1000")

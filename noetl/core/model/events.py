@@ -865,8 +865,13 @@ def recorded_of(document: Mapping[str, Any]) -> Recorded:
     )
 
 
+_FIRST, _LAST = -30_610_224_000.0, 253_402_300_799.0
+
+
 def instant(at: float) -> str:
-    """Seconds since the epoch as ISO 8601 text in UTC, to the microsecond."""
+    """Seconds since the epoch as ISO 8601 text in UTC, to the microsecond; from the year 1000 to 9999."""
+    if not _FIRST <= at <= _LAST:
+        at = _LAST if at > _LAST else _FIRST  # such as the end of a wait of 1e300 seconds
     fraction, whole = modf(at)
     micros = round(fraction * 1e6)
     if not 0 <= micros < 1_000_000:  # rounded into the next second, or before the epoch

@@ -30,6 +30,12 @@ def connection_limit(wanted: int = MAX_CONNECTIONS) -> int:
     return wanted if soft == resource.RLIM_INFINITY else max(64, min(wanted, soft - RESERVED_FILES))
 
 
+_HEAD = (
+    b"content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n"
+)
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with the limits of this module."""
 
@@ -116,9 +122,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refused = True
         if self.transport.is_closing():
             return
-        head = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        self.transport.write(STATUS_LINE[status] + head % len(reason) + reason)
+        self.transport.write(STATUS_LINE[status] + _HEAD % len(reason) + reason)
         self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that is not HTTP."""
+        self._refuse(400, msg.encode("ascii"))
 
 
 async def close_late_connections(connections: set[Any]) -> None:

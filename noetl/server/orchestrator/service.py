@@ -12,6 +12,7 @@ restart `recovery.resume` folds the logs and performs the outstanding effects.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +28,15 @@ from noetl.core.model.events import Recorded, RerunSource
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.waits import InboxEntry
-from noetl.errors import Conflict, DecisionFailed, NotFound, RequestRefused, RoleRequired
+from noetl.errors import (
+    Conflict,
+    CorruptLog,
+    DecisionFailed,
+    InvalidPlaybook,
+    NotFound,
+    RequestRefused,
+    RoleRequired,
+)
 from noetl.server.concurrency.limits import Limits
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle.background import BackgroundTasks
@@ -50,6 +59,8 @@ from noetl.storage.ports.results import ResultStore
 
 if TYPE_CHECKING:
     from noetl.server.read_models.explain import Explanation
+
+log = logging.getLogger("noetl.control")
 
 BLOCKING = frozenset({"limit", "quota", "placement"})  # subjects of `why` that `status` shows, too
 
@@ -79,6 +90,7 @@ class Orchestrator:
         self.catalog = self.actors.catalog
         self.limiter = self.actors.limiter
         self.task_logs = self.work.task_logs
+        self._damaged: set[str] = set()  # executions that cannot be continued, each logged once
         self._changed_outside = False  # another process wrote, and the change has not been read yet
 
     # ── requests ────────────────────────────────────────────────────────────────────────
@@ -339,7 +351,7 @@ class Orchestrator:
         if touched and owned is not None:
             others = [each for each in await self.store.unfinished(waiting=False) if each not in self.cache]
             for execution_id in owned(others) if others else ():
-                await self.effects.catch_up(execution_id)
+                await self._catch_up(execution_id)
         self._changed_outside = touched or self._changed_outside
         if not self._changed_outside:
             return
@@ -347,11 +359,20 @@ class Orchestrator:
         now = self.cache.lengths()  # excludes what this process wrote in the meantime
         for execution_id, seq in found:
             if seq > now.get(execution_id, seq) >= 0:
-                await self.effects.catch_up(execution_id)
+                await self._catch_up(execution_id)
         # While this process was writing to an execution, a change could not be detected: check it next time.
         self._changed_outside = -1 in now.values()
 
     # ── internals ───────────────────────────────────────────────────────────────────────
+
+    async def _catch_up(self, execution_id: str) -> None:
+        """Perform the effects of one execution; if it is damaged, the others are continued without it."""
+        try:
+            await self.effects.catch_up(execution_id)
+        except (CorruptLog, InvalidPlaybook, NotFound) as problem:
+            if execution_id not in self._damaged:
+                self._damaged.add(execution_id)
+                log.error("execution %s cannot be continued: %s", execution_id, problem)
 
     async def _send(self, execution_id: str, command: Command) -> None:
         self._check(execution_id, await self.cache.send(execution_id, command))

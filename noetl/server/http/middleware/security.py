@@ -77,7 +77,7 @@ class SecurityMiddleware:
         limit = MAX_SIGN_IN_BODY if is_sign_in else limit
         headers, duplicate = _headers(scope)
         rejection = duplicate or self._check_host(headers) or self._check_origin(scope["method"], headers)
-        send = _with_security_headers(send) if path.startswith("/api/") else send
+        send = _with_security_headers(send)
         if rejection is None and _length(headers) > limit:
             rejection = problem(413, f"the request body exceeds {limit} bytes")
         if rejection is None:
