@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.mutation.equivalent import is_equivalent
+from tests.mutation.equivalent import EQUIVALENT, is_equivalent
 from tests.mutation.mutants import Mutant, control, mutants_of
 from tests.mutation.recording import ROOT, STORED, TESTS, Recorded, record
 from tests.mutation.runner import Verdict, run
@@ -121,6 +121,8 @@ def _write(verdicts: Sequence[Verdict], command: str) -> None:
     survivors = [each for each in verdicts if not each.noticed and not each.mutant.is_control]
     lines += ["", "## Survivors", ""]
     lines += [f"- `{each.mutant}`" + ("" if each.tests else " (no test executes it)") for each in survivors]
+    lines += ["", "## Left out one by one", "", "No behaviour that a user or a test can observe differs:", ""]
+    lines += [f"- `{file}`, `{line}`: {change}. Reason: {why}." for (file, line, change), why in EQUIVALENT.items()]
     before = PAGE.read_text().partition(MARK)[0]
     PAGE.write_text(before + MARK + "\n" + "\n".join(lines) + "\n")
 

@@ -33,6 +33,21 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if len(source.text) <= MAX_INLINE_CHARACTERS:",
         "the condition is always false",
     ): "a thread compiles what this thread would compile",
+    (
+        "noetl/core/engine/state.py",
+        "reported: int = 0  # seq of its log at the latest report of that",
+        "0 becomes 1",
+    ): "a child that waits has more than one event in its log, so its first report is newer than both",
+    (
+        "noetl/core/engine/attempt_ledger.py",
+        "run.ended[key] = max(event.attempt, run.ended.get(key, 0))",
+        "0 becomes 1",
+    ): "the numbers of attempts begin with 1, so the maximum is the same",
+    (
+        "noetl/core/engine/handlers/start.py",
+        "if not compiled.static:",
+        "the condition is always true",
+    ): "a value without a template is evaluated to itself",
 }
 
 

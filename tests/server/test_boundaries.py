@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from noetl.core.engine.commands import RecordChildWait
+from noetl.core.engine.effects import ContinueLater, SetTimer
 from noetl.core.model.events import Parent
 from noetl.errors import Conflict, NotFound, RequestRefused
 from noetl.server.dispatch.enqueuer import Enqueuer
@@ -16,6 +17,7 @@ from noetl.server.lifecycle import decision_watch
 from noetl.server.lifecycle.children import Children
 from noetl.server.lifecycle.decision_watch import MAX_DEATHS, MappedDecisionWatch
 from noetl.server.orchestrator.catalog import Source
+from noetl.server.orchestrator.effect_handler import EffectHandler
 from noetl.server.orchestrator.execution_ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS, ExecutionIds
 from noetl.server.orchestrator.submissions import Submission, source_of
 from noetl.storage.events.memory import MemoryEventStore
@@ -283,3 +285,29 @@ def test_an_execution_is_given_up_after_the_third_death_at_the_same_event(tmp_pa
         watch.close()
     assert decision_watch.NOT_WATCHED.poisoned() == []
     assert msgspec.json.encode([each.name for each in tmp_path.iterdir()]) == b'["77.deaths"]'
+
+
+# ── take-over ───────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("orphaned", [True, False])
+def test_a_process_that_performs_no_effects_takes_over_the_leases_alone(enabled, orphaned):
+    calls = []
+
+    def note(name):
+        return lambda *_, **__: calls.append(name)
+
+    handler = SimpleNamespace(
+        work=SimpleNamespace(expire_all=note("expire"), adopt=note("adopt")),
+        children=SimpleNamespace(check_wait=note("check")),
+        executions=SimpleNamespace(get=lambda _: SimpleNamespace(wake=note("wake"))),
+        enabled=enabled,
+        _perform=note("perform"),
+    )
+    state = child_state("running")
+    EffectHandler.take_over(handler, state, [], orphaned=orphaned)
+    assert calls == ["expire" if orphaned else "adopt", "perform", *(["check"] if enabled else [])]
+    calls.clear()
+    EffectHandler.take_over(handler, state, [SetTimer(5.0), ContinueLater()])
+    assert calls[-1] == "wake"

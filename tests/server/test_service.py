@@ -130,6 +130,29 @@ def test_the_inbox_has_pages_of_executions_newest_first():
     run(scenario)
 
 
+def test_a_command_without_effect_is_not_appended():
+    class Counting(MemoryEventStore):
+        appends = 0
+
+        async def append(self, append):
+            assert append.events
+            self.appends += 1
+            await super().append(append)
+
+    store = Counting()
+
+    async def scenario(orchestrator):
+        execution = await orchestrator.submit(Submission(text=CHAIN))
+        await orchestrator.pause(execution)
+        before = store.appends
+        await orchestrator.pause(execution)
+        await orchestrator.work.give_back("w", [(f"{execution}:start:1", 7)])
+        await asyncio.sleep(0.01)
+        assert store.appends == before
+
+    run(scenario, store=store)
+
+
 # ── waiting for the end ─────────────────────────────────────────────────────────────────
 
 

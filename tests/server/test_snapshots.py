@@ -118,3 +118,32 @@ workflow:
         await orchestrator.close()
 
     asyncio.run(scenario())
+
+
+def test_a_short_log_has_no_snapshot_and_a_long_one_has_few(monkeypatch):
+    monkeypatch.setattr(execution, "SNAPSHOT_EVENTS", 40)
+    saved = []
+
+    async def scenario(items):
+        orchestrator = make_orchestrator()
+        inner = orchestrator.store.save_snapshot
+
+        async def save(execution_id, seq, data):
+            saved.append(seq)
+            await inner(execution_id, seq, data)
+
+        orchestrator.store.save_snapshot = save
+        execution_id = await orchestrator.submit(Submission(text=LOOP, payload={"items": list(range(items))}))
+        async with working(Hand(orchestrator.work, slots=1)):
+            await orchestrator.wait(execution_id, 30)
+        length = (await orchestrator.summary(execution_id)).seq
+        await orchestrator.close()
+        return length
+
+    assert asyncio.run(scenario(3)) < 40
+    assert saved == []
+    length = asyncio.run(scenario(60))
+    between = [later - earlier for earlier, later in zip([0, *saved], saved[:-1], strict=False)]
+    assert saved and min(between, default=40) >= 40  # except the last one, at the end
+    assert len(saved) <= length // 40 + 1
+    assert saved[-1] == length

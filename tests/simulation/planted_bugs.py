@@ -18,7 +18,7 @@ import msgspec
 
 from noetl.core.engine import accept, advance, decide, outstanding, snapshot
 from noetl.core.engine.commands import CancelExecution, ExpireLease, FireTimer, Reply, ReportRun, SendSignal
-from noetl.core.engine.effects import EnqueueRun, StartChild
+from noetl.core.engine.effects import EnqueueRun, SetTimer, StartChild
 from noetl.core.engine.evolve import runs, steps
 from noetl.core.engine.handlers import admission, compensation, execution_completion, loops, reduce, routing
 from noetl.core.model.events import CompensationDone, ExecutionResumed, PlaybookProcessed
@@ -302,6 +302,17 @@ def _() -> Any:
 @_planted("a new server ignores outstanding effects")
 def _() -> Any:
     return _replace(recovery, recovery.outstanding, lambda state: [])
+
+
+@_planted("timers are not set after a take-over")
+def _() -> Any:
+    def without_timers(state: Any) -> Any:
+        return [each for each in outstanding.outstanding(state) if not isinstance(each, SetTimer)]
+
+    return _all_of(
+        _replace(recovery, recovery.outstanding, without_timers),
+        _order_with(lambda order: msgspec.structs.replace(order, timeout_s=None)),  # the worker measures it, too
+    )
 
 
 @_planted("a new server does not resume unfinished executions")

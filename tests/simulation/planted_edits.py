@@ -132,10 +132,6 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
         (execution_actor.load_state, "after = state.seq if state is not None else 0", "after = state.seq - 1 if state is not None else 0"),
     ),
     # take-over
-    "timers are not set after a take-over": ((outstanding.outstanding, "if due is not None:", "if False:"),),
-    "an execution without an open run is not continued after a take-over": (
-        (outstanding.outstanding, "if not is_settled(state) or (state.ending is None and (state.waiting or not state.runs)):", "if False:"),
-    ),
     "children are not awaited after a take-over": (
         (outstanding.outstanding, "effects += (effect_for(state, child) for child in state.children.values())", "pass"),
         (children.Children._answer_parent, "await self._executions.send(parent.execution_id, ended)", "pass"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from engine_harness import Harness, finished
+from engine_harness import HEAD, Harness, finished
 
 from noetl.core.engine.commands import (
     CancelExecution,
@@ -18,9 +18,13 @@ from noetl.core.engine.commands import (
     SendSignal,
     StartExecution,
 )
+from noetl.core.engine.declared_secrets import ANY, declared_secrets
+from noetl.core.engine.handlers import assignments
+from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import ExecutionPaused, IterationDone, StepDone, TaskStarted
 from noetl.core.model.outcome import ok
 from noetl.core.model.work import Report
+from noetl.tools.registry import specs
 
 ONE = "\nworkflow:\n  - {step: start, tool: [{name: t, kind: http}]}\n"
 LOOP = "\nworkflow:\n  - {step: start, loop: {in: [1, 2], iterator: n, spec: {mode: parallel}}, tool: [{name: t, kind: http}]}\n"
@@ -150,3 +154,37 @@ def test_a_child_that_no_run_waits_for_is_refused():
         RecordChildWait("77:none:1:t:1:1", "9", True, 3),
     ):
         assert refused(harness, command)
+
+
+@pytest.mark.parametrize(
+    ("size", "status"), [(assignments.MAX_CTX_VALUE - 2, "success"), (assignments.MAX_CTX_VALUE - 1, "failed")]
+)
+def test_a_value_of_ctx_has_a_largest_size(size, status):
+    text = f"\nworkflow:\n  - {{step: start, set: {{ctx.x: \"{{{{ 'x' * {size} }}}}\"}}}}\n"
+    harness = Harness(text, watch=False).run()
+    assert harness.status == status
+    if status == "failed":
+        assert "1,048,577 bytes, the limit is 1,048,576" in harness.state.error.message
+
+
+def test_the_secrets_of_a_step_are_those_of_its_tasks_and_the_blocks_that_it_calls():
+    text = (
+        HEAD
+        + """
+keychain: [{name: a, kind: bearer, token: x}, {name: b, kind: bearer, token: x}, {name: c, kind: bearer, token: x}, {name: d, kind: bearer, token: x}]
+workbook:
+  block: {input: {x: "{{ keychain.c }}"}, tool: [{name: t, kind: noop, input: {y: "{{ keychain.d.token }}"}}]}
+workflow:
+  - step: start
+    input: {auth: a}
+    tool: [{name: t, kind: noop, input: {auth: b}}, {name: call, kind: workbook, block: block}]
+  - {step: other, tool: {kind: noop}}
+  - {step: computed, tool: {kind: noop, input: {x: "{{ keychain[workload.name] }}"}}}
+"""
+    )
+    book = compile_playbook(text, file="p.yaml", specs=specs()).playbook
+    assert book is not None
+    start, other, computed = (declared_secrets(book, step) for step in book.steps)
+    assert {"a", "b", "c", "d"} <= start and ANY not in start
+    assert not {"a", "b", "c", "d", ANY} & other
+    assert ANY in computed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_harness import SPECS, Harness, playbook
 
 from noetl.core.engine.effects import Synthesized
@@ -9,6 +10,7 @@ from noetl.core.engine.snapshot import encode_state
 from noetl.core.language.compile import compile_steps
 from noetl.core.model.events import StepFailed, WorkflowSynthesized
 from noetl.core.model.outcome import ok
+from noetl.core.model.playbook import Step
 
 TEXT = """
 workflow:
@@ -89,3 +91,20 @@ def test_an_existing_step_name_is_rejected():
 def test_an_empty_synthesis_is_valid():
     harness = synthesis([])
     assert harness.scheduled == ["plan", "summary"]
+
+
+@pytest.mark.parametrize(
+    ("names", "entry", "problem"),
+    [
+        (["one", "one"], "one", "it has two steps with the same name"),
+        (["one", "two", "three", "four"], "one", "it has 4 steps, the limit is 3"),
+        (["one"], "none", 'its entry step "none" does not exist'),
+        (["plan"], "plan", 'step "plan" already exists'),
+    ],
+)
+def test_the_engine_checks_steps_that_the_validator_passed(names, entry, problem):
+    steps = tuple(Step(name=name) for name in names)
+    harness = Harness(TEXT, {"plan": ok({"plan": NODES})}, validate=lambda _: Synthesized(steps, entry)).run()
+    (failed,) = harness.of(StepFailed)
+    assert problem in failed.output.error.message
+    assert harness.scheduled == ["plan", "rescue"]
