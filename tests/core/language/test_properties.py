@@ -201,15 +201,16 @@ def written_at_random(rng: random.Random) -> str:
     return json.dumps(document)
 
 
-def test_ten_thousand_random_documents_never_raise():
+def test_random_documents_never_raise():
+    """About 1.5 ms of CPU each; `NOETL_EXAMPLES=10000` compiles more of them."""
     rng = random.Random(1)
     compiled = 0
-    for number in range(10_000):
+    for number in range(MORE or 2_000):
         content = mutated(rng.choice(TEXTS), rng) if number % 20 == 0 else written_at_random(rng)
         result = compile_playbook(content, file="random.yaml", specs=SPECS, strict=number % 2 == 0)
         assert (result.playbook is None) == any(one.severity == "error" for one in result.diagnostics)
         compiled += result.playbook is not None
-    assert compiled > 100, "too few of them are correct to say anything about lowering"
+    assert compiled > 20, "too few of them are correct to say anything about lowering"
 
 
 # --- playbooks that are whole: what is said about ways is said of them ----------------------------
