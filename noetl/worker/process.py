@@ -29,6 +29,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
     from noetl.observability import tracing
     from noetl.runtime import event_loop
     from noetl.runtime.clock import RealClock
+    from noetl.runtime.environment_block import erase_values
     from noetl.runtime.network_policy import AddressPolicy
     from noetl.runtime.resources import close_loop_resources
     from noetl.storage.results import open_results
@@ -43,6 +44,7 @@ async def work(settings: Settings, *, name: str | None = None) -> None:
             "no server configured: set NOETL_SERVER_URL and NOETL_TOKEN (a token with the role worker)"
         )
     become_user(settings)
+    erase_values()  # all settings are read: a task could read the token in /proc
     # The name must be unique although process ids are reused: tools of an earlier process may still have been running,
     # and only the worker itself may give a run back.
     name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"

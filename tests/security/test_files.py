@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,3 +196,25 @@ def test_inherited_environments_have_no_settings_of_noetl(monkeypatch):
     assert "NOETL_SECRET_KEY" not in outcome.data["stdout"]
     outcome = run_tool("shell", {"cmd": "env"}, spec={"inherit_env": ["NOETL_SECRET_KEY"]})
     assert outcome.error.kind == "schema"
+
+
+ERASE = """
+import os, subprocess
+from noetl.runtime.environment_block import erase_values
+assert erase_values() == 2
+block = open("/proc/self/environ", "rb").read()
+assert b"s3cret" not in block and b"t0ken" not in block, block
+assert b"KEPT=value" in block
+assert os.environ["NOETL_TOKEN"] == "t0ken"
+print(subprocess.run(["cat", f"/proc/{os.getpid()}/environ"], capture_output=True).stdout.count(b"0ken"))
+import duckdb
+print(duckdb.sql("SELECT content FROM read_text('/proc/self/environ')").fetchall()[0][0].count("s3cret"))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_a_worker_erases_its_secrets_from_its_environment_block():
+    """A task can read the file of its worker's process, and DuckDB runs inside of it."""
+    environ = {"NOETL_TOKEN": "t0ken", "NOETL_SECRET_KEY": "s3cret", "KEPT": "value", "PATH": os.environ["PATH"]}
+    run = subprocess.run([sys.executable, "-c", ERASE], env=environ, capture_output=True, text=True)
+    assert run.stdout.split() == ["0", "0"], run.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pwd
 import subprocess
@@ -210,6 +211,29 @@ def test_a_task_cannot_read_the_environment_of_its_worker():
     assert outcome.error is not None
 
 
+READS = """apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: reads}
+workflow:
+  - step: inside
+    tool: {kind: duckdb, query: "SELECT contains(content, 'NOETL_TOKEN=noetl') AS leaked FROM read_text('/proc/self/environ')"}
+    next: {arcs: [{step: beside}]}
+  - step: beside
+    tool: {kind: shell, command: "grep -c NOETL_TOKEN=noetl /proc/$PPID/environ || true"}
+"""
+
+
+def assert_no_token_in_the_environment_block(cluster: Cluster) -> None:
+    """A task in the worker's process and one beside it read the file of the worker's process."""
+    _, document = cluster.ask("POST", "/api/execute", {"content": READS})
+    execution_id = document["execution_id"]
+    assert cluster.finished(execution_id)["status"] == "success"
+    _, found = cluster.ask("GET", f"/api/executions/{execution_id}/events")
+    text = json.dumps(found)
+    assert '"leaked": false' in text and '"leaked": true' not in text
+    assert '"stdout": "0' in text, text[-2000:]
+
+
 def test_every_file_of_an_installation_is_private(tmp_path):
     """Whatever the umask: folders have mode 0700, files 0600."""
     home = tmp_path / "home"
@@ -231,6 +255,7 @@ def test_every_file_of_an_installation_is_private(tmp_path):
         status, document = cluster.ask("POST", "/api/execute", {"content": playbook.read_text()})
         assert status == 202
         cluster.finished(document["execution_id"])
+        assert_no_token_in_the_environment_block(cluster)
         found = {str(path): path.lstat().st_mode & 0o777 for path in [home, *home.rglob("*")]}
     finally:
         os.umask(before)

@@ -299,10 +299,9 @@ class _Advance(Struct, eq=False, gc=False):
             runs: list[Run] = [run] if run is not None else []
         else:
             runs = state.runs_of(state.runs[event.step_run_id])
-        why = event.output.error.kind if event.output.error else "cancelled"
         for each in runs:
             if each.status == "leased":
-                self.cancelled.append(CancelRun(each.id, each.epoch, each.worker, why))
+                self.cancelled.append(CancelRun(each.id, each.epoch, each.worker))
             if each.child is not None:
                 wait = state.waits.get(each.child)
                 if wait is None:

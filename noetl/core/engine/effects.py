@@ -45,7 +45,6 @@ class CancelRun(Effect, frozen=True):
     run_id: str
     epoch: int
     worker: str
-    reason: str = "cancelled"
 
 
 class ReturnTurns(Effect, frozen=True):
