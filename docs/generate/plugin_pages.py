@@ -33,6 +33,9 @@ def _page(name: str) -> str:
                 lines += _part(value)
     finally:
         sys.path.remove(str(PLUGINS / name))
+    types = PLUGINS / name / "types.md"
+    if types.exists():
+        lines += ["## Types", "", types.read_text().replace("## To ", "### To ")]
     return "\n".join(lines)
 
 

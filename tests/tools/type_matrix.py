@@ -170,33 +170,50 @@ class Ends(NamedTuple):
 # ── sources ──────────────────────────────────────────────────────────────────────────────────
 
 
+ORDER = {"query": "SELECT * FROM samples ORDER BY id"}
+
+
+def declared(samples: list[Sample]) -> dict[str, str]:
+    """The types of the columns, for sources that have none."""
+    return {column(number): sample.declared for number, sample in enumerate(samples)} | {"id": "integer"}
+
+
 def sources(ends: Ends, samples: list[Sample]) -> dict[str, dict[str, Any]]:
     """Create every source with all samples; their fields in a transfer."""
+    _fill_postgres(ends, samples)
+    local = local_sources(ends.folder, samples)
+    data = local.pop("data")
+    return {
+        "postgres": {"kind": "postgres", "auth": ends.database, **ORDER},
+        **local,
+        "http": {"kind": "http", "url": f"{ends.api}/in.jsonl", "types": declared(samples)},
+        "data": data,
+    }
+
+
+def local_sources(folder: Path, samples: list[Sample]) -> dict[str, dict[str, Any]]:
+    """The sources that need no server."""
     numbered = list(enumerate(samples))
-    types = {column(number): sample.declared for number, sample in numbered} | {"id": "integer"}
+    types = declared(samples)
     plain = [
         {"id": row} | {column(n): None if s.at(row) is None else s.plain(s.at(row)) for n, s in numbered}
         for row in range(ROWS)
     ]
-    _fill_postgres(ends, samples)
-    _fill_duckdb(ends, samples)
-    _fill_sqlite(ends, samples, plain)
-    _write_parquet(ends, samples)
+    _fill_duckdb(folder, samples)
+    _fill_sqlite(folder, samples, plain)
+    _write_parquet(folder, samples)
     is_json = {column(n): sample.name == "json" for n, sample in numbered}
     csv = [",".join(plain[0])] + [
         ",".join(_csv_cell(value, is_json=is_json.get(name, False)) for name, value in row.items()) for row in plain
     ]
-    (ends.folder / "in.csv").write_text("\n".join(csv) + "\n", newline="")
-    (ends.folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plain))
-    order = {"query": "SELECT * FROM samples ORDER BY id"}
+    (folder / "in.csv").write_text("\n".join(csv) + "\n", newline="")
+    (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plain))
     return {
-        "postgres": {"kind": "postgres", "auth": ends.database, **order},
-        "duckdb": {"kind": "duckdb", "file": "in.duckdb", **order},
-        "sqlite": {"kind": "sqlite", "file": "in.sqlite", "types": types, **order},
+        "duckdb": {"kind": "duckdb", "file": "in.duckdb", **ORDER},
+        "sqlite": {"kind": "sqlite", "file": "in.sqlite", "types": types, **ORDER},
         "Parquet": {"kind": "file", "path": "in.parquet"},
         "CSV": {"kind": "file", "path": "in.csv", "types": types},
         "JSON lines": {"kind": "file", "path": "in.jsonl", "types": types},
-        "http": {"kind": "http", "url": f"{ends.api}/in.jsonl", "types": types},
         "data": {"kind": "data", "data": plain, "types": types},
     }
 
@@ -219,9 +236,9 @@ def _postgres_text(sample: Sample, value: Any) -> str | None:
     return _array_text(value, "{}") if sample.is_array else sample.text(value)
 
 
-def _fill_duckdb(ends: Ends, samples: list[Sample]) -> None:
+def _fill_duckdb(folder: Path, samples: list[Sample]) -> None:
     columns = ", ".join(f"{column(n)} {s.duckdb}" for n, s in enumerate(samples))
-    with duckdb.connect(str(ends.folder / "in.duckdb")) as connection:
+    with duckdb.connect(str(folder / "in.duckdb")) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"CREATE TABLE samples (id int, {columns})")
         for row in range(ROWS):
@@ -236,8 +253,8 @@ def _duckdb_value(sample: Sample, value: Any) -> Any:
     return _array_text(value, "[]") if sample.is_array else sample.text(value)
 
 
-def _fill_sqlite(ends: Ends, samples: list[Sample], plain: list[dict[str, Any]]) -> None:
-    connection = sqlite3.connect(ends.folder / "in.sqlite")
+def _fill_sqlite(folder: Path, samples: list[Sample], plain: list[dict[str, Any]]) -> None:
+    connection = sqlite3.connect(folder / "in.sqlite")
     columns = ", ".join(column(n) for n in range(len(samples)))
     connection.execute(f"CREATE TABLE samples (id integer, {columns})")
     for row in plain:
@@ -250,7 +267,7 @@ def _fill_sqlite(ends: Ends, samples: list[Sample], plain: list[dict[str, Any]])
     connection.close()
 
 
-def _write_parquet(ends: Ends, samples: list[Sample]) -> None:
+def _write_parquet(folder: Path, samples: list[Sample]) -> None:
     arrays: dict[str, Any] = {"id": pa.array(range(ROWS), pa.int32())}
     for n, sample in enumerate(samples):
         values = [sample.at(row) for row in range(ROWS)]
@@ -264,7 +281,7 @@ def _write_parquet(ends: Ends, samples: list[Sample]) -> None:
             arrays[column(n)] = pa.array([None if v is None else [str(i) for i in v] for v in values], sample.arrow)
         else:
             arrays[column(n)] = pa.array(values, sample.arrow)
-    pq.write_table(pa.table(arrays), ends.folder / "in.parquet")
+    pq.write_table(pa.table(arrays), folder / "in.parquet")
 
 
 def _csv_cell(value: Any, *, is_json: bool) -> str:
@@ -350,7 +367,11 @@ def _read_sqlite(ends: Ends, samples: list[Sample]) -> list[Stored]:
 
 
 def _read_parquet(path: Any, samples: list[Sample]) -> list[Stored]:
-    table = pq.read_table(path).sort_by("id")
+    return read_table(pq.read_table(path).sort_by("id"), samples)
+
+
+def read_table(table: Any, samples: list[Sample]) -> list[Stored]:
+    """The columns of an Arrow table."""
     return [
         Stored(str(table.schema.field(column(n)).type).replace("extension<arrow.", "").replace(">", "")
                if "extension" in str(table.schema.field(column(n)).type) else
@@ -469,7 +490,12 @@ def _expected(sample: Sample, value: Any) -> Any:
 
 def page(cells: dict[str, dict[str, list[str]]]) -> str:
     """The documentation page: for every target, the type that each type has there, by source."""
-    lines = [HEAD.rstrip("\n"), ""]
+    return "\n".join([HEAD.rstrip("\n"), "", *tables(cells)])
+
+
+def tables(cells: dict[str, dict[str, list[str]]]) -> list[str]:
+    """A table for each target."""
+    lines = []
     for target, by_source in cells.items():
         names = list(by_source)
         lines += [f"## To {target}", "", f"| type | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
@@ -477,7 +503,7 @@ def page(cells: dict[str, dict[str, list[str]]]) -> str:
             kinds = [by_source[name][n] for name in names]
             lines.append(f"| {sample.name} | {' | '.join(kinds)} |")
         lines.append("")
-    return "\n".join(lines)
+    return lines
 
 
 HEAD = """# Type matrix

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from deltalake.exceptions import (
     CommitFailedError,
     DeltaError,
@@ -19,7 +21,7 @@ _AUTH = (iceberg.UnauthorizedError, iceberg.ForbiddenError)
 
 def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of a driver; None for other exceptions."""
-    text = str(failure) or type(failure).__name__
+    text = _one_line(str(failure)) or type(failure).__name__
     if isinstance(failure, CommitFailedError | iceberg.CommitFailedException):
         return error_info("db.deadlock", f"another writer has changed the table: {text}")
     if isinstance(failure, _AUTH):
@@ -31,3 +33,9 @@ def explain(failure: Exception) -> ErrorInfo | None:
     if isinstance(failure, DeltaError | iceberg.RESTError | OSError):
         return error_info("storage.access", text)
     return error_info("schema", text) if isinstance(failure, ValueError | TypeError) else None
+
+
+def _one_line(text: str) -> str:
+    """A message without colours and line breaks; deltalake has one line for each cause."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    return ": ".join(filter(None, (line.strip(" \t↳") for line in lines)))

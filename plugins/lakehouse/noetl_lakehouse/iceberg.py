@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Iterator
+from datetime import datetime
 from functools import reduce
 from typing import Any
 
@@ -157,6 +158,8 @@ def _s3(storage: dict[str, str]) -> dict[str, str]:
 
 
 def _literal(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 

@@ -195,3 +195,121 @@ def test_a_killed_writer_leaves_all_rows_or_none(target):
         counts.add((len(rows_of(target)) - 1) % 20000)
     assert counts == {0}
     assert write([{"id": 1, "note": ""}], target, execution_id="200").error is None
+
+
+def load(target: dict[str, Any], folder: Path, rows: Any, number: int, **options: Any) -> Any:
+    import pyarrow.parquet as pq
+
+    pq.write_table(rows, folder / f"{number}.parquet")
+    source = {"kind": "file", "path": f"{number}.parquet"}
+    given = {"source": source, "targets": [{**target, **options}]}
+    return run_tool("transfer", given, host=ToolHost(folder=folder), execution_id=str(number + 1))
+
+
+def test_rows_of_several_parts_and_files_arrive_once(target, tmp_path, monkeypatch):
+    monkeypatch.setattr("noetl_lakehouse.spooled.PART_BYTES", 1_000)
+    monkeypatch.setattr("noetl_lakehouse.spooled.FILE_BYTES", 10_000)
+    ids = list(range(5_000))
+    rows = pa.table({"id": ids, "shop": [f"s {number % 3}" for number in ids], "note": ["x" * (n % 50) for n in ids]})
+    for number, mode in enumerate(["append", "replace", "append"]):
+        outcome = load(target, tmp_path, rows, number, partition_by=["shop"], mode=mode)
+        assert outcome.error is None, outcome.error
+    found = sorted(rows_of(target), key=lambda row: row["id"])
+    assert found == sorted(rows.to_pylist() * 2, key=lambda row: row["id"])
+
+
+PARTITIONS = {
+    "text": pa.array(["a b/c=d%&'", " ", None, "ü"], pa.string()),
+    "flag": pa.array([True, False, None, True], pa.bool_()),
+    "day": pa.array([DAY, None, DAY, datetime.date(1969, 12, 31)], pa.date32()),
+    "at": pa.array([datetime.datetime(2026, 1, 1, 10, 0, 0, 5), None, None, None], pa.timestamp("us")),
+    "zoned": pa.array([datetime.datetime(2026, 1, 1, 10, tzinfo=datetime.UTC), None, None, None],
+                      pa.timestamp("us", "UTC")),
+    "price": pa.array([decimal.Decimal("1.50"), None, None, decimal.Decimal("-2.00")], pa.decimal128(9, 2)),
+    "size": pa.array([1, -2, None, 2**40], pa.int64()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_partitions_of_every_type_are_replaced(target, tmp_path, name):
+    rows = pa.table({"id": [1, 2, 3, 4], name: PARTITIONS[name]})
+    for number, given in enumerate([rows, rows.slice(0, 1), rows.slice(2, 1), rows]):
+        outcome = load(target, tmp_path, given, number, partition_by=[name], mode="replace")
+        assert outcome.error is None, outcome.error
+    assert sorted(rows_of(target), key=lambda row: row["id"]) == rows.to_pylist()
+
+
+def test_a_partitioned_table_is_written_without_naming_its_partitions(target, tmp_path):
+    rows = pa.table({"id": [1, 2], "shop": ["a", "b"]})
+    assert load(target, tmp_path, rows, 0, partition_by=["shop"]).error is None
+    assert load(target, tmp_path, rows, 1, mode="append").error is None
+    assert len(rows_of(target)) == 4
+    assert load(target, tmp_path, rows.slice(1), 2, mode="replace").error is None
+    assert rows_of(target) == [{"id": 2, "shop": "b"}]
+
+
+def test_an_empty_text_is_no_partition_of_delta(tmp_path):
+    rows = pa.table({"id": [1, 2], "shop": ["a", ""]})
+    outcome = load(targets("delta", tmp_path)(), tmp_path, rows, 0, partition_by=["shop"])
+    assert outcome.error.kind == "schema" and "'shop' has an empty text" in outcome.error.message
+    assert not list(tmp_path.glob("t0/*.parquet"))
+
+
+def test_errors_of_the_store_are_one_line(tmp_path):
+    auth = {"access_key_id": "a", "secret_access_key": "s3cret", "endpoint": "http://127.0.0.1:1", "region": "eu"}
+    outcome = write([{"id": 1}], {"kind": "delta", "uri": "s3://lake/t", "auth": auth})
+    assert outcome.error.kind == "storage.access" and "Connection refused" in outcome.error.message
+    assert "\n" not in outcome.error.message and "\x1b" not in outcome.error.message
+
+
+def test_a_replaced_partition_includes_what_others_wrote_meanwhile(tmp_path, monkeypatch):
+    """A commit of another writer between reading the files and the commit: the files are read again."""
+    from noetl_lakehouse.delta import DeltaTarget
+
+    target = targets("delta", tmp_path)()
+    rows = pa.table({"id": [1], "shop": ["a"]})
+    assert load(target, tmp_path, rows, 0, partition_by=["shop"]).error is None
+    original, others = DeltaTarget._removed_files, iter([10, 11])
+
+    def overtaken(self: Any, table: Any) -> Any:
+        found = original(self, table)
+        number = next(others, None)
+        if number is not None:
+            assert load(target, tmp_path, rows, number, partition_by=["shop"], mode="append").error is None
+        return found
+
+    monkeypatch.setattr(DeltaTarget, "_removed_files", overtaken)
+    assert (
+        load(target, tmp_path, pa.table({"id": [5], "shop": ["a"]}), 1, partition_by=["shop"], mode="replace").error
+        is None
+    )
+    assert rows_of(target) == [{"id": 5, "shop": "a"}]
+
+
+def test_conditions_of_readers_find_all_rows(tmp_path):
+    import pyarrow.compute as pc
+
+    target = targets("delta", tmp_path)()
+    rows = pa.table({
+        "id": [1, 2, 3],
+        "at": pa.array([datetime.datetime(2026, 1, 1, 0, 0, 0, 999_999), None, datetime.datetime(1960, 1, 1)],
+                       pa.timestamp("us")),
+        "note": ["x" * 100, "a", None],
+        "day": [DAY, None, DAY],
+        "rate": [float("nan"), 1.5, -1.0],
+    })  # fmt: skip
+    assert load(target, tmp_path, rows, 0).error is None
+    dataset = DeltaTable(target["uri"]).to_pyarrow_dataset()
+    for name in rows.column_names:
+        for value in [each for each in rows.column(name).to_pylist() if each is not None and each == each]:
+            scalar = pa.scalar(value, rows.schema.field(name).type)
+            assert dataset.to_table(filter=pc.field(name) == scalar).num_rows >= 1, (name, value)
+    actions = pa.table(DeltaTable(target["uri"]).get_add_actions()).to_pylist()
+    assert [each["num_records"] for each in actions] == [3]
+
+
+def test_every_type_keeps_its_value_from_every_source(tmp_path):
+    from type_page import check
+
+    kinds = {kind: (targets(kind, tmp_path), table_of) for kind in ("delta", "iceberg")}
+    check(Path(__file__).parents[1] / "types.md", tmp_path, kinds)

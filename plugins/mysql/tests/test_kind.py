@@ -56,6 +56,26 @@ def test_statements_are_one_transaction(run, server):
     assert done.data["rows"] == [{"n": 2}]
 
 
+ROUTINES = {
+    "procedure": "CREATE OR REPLACE PROCEDURE {name}(a INT)\nBEGIN\n  DECLARE total INT DEFAULT 0;\n  WHILE a > 0 DO SET total = "
+    "total + a; SET a = a - 1; END WHILE;\n  IF total > 5 THEN SELECT CASE WHEN total > 9 THEN 'much' ELSE 'more' END AS "
+    "said; ELSE SELECT 'less' AS said; END IF;\nEND",
+    "function": "CREATE OR REPLACE FUNCTION {name}(a INT) RETURNS INT DETERMINISTIC BEGIN SET a = a * 2; RETURN a; END",
+}
+
+
+@pytest.mark.parametrize("delimited", [False, True], ids=["plain", "with DELIMITER"])
+def test_bodies_of_routines_are_one_statement(run, delimited):
+    routines = [text.format(name=f"noetl_{kind}") for kind, text in ROUTINES.items()]
+    created = "".join(f"{text};\n" for text in routines)
+    if delimited:
+        created = "DELIMITER //\n" + "".join(f"{text} //\n" for text in routines) + "DELIMITER ;\n"
+    outcome = run(f"{created}SELECT noetl_function(21) AS n; CALL noetl_procedure(4)")
+    assert outcome.error is None, outcome.error
+    assert outcome.data["command_2"]["rows"] == [{"n": 42}]
+    assert outcome.data["command_3"]["rows"] == [{"said": "much"}]
+
+
 def test_a_large_result_is_stored(run, host):
     outcome = run("SELECT seq AS n FROM seq_1_to_20000", spec={"inline_rows": 100})
     assert (outcome.ref.meta.rows, outcome.extracts["row_count"]) == (20000, 20000)

@@ -7,6 +7,7 @@ from typing import Any
 
 from noetl.core.model.connector import RowTarget, TargetCall
 from noetl.core.model.tool import ToolCall
+from noetl.data.arrow_tables import plain_column
 from noetl.data.type_lattice import ColumnKind, kind_in_database
 from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools.transfer.chunks import Chunk, reads_name
@@ -30,6 +31,18 @@ class PluginTarget(Target):
     @cached_property
     def _target(self) -> RowTarget | None:
         return None if is_deferred(self.plan.fields) else self._open(self.plan.fields)
+
+    def adapt(self, table: Any) -> Any:
+        """Intervals as text, such as P1Y2M: drivers have no type for them, and would write what Python prints."""
+        import pyarrow as pa
+
+        for number, field in enumerate(table.schema):
+            if pa.types.is_interval(field.type):
+                text = pa.array(plain_column(table.column(number), field), pa.string())
+                table = table.set_column(
+                    number, pa.field(field.name, pa.string(), metadata={"noetl": "interval"}), text
+                )
+        return table
 
     async def begin(self, schema: Any) -> None:
         """Prepare the target for rows of this schema."""
