@@ -44,6 +44,26 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "0 becomes 1",
     ): "the numbers of attempts begin with 1, so the maximum is the same",
     (
+        "noetl/core/engine/handlers/reduce.py",
+        'if reducer == "any":',
+        "the condition is always false",
+    ): "of two truth values the larger one, which the last line returns, is their disjunction",
+    (
+        "noetl/core/pipeline/task_assignments.py",
+        'elif assignment.scope == "iter":',
+        "the condition is always true",
+    ): CHECKED,
+    (
+        "noetl/server/orchestrator/catalog.py",
+        "close = get_close_matches(path, paths, n=1)",
+        "1 becomes 2",
+    ): "only the first one is shown, and it is the closest in both cases",
+    (
+        "noetl/core/engine/decide.py",
+        "if step_run.step.synthesize is not None:",
+        "the condition is always true",
+    ): "`synthesize` returns nothing for a step that does not synthesize",
+    (
         "noetl/core/engine/handlers/start.py",
         "if not compiled.static:",
         "the condition is always true",

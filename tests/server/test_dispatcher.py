@@ -271,6 +271,7 @@ def test_a_worker_counts_until_it_is_silent_for_too_long_or_dismissed():
         for name in ("a", "b", "c"):
             await dispatcher.claim(Claim(name, 1), 0)
         dispatcher.seen("stranger")  # it has not claimed: its pool is unknown
+        assert [*dispatcher._live] == ["default"]  # nothing is kept of it
         assert [dispatcher.live_workers(pool) for pool in ("default", "other")] == [3, 1]
         await asyncio.sleep(LIVE_SECONDS)
         dispatcher.seen("a")

@@ -8,6 +8,7 @@ import pytest
 from noetl.core.engine.concurrency_keys import concurrency_keys_of
 from noetl.core.model.work import Claim
 from noetl.errors import NotFound, RequestRefused
+from noetl.server.concurrency.limits import MAX_HOLDERS
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
@@ -335,5 +336,20 @@ def test_a_limit_that_is_removed_while_its_slots_are_counted_releases_its_runs()
             assert await finish(orchestrator, ids) == ["success"]
         finally:
             await orchestrator.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_limit_lists_some_of_its_holders():
+    async def scenario():
+        async with control_plane(pool_default=30) as (orchestrator, _):
+            for _ in range(MAX_HOLDERS + 1):
+                await orchestrator.submit(Submission(text=text("one", PLAIN)))
+            leased = 0
+            while leased <= MAX_HOLDERS:
+                leased += len(await orchestrator.work.claim(Claim("w", 30), wait=1))
+            document = await orchestrator.limits.document(await orchestrator.limits.get("pool", "default"))
+            assert document["held"] == MAX_HOLDERS + 1
+            assert (len(document["holders"]), MAX_HOLDERS) == (20, 20)
 
     asyncio.run(scenario())

@@ -15,7 +15,7 @@ from noetl.core.model.bundle import Bundle, file_digest
 from noetl.embedded import open_local
 from noetl.errors import StoreUnavailable
 from noetl.runtime.tasks import running
-from noetl.server.lifecycle.retention import delete_old, delete_unused_bundles, run_retention
+from noetl.server.lifecycle.retention import collect, delete_old, delete_unused_bundles, run_retention
 from noetl.storage.factory import open_stores, open_task_logs
 from noetl.storage.results import open_results
 from tests.conformance.result_store import chunked
@@ -259,3 +259,8 @@ def test_one_server_of_a_cluster_takes_each_turn() -> None:
     assert turn_of(unreachable, cluster=unreachable, store=unreachable) == ["turn"]
     log = Log()
     assert turn_of(log, cluster=log, store=log) == ["turn", "collect", "tidy"]
+
+
+def test_a_failed_collection_has_deleted_nothing() -> None:
+    assert asyncio.run(collect(Log(problem="collect"), Clock(5.0))) == 0  # type: ignore[arg-type]
+    assert asyncio.run(collect(Log(), Clock(5.0))) == 3  # type: ignore[arg-type]

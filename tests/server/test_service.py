@@ -246,6 +246,18 @@ def test_runs_that_no_worker_can_take_are_reported_until_one_is_alive():
     run(scenario)
 
 
+def test_a_process_that_runs_no_workers_reports_no_missing_ones():
+    async def scenario(orchestrator):
+        execution = await orchestrator.submit(Submission(text=GPU))
+        row = await orchestrator.summary(execution)
+        assert len(await orchestrator.waits_for(row)) == 1
+        orchestrator.effects.enabled = False  # another process runs the workers, and knows them
+        assert await orchestrator.waits_for(row) == []
+        assert not any(each.subject == "placement" for each in await orchestrator.why(execution))
+
+    run(scenario)
+
+
 def test_labels_that_no_live_worker_has_are_reported():
     labelled = HEAD + "workflow: [{step: start, spec: {placement: {labels: {zone: eu}}}, tool: {kind: noop}}]\n"
 
