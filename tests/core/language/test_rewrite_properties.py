@@ -238,6 +238,15 @@ def test_canonical_text_is_formatted_and_an_invalid_one_is_not_touched(ends):
         assert migrate((head + wrong).replace("\n", ends), SPECS).text == (head + wrong).replace("\n", ends)
 
 
+def test_blanks_after_the_comment_of_a_block_scalar_do_not_hinder_the_translation():
+    made = migrated(
+        "workflow:\n  - step: s\n    args:\n      n: |-  # beside it  \t\n        text\n    tool: {kind: noop}\n"
+    )
+    assert (
+        made == "workflow:\n  - step: s\n    input:\n      n: |-  # beside it\n        text\n    tool: {kind: noop}\n"
+    )
+
+
 def test_names_have_letters_of_any_alphabet():
     text = migrated("""
 workload: {größe: 1}

@@ -164,6 +164,10 @@ class _Line:
     column: int
 
 
+def _comments(pattern: str, text: str) -> list[str]:
+    return [each.rstrip() for each in re.findall(pattern, text)]
+
+
 class _Parser:
     """Builds the tree from the parser's events; `at` is the offset after the last token."""
 
@@ -204,7 +208,7 @@ class _Parser:
         end_at = self._document_end()
         self._gap(end_at)
         tail = self._assign(0)
-        comments = [*re.findall(r"(?m)(?:^|(?<=\s))#.*$", head), *self.comments]
+        comments = [*_comments(r"(?m)(?:^|(?<=\s))#.*$", head), *self.comments]
         return ConcreteDocument(head, root, tail, self.text[end_at:], self.nodes, self.scalars, comments)
 
     def _document_end(self) -> int:
@@ -312,7 +316,7 @@ class _Parser:
             element.gap = self.text[begin:value_start].partition(":")[2] or " " if key else " "
         element.value = self._node(column)
         if isinstance(element.value, ConcreteScalar) and element.value.is_block:
-            self.comments += re.findall(r"\s(#.*)", element.value.text.split("\n", 1)[0])
+            self.comments += _comments(r"\s(#.*)", element.value.text.split("\n", 1)[0])
             return element
         stop = self.text.find("\n", self.at)
         rest = self.text[self.at : stop if stop >= 0 else len(self.text)]
