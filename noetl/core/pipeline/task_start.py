@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.model.events import ChildRequested, TaskDone, TaskStarted, WaitStarted
-from noetl.core.model.field_values import rendered_problem
 from noetl.core.model.ids import task_run_id
 from noetl.core.model.outcome import ErrorInfo, Outcome, error, ok
 from noetl.core.model.playbook import WAIT, WORKBOOK
 from noetl.core.model.position import PendingMove
+from noetl.core.model.tool import rendered_problem
 from noetl.core.pipeline.actions import Action, KnownOutcome, RunTask, Suspend
 from noetl.core.pipeline.calls import begin_call
 from noetl.core.pipeline.child_calls import child_request

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from noetl.core.language.compile import compile_playbook
-from noetl.core.model.field_values import rendered_problem
-from noetl.core.model.tool import Field, Members, count
+from noetl.core.model.tool import Field, Members, count, rendered_problem
 from noetl.tools.registry import specs
 
 LIMITS = Field("mapping", members=Members({"memory_mb": Field("number", least=0.001)}))

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Reader, describe_node, is_template, shorten, with_article
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
-from noetl.core.model.field_values import out_of_range
-from noetl.core.model.tool import PLUGIN_KINDS, Field, FieldType, Members, ToolSpec, install_hint
+from noetl.core.model.tool import PLUGIN_KINDS, Field, FieldType, Members, ToolSpec, install_hint, out_of_range
 
 
 class Given(NamedTuple):
