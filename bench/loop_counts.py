@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -75,13 +76,41 @@ def start(file: str) -> None:
     signal.signal(signal.SIGUSR2, write)
 
 
-class _CountedProcesses(ServerProcesses):
+class CountedProcesses(ServerProcesses):
+    """The processes of a deployment, which count their work."""
+
     def file(self, number: int) -> Path:
+        """The counts of a process."""
         return self._log.parent / f"{number}.counts"
 
     def _start(self, code: str, **more: str) -> None:
         file = str(self.file(len(self.processes)))
         super()._start(f"from bench import loop_counts; loop_counts.start({file!r}); {code}", **more)
+
+    def begin(self) -> None:
+        """Set all counts to zero."""
+        for each in self.processes:
+            each.send_signal(signal.SIGUSR1)
+
+    async def counts(self) -> list[list[tuple[int, str]]]:
+        """What each process has counted since."""
+        found = []
+        for number, each in enumerate(self.processes):
+            self.file(number).unlink(missing_ok=True)
+            each.send_signal(signal.SIGUSR2)
+            while not self.file(number).exists():  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.05)
+            lines = (line.partition(" ") for line in self.file(number).read_text().splitlines())
+            found.append([(int(count), what) for count, _, what in lines])
+        return found
+
+
+def totals(rows: Iterable[tuple[int, str]]) -> Counter[str]:
+    """Callbacks, tasks, timers, futures and queries."""
+    found: Counter[str] = Counter()
+    for count, what in rows:
+        found[what.partition(" ")[0]] += count
+    return found
 
 
 async def measure(deployment: str, executions: int, folder: Path, *, concurrent: bool) -> None:
@@ -90,7 +119,7 @@ async def measure(deployment: str, executions: int, folder: Path, *, concurrent:
     async with AsyncExitStack() as stack:
         postgres = stack.enter_context(services.Postgres(str(folder / "pg"), durable=True))
         nats = stack.enter_context(services.Nats(str(folder / "nats"))).url if with_nats else None
-        processes = stack.enter_context(_CountedProcesses(folder, servers, workers, postgres.dsn(), nats))
+        processes = stack.enter_context(CountedProcesses(folder, servers, workers, postgres.dsn(), nats))
         headers = {"Authorization": f"Bearer {processes.token}"}
         session = await stack.enter_async_context(
             aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
@@ -98,22 +127,14 @@ async def measure(deployment: str, executions: int, folder: Path, *, concurrent:
         client = ApiClient(session, processes.url)
         text, in_flight = (chain(3, "noop"), 100) if concurrent else (chain(1, "noop"), 1)
         await client.many(text, 20, in_flight)
-        for each in processes.processes:
-            each.send_signal(signal.SIGUSR1)
+        processes.begin()
         await client.many(text, executions, in_flight)
-        for number, each in enumerate(processes.processes):
-            each.send_signal(signal.SIGUSR2)
-            while not processes.file(number).exists():  # noqa: ASYNC110 - another process writes it
-                await asyncio.sleep(0.05)
-            _print(number, processes.file(number).read_text(), executions)
+        for number, rows in enumerate(await processes.counts()):
+            _print(number, rows, executions)
 
 
-def _print(number: int, text: str, executions: int) -> None:
-    rows = [(int(count), what) for count, _, what in (line.partition(" ") for line in text.splitlines())]
-    totals: Counter[str] = Counter()
-    for count, what in rows:
-        totals[what.partition(" ")[0]] += count
-    summary = ", ".join(f"{count / executions:.1f} {what}" for what, count in totals.most_common())
+def _print(number: int, rows: list[tuple[int, str]], executions: int) -> None:
+    summary = ", ".join(f"{count / executions:.1f} {what}" for what, count in totals(rows).most_common())
     sys.stdout.write(f"process {number}: {summary}\n")
     for count, what in rows:
         if count / executions >= SHOWN:

@@ -438,8 +438,8 @@ class Store:
     async def held(self, keys):
         return {key: self.slots.get(key, 0) for key in keys}
 
-    async def holders(self, key):
-        return [each for each in self.rows.values() if (each.held or {}).get(key)]
+    async def holders(self, keys):
+        return {key: [each for each in self.rows.values() if (each.held or {}).get(key)] for key in keys}
 
     async def executions(self, where):
         return [each for each in self.rows.values() if each.path == where.path and each.status in where.status]

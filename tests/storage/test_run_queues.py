@@ -93,7 +93,7 @@ class TestPostgres(RunQueueSuite):
                     if special
                     else await read_rows(queue, queries.TAKE_FAIR, "default", 8, *weights, 2, 8)
                 )
-                few.append(take + await read_rows(queue, queries.LOOK, "default"))
+                few.append(take + await read_rows(queue, queries.TAKE, "default", 8, 2))
             assert few[1] <= few[0] < 200
 
         asyncio.run(self.closing(scenario))

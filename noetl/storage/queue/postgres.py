@@ -23,6 +23,7 @@ CHANNEL = "noetl_queue"
 POLL_SECONDS = 0.5  # between polls for runs whose notification was lost
 # Between attempts while another server takes the runs of the tenants that are due: what it has locked is skipped.
 RETRY_SECONDS = (0.0, 0.005, 0.02)
+LOOKED = 3  # columns about the kinds of runs, before those of a run
 FORGET_TAKES = 1000  # takes of pools with tenants after which passes of idle tenants are removed
 
 
@@ -129,15 +130,16 @@ class PostgresRunQueue:
         return rows
 
     async def _dequeue(self, claim: Claim, now: float, most_tenants: int | None) -> list[Sequence[object]]:
-        """Delete runs of a pool and return them, in order. The kinds of runs that wait are looked up before, unless
-        the last look, less than an interval ago, has found special ones."""
+        """Delete runs of a pool and return them, in order. The query of plain runs also looks which kinds wait; it
+        is omitted if the last look, less than an interval ago, has found special ones."""
         pool = claim.pool
         kinds = self._kinds.get(pool)
+        rows: list[Sequence[object]] = []
         if kinds is None or now - kinds.looked >= POLL_SECONDS or not kinds.special:
-            row = await self._database.row(queries.LOOK, pool)
-            assert row is not None
-            special, *tenants = row
+            found = [tuple(row) for row in await self._database.fetch(queries.TAKE, pool, claim.slots, claim.workers)]
+            special, *tenants = found[0][:LOOKED]
             kinds = self._kinds[pool] = _Kinds(now, special, frozenset(each for each in tenants if each is not None))
+            rows = [row[LOOKED:] for row in found if row[LOOKED] is not None]
         if kinds.special:
             options = (claim.workers, list(claim.labels), claim.capacity)
             rows = await self._database.fetch(queries.TAKE_SPECIAL, pool, claim.slots, *self._weights, *options)
@@ -145,13 +147,11 @@ class PostgresRunQueue:
             rows = await self._database.fetch(
                 queries.TAKE_FAIR, pool, claim.slots, *self._weights, claim.workers, most_tenants
             )
-        else:
-            rows = await self._database.fetch(queries.TAKE, pool, claim.slots, claim.workers)
         if any(kinds.tenants):
             self._fair_takes += 1
             if self._fair_takes % FORGET_TAKES == 0:
                 await self._database.execute(queries.FORGET_PASSES)
-        return sorted(rows, key=lambda row: (row["turn"], row["run_id"]))
+        return sorted(rows, key=lambda row: (row[0], row[2]))  # turn, run id
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """The weights of tenants; 1 if missing."""

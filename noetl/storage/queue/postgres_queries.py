@@ -101,22 +101,30 @@ PUT = f"""
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
-TAKE = f"""
-    DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
-      SELECT q.run_id FROM noetl_queue q WHERE {_PLAIN} AND q.tenant = '' AND q.cost = 1
-      ORDER BY q.turn, q.run_id LIMIT CASE WHEN $3::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
-        SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM (
-          SELECT 1 FROM noetl_queue q WHERE {_PLAIN} LIMIT $2::int8 * $3::int8
-        ) AS ready
-      )) END FOR UPDATE SKIP LOCKED
-    )) RETURNING {_RUN}
-"""
 _TENANTS = "(SELECT {0}(q.tenant) FROM noetl_queue q WHERE {1})"
-LOOK = f"""
-    SELECT EXISTS(
-      SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{{}}' OR cost <> 1)
-    ), least({_TENANTS.format("min", _PLAIN)}, {_TENANTS.format("min", _OTHERS)}),
-    greatest({_TENANTS.format("max", _PLAIN)}, {_TENANTS.format("max", _OTHERS)})
+# The kinds of runs that wait: whether some are special, and the first and the last of their tenants. If they are not
+# special and have no tenants, the first of them are taken.
+TAKE = f"""
+    WITH look AS MATERIALIZED (
+      SELECT EXISTS(
+        SELECT 1 FROM noetl_queue WHERE pool = $1 AND NOT parked AND (priority <> 0 OR labels <> '{{}}' OR cost <> 1)
+      ) AS special, least({_TENANTS.format("min", _PLAIN)}, {_TENANTS.format("min", _OTHERS)}) AS first,
+      greatest({_TENANTS.format("max", _PLAIN)}, {_TENANTS.format("max", _OTHERS)}) AS last
+    ), taken AS (
+      DELETE FROM noetl_queue WHERE run_id = ANY(ARRAY(
+        SELECT q.run_id FROM noetl_queue q WHERE {_PLAIN} AND q.tenant = '' AND q.cost = 1
+        ORDER BY q.turn, q.run_id LIMIT CASE
+          WHEN (SELECT special OR last <> '' FROM look) THEN 0
+          WHEN $3::int8 = 1 THEN $2::int8
+          ELSE least($2::int8, (
+            SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM (
+              SELECT 1 FROM noetl_queue q WHERE {_PLAIN} LIMIT $2::int8 * $3::int8
+            ) AS ready
+          ))
+        END FOR UPDATE SKIP LOCKED
+      )) RETURNING {_RUN}
+    )
+    SELECT l.special, l.first, l.last, t.* FROM look l LEFT JOIN taken t ON true
 """
 
 

@@ -13,6 +13,7 @@ from ray.cluster_utils import Cluster
 from noetl.testing import RuntimeConformance
 
 START_ATTEMPTS = 5  # Ray gives a node 30 s to start, which a busy machine may exceed
+pytestmark = pytest.mark.timeout(600)  # the attempts are part of the first test
 
 
 @pytest.fixture(scope="class")
