@@ -6,6 +6,7 @@ statements (constants, defaults of fields) is loaded into a new process instead.
 
 from __future__ import annotations
 
+import ast
 import itertools
 import os
 import resource
@@ -58,8 +59,20 @@ def _executing(mutant: Mutant, recorded: Recorded) -> set[str]:
     if not found and mutant.function:
         found = recorded.tests_of(mutant.file, range(mutant.function[0] + 1, mutant.function[1] + 1))
     if not found and recorded.runs_at_import(mutant):
-        found = recorded.tests_of(mutant.file, range(10_000))
+        for line in _uses(mutant):
+            found |= recorded.tests_of(mutant.file, range(line, line + 1))
+        found = found or recorded.tests_of(mutant.file, range(10_000))
     return found
+
+
+def _uses(mutant: Mutant) -> list[int]:
+    """The lines that read the constants which a statement of the module defines."""
+    tree = ast.parse((ROOT / mutant.file).read_text())
+    changed = [each for each in tree.body if each.lineno <= mutant.line <= (each.end_lineno or each.lineno)]
+    names = [each for statement in changed for each in ast.walk(statement) if isinstance(each, ast.Name)]
+    defined = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    read = (each for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+    return sorted({each.lineno for each in read if each.id in defined})
 
 
 def tests_of_area(file: str) -> str:
