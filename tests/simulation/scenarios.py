@@ -21,7 +21,7 @@ from tests.simulation.playbooks import GENERATED, TEXTS, TIMED, choose_playbooks
 from tests.simulation.schedules import overlap_of
 from tests.simulation.stories import stories_of
 from tests.simulation.users import follow_script, scripts
-from tests.simulation.virtual_time import Deadlock, VirtualClock, VirtualLoop
+from tests.simulation.virtual_time import MAX_TURNS, Deadlock, Livelock, VirtualClock, VirtualLoop
 
 FAULT_SECONDS = 120.0  # faults are injected for this long
 _LOGGERS = ("noetl.control", "noetl.work", "noetl.schedules", "noetl.triggers", "asyncio")
@@ -68,6 +68,10 @@ def simulate(
             loop.run_until_complete(_run(result, injector, VirtualClock(loop), executions, prepare))
     except Deadlock:
         result.violations.append("deadlock: no task is ready and no timer is set")
+    except Livelock:
+        result.violations.append(
+            f"livelock: {MAX_TURNS:,} turns of the event loop in {loop.time():.0f} virtual seconds"
+        )
     except Exception as problem:  # an error that a server does not handle
         result.violations.append(f"raised {problem!r}")
     finally:

@@ -16,10 +16,15 @@ from weakref import WeakValueDictionary
 T = TypeVar("T")
 
 EPOCH = 1_750_000_000.0
+MAX_TURNS = 100_000  # of the loop; a scenario has some 3,000 to 10,000
 
 
 class Deadlock(Exception):
     """No task is ready and no timer is set."""
+
+
+class Livelock(Exception):
+    """Tasks are ready again and again, and the execution does not end."""
 
 
 class _VirtualSelector(selectors.BaseSelector):
@@ -28,6 +33,7 @@ class _VirtualSelector(selectors.BaseSelector):
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
         self.passed = 0.0
+        self.turns = 0
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         """Register the loop's own pipe, which is never written to."""
@@ -43,6 +49,9 @@ class _VirtualSelector(selectors.BaseSelector):
         """Advance the time."""
         if timeout is None:
             raise Deadlock
+        self.turns += 1
+        if self.turns == MAX_TURNS:  # once: the tasks are cancelled afterwards
+            raise Livelock
         if timeout > 0:
             self.passed += timeout
         return []
