@@ -291,6 +291,13 @@ OF_PYTHON = [
     Fault("an open bracket", put(CODE, "total = (1\n\nresult = 2\n"), "code-syntax", CODE, 1),
     Fault("a bad indent", put(CODE, "for n in [1]:\nresult = n\n"), "code-syntax", CODE, 2),
     Fault("a template", put(CODE, "total = 1\nresult = {% if total %}\n"), "code-syntax", CODE, 2),
+    Fault(
+        "a parameter without an input",
+        put(CODE, "x = 1\n\ndef main(nosuch):\n    return x\n"),
+        "main-parameter",
+        CODE,
+        3,
+    ),
     Fault("break outside a loop", put(CODE, "total = 1\n\nbreak\n"), "code-syntax", CODE, 3),
 ]
 COMMAND: Path = (*TASK, "command")

@@ -101,6 +101,7 @@ _ERRORS = {
     "legacy-kind": "A tool kind that no longer exists",
 }
 _WARNINGS = {
+    "main-parameter": "A parameter of `main` that no input gives",
     "dashed-name": "A name with a dash",
     "shadowed-name": "A name that templates cannot read",
     "step-without-body": "A step with neither `tool` nor `next`",

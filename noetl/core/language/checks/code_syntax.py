@@ -1,4 +1,4 @@
-"""Python code that does not compile."""
+"""Python code that does not compile, or whose `main` has a parameter that no input gives."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import warnings
 from functools import lru_cache
 
 from noetl.core.language.checks.analysis import AnalysisContext
-from noetl.core.language.source.nodes import Scalar
+from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.flow.visibility import OLDER_SCOPES, SCOPE_NAMES
+from noetl.core.language.source.nodes import Mapping, Scalar
+from noetl.core.language.syntax.tree import BodySyntax, StepSyntax, TaskSyntax
 
 _MAX_LENGTH = 1_000_000
+_GIVEN = frozenset({*SCOPE_NAMES, *OLDER_SCOPES, "context", "inputs", "input_data", "results", "steps", "self"})
 
 
 def check(context: AnalysisContext) -> None:
@@ -17,14 +21,15 @@ def check(context: AnalysisContext) -> None:
     for body in context.document.bodies():
         for task in body.tasks():
             code = task.parameters.get("code") if task.kind == "python" else None
-            if code is not None and isinstance(code.value, Scalar) and isinstance(code.value.value, str):
-                _check(context, code.value)
+            node = code.value if code is not None else None
+            if isinstance(node, Scalar) and isinstance(node.value, str) and _compiles(context, node):
+                _check_main(context, body, task, node)
 
 
-def _check(context: AnalysisContext, node: Scalar) -> None:
+def _compiles(context: AnalysisContext, node: Scalar) -> bool:
     problem = syntax_problem(node.value)
     if problem is None:
-        return
+        return True
     message, line, column = problem
     lines = node.value.split("\n")
     line = min(line, len(lines))
@@ -33,6 +38,46 @@ def _check(context: AnalysisContext, node: Scalar) -> None:
     offset = sum(len(each) + 1 for each in lines[: line - 1]) + min(column - 1, len(lines[line - 1]))
     hint = "code is not a template: pass values under `input`" if "{{" in node.value or "{%" in node.value else ""
     context.reader.findings.add_inside("code-syntax", node, offset, 1, f"the code does not compile: {message}", hint)
+    return False
+
+
+def _check_main(context: AnalysisContext, body: BodySyntax, task: TaskSyntax, code: Scalar) -> None:
+    """Report parameters of `main` without a value; the inputs of a block are those of its callers."""
+    own = task.node.get("input") if isinstance(task.node, Mapping) else None
+    if not isinstance(body, StepSyntax) or not isinstance(own, Mapping | None):
+        return
+    inputs = {*task.parameters, *(body.input.entries if body.input is not None else ())}
+    steps = context.document.step_names()
+    for name, line, column in main_parameters(code.value):
+        if name in inputs or name in _GIVEN or name in steps:
+            continue
+        lines = code.value.split("\n")
+        before = lines[line - 1].encode()[:column].decode()
+        offset = sum(len(each) + 1 for each in lines[: line - 1]) + len(before)
+        hint = did_you_mean(name, inputs, f"add it: `input: {{{name}: ...}}`, or give the parameter a default")
+        message = f"main() requires {name!r}, which is not in the input of the task"
+        context.reader.findings.add_inside("main-parameter", code, offset, len(name), message, hint)
+
+
+@lru_cache(maxsize=1024)
+def main_parameters(code: str) -> tuple[tuple[str, int, int], ...]:
+    """The parameters of the function `main` that have no default: name, line (from 1), column (from 0).
+
+    Empty if another value than that of `main` is the output, or may be."""
+    if len(code) > _MAX_LENGTH or "main" not in code:
+        return ()
+    tree = ast.parse(code)
+    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found = [each for each in functions if each.name == "main" and not each.decorator_list]
+    others = [each for each in tree.body if each not in functions]
+    named = {each.id for node in others for each in ast.walk(node) if isinstance(each, ast.Name)}
+    if len(found) != 1 or named & {"main", "result"} or any(isinstance(each, ast.Return) for each in others):
+        return ()
+    arguments = found[0].args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = positional[: len(positional) - len(arguments.defaults)]
+    required += [name for name, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value is None]
+    return tuple((each.arg, each.lineno, each.col_offset) for each in required)
 
 
 @lru_cache(maxsize=1024)
