@@ -36,10 +36,10 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "an ended iteration is leased again": ((lease_rules.claim_rejection, "loop.status(index) != PENDING", "False"),),
     "a heartbeat does not extend leases": ((Leases.extend, "self._leases[run_id].expires_at = end", "pass"),),
     "an expired lease is released and the log is not told": (
-        (WorkerService._watch_leases, "self._expire(ExpireLease(lease.run_id, lease.epoch))", "pass"),
+        (WorkerService._end_expired, "self._expire(ExpireLease(lease.run_id, lease.epoch))", "pass"),
     ),
     "a lease expires although another server had its heartbeat": (
-        (WorkerService._watch_leases, "if await self._seen_elsewhere(self.heartbeats, lease, term):", "if False:"),
+        (WorkerService._end_expired, "if await self._seen_elsewhere(self.heartbeats, lease, term):", "if False:"),
     ),
     "returned runs stay leased": ((accept._returned, "return _end_lease(state, command, record, returned=True, begun=command.begun)", "return Reply(True)"),),
     # attempts
