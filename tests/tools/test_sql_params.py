@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from noetl.data import sql
+from noetl.data import sql, sql_statements
 from noetl.testing.tools import ToolHost, run_tool
 
 
@@ -67,7 +67,7 @@ def test_parameters_of_mysql(text, params, bound, values):
 
 
 def test_statements_of_mysql_end_at_semicolons_outside_of_names_and_strings():
-    assert sql.split("SELECT 1; SELECT '\\';' # a;\n; SELECT `;`", "mysql") == [
+    assert sql_statements.split("SELECT 1; SELECT '\\';' # a;\n; SELECT `;`", "mysql") == [
         "SELECT 1",
         "SELECT '\\';' # a;",
         "SELECT `;`",
