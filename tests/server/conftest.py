@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from noetl.core.model.events import IterationDone, IterationFailed, StepDone, StepFailed, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.core.model.work import Claim, Report
@@ -69,3 +71,16 @@ def make_orchestrator(store=None, playbooks=None, triggers=None, clock=None, **o
         store or MemoryEventStore(), playbooks or MemoryPlaybookStore(), NoResults(), MemoryRunQueue(), triggers
     )
     return build_orchestrator(stores, specs, clock=clock, options=Options(**options))
+
+
+def run(scenario, **options):
+    """The result of a scenario with an orchestrator, which is closed afterwards."""
+
+    async def whole():
+        orchestrator = make_orchestrator(**options)
+        try:
+            return await scenario(orchestrator)
+        finally:
+            await orchestrator.close()
+
+    return asyncio.run(asyncio.wait_for(whole(), 30))

@@ -22,23 +22,12 @@ from noetl.server.orchestrator.execution_ids import COUNTER_BITS, EPOCH_MS, PROC
 from noetl.server.orchestrator.submissions import Submission, source_of
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.ports.queue import QueuedRun
-from tests.server.conftest import Hand, make_orchestrator
+from tests.server.conftest import Hand, run
 from tests.server.test_worker_service import Background, Executions, Queue, row
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p, path: p}\nworkflow:\n"
 TEXT = HEAD + "  - {step: start, tool: {kind: noop}}\n"
 OTHER = HEAD + "  - {step: start, tool: {kind: noop, input: {x: 1}}}\n"
-
-
-def run(scenario, **options):
-    async def whole():
-        orchestrator = make_orchestrator(**options)
-        try:
-            return await scenario(orchestrator)
-        finally:
-            await orchestrator.close()
-
-    return asyncio.run(whole())
 
 
 PARENT = Parent("1", "1:a:1", "1:a:1:t:1:1")

@@ -13,7 +13,7 @@ from noetl.errors import Conflict, NotFound, RequestRefused, RoleRequired
 from noetl.server.orchestrator.submissions import RerunRequest, Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.triggers.memory import MemoryTriggerStore
-from tests.server.conftest import Hand, make_orchestrator
+from tests.server.conftest import Hand, make_orchestrator, run
 from tests.server.test_orchestrator import CHAIN, LOOP, working
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p, path: p}\n"
@@ -27,17 +27,6 @@ workflow:
 """
 )
 GPU = HEAD + "workflow: [{step: start, spec: {pool: gpu}, tool: {kind: noop}}]\n"
-
-
-def run(scenario, **options):
-    async def whole():
-        orchestrator = make_orchestrator(**options)
-        try:
-            return await scenario(orchestrator)
-        finally:
-            await orchestrator.close()
-
-    return asyncio.run(asyncio.wait_for(whole(), 30))
 
 
 async def waiting_for_an_answer(orchestrator):

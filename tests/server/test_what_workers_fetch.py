@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -13,7 +11,7 @@ from noetl.errors import NotFound
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.orchestrator.installation_checks import installation_findings
 from noetl.storage.triggers.memory import MemoryTriggerStore
-from tests.server.conftest import make_orchestrator
+from tests.server.conftest import run
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p, path: p}\n"
 NEEDS = (
@@ -26,17 +24,6 @@ workflow:
       - {name: t, kind: noop, output: {schema: orders/v1}}
 """
 )
-
-
-def run(scenario, **options):
-    async def whole():
-        orchestrator = make_orchestrator(**options)
-        try:
-            return await scenario(orchestrator)
-        finally:
-            await orchestrator.close()
-
-    return asyncio.run(whole())
 
 
 def test_a_bundle_and_its_files_are_found_by_their_digests():
