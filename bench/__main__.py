@@ -1,8 +1,9 @@
 """`python -m bench [--quick] [--peers] [PART ...]`: run the benchmarks and write docs/benchmarks.md.
 
 Parts are w1 w2 w3 w4, and the other modules of this folder with a function `measure`: growth, engine, store, tools and
-so on. Each part runs in its own process, so that memory and caches are not shared. `python -m bench profile` measures
-the cost of an execution by station (`bench.execution_cost`).
+so on. Each part runs in its own process, so that memory and caches are not shared. A part replaces its own record in
+`bench/results/`, and the page is written from all records. `python -m bench profile` measures the cost of an execution
+by station (`bench.execution_cost`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,11 +20,11 @@ import msgspec
 from bench import execution_cost, peers, workloads
 from bench.measurements import Measurement, measure_repeatedly, merge_turns
 from bench.peers import PEERS, Peer, PeerResult, merge_results
-from bench.report import write
+from bench.report import Record, environment, save, saved, write
 from bench.transfer import running_servers
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "latest.jsonl"
+RESULTS = HERE / "results"
 DOCS = HERE.parent / "docs"
 WORKLOADS = ("w1", "w2", "w3", "w4")
 TURNS = {"w1": 3, "w2": 3}  # turns with the nearest peer; elsewhere the difference is an order of magnitude
@@ -66,15 +67,15 @@ def _show(each: Measurement) -> None:
     print(f"{each.engine:8} {each.workload:10} {each.metric:52} {each.median:14,.2f} {each.unit}", flush=True)
 
 
-def measure_peer(peer: Peer, parts: Sequence[str]) -> PeerResult:
-    """The measurements of another engine for these parts."""
+def measure_peer(peer: Peer, part: str) -> PeerResult:
+    """The measurements of another engine for this part."""
     print(f"== {peer.title}", flush=True)
     if peer.needs_postgres:
         with running_servers() as servers:
             given = {"BENCH_SOURCE": servers.source, "BENCH_TARGET": servers.target, "BENCH_ROWS": str(servers.rows)}
-            result = peers.measure(peer, ("W5",), given)
+            result = peers.measure(peer, "W5", given)
     else:
-        result = peers.measure(peer, tuple(part.upper() for part in parts if part in WORKLOADS))
+        result = peers.measure(peer, part.upper())
     for each in result.measurements:
         _show(each)
     if result.problem:
@@ -82,29 +83,21 @@ def measure_peer(peer: Peer, parts: Sequence[str]) -> PeerResult:
     return result
 
 
-def measure_noetl(parts: Sequence[str], quick: bool) -> list[Measurement]:
-    """The measurements of NoETL."""
-    return [each for part in parts for each in _measure_in_process(part, quick)]
-
-
-def measure_with_peers(parts: Sequence[str], quick: bool) -> tuple[list[Measurement], list[PeerResult]]:
-    """The measurements of NoETL and of the peers.
+def measure_with_peers(part: str, quick: bool) -> tuple[list[Measurement], list[PeerResult]]:
+    """The measurements of NoETL and of the peers that do the work of this part.
 
     The speed of a machine varies over half an hour: in the workloads with a small difference, NoETL and the nearest
     peer alternate."""
-    nearest, *others = PEERS
+    if part not in WORKLOADS:
+        ours = _measure_in_process(part, quick)
+        return ours, [measure_peer(peer, part) for peer in PEERS if peer.needs_postgres and part == "transfer"]
+    nearest, *others = (peer for peer in PEERS if not peer.needs_postgres)
     measurements: list[Measurement] = []
     turns: list[PeerResult] = []
-    for part in parts:
-        if part not in WORKLOADS:
-            measurements += _measure_in_process(part, quick)
-            continue
-        for _ in range(TURNS.get(part, 1)):
-            measurements += _measure_in_process(part, quick)
-            turns.append(measure_peer(nearest, (part,)))
-    selected = [peer for peer in others if (("transfer" in parts) if peer.needs_postgres else turns)]
-    results = [merge_results(turns)] if turns else []
-    return merge_turns(measurements), results + [measure_peer(peer, parts) for peer in selected]
+    for _ in range(TURNS.get(part, 1)):
+        measurements += _measure_in_process(part, quick)
+        turns.append(measure_peer(nearest, part))
+    return merge_turns(measurements), [merge_results(turns), *(measure_peer(peer, part) for peer in others)]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -116,7 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
     known = [*WORKLOADS, *micro_parts()]
     parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks, write docs/benchmarks.md.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {' '.join(known)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sizes, no slow parts")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sizes, no slow parts; only prints")
     parser.add_argument("--peers", action="store_true", help="also measure other engines")
     parser.add_argument("--lines", action="store_true", help="only print the measurements as JSON lines")
     options = parser.parse_args(arguments)
@@ -130,19 +123,16 @@ def main(arguments: list[str] | None = None) -> None:
                 sys.stdout.buffer.write(msgspec.json.encode(each) + b"\n")
                 sys.stdout.flush()
         return
-    if options.peers:
-        measurements, results = measure_with_peers(parts, options.quick)
-    else:
-        measurements, results = measure_noetl(parts, options.quick), []
-    measurements += [each for result in results for each in result.measurements]
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in measurements))
-    print(f"\nwrote {RESULTS.relative_to(Path.cwd()) if RESULTS.is_relative_to(Path.cwd()) else RESULTS}")
-    if options.parts:
-        print("docs/benchmarks.md is only written by a run of all parts")
-        return
-    write(measurements, DOCS, quick=options.quick, peers=results)
-    print("wrote docs/benchmarks.md and docs/benchmarks.svg")
+    for part in parts:
+        conditions = environment()
+        if options.peers:
+            measurements, results = measure_with_peers(part, options.quick)
+        else:
+            measurements, results = _measure_in_process(part, options.quick), []
+        if not options.quick:
+            save(Record(part, conditions, measurements, results), RESULTS)
+            write(saved(RESULTS, known), DOCS)
+            print(f"wrote bench/results/{part}.json, docs/benchmarks.md and its pictures", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ Sample = tuple[str, float, str]  # yielded by a micro-benchmark: name, value, un
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One line of `bench/results/latest.jsonl`."""
+    """Median, spread and memory of one metric."""
 
     engine: str  # `noetl`, a peer, or `baseline`: the same work without an engine
     workload: str

@@ -14,7 +14,12 @@ from bench import peers, workloads
 from bench.growth import metric
 from bench.measurements import Measurement, measure_repeatedly, merge_turns, summarize
 from bench.peers import PEERS, PeerResult
-from bench.report import growth_plot, page, plot, relative_speed
+from bench.report import Environment, Record, growth_plot, page, plot, relative_speed, save, saved
+
+
+def record(part, measurements, peer_results=()):
+    conditions = Environment("2026-01-02 03:04", "abc", "0.1, 0.2, 0.3", "2 cores", "NoETL 1, Python 3.11")
+    return Record(part, conditions, measurements, list(peer_results))
 
 
 def test_a_measurement_has_the_median_and_the_spread_of_its_samples():
@@ -63,10 +68,19 @@ def test_the_page_has_ratios_environment_and_spread():
         summarize("baseline", "W1", "step", [1.5], "ms"),
         summarize("noetl", "store", "commits", [1234.5], "1/s"),
     ]
-    text = page(figures)
+    text = page([record("w1", figures[:2]), record("store", figures[2:])])
     assert "| W1 | step | 3.00 ms | 2.00 to 4.00 | 3 | 50 MB | 1.50 ms | 50% |" in text
     assert "| store | commits | 1,234 1/s |" in text or "| store | commits | 1,235 1/s |" in text
-    assert "Python 3." in text and "cores" in text and "NoETL " in text
+    assert "| `python -m bench store` | 2026-01-02 03:04 | abc | 0.1, 0.2, 0.3 |" in text
+    assert text.endswith("\n\n- 2 cores\n- NoETL 1, Python 3.11\n")
+
+
+def test_a_part_replaces_only_its_own_record(tmp_path):
+    old, new = (record("w1", [summarize("noetl", "W1", "step", [value], "ms")]) for value in (1.0, 2.0))
+    other = record("store", [], [PeerResult(PEERS[0], [], "1.2")])
+    for each in (old, other, new):
+        save(each, tmp_path)
+    assert saved(tmp_path, ["w1", "w2", "store"]) == [new, other]
 
 
 def test_the_page_compares_peers_and_lists_their_errors():
@@ -84,7 +98,8 @@ def test_the_page_compares_peers_and_lists_their_errors():
         PeerResult(dbos, theirs[:1] + theirs[2:], "1.2"),
         PeerResult(temporal, theirs[1:2], "3.4", "exited with 1: W3: too slow"),
     ]
-    text = page([*ours, *theirs], peers=results)
+    text = page([record("w1", ours, results)])
+    assert "`python -m bench --peers w1`" in text
     assert "| W1 one execution of one task, warm | 2.00 ms | 8.00 ms | 90.0 ms | **4.0x** |" in text
     assert "| W3 fan-out of 1,000 | 5,000 items/s | 250 items/s |  | **20.0x** |" in text
     assert "temporal: Temporal (dev server, SQLite), 3.4; **exited with 1: W3: too slow**" in text
@@ -104,17 +119,21 @@ def test_noetl_and_the_nearest_peer_alternate(monkeypatch):
         seen.append(part)
         return [summarize("noetl", part, "m", [1.0], "ms")]
 
-    def theirs(peer, workloads, variables=None):
-        seen.append(f"{peer.name} {' '.join(workloads)}")
-        return PeerResult(peer, [summarize(peer.name, name, "m", [2.0], "ms") for name in workloads], "1.0")
+    def theirs(peer, workload, variables=None):
+        seen.append(f"{peer.name} {workload}")
+        return PeerResult(peer, [summarize(peer.name, workload, "m", [2.0], "ms")], "1.0")
 
     monkeypatch.setattr(harness, "_measure_in_process", ours)
     monkeypatch.setattr(harness.peers, "measure", theirs)
-    measurements, results = harness.measure_with_peers(("w1", "w4", "engine"), quick=False)
-    assert seen[:9] == ["w1", "dbos W1"] * 3 + ["w4", "dbos W4", "engine"]
-    assert seen[9:] == [f"{peer.name} W1 W4" for peer in PEERS[1:] if not peer.needs_postgres]
-    assert [(each.workload, each.n) for each in measurements] == [("w1", 3), ("w4", 1), ("engine", 1)]
-    assert [(each.workload, each.n) for each in results[0].measurements] == [("W1", 3), ("W4", 1)]
+    measurements, results = harness.measure_with_peers("w1", quick=False)
+    others = [peer.name for peer in PEERS[1:] if not peer.needs_postgres]
+    assert seen == ["w1", "dbos W1"] * 3 + [f"{name} W1" for name in others]
+    assert [(each.workload, each.n) for each in measurements] == [("w1", 3)]
+    assert [(each.peer.name, each.measurements[0].n) for each in results] == [
+        ("dbos", 3),
+        *((name, 1) for name in others),
+    ]
+    assert harness.measure_with_peers("engine", quick=False)[1] == []
 
 
 def test_the_embedded_engine_is_first_on_the_page():
@@ -122,14 +141,14 @@ def test_the_embedded_engine_is_first_on_the_page():
         summarize("noetl", "W1", "server, 2 workers: step", [9.0], "ms"),
         summarize("noetl", "W5", "rows", [3.0], "ms"),
     ]
-    text = page(figures)
+    text = page([record("server_workloads", figures)])
     assert text.index("| W5 | rows |") < text.index("| W1 | server, 2 workers: step |")
 
 
 def test_a_peer_that_cannot_be_installed_has_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(peers.venv, "create", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
-    result = peers.measure(PEERS[0], ("W1",))
+    result = peers.measure(PEERS[0], "W1")
     assert (result.measurements, result.problem) == ([], "could not be installed: disk full")
 
 
@@ -143,7 +162,7 @@ def test_the_page_shows_scaling_and_plots_it():
         summarize("noetl", "growth", metric("item", size), [cost], "us")
         for size, cost in ((100, 300), (1_000, 200), (10_000, 260))
     ]
-    text = page(points)
+    text = page([record("growth", points)])
     assert "| one item of a loop, by items | 100: 300 us | 1,000: 200 us | 10,000: 260 us |  | 1.30x |" in text
     drawing = ElementTree.fromstring(growth_plot(points))
     assert len(drawing.findall("{http://www.w3.org/2000/svg}circle")) == 3
