@@ -32,7 +32,7 @@ async def database_problems(database: SqlDatabase) -> AsyncIterator[str]:
     try:
         async for problem in check(database):
             yield problem
-        for rows in (_text_problems, _row_problems, _task_log_problems, _column_problems):
+        for rows in (_text_problems, _row_problems, _task_log_problems, _column_problems, _missing_problems):
             async for problem in rows(database):
                 yield problem
     except NoetlError as problem:
@@ -53,13 +53,38 @@ async def unchecked(database: SqlDatabase) -> list[str]:
 
 async def rebuild_derived(database: SqlDatabase) -> int:
     """Rebuild every index from its table, and the copied columns of executions from their summaries; delete damaged
-    snapshots, quotas and load samples, which begin again. Returns the number of changed rows."""
+    snapshots, quotas and load samples, which begin again. Returns the number of changed rows.
+
+    Damaged and missing rows of executions get the lengths of their logs, which `log_verifier.repair` reads."""
     if database.dialect == "sqlite":
         await database.execute("REINDEX")
     else:
         for (table,) in await database.fetch(_TABLES):
             await database.row(f'REINDEX TABLE "{table}"')  # not `execute`: it has no number of rows
+    await _restore_lengths(database)
     return await _rewrite_columns(database) + await _delete_damaged(database)
+
+
+async def _restore_lengths(database: SqlDatabase) -> None:
+    """The row of an execution that is damaged, or missing, gets the length of its log."""
+    table = f"{database.prefix}executions"
+    columns = ("id", "seq", "data", "crc", *COPIES)
+    places = ", ".join(f"${place}" for place in range(1, 1 + len(columns)))
+    damaged = [
+        number
+        async for number, seq, data, crc in _rows(database, "executions", ("id",), ("seq", "data", "crc"))
+        if not intact(crc, number, seq, data)
+    ]
+    for number in (*damaged, *await _missing(database)):
+        empty = ExecutionSummary(execution_id=str(number), path="", status="pending", started_at=0.0)
+        length = f"SELECT max(first + count - 1) FROM {database.prefix}log WHERE execution = $1"
+        ((seq,),) = await database.fetch(length, number)
+        if seq is not None:
+            await database.execute(
+                f"INSERT INTO {table}({', '.join(columns)}) VALUES ({places}) "
+                "ON CONFLICT (id) DO UPDATE SET seq = excluded.seq",
+                *(number, seq, b"", 0, *copied_columns(empty).values()),
+            )
 
 
 async def _rewrite_columns(database: SqlDatabase) -> int:
@@ -171,6 +196,27 @@ async def _column_problems(database: SqlDatabase) -> AsyncIterator[str]:
     """Executions whose columns, by which they are found, differ from their summary."""
     async for number, _, wrong in _wrong_columns(database):
         yield f"execution {number}: the columns {', '.join(wrong)} do not match its summary"
+
+
+# In Postgres the log of a deleted execution remains until its partition is deleted; only ended ones are deleted.
+_MISSING = {
+    "sqlite": "SELECT DISTINCT execution FROM log WHERE execution NOT IN (SELECT id FROM executions) ORDER BY 1",
+    "postgres": (
+        "SELECT execution FROM (SELECT DISTINCT ON (execution) execution, data FROM noetl_log "
+        "ORDER BY execution, first DESC) AS l WHERE position('\"playbook.processed\"'::bytea IN data) = 0 "
+        "AND NOT EXISTS (SELECT 1 FROM noetl_executions AS e WHERE e.id = l.execution) ORDER BY 1"
+    ),
+}
+
+
+async def _missing(database: SqlDatabase) -> list[int]:
+    """Executions that have a log but no row."""
+    return [row[0] for row in await database.fetch(_MISSING[database.dialect])]
+
+
+async def _missing_problems(database: SqlDatabase) -> AsyncIterator[str]:
+    for number in await _missing(database):
+        yield f"execution {number}: its row is missing in the table of executions, but its log exists"
 
 
 async def _wrong_columns(database: SqlDatabase) -> AsyncIterator[tuple[int, ExecutionSummary, list[str]]]:

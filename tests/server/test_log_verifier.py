@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import (
     Event,
     ExecutionRequested,
@@ -24,6 +25,7 @@ from noetl.server.lifecycle.log_verifier import repair, verify
 from noetl.server.read_models.summaries import project
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.ports.events import Append
+from noetl.tools.registry import specs
 
 BEGIN: tuple[Event, ...] = (
     ExecutionRequested(playbook="d", path="p"),
@@ -67,6 +69,15 @@ class Rewriting(MemoryEventStore):
         self._summaries[summary.execution_id] = msgspec.structs.replace(
             summary, key=self._summaries[summary.execution_id].key
         )
+
+
+async def load(digest):
+    """The playbook of these executions."""
+    text = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p, path: p}\n"
+    text += "workflow: [{step: start, tool: [{name: pay, kind: noop}]}]\n"
+    compiled = compile_playbook(text, file="", specs=specs()).playbook
+    assert digest == "d" and compiled is not None
+    return compiled
 
 
 def log_of(execution_id, *more):
@@ -178,13 +189,13 @@ def test_a_repair_rewrites_the_summaries_that_differ_and_no_others(pages):
     async def scenario():
         store = await filled(Rewriting(), steps_done=4, seq=8)
         before = dict(store._summaries)
-        assert await repair(store) == (1, [])
+        assert await repair(store, load) == (1, [])
         assert store.rewritten == ["3"]
         assert store._summaries["3"].steps_done == 0
         assert store._summaries["3"].seq == 8
         assert {**store._summaries, "3": before["3"]} == before
         assert await verify(store) == (5, 40, [])
-        assert await repair(store) == (0, [])
+        assert await repair(store, load) == (0, [])
 
     asyncio.run(scenario())
 
@@ -202,10 +213,10 @@ def test_what_cannot_be_repaired_is_left_with_its_reason():
         store = await filled(Empty(), steps_done=4)
         log = log_of("9", again)
         await store.append(Append("9", 0, tuple(log), project(None, log)))
-        repaired, left = await repair(store)
+        repaired, left = await repair(store, load)
         assert repaired == 1  # the log of 9 says that a tool ran twice: rewriting its summary does not change that
         assert left[0].startswith("execution 9: a tool may have run twice") and left[1:] == ["the log is damaged"]
         unchangeable = await filled(MemoryEventStore(), steps_done=4)
-        assert await repair(unchangeable) == (0, [MISMATCH])
+        assert await repair(unchangeable, load) == (0, [MISMATCH])
 
     asyncio.run(scenario())

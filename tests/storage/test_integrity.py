@@ -15,10 +15,12 @@ import pytest
 from noetl.embedded import run_async
 from noetl.server.lifecycle.log_verifier import repair, verify
 from noetl.server.lifecycle.retention import delete_old
+from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.factory import open_stores
 from noetl.storage.integrity import database_problems, rebuild_derived
 from noetl.storage.results import open_results
 from noetl.storage.sqlite.wal_check import lost_frames
+from noetl.tools.registry import specs
 
 TEXT = (
     "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkflow:\n  - {step: start, tool: {kind: noop}}\n"
@@ -86,10 +88,10 @@ def test_what_is_derived_is_rebuilt_from_the_logs(home):
     assert len(problems(home)) == 2
 
     async def rebuild() -> tuple[int, list[str]]:
-        events, _ = open_stores(f"sqlite://{home}")
+        events, playbooks = open_stores(f"sqlite://{home}")
         try:
             await rebuild_derived(events.sql)
-            return await repair(events)
+            return await repair(events, Catalog(playbooks, specs).load)
         finally:
             await events.close()
 

@@ -214,7 +214,7 @@ def test_what_is_derived_is_rebuilt(store_url):
             for table, column in derived:
                 await damage(events, f"{prefix}{table}", column)
             assert len(await problems(events)) == 4  # two executions, the snapshot, the quota
-            assert await rebuild_derived(events.sql) == 4 and await repair(events) == (0, [])
+            assert await rebuild_derived(events.sql) == 4 and await repair(events, None) == (0, [])
             assert await problems(events) == []
 
     asyncio.run(scenario())

@@ -70,14 +70,16 @@ def _write_ahead_log(settings: Settings) -> Iterator[Finding]:
 def _repaired(settings: Settings) -> Iterator[Finding]:
     async def rebuild() -> tuple[int, int, list[str]]:
         from noetl.server.lifecycle.log_verifier import repair
+        from noetl.server.orchestrator.catalog import Catalog
         from noetl.storage.factory import open_stores
         from noetl.storage.integrity import rebuild_derived
+        from noetl.tools.registry import specs
 
-        events, _ = open_stores(settings.store)
+        events, playbooks = open_stores(settings.store)
         try:
             database = getattr(events, "sql", None)
             rows = 0 if database is None else await rebuild_derived(database)
-            return rows, *await repair(events)
+            return rows, *await repair(events, Catalog(playbooks, specs).load)
         finally:
             await events.close()
 
@@ -179,6 +181,9 @@ def _orphans(settings: Settings, unfinished: list[str]) -> list[str]:
         owners.close()
 
 
+_DERIVED = ("index", "the columns", "its row is missing", "snapshot", "table quotas", "table load_samples")
+
+
 def _verified(settings: Settings) -> Iterator[Finding]:
     async def read() -> tuple[int, int, list[str], list[str], list[str], tuple[int, list[str]]]:
         from noetl.server.lifecycle.log_verifier import verify
@@ -204,9 +209,7 @@ def _verified(settings: Settings) -> Iterator[Finding]:
         yield Finding("checksums", FAILED, f"{without_password(settings.store)}: {problem}")
         return
     for found in problems:
-        derived = any(
-            each in found for each in ("index", "the columns", "snapshot", "table quotas", "table load_samples")
-        )
+        derived = any(each in found for each in _DERIVED)
         advice = "; `noetl doctor --repair` rebuilds what is derived" if derived else "; restore a backup"
         yield Finding("integrity", FAILED, f"{found}{advice}")
     for note in notes:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 
+from noetl.core.engine.advance import fold
 from noetl.core.engine.attempt_ledger import AttemptLedger
-from noetl.errors import CorruptLog
-from noetl.server.read_models.summaries import project
+from noetl.core.engine.capacity import slots_held
+from noetl.core.engine.state import State
+from noetl.core.engine.views.open_waits import wait_counts
+from noetl.core.model.playbook import Playbook
+from noetl.errors import CorruptLog, NoetlError
+from noetl.server.read_models.summaries import project, step_durations
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
 
 PAGE = 500
@@ -24,7 +31,7 @@ async def verify(store: EventStore) -> tuple[int, int, list[str]]:
             for summary in page:
                 executions += 1
                 try:
-                    events += await _verify_one(store, summary)
+                    events += await _verify_one(store, summary.execution_id)
                 except CorruptLog as problem:
                     damaged.append(str(problem))
     except CorruptLog as problem:  # the list of executions itself
@@ -32,8 +39,9 @@ async def verify(store: EventStore) -> tuple[int, int, list[str]]:
     return executions, events, damaged
 
 
-async def repair(store: EventStore) -> tuple[int, list[str]]:
-    """Rewrite the summaries that do not match their logs; returns how many, and what cannot be repaired.
+async def repair(store: EventStore, load: Callable[[str], Awaitable[Playbook]]) -> tuple[int, list[str]]:
+    """Rewrite the summaries that do not match their logs; returns how many, and what cannot be repaired. `load` finds a
+    playbook by its digest (`Catalog.load`).
 
     A log is authoritative and is never changed."""
     repaired = 0
@@ -43,35 +51,49 @@ async def repair(store: EventStore) -> tuple[int, list[str]]:
         before = page[-1].execution_id
         for listed in page:
             try:
-                await _verify_one(store, listed)
+                await _verify_one(store, listed.execution_id)
             except CorruptLog as problem:
                 try:
-                    rewritten = await _rewrite(store, listed.execution_id)
-                    await _verify_one(store, listed)
+                    rewritten, unknown = await _rewrite(store, listed.execution_id, load)
+                    await _verify_one(store, listed.execution_id)
                     repaired += rewritten
+                    left += unknown
                 except CorruptLog:
                     left.append(str(problem))
     return repaired, left
 
 
-async def _rewrite(store: EventStore, execution_id: str) -> bool:
-    """Write the summary of an execution from its log."""
+async def _rewrite(
+    store: EventStore, execution_id: str, load: Callable[[str], Awaitable[Playbook]]
+) -> tuple[bool, list[str]]:
+    """Write the summary of an execution as its last append wrote it; returns whether, and what is unknown."""
     rewrite = getattr(store, "rewrite_summary", None)
     if rewrite is None:
-        return False
+        return False, []
     summary: ExecutionSummary | None = None
+    playbook: Playbook | None = None
+    state: State | None = None
+    unknown: list[str] = []
     seq = 0
     while page := await store.read(execution_id, seq, EVENTS):
+        if summary is None:
+            try:
+                playbook = await load(project(None, page[:1]).playbook)
+            except NoetlError as problem:
+                unknown = [f"execution {execution_id}: its waits, slots and durations are unknown: {problem}"]
         summary = project(summary, page)
+        state = None if playbook is None else fold(playbook, page, state)
         seq = page[-1].seq
     if summary is None:
-        return False
-    await rewrite(msgspec.structs.replace(summary, seq=seq))
-    return True
+        return False, []
+    if state is not None:
+        steps = step_durations(state) if state.processed else None
+        summary = project(summary, (), slots_held(state), wait_counts(state), steps)
+    await rewrite(summary)
+    return True, unknown
 
 
-async def _verify_one(store: EventStore, listed: ExecutionSummary) -> int:
-    execution_id = listed.execution_id
+async def _verify_one(store: EventStore, execution_id: str) -> int:
     summary = await store.summary(execution_id)
     if summary is None:
         return 0  # deleted meanwhile

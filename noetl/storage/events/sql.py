@@ -12,7 +12,6 @@ from noetl.core.model.events import Recorded
 from noetl.core.model.ids import number_at
 from noetl.storage.events import execution_queries
 from noetl.storage.events.event_rows import (
-    FINAL,
     checksum,
     decode_summary,
     encode_json,
@@ -170,18 +169,19 @@ class SqlEventStore(EventStore):
         """Replace the row of an execution by what its log says; its idempotency key stays."""
         number = int(summary.execution_id)
         row = await self.sql.row(f"SELECT key FROM {self._executions} WHERE id = $1", number)
-        data = encode_json(msgspec.structs.replace(summary, key=row[0] if row else None))
+        summary = msgspec.structs.replace(summary, key=row[0] if row else None)
+        data = encode_json(summary)
+        copies = execution_queries.copied_columns(summary)
+        columns = ("seq", "data", "crc", *copies)
+        assignments = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 2))
+        crc = checksum(number, summary.seq, data)
         await self.sql.execute(
-            f"UPDATE {self._executions} SET seq = $1, data = $2, crc = $3, status = $4, ended = $5, took = $6, "
-            "error = $7 WHERE id = $8",
+            f"UPDATE {self._executions} SET {assignments} WHERE id = $1",
+            number,
             summary.seq,
             data,
-            checksum(number, summary.seq, data),
-            summary.status,
-            summary.status in FINAL,
-            summary.took,
-            summary.error,
-            number,
+            crc,
+            *copies.values(),
         )
 
     async def check(self) -> None:
