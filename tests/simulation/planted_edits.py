@@ -17,11 +17,15 @@ from noetl.core.engine import accept, advance, attempt_ledger, lease_rules, outs
 from noetl.core.engine.evolve import execution, runs
 from noetl.core.engine.evolve import loops as loop_appliers
 from noetl.core.engine.handlers import admission, execution_completion, loops, routing, signals
+from noetl.core.pipeline import advance as pipeline_advance
+from noetl.core.pipeline import task_start
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.leases import Leases
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.lifecycle import children
+from noetl.server.lifecycle.wait_timers import WaitTimers
 from noetl.server.orchestrator import execution_actor
+from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.scheduling import scheduler
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.scheduler import Scheduler
@@ -156,6 +160,32 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "a later tick overtakes one that waits": (
         (Deliveries._process, "if not await self._act(trigger, delivery):\n                return", "if not await self._act(trigger, delivery):\n                break"),
         (Deliveries._process, "for delivery in found:", "for delivery in found[::-1]:"),
+    ),
+    # the same promises, broken at other places
+    "the next start ignores the attempts that lost workers used up": ((task_start.start, "level.attempt += frame.lost", "pass"),),
+    "a start that is not recorded counts as recorded": (
+        (task_start.start, "start_recorded, frame.only_starts = frame.only_starts, False", "start_recorded, frame.only_starts = True, False"),
+    ),
+    "a retry has the number of the attempt before": ((pipeline_advance._move, "level.attempt += 1", "pass"),),
+    "a run whose lease expired is returned for free": (
+        (WorkerService._end_expired, "self._expire(ExpireLease(lease.run_id, lease.epoch))", "self._expire(ReturnRun(lease.run_id, lease.epoch))"),
+    ),
+    "a rejection by a stale state is final": (
+        (execution_actor.ExecutionActor._decide, "elif self._dependencies.shared and await self._is_behind(before):", "elif False:"),
+    ),
+    "a report after the end of its lease is judged like any other": ((accept._report, 'if run.status == "queued":', "if False:"),),
+    "a snapshot forgets the queued runs": ((snapshot.encode_state, "queued=list(state.queued),", "queued=[],"),),
+    "timers are no outstanding effects": (
+        (outstanding.outstanding, "effects.append(SetTimer(due))", "pass"),
+        (WaitTimers.load, "self._orchestrator.timers.set(execution_id, at)", "pass"),
+    ),
+    "a cancellation of a paused execution is ignored": ((accept._cancel, "if state.ending is None:", "if state.paused:\n        return _ACCEPTED\n    if state.ending is None:"),),
+    "a signal that a wait has taken is kept": (
+        (signals.deliver, "record([_taken(wait, received, state.seq, at)], wait.seq)\n            return Reply(True)", "record([_taken(wait, received, state.seq, at)], wait.seq)"),
+    ),
+    "a suspended run holds its slot": ((runs._suspend, "release_lease(state, run)", "pass"),),
+    "the key of a request is stored with the id of its execution": (
+        (ExecutionStarter._start, "await execution.begin(playbook, command, submission.key)", "await execution.begin(playbook, command, submission.key and submission.key + execution.id)"),
     ),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ import msgspec
 
 from noetl.core.engine import advance as machine
 from noetl.core.engine.advance import advance, begin, fold, outstanding
+from noetl.core.engine.capacity import Capacity
 from noetl.core.engine.commands import ClaimRun, Command, Reply, ReportRun, StartExecution
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import (
@@ -28,6 +29,7 @@ from noetl.core.engine.effects import (
     Effect,
     EnqueueRun,
     FetchPayload,
+    ReturnTurns,
     SetTimer,
     StartChild,
     StorePayload,
@@ -160,6 +162,7 @@ class Harness:
         self.at = 1000.0
         self.watch = watch
         self.validate = validate
+        self.capacity: Capacity | None = None  # of the limits during the next advance
         self.numbers: dict[str, int] = {}
 
     # ── the shell ───────────────────────────────────────────────────────────────────────
@@ -169,7 +172,12 @@ class Harness:
         self.at = at if at is not None else self.at + 1.0
         with watched(self) if self.watch else contextlib.nullcontext():
             decision = advance(
-                self.state, commands, at=self.at, nondeterminism=FixedNondeterminism(), conflict=conflict
+                self.state,
+                commands,
+                at=self.at,
+                nondeterminism=FixedNondeterminism(),
+                capacity=self.capacity,
+                conflict=conflict,
             )
             while decision.requests:
                 decision = decision.resume({request.key: self._answer(request) for request in decision.requests})
@@ -222,7 +230,7 @@ class Harness:
                 self.answers.append(effect)
             case SetTimer():
                 self.timer = effect.at
-            case AwaitChild() | ContinueLater():
+            case AwaitChild() | ContinueLater() | ReturnTurns():
                 pass
             case _:
                 raise AssertionError(effect)

@@ -1,0 +1,402 @@
+"""Whole executions with the real pipeline and random events: what engine and pipeline decide, compared with stored logs.
+
+The playbooks of the simulation, of `tests/playbooks` and of the scenarios run with tools that succeed and fail at random,
+workers that are lost, return runs and report late, pauses, signals, timers, limits, children and cancellations. The seed
+determines all of it. `python tests/core/engine/generated_executions.py` writes the logs again after an intended change and
+prints the first difference of each execution; review it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from engine_harness import HEAD, Harness
+
+from noetl.core.engine import commands
+from noetl.core.engine.capacity import Capacity
+from noetl.core.engine.decision import Decision
+from noetl.core.engine.lease_rules import claim_rejection
+from noetl.core.engine.outstanding import leases
+from noetl.core.engine.views.open_waits import inbox_entries, wait_counts
+from noetl.core.engine.views.waiting import waiting_reasons
+from noetl.core.language.compile import compile_playbook
+from noetl.core.model.events import Event, decode_body, encode_body
+from noetl.core.model.outcome import Outcome, error, ok
+from noetl.core.model.playbook import Playbook
+from noetl.core.model.tool import ToolSpec
+from noetl.core.model.work import Report, RunOrder
+from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, TakeToken, Wait
+from noetl.core.pipeline.advance import apply_outcome, next_action
+from noetl.core.pipeline.frame import open_frame
+from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
+from noetl.core.pipeline.program import Programs
+from noetl.core.pipeline.quotas import token_taken, wait_for_token
+from noetl.core.pipeline.scopes import NeedsSecret, SharedScope
+from noetl.core.templates.views import NeedsPayload, NeedsReference
+from noetl.tools.registry import specs
+from tests.simulation.playbooks import TEXTS
+
+HERE = Path(__file__).parent
+STORED = HERE / "scenarios" / "generated.json.gz"
+KINDS = {**specs(), "effect": ToolSpec(kind="effect", open_fields=True)}
+MOST_ACTS = 120
+ERRORS = ("server_error", "timeout", "python", "ambiguous")
+LEAST_WORK = 60  # acts after which only work is done, so that most executions end
+
+
+class Nondeterminism:
+    """Numbers in order instead of times, ids and random numbers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def now(self) -> str:
+        self.count += 1
+        return f"2026-01-01T00:{self.count // 60 % 60:02d}:{self.count % 60:02d}Z"
+
+    def uuid(self) -> str:
+        self.count += 1
+        return f"00000000-0000-4000-8000-{self.count:012d}"
+
+    def random(self) -> float:
+        self.count += 1
+        return self.count % 100 / 100
+
+
+class Worker:
+    """A worker that executes one order with the pipeline; `act` performs one action."""
+
+    def __init__(self, execution: Execution, order: RunOrder) -> None:
+        self.execution, self.order = execution, order
+        self.source = Nondeterminism()
+        sent = msgspec.json.decode(msgspec.json.encode(order), type=RunOrder)
+        shared = SharedScope(sent.context, execution.state.playbook)
+        self.frame = open_frame(sent, Programs(execution.state.playbook, KINDS), shared, NondeterminismLog(self.source))
+        self.events: list[Event] = []  # not reported yet
+        self.started: RunTask | None = None
+        self.ended = False
+        self.notes: list[Any] = []
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        for _ in range(20):
+            drawn = self.source.count
+            try:
+                return function(self.frame, *arguments)
+            except NeedsPayload as needed:
+                stored = self.execution.stored[needed.reference.locator["key"]]
+                self.frame.shared.provide(needed.reference, stored)
+            except NeedsReference as needed:
+                self.frame.shared.references[needed.key] = self.execution.store(needed.key, needed.data)
+            except NeedsSecret as needed:
+                self.frame.keychain.provide({needed.secret: f"secret of {needed.secret}"})
+            self.source.count = drawn  # the evaluation is repeated
+        raise AssertionError("the pipeline asks for the same data again and again")
+
+    def act(self, chance: random.Random) -> None:
+        """Perform the next action, or end the tool that runs."""
+        if self.started is not None:
+            self.started = None
+            self.events += self._call(apply_outcome, self._outcome(chance))
+            return
+        action = self._call(next_action)
+        self.events += action.events
+        match action:
+            case Wait():
+                self.notes.append({"wait": action.seconds})
+            case TakeToken() if action.turn is None and chance.random() < 0.5:
+                waiting = wait_for_token(self.frame, action, self.execution.at + 5.0)
+                self.events += waiting.events
+                self.ended = True
+            case TakeToken():
+                token_taken(self.frame, action)
+            case RunTask():
+                fields = ("label", "input", "spec", "visit", "attempt", "start_recorded", "quotas")
+                self.notes.append({each: getattr(action, each) for each in fields})
+                self.started = action
+            case KnownOutcome():
+                self.events += self._call(apply_outcome, action.outcome)
+            case Suspend():
+                self.ended = True
+            case Finished():
+                self.events.append(action.event(action.recorded, action.results))
+                self.ended = True
+
+    def _outcome(self, chance: random.Random) -> Outcome:
+        if chance.random() < self.execution.failing:
+            return error(chance.choice(ERRORS), "it broke")
+        size = chance.choice([0, 1, 2, 3])
+        choices: list[Any] = [size, size, {"n": size, "id": size, "data": [size]}, [size, 1], "text", None]
+        return ok(chance.choice(choices))
+
+
+class Execution(Harness):
+    """One execution whose events the seed determines; everything that is decided is noted."""
+
+    def __init__(self, playbook: Playbook, seed: str) -> None:
+        super().__init__(playbook)
+        self.chance = random.Random(seed)
+        self.failing = self.chance.choice([0.0, 0.1, 0.4])
+        self.noted: list[Any] = []
+        self.working: dict[str, Worker] = {}
+        self.late: list[Worker] = []  # whose lease has ended
+        self.sent: list[Report] = []
+        self.born = 900
+
+    def send(self, *sent: commands.Command, at: float | None = None, conflict: str | None = None) -> Decision:
+        """Advance, and note what was decided."""
+        if self.chance.random() < 0.1:
+            keys = [f"playbook {self.playbook.path}", "pool default"]
+            allowed = {key: self.chance.randint(0, 3) for key in keys}
+            self.capacity = Capacity(allowed, frozenset(self.chance.sample(keys, self.chance.randint(0, 1))))
+        else:
+            self.capacity = None
+        decision = super().send(*sent, at=at, conflict=conflict)
+        self.noted.append(
+            {
+                "commands": [type(each).__name__ for each in sent],
+                "at": self.at,
+                "replies": msgspec.to_builtins(decision.replies),
+                "events": [[e.seq, e.parent_seq, e.body.NAME, msgspec.to_builtins(e.body)] for e in decision.events],
+                "effects": [{type(each).__name__: msgspec.to_builtins(each)} for each in decision.effects],
+                "why": msgspec.to_builtins(waiting_reasons(self.state, self.at, {}, lambda pool, labels: None)),
+                "inbox": msgspec.to_builtins(inbox_entries(self.state)),
+                "waits": msgspec.to_builtins(wait_counts(self.state)),
+            }
+        )
+        for reply in decision.replies:
+            for order in reply.orders:
+                self.working[order.run_id] = Worker(self, order)
+                self.queue = [each for each in self.queue if each.run_id != order.run_id]
+        for effect in self.cancelled:
+            if (stopped := self.working.pop(effect.run_id, None)) is not None:
+                self.late.append(stopped)
+        self.cancelled = []
+        return decision
+
+    def play(self) -> list[Any]:
+        """Perform acts until the execution has ended."""
+        self.start()
+        for count in range(MOST_ACTS):
+            if self.state.finished:
+                break
+            if count < LEAST_WORK:
+                acts = [
+                    self.work,
+                    self.lose,
+                    self.give_back,
+                    self.repeat,
+                    self.act_late,
+                    self.user,
+                    self.tick,
+                    self.child,
+                ]
+                self.chance.choices(acts, [60, 3, 3, 3, 4, 4, 4, 8])[0]()
+            else:
+                self.chance.choices([self.work, self.tick, self.child], [60, 6, 12])[0]()
+            if self.state.paused and self.chance.random() < 0.5:
+                self.queue = []
+                self.send(commands.ResumeExecution(id=self.chance.choice(["", "r1", "r2"])))
+        self.repeat()
+        return self.noted
+
+    def work(self) -> None:
+        """Claim a run, or let a worker act and report."""
+        chance = self.chance
+        if self.queue and (not self.working or chance.random() < 0.4):
+            if chance.random() < 0.4:
+                claim = commands.ClaimAnyRun(
+                    chance.choice(["w1", "w2"]),
+                    chance.randint(1, 3),
+                    pool=chance.choice([None, None, "light"]),
+                    workers=chance.randint(1, 2),
+                    labels=chance.choice([(), ("zone=eu",), ("gpu=true", "zone=eu")]),
+                    capacity=3,
+                )
+            else:
+                claim = commands.ClaimRun(chance.choice(["w1", "w2"]), chance.choice(self.queue).run_id)
+                if claim_rejection(self.state, claim.run_id) is not None:
+                    self.queue = [each for each in self.queue if each.run_id != claim.run_id]
+            self.send(claim)
+        elif self.working:
+            self._act(self.working[chance.choice(sorted(self.working))])
+
+    def _act(self, worker: Worker) -> None:
+        for _ in range(self.chance.randint(1, 4)):
+            if not worker.ended:
+                worker.act(self.chance)
+        if worker.notes:
+            self.noted.append(msgspec.to_builtins(worker.notes, str_keys=True, enc_hook=str))
+            worker.notes = []
+        if worker.events and (worker.ended or worker.started or self.chance.random() < 0.7):
+            events, worker.events = worker.events, []
+            self._report(worker, events)
+
+    def _report(self, worker: Worker, events: list[Event]) -> None:
+        order = worker.order
+        number = self.numbers[order.run_id] = self.numbers.get(order.run_id, 0) + 1
+        sent = tuple(decode_body(each.NAME, each.VERSION, encode_body(each)) for each in events)
+        report = Report(order.run_id, order.epoch, number, sent)
+        self.sent.append(report)
+        following = (commands.ClaimAnyRun("w1", self.chance.randint(1, 2)),) if self.chance.random() < 0.3 else ()
+        if worker.ended:
+            self.working.pop(order.run_id, None)
+        reply = self.send(commands.ReportRun(report), *following).replies[0]
+        if not reply.accepted or (reply.ack is not None and reply.ack.error):
+            worker.ended = True
+            if self.working.get(order.run_id) is worker:
+                del self.working[order.run_id]
+
+    def _leased(self) -> tuple[str, int] | None:
+        held = sorted(each[:2] for each in leases(self.state))
+        return self.chance.choice(held) if held else None
+
+    def _end_lease(self, command: commands.Command, run_id: str) -> None:
+        worker = self.working.pop(run_id, None)
+        if worker is not None:
+            self.late.append(worker)
+        self.send(command)
+
+    def lose(self) -> None:
+        """Let a lease expire, also one of an old epoch."""
+        held = self._leased()
+        if held is not None:
+            run_id, epoch = held
+            if self.chance.random() < 0.2:
+                self.send(commands.ExpireLease(run_id, epoch - 1))
+            else:
+                self._end_lease(commands.ExpireLease(run_id, epoch, self.chance.random() < 0.2), run_id)
+
+    def give_back(self) -> None:
+        """Let a worker return a run."""
+        held = self._leased()
+        if held is not None:
+            begun = held[0] in self.working and self.working[held[0]].started is not None
+            self._end_lease(commands.ReturnRun(*held, begun=begun), held[0])
+
+    def repeat(self) -> None:
+        """Send an earlier report again, or one with another body."""
+        if self.sent:
+            report = self.chance.choice(self.sent)
+            if self.chance.random() < 0.3:
+                report = msgspec.structs.replace(report, events=report.events[::-1])
+            self.send(commands.ReportRun(report))
+
+    def act_late(self) -> None:
+        """Let a worker act whose lease has ended."""
+        if self.late:
+            self._act(self.chance.choice(self.late))
+
+    def tick(self) -> None:
+        """Let time pass."""
+        if self.timer is not None and self.chance.random() < 0.6:
+            self.send(commands.FireTimer(), at=max(self.at, self.timer))
+        else:
+            self.send(commands.FireTimer(), at=self.at + self.chance.choice([1, 10, 100]))
+
+    def user(self) -> None:
+        """Pause, signal or cancel."""
+        chance = self.chance
+        key = chance.choice(["", "k1", "k2"])
+        waits = sorted(self.state.waits)
+        signals = [wait.request.signal for wait in self.state.waits.values() if wait.request.signal]
+        sent: list[commands.Command] = [
+            commands.PauseExecution(reason="lunch", id=key),
+            commands.SendSignal(chance.choice(["go", "answer"]), {"n": chance.randint(0, 3)}, by="ann", id=key),
+            commands.SendSignal(chance.choice(signals or ["go"]), {"approved": True}, by="ann", roles=("operator",)),
+            commands.SendSignal(wait=chance.choice(waits or ["none"]), payload={"a": 1}, by="ben", roles=("user",)),
+            commands.SendSignal(chance.choice(signals or ["go"]), {"x": 1}, id="k3"),
+        ]
+        if chance.random() < 0.15:
+            sent = [commands.CancelExecution("enough", compensate=chance.random() < 0.5, id=key)]
+        self.send(chance.choice(sent))
+
+    def child(self) -> None:
+        """Start, wait for or end a child execution."""
+        if self.children and self.chance.random() < 0.6:
+            started = self.children.pop(self.chance.randrange(len(self.children)))
+            self.born += 1
+            self.send(commands.RecordChildStart(started.key, str(self.born)))
+            return
+        known = sorted(self.state.children)
+        if known:
+            key = self.chance.choice(known)
+            born = self.state.children[key].child or ""
+            if self.chance.random() < 0.3:
+                waits = commands.RecordChildWait(key, born, self.chance.random() < 0.7, self.chance.randint(2, 9))
+                self.send(waits)
+                return
+            outcome = error("server_error", "it failed") if self.chance.random() < self.failing else ok({"n": 1})
+            self.children = [each for each in self.children if each.key != key]
+            self.send(commands.RecordChildEnd(key, born, outcome, compensable=self.chance.random() < 0.5))
+
+
+def playbooks() -> Iterator[tuple[str, str]]:
+    """The names and texts of all playbooks."""
+    yield from ((f"simulation {name}", text) for name, text in TEXTS.items())
+    folder = HERE.parents[1] / "playbooks"
+    yield from ((path.stem, path.read_text()) for path in sorted(folder.glob("*.yaml")))
+    for name, scenario in yaml.safe_load((HERE / "scenarios" / "scenarios.yaml").read_text()).items():
+        yield f"scenario {name}", HEAD + yaml.safe_dump(scenario["playbook"], sort_keys=False)
+    for document in (HERE / "scenarios" / "constructs.yaml").read_text().split("\n---\n"):
+        yield f"construct {yaml.safe_load(document)['metadata']['name']}", document
+
+
+def compiled(name: str, text: str) -> Playbook | None:
+    """The playbook of a text; None if it is one of an older version of the language."""
+    made = compile_playbook(text, file=f"{name}.yaml", specs=KINDS)
+    return made.playbook
+
+
+def executions() -> dict[str, tuple[Playbook, str]]:
+    """The playbook and the seed of every execution by name."""
+    found = {}
+    for name, text in playbooks():
+        playbook = compiled(name, text)
+        if playbook is not None:
+            for number in range(8 if name.startswith("construct") else 2):
+                found[f"{name} {number}"] = playbook, f"{name} {number}"
+    return found
+
+
+def played(playbook: Playbook, seed: str) -> Any:
+    """What was decided in an execution, as it is stored."""
+    return msgspec.json.decode(msgspec.json.encode(Execution(playbook, seed).play()))
+
+
+def stored() -> dict[str, Any]:
+    """The stored logs by name."""
+    return msgspec.json.decode(gzip.decompress(STORED.read_bytes()))
+
+
+def difference(found: list[Any], expected: list[Any]) -> str | None:
+    """The first difference of two logs."""
+    for number in range(max(len(found), len(expected))):
+        one = found[number] if number < len(found) else None
+        other = expected[number] if number < len(expected) else None
+        if one != other:
+            return f"entry {number}: {one}\nstored: {other}"
+    return None
+
+
+def main() -> int:
+    """Write the logs, and print what has changed."""
+    before = stored() if STORED.exists() else {}
+    now = {name: played(*each) for name, each in executions().items()}
+    for name, log in now.items():
+        changed = difference(log, before[name]) if name in before else "new"
+        if changed is not None:
+            print(f"{name}: {changed}")
+    STORED.write_bytes(gzip.compress(msgspec.json.encode(now, order="sorted"), mtime=0))
+    print(len(now), "executions,", STORED.stat().st_size, "bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
