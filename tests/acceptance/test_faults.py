@@ -298,6 +298,8 @@ OF_PYTHON = [
         CODE,
         3,
     ),
+    Fault("a misspelt name", put(CODE, "total = 1\n\nresult = totl\n"), "undefined-name", CODE, 3),
+    Fault("a scope in code", put(CODE, "total = 1\nresult = workload['x']\n"), "undefined-name", CODE, 2),
     Fault("break outside a loop", put(CODE, "total = 1\n\nbreak\n"), "code-syntax", CODE, 3),
 ]
 COMMAND: Path = (*TASK, "command")

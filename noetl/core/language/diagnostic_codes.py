@@ -102,6 +102,7 @@ _ERRORS = {
 }
 _WARNINGS = {
     "main-parameter": "A parameter of `main` that no input gives",
+    "undefined-name": "Python code that reads a name that nothing defines",
     "dashed-name": "A name with a dash",
     "shadowed-name": "A name that templates cannot read",
     "step-without-body": "A step with neither `tool` nor `next`",
@@ -138,6 +139,7 @@ _WARNINGS = {
     "template-in-code": "A template in code",
     "sql-quoted-template": "A template in a string literal of SQL",
     "failing-template": "A template that always fails",
+    "foreign-template": "A template in the syntax of another tool",
     "bare-name": "A name without its scope",
     "unknown-name": "A name that is not defined",
     "never-set": "A value that is never set",

@@ -38,7 +38,7 @@ def test_an_error_in_code_is_reported_at_its_line_and_column(lines, line, column
 
 
 @pytest.mark.parametrize(
-    "code", ["return 5", "await f()", "x = [await f()]\nreturn x", "print('\\d')", "", "# nothing\n"]
+    "code", ["return 5", "await x()", "x = [await x()]\nreturn x", "print('\\d')", "", "# nothing\n"]
 )
 def test_code_that_runs_is_not_reported(code):
     text = task("kind: python", "code: |", *(f"  {line}" for line in ("x = 1\n" + code).split("\n")))

@@ -1,19 +1,27 @@
-"""Python code that does not compile, or whose `main` has a parameter that no input gives."""
+"""Python code that does not compile, or that reads a name or has a parameter of `main` without a value."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 import warnings
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.flow.visibility import OLDER_SCOPES, SCOPE_NAMES
-from noetl.core.language.source.nodes import Mapping, Scalar
+from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
 from noetl.core.language.syntax.tree import BodySyntax, StepSyntax, TaskSyntax
 
 _MAX_LENGTH = 1_000_000
 _GIVEN = frozenset({*SCOPE_NAMES, *OLDER_SCOPES, "context", "inputs", "input_data", "results", "steps", "self"})
+_IN_CODE = frozenset(
+    {*dir(builtins), "__file__", "__annotations__", "context", "ctx", "args", "input", "input_data", "json"}
+)
+# Code that mentions one of these may define names in ways that cannot be seen, or expects that one is missing.
+_DYNAMIC = frozenset({"exec", "eval", "globals", "locals", "vars", "__builtins__", "NameError"})
 
 
 def check(context: AnalysisContext) -> None:
@@ -23,7 +31,7 @@ def check(context: AnalysisContext) -> None:
             code = task.parameters.get("code") if task.kind == "python" else None
             node = code.value if code is not None else None
             if isinstance(node, Scalar) and isinstance(node.value, str) and _compiles(context, node):
-                _check_main(context, body, task, node)
+                _check_names(context, body, task, node)
 
 
 def _compiles(context: AnalysisContext, node: Scalar) -> bool:
@@ -41,22 +49,88 @@ def _compiles(context: AnalysisContext, node: Scalar) -> bool:
     return False
 
 
-def _check_main(context: AnalysisContext, body: BodySyntax, task: TaskSyntax, code: Scalar) -> None:
-    """Report parameters of `main` without a value; the inputs of a block are those of its callers."""
+def _check_names(context: AnalysisContext, body: BodySyntax, task: TaskSyntax, code: Scalar) -> None:
+    """Report names of the code without a value; the inputs of a block are those of its callers."""
     own = task.node.get("input") if isinstance(task.node, Mapping) else None
-    if not isinstance(body, StepSyntax) or not isinstance(own, Mapping | None):
+    args = task.parameters["args"].value if "args" in task.parameters else None
+    if not isinstance(body, StepSyntax) or not isinstance(own, Mapping | None) or not isinstance(args, Mapping | None):
         return
-    inputs = {*task.parameters, *(body.input.entries if body.input is not None else ())}
+    inputs = {*task.parameters, *(body.input.entries if body.input is not None else ()), *_texts(args)}
     steps = context.document.step_names()
     for name, line, column in main_parameters(code.value):
-        if name in inputs or name in _GIVEN or name in steps:
-            continue
-        lines = code.value.split("\n")
-        before = lines[line - 1].encode()[:column].decode()
-        offset = sum(len(each) + 1 for each in lines[: line - 1]) + len(before)
-        hint = did_you_mean(name, inputs, f"add it: `input: {{{name}: ...}}`, or give the parameter a default")
-        message = f"main() requires {name!r}, which is not in the input of the task"
-        context.reader.findings.add_inside("main-parameter", code, offset, len(name), message, hint)
+        if name not in inputs and name not in _GIVEN and name not in steps:
+            hint = did_you_mean(name, inputs, f"add it: `input: {{{name}: ...}}`, or give the parameter a default")
+            message = f"main() requires {name!r}, which is not in the input of the task"
+            _report(context, "main-parameter", code, (name, line, column), message, hint)
+    libraries = task.parameters["libs"].value if "libs" in task.parameters else None
+    known = {*inputs, *_IN_CODE, *(word for text in _texts(libraries) for word in re.findall(r"\w+", text))}
+    for name, line, column in undefined_names(code.value):
+        if name not in known:
+            hint = did_you_mean(name, inputs - {"code"}, f"define it, or pass it: `input: {{{name}: ...}}`")
+            message = f"the code reads {name!r}, which nothing defines"
+            _report(context, "undefined-name", code, (name, line, column), message, hint)
+
+
+def _texts(node: Node | None) -> Iterator[str]:
+    """The keys and texts of a value."""
+    match node:
+        case Mapping():
+            for key, (_, value) in node.entries.items():
+                yield str(key)
+                yield from _texts(value)
+        case Sequence():
+            for item in node.items:
+                yield from _texts(item)
+        case Scalar():
+            yield str(node.value)
+
+
+def _report(
+    context: AnalysisContext, kind: str, code: Scalar, place: tuple[str, int, int], message: str, hint: str
+) -> None:
+    name, line, column = place
+    lines = code.value.split("\n")
+    before = lines[line - 1].encode()[:column].decode()
+    offset = sum(len(each) + 1 for each in lines[: line - 1]) + len(before)
+    context.reader.findings.add_inside(kind, code, offset, len(name), message, hint)
+
+
+@lru_cache(maxsize=1024)
+def undefined_names(code: str) -> tuple[tuple[str, int, int], ...]:
+    """The names that the code reads and binds nowhere, each at its first place: name, line (from 1), column (from 0).
+
+    Scopes are not told apart: a name that is bound anywhere in the code counts as defined."""
+    if len(code) > _MAX_LENGTH or "{{" in code:  # templates in code are another finding
+        return ()
+    nodes = list(ast.walk(_parse(code)))
+    read = [each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+    bound = set(_bound_names(nodes))
+    if "*" in bound or any(each.id in _DYNAMIC for each in read):
+        return ()
+    first: dict[str, tuple[str, int, int]] = {}
+    for each in sorted(read, key=lambda name: (name.lineno, name.col_offset)):
+        if each.id not in bound:
+            first.setdefault(each.id, (each.id, each.lineno, each.col_offset))
+    return tuple(first.values())
+
+
+def _bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=alias):
+                yield alias or name.partition(".")[0]
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                yield from names
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
+            case ast.MatchMapping(rest=str(name)):
+                yield name
+            case _ if type(node).__name__ in ("TypeVar", "ParamSpec", "TypeVarTuple"):  # since 3.12
+                yield node.name  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=1024)
@@ -66,7 +140,7 @@ def main_parameters(code: str) -> tuple[tuple[str, int, int], ...]:
     Empty if another value than that of `main` is the output, or may be."""
     if len(code) > _MAX_LENGTH or "main" not in code:
         return ()
-    tree = ast.parse(code)
+    tree = _parse(code)
     functions = [each for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     found = [each for each in functions if each.name == "main" and not each.decorator_list]
     others = [each for each in tree.body if each not in functions]
@@ -102,6 +176,13 @@ def syntax_problem(code: str) -> tuple[str, int, int] | None:
     except (RecursionError, MemoryError):
         return "it is nested too deeply", 1, 1
     return None
+
+
+def _parse(code: str) -> ast.Module:
+    """The tree of code that compiles."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
 
 
 def _compile_as_body(code: str) -> None:

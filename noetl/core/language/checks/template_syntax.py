@@ -27,6 +27,8 @@ _RUNTIME = frozenset(["namespace", "cycler", "joiner"])
 _CONSTANT = Template((), ())  # reads and calls nothing
 _CONSTANT_OPERATIONS, _CONSTANT_TEXT = 1000, 10_000
 _IN_CODE = re.compile(r"\{\{-?\s*([^\W\d]\w*)(?=[^{}]*\}\})")
+# `${scope.name}` and `{ scope.name }` of other tools (`${name}` is a shell variable), and a whole value `${{ name }}`.
+_FOREIGN = re.compile(r"\A\$(?=\{\{[^{}]*\}\}\Z)|(?<!\{)[$#]?\{\s*([^\W\d]\w*)\.[\w.\[\]]+\s*\}(?!\})")
 _SCOPES_IN_CODE = frozenset(("workload", "ctx", "iter", "input", "output", "keychain", "step", "args", "execution_id"))
 
 
@@ -46,6 +48,8 @@ def check(context: AnalysisContext) -> None:
             "keys are not templates: this one is not evaluated",
             "build the mapping in a template instead",
         )
+    for node in context.sites.braces:
+        _check_foreign(context, node)
     for body in context.document.bodies():
         for task in body.tasks():
             for parameter in task.parameters.values():
@@ -160,3 +164,17 @@ def _check_code(context: AnalysisContext, node: Scalar) -> None:
             length = len(found.group())
             context.reader.findings.add_inside("template-in-code", node, found.start(), length, message, hint)
             return
+
+
+def _check_foreign(context: AnalysisContext, node: Scalar) -> None:
+    """Report a template of another tool: it is text, or its `$` is."""
+    for found in _FOREIGN.finditer(node.value):
+        if found.group(1) is None:
+            message, hint = "the `$` before this template is text", "remove the `$`: a template is `{{ ... }}`"
+        elif found.group(1) in _SCOPES_IN_CODE or found.group(1) in context.steps:
+            inside = found.group().lstrip("$#")[1:-1].strip()
+            message, hint = "this is not a template: it remains as it is", f"write `{{{{ {inside} }}}}`"
+        else:
+            continue
+        context.reader.findings.add_inside("foreign-template", node, found.start(), len(found.group()), message, hint)
+        return

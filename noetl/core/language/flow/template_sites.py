@@ -47,6 +47,7 @@ class TemplateSites:
         self.plain_text_guards: list[Scalar] = []  # `when` and `until` without a template
         self.templated_guards: list[Scalar] = []
         self.keys: list[Scalar] = []  # keys with template delimiters in them
+        self.braces: list[Scalar] = []  # texts with braces, templates or not
         if document.workload is not None:
             for _, value in document.workload.entries.values():
                 self._add(value, at.WORKLOAD)
@@ -189,7 +190,10 @@ class TemplateSites:
             return
         for scalar in (node,) if isinstance(node, Scalar) else self._scalars(node):
             text = scalar.value
-            if isinstance(text, str) and "{" in text and is_template(text):
+            if not isinstance(text, str) or "{" not in text:
+                continue
+            self.braces.append(scalar)
+            if is_template(text):
                 self.templates.append(
                     TemplateSite(scalar, analyze_template(text), visibility, body, task, assigns, depth)
                 )
