@@ -25,7 +25,11 @@ TIME_LIMITS = {
     "kills": 1200.0,
     "sagas": 1200.0,
     "nodes": 1200.0,
+    "once": 2400.0,
+    "once-cluster": 2400.0,
+    "once-run": 2400.0,
     "burst": 600.0,
+    "soak": 3600.0,
     **{part: 3600.0 for part in experiments.CHAOS if part.startswith("transfers-")},
 }  # seconds, generous enough for a busy machine
 DEFAULT_TIME_LIMIT = 420.0

@@ -43,6 +43,9 @@ CHAOS: dict[str, Experiment] = {
     "rolling": _lazy("kills", "rolling"),
     "restarts": _lazy("restarts"),
     "zombies": _lazy("zombies"),
+    "once": _lazy("once"),
+    "once-cluster": _lazy("once", "cluster"),
+    "once-run": _lazy("once", "embedded"),
     "flush": _lazy("flush"),
     "disk": _lazy("disk"),
     "network": _lazy("network"),
@@ -56,4 +59,5 @@ LOAD: dict[str, Experiment] = {
     "burst": _lazy("load", "burst"),
     "wide": _lazy("load", "wide"),
     "footprint": _lazy("load", "footprint"),
+    "soak": _lazy("soak"),
 }

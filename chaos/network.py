@@ -31,6 +31,8 @@ class Proxy:
         self._cut = cut
         self._draw = random.Random(seed)
         self._loop = asyncio.new_event_loop()
+        self._connected = asyncio.Event()
+        self._connected.set()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -46,6 +48,14 @@ class Proxy:
         """Cut no more connections."""
         self._cut = 0.0
 
+    def disconnect(self) -> None:
+        """Hold every chunk and every new connection until `reconnect`."""
+        self._loop.call_soon_threadsafe(self._connected.clear)
+
+    def reconnect(self) -> None:
+        """Deliver what was held."""
+        self._loop.call_soon_threadsafe(self._connected.set)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", self.port))
@@ -56,6 +66,7 @@ class Proxy:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._connected.wait()
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._target)
         except OSError:
@@ -76,6 +87,7 @@ class Proxy:
             while chunk := await source.read(65536):
                 self.chunks += 1
                 await asyncio.sleep(self._delay * self._draw.random() * 2)
+                await self._connected.wait()
                 if self._draw.random() < self._cut:
                     self.cuts += 1
                     break

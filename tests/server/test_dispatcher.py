@@ -287,6 +287,20 @@ def test_a_worker_counts_until_it_is_silent_for_too_long_or_dismissed():
     run_virtually(scenario)
 
 
+def test_a_worker_that_changes_its_pool_is_no_longer_live_in_the_old_one():
+    async def scenario(_):
+        dispatcher = Bench().dispatcher
+        for name in ("a", "b"):
+            await dispatcher.claim(Claim(name, 1, "old"), 0)
+        await dispatcher.claim(Claim("a", 1, "new"), 0)
+        assert [dispatcher.live_workers(pool) for pool in ("old", "new")] == [1, 1]
+        await dispatcher.claim(Claim("b", 1, "new"), 0)
+        assert dispatcher.live_workers("new") == 2
+        assert dispatcher.placement_problem("old", ()) == "the pool old has no live worker"
+
+    run_virtually(scenario)
+
+
 def test_a_worker_that_changes_its_pool_claims_for_the_new_one():
     async def scenario(_):
         bench = Bench()
