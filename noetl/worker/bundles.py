@@ -13,11 +13,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
-from noetl.core.model.bundle import Bundle, file_digest, split_bundle_file
+from noetl.core.model.bundle import Bundle, file_digest, is_inner_path, split_bundle_file
 from noetl.errors import CorruptLog
 from noetl.runtime.threads import in_thread
 from noetl.storage.ports.work_link import WorkLink
@@ -51,7 +51,9 @@ class BundleFolders:
         return file if found is None else str(self._folders[found[0]] / found[1])
 
     async def _copy(self, link: WorkLink, digest: str) -> Path:
-        home = self._home or Path(tempfile.gettempdir(), f"noetl-bundles-{os.getuid()}")
+        if self._home is None:
+            self._home = Path(tempfile.mkdtemp(prefix="noetl-bundles-"))  # no name that another user could create first
+        home = self._home
         folder = home / digest
         if await in_thread(lambda: _is_copied(folder)):
             return folder
@@ -61,7 +63,7 @@ class BundleFolders:
         contents: dict[str, bytes] = {}
         for name, content_digest in bundle.files.items():
             contents[name] = await link.bundle_file(content_digest)
-            if file_digest(contents[name]) != content_digest or ".." in PurePosixPath(name).parts:
+            if file_digest(contents[name]) != content_digest or not is_inner_path(name):
                 raise CorruptLog(f"the file {name} of bundle {digest} is damaged")
         await in_thread(lambda: _write(home, folder, contents))
         return folder
@@ -82,7 +84,8 @@ def _write(home: Path, folder: Path, contents: Mapping[str, bytes]) -> None:
         for name, content in contents.items():
             place = temporary / name
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
+            with place.open("xb") as file:  # two names may be one on this file system
+                file.write(content)
             if content.startswith(b"#!"):
                 place.chmod(0o700)
         try:

@@ -19,6 +19,7 @@ import click
 from noetl import __version__
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.target import load_settings, store_option
+from noetl.core.model.bundle import file_and_folder, is_inner_path
 from noetl.errors import Conflict, RequestRefused
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 DATABASE = "noetl.db"
 CREDENTIALS = "credentials.db"
 RESULTS = "results/"
+HOME = "home/"
 HOME_FILES = ("tokens.json",)
 KEY = "master.key"
 
@@ -85,7 +87,7 @@ def _write(settings: Settings, writer: BackupWriter, *, results: bool, with_key:
                 _add_present(writer, RESULTS + each.relative_to(folder).as_posix(), each)
     for name in (*HOME_FILES, *((KEY,) if with_key else ())):
         if (settings.home / name).is_file():
-            writer.add_file(f"home/{name}", settings.home / name)
+            writer.add_file(HOME + name, settings.home / name)
     return manifest
 
 
@@ -137,6 +139,7 @@ def restore(file: Path, force: bool, store: str | None, as_json: bool) -> int:
     try:
         reader.verify()
         _check_kind(reader.manifest, settings)
+        _check_entries(reader.manifest)
         if reader.manifest.kind == "postgres":
             _restore_postgres(settings, reader, force=force)
         else:
@@ -173,7 +176,9 @@ def _check_kind(manifest: Manifest, settings: Settings) -> None:
 
     supported = schema_parts("postgres" if target == "postgres" else "sqlite")
     for part, version in manifest.versions.items():
-        if version > len(supported.get(part, ())):
+        if part not in supported or version < 0:
+            raise RequestRefused(f"the backup has tables of an unknown part, {part} (version {version})")
+        if version > len(supported[part]):
             raise RequestRefused(
                 f"the backup was made by NoETL {manifest.noetl}, whose {part} tables are newer; use that version"
             )
@@ -209,8 +214,22 @@ def _restore_files(settings: Settings, reader: BackupReader) -> None:
         if folder is None:
             raise RequestRefused("the backup has results, but the setting results is not a folder; set NOETL_RESULTS")
         reader.extract(name, _inside(folder, name.removeprefix(RESULTS)))
-    for name in reader.names("home/"):
-        reader.extract(name, _inside(settings.home, name.removeprefix("home/")))
+    for name in reader.names(HOME):
+        reader.extract(name, _inside(settings.home, name.removeprefix(HOME)))
+
+
+def _check_entries(manifest: Manifest) -> None:
+    """Refuse entries that no backup has, before anything is written."""
+    from noetl.storage.backup.postgres_copy import entry_of
+
+    known = {DATABASE, CREDENTIALS, *(HOME + name for name in (*HOME_FILES, KEY))}
+    known |= {entry_of(table.name) for table in manifest.tables}
+    for name in manifest.entries:
+        if name not in known and not (name.startswith(RESULTS) and is_inner_path(name.removeprefix(RESULTS))):
+            raise RequestRefused(f"the backup has an entry that no backup has: {name!r}; it is not restored")
+    both = file_and_folder(manifest.entries)
+    if both is not None:
+        raise RequestRefused(f"the backup has {both!r} as a file and as a folder; it is not restored")
 
 
 def _inside(folder: Path, name: str) -> Path:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct, field
 
 PREFIX = "bundle:"
 DIGEST_LENGTH = 32
+MAX_PATH_BYTES = 1024
+MAX_NAME_BYTES = 255  # of one part of a path, as file systems have it
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):
@@ -40,6 +44,30 @@ class Bundle(Struct, frozen=True, omit_defaults=True):
 def file_digest(content: bytes) -> str:
     """Identifies the content of a file."""
     return hashlib.sha256(content).hexdigest()
+
+
+def is_inner_path(path: str) -> bool:
+    """Whether a path names a file inside of any folder it is joined to, on any system, and in one spelling only."""
+    if not path.isprintable() or "\\" in path or path.startswith("/") or posixpath.normpath(path) != path:
+        return False
+    parts = [part.encode("utf-8", "surrogatepass") for part in path.split("/")]
+    return (
+        parts[0] not in (b".", b"..")
+        and sum(map(len, parts)) + len(parts) <= MAX_PATH_BYTES
+        and max(map(len, parts)) <= MAX_NAME_BYTES
+    )
+
+
+def file_and_folder(paths: Iterable[str]) -> str | None:
+    """A path that is a file and also the folder of another one; None if there is none."""
+    files = set(paths)
+    for path in files:
+        parent = posixpath.dirname(path)
+        while parent:
+            if parent in files:
+                return parent
+            parent = posixpath.dirname(parent)
+    return None
 
 
 def bundle_file(digest: str, path: str) -> str:

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from noetl.core.model.bundle import Bundle, Profile, bundle_file, split_bundle_file
+from noetl.core.model.bundle import (
+    Bundle,
+    Profile,
+    bundle_file,
+    file_and_folder,
+    is_inner_path,
+    split_bundle_file,
+)
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.playbook import KeychainEntry, Playbook
 from noetl.errors import CorruptLog, NotFound, RequestRefused
@@ -41,8 +48,11 @@ class Bundles:
     async def add(self, bundle: Bundle) -> Sequence[str]:
         """Store a bundle; return the digests of its files that are not stored yet."""
         for path in bundle.files:
-            if not path or path.startswith(("/", "..")) or posixpath.normpath(path) != path or "\\" in path:
+            if not is_inner_path(path):
                 raise RequestRefused(f"{path!r} is not a path inside a bundle")
+        both = file_and_folder(bundle.files)
+        if both is not None:
+            raise RequestRefused(f"{both!r} is a file and a folder of the bundle")
         await self._playbooks.save_bundle(bundle)
         return await self._playbooks.absent_files(list(bundle.files.values()))
 

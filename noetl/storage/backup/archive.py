@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,11 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PROBE = "probe"  # a row that servers write to check the store; not a part
 CHUNK = 1 << 20
+# A manifest describes each entry and each table; a larger one than these is none.
+MANIFEST_BYTES = 16 << 20
+MANIFEST_BYTES_PER_ENTRY = 2048
+# What zipfile and its decompressors raise for damaged, encrypted and unsupported entries (RuntimeError, ValueError).
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, KeyError, OSError, EOFError, ValueError, RuntimeError)
 
 
 class Entry(Struct, frozen=True):
@@ -114,30 +120,41 @@ class BackupReader:
         self._name = str(file)
         try:
             self._zip = zipfile.ZipFile(file)
-            self.manifest = msgspec.json.decode(self._zip.read(MANIFEST), type=Manifest)
+            self.manifest = msgspec.json.decode(self._read_manifest(), type=Manifest)
         except FileNotFoundError:
             raise NotFound(f"{file}: no such file") from None
-        except (zipfile.BadZipFile, KeyError, msgspec.MsgspecError, OSError) as problem:
+        except _UNREADABLE as problem:
             raise RequestRefused(f"{file} is not a complete backup of NoETL ({problem})") from None
         if self.manifest.format > FORMAT:
             raise RequestRefused(f"{file} was made by NoETL {self.manifest.noetl}; use that version or a newer one")
+
+    def _read_manifest(self) -> bytes:
+        limit = MANIFEST_BYTES + MANIFEST_BYTES_PER_ENTRY * len(self._zip.infolist())
+        with self._open(MANIFEST) as source:
+            content = source.read(limit + 1)
+        if len(content) > limit:
+            raise ValueError(f"its manifest has more than {limit >> 20} MB")
+        return content
+
+    def _open(self, name: str) -> IO[bytes]:
+        if self._zip.getinfo(name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError("it is compressed in another way than backups are")
+        return self._zip.open(name)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of an entry; RequestRefused at its end if it is damaged."""
         known = self.manifest.entries[name]
         digest, size = hashlib.sha256(), 0
         try:
-            with self._zip.open(name) as source:
+            with self._open(name) as source:
                 while chunk := source.read(CHUNK):
                     digest.update(chunk)
                     size += len(chunk)
+                    if size > known.bytes:
+                        raise self._damaged(name)
                     yield chunk
-        except (zipfile.BadZipFile, KeyError, OSError, EOFError, ValueError) as problem:
+        except _UNREADABLE as problem:
             raise self._damaged(name) from problem
-        except Exception as problem:
-            if type(problem).__module__ == "zlib":
-                raise self._damaged(name) from problem
-            raise
         if (size, digest.hexdigest()) != (known.bytes, known.sha256):
             raise self._damaged(name)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from noetl.errors import Conflict, StoreUnavailable
+from noetl.errors import Conflict, RequestRefused, StoreUnavailable
 from noetl.storage.backup.archive import PROBE, BackupReader, BackupWriter, TableCopy
 from noetl.storage.postgres.database import FAILURES, PostgresDatabase, unavailable
 from noetl.storage.results.postgres import PostgresResults
@@ -92,7 +92,10 @@ async def restore_tables(url: str, reader: BackupReader, schemas: Mapping[str, S
             if any(table.name in RESULTS for table in tables):
                 for statement in PostgresResults.SCHEMA:
                     await connection.execute(statement)
+            present = {row[0] for row in await connection.fetch(_TABLES)}
             for table in tables:
+                if table.name not in present - SKIPPED:
+                    raise RequestRefused(f"the backup has a table that backups do not have: {table.name!r}")
                 await connection.execute(f'DELETE FROM "{table.name}"')  # rows that a migration created
                 await connection.copy_to_table(
                     table.name, source=_rows(reader, table.name), columns=table.columns, format="binary"

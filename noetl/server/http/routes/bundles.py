@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from noetl.core.model.bundle import Bundle, Profile, file_digest
 from noetl.errors import NotFound, RequestRefused
-from noetl.server.http.dependencies import App, Operator, Viewer
+from noetl.server.http.dependencies import App, Author, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response
 
@@ -37,7 +37,7 @@ class BundleBody(Body):
 
 
 @router.post("/api/bundles", status_code=201, summary="Store a bundle")
-async def add(state: App, _: Operator, body: BundleBody) -> Response:
+async def add(state: App, _: Author, body: BundleBody) -> Response:
     """The response lists the digests of the files that have to be sent (`missing`)."""
     bundle = Bundle(body.files, Profile(body.profile.workload, body.profile.credentials))
     missing = await state.orchestrator.catalog.bundles.add(bundle)
@@ -45,7 +45,7 @@ async def add(state: App, _: Operator, body: BundleBody) -> Response:
 
 
 @router.put("/api/files/{digest}", status_code=204, summary="Store a file of a bundle")
-async def put_file(state: App, _: Operator, request: Request, digest: Digest) -> Response:
+async def put_file(state: App, _: Author, request: Request, digest: Digest) -> Response:
     """The body is the content; it must have the digest of the address."""
     content = await request.body()
     if file_digest(content) != digest:
