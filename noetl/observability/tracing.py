@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import TracePolicy
+from noetl.core.model.secret_names import mask_secret_names
 from noetl.core.templates.template import compile_value
 from noetl.errors import RequestRefused, TemplateError
 
@@ -91,8 +92,11 @@ def child_traceparent(policy: TracePolicy, execution_id: str, traceparent: str |
 
 
 def attributes_of(policy: TracePolicy, workload: Mapping[str, Any], execution_id: str) -> dict[str, Any]:
-    """The playbook's own attributes of spans; one that cannot be evaluated is left out."""
-    names = {"workload": workload, "execution_id": execution_id, "job": {"uuid": execution_id}}
+    """The playbook's own attributes of spans, without workload values that have a secret name; one that cannot be
+    evaluated is left out."""
+    if not policy.attributes:
+        return {}
+    names = {"workload": mask_secret_names(workload), "execution_id": execution_id, "job": {"uuid": execution_id}}
     found = {}
     for name, value in policy.attributes.items():
         try:

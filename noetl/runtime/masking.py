@@ -1,16 +1,17 @@
 """Masking of secret values in logs, errors, events and results.
 
 A `Masker` has the secret values of a run and replaces each by `***`, in its common
-encodings: plain, base64 (at all three alignments, so also inside of a longer encoded text), hex (also with
-separators), and line by line if it has several lines. A text in which single characters of it are escaped, in whatever
-way and how often (JSON, HTML, URLs, SQL, shells, `repr`), is recognized by a pattern (`_escaped`).
+encodings: plain, in UTF-16, in upper or lower case, base64 (at all three alignments, so also inside of a longer encoded
+text), hex (also with separators), and line by line if it has several lines. A text in which single characters of it are
+escaped, in whatever way and how often (JSON, HTML, URLs, SQL, shells, `repr`), is recognized by a pattern (`_escaped`).
 
 Rules:
 
 - Mask before truncating. `tests/architecture` finds messages with a cut value. Where a stream or a body had to be cut
   first, the beginning of a secret at the end of a text, and its end at the beginning, are masked too (`EDGE` characters
   or more).
-- base64 is recognized across line breaks and spaces.
+- Plain texts and base64 are recognized across line breaks, spaces and sequences that color a terminal; so is a line
+  that is a part of a secret and nothing else.
 - A value shorter than four characters is masked only where it is a complete string: replacing
   every `a` in every log line would make the text unreadable. The words `true`, `false`,
   `null`, `none` are never masked.
@@ -36,10 +37,17 @@ MASK = "***"
 SHORTEST = 4
 SHORTEST_LINE = 8
 SHORTEST_BASE64 = 5
+SHORTEST_CASE = 12  # of a text that is searched for in upper and lower case
 EDGE = 8  # characters of a cut secret that are masked at the edges of a text
+STRETCHED = 2  # how much longer a form of a secret can be where it has line breaks or escapes in a stream
 _SEED = 8  # characters of base64 of which one of two is not broken by a line break
 # Patterns are compiled when they are first used: most commands have no secrets.
-_BREAK = r"(?:\\+r)?\\+n|\r?\n[ \t]*|[ \t]+"
+_COLOR = r"(?:\x1b|\\+u001b|\\+x1b|\\+033)\[[0-9;]*[A-Za-z]"
+_BREAK = rf"(?:\\+r)?\\+n|\r?\n[ \t]*|[ \t]+|(?:{_COLOR})+"
+_ZEROS = ("\0", "u0000", "x00", "\\0", "^@")  # every second byte of ASCII text in UTF-16, as texts show it
+_COLORS = ("\x1b[", "u001b[", "x1b[", "033[")
+_SIGNS = tuple(sign.encode() for sign in (*_ZEROS, *_COLORS)[1:])  # of both, in JSON
+_ZERO = r"(?:\0|\\+u0000|\\+x00|\\+0{1,3}|\^@)"
 _RUN = r"[A-Za-z0-9]{3,}"
 _BYTES = ("%(?:25)*{:02x}", r"\\+x{:02x}", r"\\+{:03o}", "={:02x}")
 _NAMED = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
@@ -94,7 +102,11 @@ def forms_of(text: str) -> set[str]:
     plain |= {"".join(pairs), "".join(pairs).upper(), ":".join(pairs).upper()}
     plain |= {separator.join(pairs) for separator in (":", " ", "\\x", "%")} | {"%".join(pairs).upper()}
     plain.add("".join(f"\\u{ord(each):04x}" for each in text))
-    for stable in _base64_forms(raw):
+    if len(text) >= SHORTEST_CASE:
+        plain |= {text.upper(), text.lower()}
+    plain.add("00".join(pairs))
+    wide = "\0".join(text).encode("utf-8", "surrogateescape")  # ASCII characters in UTF-16 of either order
+    for stable in _base64_forms(raw) | _base64_forms(wide):
         escaped = quote(stable, safe="")
         plain |= {stable, escaped, re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), escaped)}
     if "\n" in text:
@@ -166,13 +178,13 @@ class Masker:
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         self._forms: tuple[str, ...] = ()
-        # Of the forms, those that may have line breaks, each with two parts of which one is not broken.
-        self._base64: tuple[tuple[str, str, str], ...] = ()
+        # Texts that may have line breaks in them, each with two parts of which one is not broken.
+        self._broken: tuple[tuple[str, str, str], ...] = ()
         self._parts: tuple[str, ...] = ()
         self._joined = ""  # all forms, to search for a part of any
         self._starts: tuple[str, ...] = ()  # the beginnings of the forms, of which many are equal
         self._bytes: tuple[bytes, ...] = ()
-        self._ends: tuple[bytes, ...] = ()  # their beginnings and ends
+        self._ends: tuple[bytes, ...] = ()  # parts of them, one of which is in every text with a secret
         self._short: frozenset[str] = frozenset()
         self._escaped: dict[str, re.Pattern[str] | None] = {}  # by text; compiled when its seed is found
         self._seeds: dict[str, str] = {}
@@ -198,11 +210,12 @@ class Masker:
         self._joined = "\0".join(self._forms)
         self._starts = tuple({form[:EDGE] for form in self._forms})
         self._bytes = tuple(form.encode("utf-8", "surrogateescape") for form in self._forms)
-        self._ends = tuple({form[:EDGE] for form in self._bytes} | {form[-EDGE:] for form in self._bytes})
-        broken = {form for text in fresh for form in _base64_forms(text.encode("utf-8", "surrogateescape"))}
+        broken = {form for text in fresh for form in _base64_forms(text.encode("utf-8", "surrogateescape"))} | fresh
         long = (form for form in broken if len(form) >= 2 * _SEED)
-        self._base64 = tuple({*self._base64, *((form, form[:_SEED], form[_SEED : 2 * _SEED]) for form in long)})
-        self._parts = tuple({part for _, *parts in self._base64 for part in parts})
+        self._broken = tuple({*self._broken, *((form, form[:_SEED], form[_SEED : 2 * _SEED]) for form in long)})
+        self._parts = tuple({part for _, *parts in self._broken for part in parts})
+        ends = {form[:EDGE] for form in self._forms} | {form[-EDGE:] for form in self._forms} | set(self._parts)
+        self._ends = tuple(end.encode("utf-8", "surrogateescape") for end in ends)
         self._short |= {text for text in fresh if len(text) < SHORTEST}
         for text in fresh:
             if len(text) >= SHORTEST and not (text.isascii() and text.isalnum()):
@@ -218,15 +231,25 @@ class Masker:
         """The text without secrets."""
         if text in self._short:
             return MASK
+        return self._mask_edges(self._mask_inner(text))
+
+    def _mask_inner(self, text: str) -> str:
+        """The text without whole secrets."""
         if [start for start in self._starts if start in text]:  # faster than `any`
             found = [form for form in self._forms if form in text]
             text = _replace_all(text, found, MASK) if found else text
-        if [part for part in self._parts if part in text]:
-            text = self._mask_broken(text)
+        plain = re.sub(_COLOR, "", text) if any(color in text for color in _COLORS) else text
+        if [part for part in self._parts if part in plain]:
+            text = self._mask_broken(text, plain)
+        if any(zero in text for zero in _ZEROS):
+            narrow = re.sub(_ZERO, "", text)
+            for known in self._known:
+                if len(known) >= SHORTEST and known in narrow:
+                    text = re.sub(_ZERO.join(map(re.escape, known)), MASK, text)
         for known, seed in self._seeds.items():
             if seed in text and len(text) >= len(known):
                 text = self._mask_escaped(known, text)
-        return self._mask_edges(text)
+        return text
 
     def _mask_escaped(self, known: str, text: str) -> str:
         """Mask a secret whose characters are escaped."""
@@ -235,19 +258,23 @@ class Masker:
             pattern = self._escaped[known] = _escaped(known)
         return pattern.sub(MASK, text)
 
-    def _mask_broken(self, text: str) -> str:
-        """Mask base64 with line breaks in it."""
-        for form, first, second in self._base64:
-            if first in text or second in text:
+    def _mask_broken(self, text: str, plain: str) -> str:
+        """Mask secrets with line breaks or colors in them; `plain` is the text without colors."""
+        for form, first, second in self._broken:
+            if first in plain or second in plain:
                 pattern = f"(?:{_BREAK})?".join(map(re.escape, form))
                 text = re.sub(pattern, MASK, text)
         return text
 
     def _mask_edges(self, text: str) -> str:
         """Mask a part of a secret at the end or the beginning of a text that was cut there."""
-        last, first = text[-EDGE:], text[:EDGE]
-        if len(text) < EDGE or (last not in self._joined and first not in self._joined):
+        line = text.strip()
+        last, first = line[-EDGE:], line[:EDGE]
+        if len(line) < EDGE or (last not in self._joined and first not in self._joined):
             return text
+        if line in self._joined:
+            return text.replace(line, MASK)
+        last, first = text[-EDGE:], text[:EDGE]
         for form in self._forms:
             if last in form:
                 size = next(
@@ -286,7 +313,7 @@ class Masker:
             encoded = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError, OverflowError):
             return True  # unknown: walk
-        if any(seed.encode() in encoded for seed in self._seeds.values()):
+        if any(sign in encoded for sign in _SIGNS) or any(seed.encode() in encoded for seed in self._seeds.values()):
             return True
         # The beginning of each form is enough for a secret that was cut, or has line breaks.
         if b"\\\\" in encoded:  # a backslash of a form is escaped in JSON
@@ -302,24 +329,29 @@ class Masker:
             return [self._walk(each) for each in value]
         if isinstance(value, bytes | bytearray):
             return self.mask_bytes(bytes(value))
-        if isinstance(value, int) and not isinstance(value, bool):
-            return MASK if str(value) in self._known else value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return MASK if str(value) in self._known or str(value).removesuffix(".0") in self._known else value
         if isinstance(value, msgspec.Struct):
             fields = {name: self._walk(getattr(value, name)) for name in value.__struct_fields__}
             return msgspec.structs.replace(value, **fields)
         return value
 
+    def _mask_stream(self, data: bytes) -> bytes:
+        """A part of a text without whole secrets."""
+        return self._mask_inner(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
     async def mask_chunks(self, chunks: AsyncIterator[bytes], *, same_length: bool = False) -> AsyncIterator[bytes]:
         """A stream without secrets, also where one spans two chunks.
 
         `same_length` is for formats with offsets (Parquet, Arrow): no byte moves."""
-        overlap = max(map(len, self._bytes), default=1) - 1
+        overlap = (max(map(len, self._bytes), default=1) - 1) * (1 if same_length else STRETCHED)
         rest = b""
         async for chunk in chunks:
             if not overlap:
                 yield chunk
                 continue
-            data = self.mask_bytes(rest + chunk, same_length=same_length)
+            data = rest + chunk
+            data = self.mask_bytes(data, same_length=True) if same_length else self._mask_stream(data)
             # The end of the data may be the beginning of a secret, so it is held back.
             held = min(overlap, len(data))
             rest = data[len(data) - held :]

@@ -1,7 +1,6 @@
 """Masking of secrets in events, the last step before they are sent.
 
-Only fields with user data are masked (outcomes, patches, positions, payloads); ids, labels and numbers of an event come
-from the engine.
+Everything in an event is masked but its numbers and what identifies it (`_IDENTITY`), which comes from the engine.
 """
 
 from __future__ import annotations
@@ -15,21 +14,8 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.runtime.masking import Masker
 
-_DATA_FIELDS = (
-    "outcome",
-    "output",
-    "patch",
-    "step_patch",
-    "nondeterminism",
-    "position",
-    "results",
-    "payload",
-    "item",
-    "signal",
-    "title",
-    "form",
-    "input",
-)
+# What identifies an event: names of the playbook, and ids. All other texts and data of it may contain values.
+_IDENTITY = frozenset({"step", "step_run_id", "task", "kind", "run_id", "child", "worker", "cause", "do", "to"})
 
 
 def mask_event(masker: Masker, event: Event) -> Event:
@@ -37,7 +23,7 @@ def mask_event(masker: Masker, event: Event) -> Event:
     whole: object = masker.mask_data(event)
     if whole is event:
         return event
-    changes = {name: _masked(masker, getattr(event, name)) for name in _DATA_FIELDS if name in event.__struct_fields__}
+    changes = {name: _masked(masker, getattr(event, name)) for name in event.__struct_fields__ if name not in _IDENTITY}
     masked: Event = replace(event, **changes)
     return masked
 
@@ -92,4 +78,6 @@ def _masked(masker: Masker, value: Any) -> Any:
         if any(isinstance(each, Outcome) for each in value.values()):
             return {key: _masked(masker, each) for key, each in value.items()}
         return masker.mask_data(value)
+    if isinstance(value, tuple):
+        return tuple(_masked(masker, each) for each in value)
     return masker.mask(value) if isinstance(value, str) else value

@@ -166,3 +166,99 @@ def test_a_secret_of_backslashes_does_not_slow_masking():
     for _ in range(5):
         masker.mask("abc" + "\\" * 50_000 + "\"'" * 20_000)
     assert time.process_time() - began < 5
+
+
+TOKEN = "kanarie-Sekret-0f3a9c77-ZZtop"
+RECODED = {
+    "utf-16": lambda text: text.encode("utf-16-le").decode("latin-1"),
+    "utf-16 big endian": lambda text: text.encode("utf-16-be").decode("latin-1"),
+    "utf-16 in json": lambda text: json.dumps(text.encode("utf-16-le").decode("latin-1")),
+    "utf-16 as bytes": lambda text: repr(text.encode("utf-16-le")),
+    "utf-16 as cat -v shows it": lambda text: "^@".join(text),
+    "utf-16 in base64": lambda text: base64.b64encode(text.encode("utf-16-le")).decode(),
+    "utf-16 big endian in base64": lambda text: base64.b64encode(b"x" + text.encode("utf-16-be")).decode(),
+    "utf-16 in hexadecimal": lambda text: text.encode("utf-16-le").hex(),
+    "upper case": str.upper,
+    "lower case": str.lower,
+    "color in it": lambda text: text[:5] + "\x1b[01;31m\x1b[K" + text[5:9] + "\x1b[m\x1b[K" + text[9:],
+    "color in json": lambda text: json.dumps(text[:12] + "\x1b[0m" + text[12:]),
+    "wrapped": lambda text: "\n".join(textwrap.wrap(text, 16)),
+    "wrapped and indented": lambda text: "\n    ".join(textwrap.wrap(text, 16)),
+    "wrapped in json": lambda text: json.dumps("\r\n".join(textwrap.wrap(text, 17))),
+}
+ATTEMPTS["test_recoded_secrets_are_masked"] = 4
+
+
+@pytest.mark.parametrize("recode", RECODED)
+def test_recoded_secrets_are_masked(recode):
+    """In a line, in data, in a stream of small chunks, and as a key."""
+    masker = Masker([TOKEN])
+    text = f"before {RECODED[recode](TOKEN)} after"
+
+    async def chunks():
+        for at in range(0, len(text), 7):
+            yield text.encode()[at : at + 7]
+
+    async def streamed():
+        return b"".join([chunk async for chunk in masker.mask_chunks(chunks())]).decode()
+
+    for masked in (masker.mask(text), str(masker.mask_data({"a": [text]})), asyncio.run(streamed())):
+        assert "***" in masked and "9c77" not in masked.replace("\0", "").lower(), masked
+        assert "before" in masked and "after" in masked
+    assert "***" in str(masker.mask_data({text: 1}))
+
+
+@pytest.mark.parametrize("width", [8, 9, 12, 20])
+def test_lines_that_are_parts_of_a_secret_are_masked(width):
+    masker = Masker([SECRET])
+    for line in textwrap.wrap(SECRET, width):
+        assert masker.mask(line) == "***" or len(line) < EDGE
+        assert masker.mask(f"  {line}\n") == "  ***\n" or len(line) < EDGE
+
+
+def test_numbers_that_are_secrets_are_masked():
+    masker = Masker(["8392017564", "0.1875"])
+    data = {"a": 8392017564, "b": [8392017564.0, 0.1875], "c": "8392017564", "d": 839201756, "e": 1.0}
+    assert masker.mask_data(data) == {"a": "***", "b": ["***", "***"], "c": "***", "d": 839201756, "e": 1.0}
+
+
+def test_every_text_of_an_event_but_its_identity_is_masked():
+    """No class of events has a field with values of templates that is left out."""
+    from typing import get_type_hints
+
+    from noetl.core.model import events
+    from noetl.worker.event_masking import _IDENTITY, mask_event
+
+    seen = 0
+    for kind in vars(events).values():
+        if not (isinstance(kind, type) and issubclass(kind, events.Event)) or kind is events.Event:
+            continue
+        for name, hint in get_type_hints(kind).items():
+            if name in _IDENTITY or not (hint is str or "str | None" in str(hint)):
+                continue
+            required = {"step": "s", "step_run_id": "r", "task": "t"}
+            try:
+                event = kind(
+                    **{each: required[each] for each in kind.__struct_fields__ if each in required},
+                    **{name: f"a {TOKEN}"},
+                )
+            except TypeError:
+                continue  # it needs fields that only the server has
+            seen += 1
+            assert getattr(mask_event(Masker([TOKEN]), event), name) == "a ***", (kind, name)
+    requested = events.ChildRequested(step="s", step_run_id="r", task="t", playbook=f"p/{TOKEN}", version=TOKEN)
+    masked = mask_event(Masker([TOKEN]), requested)
+    assert (masked.playbook, masked.version) == ("p/***", "***")
+    assert seen >= 3
+
+
+def test_attributes_of_spans_have_no_values_with_secret_names():
+    from noetl.core.model.playbook import TracePolicy
+    from noetl.observability.tracing import attributes_of
+
+    policy = TracePolicy(
+        attributes={"p": "{{ workload.password }}", "all": "{{ workload }}", "t": "{{ workload.team }}"}
+    )
+    made = attributes_of(policy, {"password": TOKEN, "team": "a", "deep": {"api_key": 12345678}}, "1")
+    assert made["t"] == "a" and made["p"] == "***"
+    assert TOKEN not in str(made) and "12345678" not in str(made)

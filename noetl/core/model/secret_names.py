@@ -12,8 +12,10 @@ from typing import Any
 
 MASK = "***"
 
-SECRET_NAME = r"passw(or)?d|secret|token|api_?key|private_?key|credential|authorization"
+_ALWAYS = r"passw(or)?d|passphrase|pwd|secret|(api|access|private)[_-]?key|authorization"
+SECRET_NAME = rf"{_ALWAYS}|token|credential|cookie|bearer"
 
+_NUMBERS = re.compile(_ALWAYS, re.IGNORECASE)  # `tokens: 4096` is a count
 _SECRET = re.compile(SECRET_NAME, re.IGNORECASE)
 
 
@@ -26,7 +28,9 @@ def mask_secret_names(value: Any) -> Any:
     """JSON data with the texts under secret names masked, also in lists; the same object if it has none."""
     if isinstance(value, Mapping):
         masked = {
-            key: _masked_texts(each) if is_secret_name(str(key)) else mask_secret_names(each)
+            key: _masked_texts(each, numbers=_NUMBERS.search(str(key)) is not None)
+            if is_secret_name(str(key))
+            else mask_secret_names(each)
             for key, each in value.items()
         }
         return masked if any(masked[key] is not value[key] for key in masked) else value
@@ -36,10 +40,12 @@ def mask_secret_names(value: Any) -> Any:
     return value
 
 
-def _masked_texts(value: Any) -> Any:
+def _masked_texts(value: Any, *, numbers: bool) -> Any:
     """A value under a secret name: its texts are masked, those of lists too; mappings have names of their own."""
     if isinstance(value, str):
         return MASK if value else value
+    if numbers and isinstance(value, int | float) and not isinstance(value, bool):
+        return MASK
     if isinstance(value, list):
-        return [_masked_texts(each) for each in value]
+        return [_masked_texts(each, numbers=numbers) for each in value]
     return mask_secret_names(value)
