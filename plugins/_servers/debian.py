@@ -35,12 +35,17 @@ def program(name: str, packages: Sequence[str]) -> str:
 
 
 def libraries(path: str) -> dict[str, str]:
-    """The environment in which an unpacked program finds the libraries of its packages."""
+    """The environment in which an unpacked program finds the libraries and the programs of its packages."""
     root = next((parent for parent in Path(path).parents if (parent / ".unpacked").exists()), None)
     if root is None:
         return dict(os.environ)
     folders = [str(found) for found in (*root.glob("usr/lib/*-linux-gnu"), *root.glob("lib/*-linux-gnu"))]
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")}
+    programs = [str(root / "usr" / "bin"), str(root / "usr" / "sbin")]
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")]).strip(":"),
+        "PATH": ":".join([*programs, os.environ.get("PATH", "")]).strip(":"),
+    }
 
 
 def _unpacked(packages: Sequence[str], name: str) -> Path:

@@ -112,19 +112,20 @@ class Engine:
     async def _attached(self, call: ToolCall, wanted: Container, identity: str) -> Output:
         """Start it and read its output to the end."""
         streams = [Transcript(call.host, name, wanted.max_output) for name in ("stdout", "stderr")]
-        process = await asyncio.create_subprocess_exec(
-            self.name, "start", "--attach", identity,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            pipes = (process.stdout, process.stderr)
-            await asyncio.gather(*(s.read(chunks_of(p)) for s, p in zip(streams, pipes, strict=True) if p is not None))
-            await process.wait()
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
+        with tempfile.TemporaryDirectory(prefix="noetl-container-") as folder:  # podman's monitor writes files there
+            process = await asyncio.create_subprocess_exec(
+                self.name, "start", "--attach", identity, cwd=folder,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            try:
+                pipes = zip(streams, (process.stdout, process.stderr), strict=True)
+                await asyncio.gather(*(stream.read(chunks_of(pipe)) for stream, pipe in pipes if pipe is not None))
                 await process.wait()
+            finally:
+                if process.returncode is None:
+                    with suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
         state = await self._state(identity)
         if state.get("Status") in ("created", "configured", "initialized") or (
             state.get("Error") and state.get("ExitCode") in (126, 127, 128)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # Parts of the messages of podman, docker, registries and Kubernetes, in lower case.
 _KINDS = (
+    ("shell", ("permission denied: unknown", "oci permission denied", "exec format error")),  # of the program
     ("auth", ("unauthorized", "authentication required", "access to the resource is denied", "denied: ", "forbidden")),
     ("not_found", ("manifest unknown", "no such image", "image not known", "not found", "short-name",
                    "does not resolve to an image", "errimageneverpull", "no such container",
