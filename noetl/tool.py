@@ -20,9 +20,11 @@ from importlib import import_module
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from noetl.connections.auth import BadAuth
 from noetl.connections.auth import fields_of as auth_fields
+from noetl.connections.server_fields import flag, port_number, server_fields, tls_context
 from noetl.core.model.connector import (
     ConnectorError,
     Explain,
@@ -49,14 +51,17 @@ from noetl.core.model.tool import (
     ToolCall,
     ToolFunction,
     ToolSpec,
+    count,
 )
 from noetl.data.values import jsonable
 from noetl.errors import NoetlError, PayloadUnavailable, SecretUnavailable, StoreUnavailable, WorkerLost
+from noetl.tools._common.sql_fields import COMMAND, PARAMS, SCRIPT, SPEC_FIELDS, SPEC_KEYS
 
 __all__ = [
     "ERROR_KINDS",
     "SQL_FIELDS",
     "SQL_OPTIONS",
+    "SQL_OPTION_FIELDS",
     "SQL_SOURCE_FIELDS",
     "BadAuth",
     "ConnectorError",
@@ -92,56 +97,62 @@ __all__ = [
     "auth_fields",
     "encode_task",
     "bind_sql",
+    "count",
     "error",
     "error_info",
     "file_format",
+    "flag",
     "jsonable",
     "lazy",
     "ok",
     "per_loop",
+    "port_field",
+    "port_number",
     "read_table",
     "reference_in",
     "run_remote",
     "run_sql",
+    "server_fields",
     "table_encoder",
+    "tls_context",
 ]
 
 T = TypeVar("T")
 
+_PORT = count("A number from 1 to 65535.", most=65535)
 _STATEMENT = ("sql", "statement")
-# What the SQL kinds of plug-ins have in common (`run_sql`): fields, one of `command` and `script` is required; options.
+# What the SQL kinds of plug-ins have in common (`run_sql`): fields, one of `command` and `script` is required; options
+# and the values that they accept.
 SQL_FIELDS = {
-    "command": Field(
-        "any",
-        "The SQL: one string (statements are separated by `;`), or a list of strings and of `{sql, params}`.",
-        aliases=("commands", "query", "queries", *_STATEMENT, "statements"),
-    ),
-    "script": Field("mapping", "SQL from a file: `{uri, source?}`."),
-    "params": Field(
-        "any",
-        "Parameters: a mapping for `%(name)s` or `:name`, a list for `%s`, `?` or `$1`. A list of mappings (or of "
-        "lists) executes one statement once per item.",
-        aliases=("parameters",),
-    ),
+    "command": COMMAND,
+    "script": SCRIPT,
+    "params": structs.replace(PARAMS, doc=PARAMS.doc.replace("`%s` or", "`%s`, `?` or")),
 }
-SQL_OPTIONS = {
-    "timeout": "`connect` and `total` seconds; a statement that runs longer is cancelled.",
-    "transaction": "`false`: every statement commits separately.",
-    "inline_rows": "Largest result returned in `output.data`, in rows.",
-    "inline_bytes": "The same limit in bytes.",
-    "result_format": "Format of a streamed result: `parquet` (default), `arrow`, `jsonl` or `csv`.",
-}
+SQL_OPTIONS = {"timeout": "`connect` and `total` seconds; a statement that runs longer is cancelled.", **SPEC_KEYS}
+SQL_OPTION_FIELDS = SPEC_FIELDS
 # Fields of a source that is a query or a table: one of the two is required.
 SQL_SOURCE_FIELDS = {
     "query": Field("string", "The query.", aliases=(*_STATEMENT, "command")),
     "table": Field("string", "The table, instead of a query."),
-    "params": Field("any", "Parameters of the query.", aliases=("parameters",)),
+    "params": Field("any", "Parameters of the query.", aliases=("parameters",), accepts=("mapping", "list")),
 }
 
 
 def auth_field(doc: str, *, required: bool = True) -> Field:
     """The field `auth` (or `credential`): the connection, by a credential's name, a URL or a mapping."""
-    return Field("any", doc, required=required, aliases=("credential",), accepts=("string", "mapping"))
+    return Field(
+        "any",
+        doc,
+        required=required,
+        aliases=("credential",),
+        accepts=("string", "mapping"),
+        members=Members({"port": _PORT}, open=True),
+    )
+
+
+def port_field(default: int) -> Field:
+    """The field `port` of a server."""
+    return structs.replace(_PORT, doc=f"Port ({default}).")
 
 
 def lazy(path: str) -> Callable[..., Any]:

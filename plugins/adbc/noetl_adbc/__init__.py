@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from noetl.tool import (
     SQL_FIELDS,
+    SQL_OPTION_FIELDS,
     SQL_OPTIONS,
     SQL_SOURCE_FIELDS,
     Field,
@@ -52,6 +53,7 @@ def _kind(kind: str) -> Kind:
             fields={**SQL_FIELDS, **_connection(kind)},
             requires=(("command", "script"),),
             spec_keys=SQL_OPTIONS,
+            spec_fields=SQL_OPTION_FIELDS,
             example=f"kind: {kind}\nauth: warehouse\n" + ("driver: sqlite\n" if kind == "adbc" else "")
             + "command: SELECT id, total FROM orders WHERE day = :day\nparams: {day: \"{{ workload.day }}\"}\n",
         )

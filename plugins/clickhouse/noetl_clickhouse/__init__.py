@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from noetl.tool import SQL_SOURCE_FIELDS, Field, SourceSpec, TargetSpec, ToolSpec, auth_field, lazy
+from noetl.tool import (
+    SQL_OPTION_FIELDS,
+    SQL_OPTIONS,
+    SQL_SOURCE_FIELDS,
+    Field,
+    SourceSpec,
+    TargetSpec,
+    ToolSpec,
+    auth_field,
+    lazy,
+)
 
 AUTH = auth_field(
     "The server: a credential with `host`, `port` (8123), `user`, `password`, `database`, `tls`; a URL; or a mapping."
@@ -19,10 +29,8 @@ SPEC = ToolSpec(
         "params": PARAMS,
         "settings": Field("mapping", "Settings of ClickHouse for the statement."),
     },
-    spec_keys={
-        "timeout": "`connect` and `total` seconds.",
-        "inline_bytes": "Largest result returned in `output.data`, in bytes of Arrow (16 MiB).",
-    },
+    spec_keys={name: doc for name, doc in SQL_OPTIONS.items() if name != "transaction"},
+    spec_fields={name: field for name, field in SQL_OPTION_FIELDS.items() if name != "transaction"},
     example="kind: clickhouse\nauth: events\ncommand: SELECT count() AS n FROM hits WHERE day = {day:Date}\n"
     'params: {day: "{{ workload.day }}"}\n',
 )

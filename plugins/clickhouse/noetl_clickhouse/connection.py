@@ -7,11 +7,10 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
-from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
+from noetl.tool import ErrorInfo, Host, Timeout, error_info, server_fields, tls_context
 
 _KINDS = {
     60: "not_found", 81: "not_found", 516: "auth", 497: "auth", 192: "auth", 193: "auth", 194: "auth",
@@ -64,29 +63,20 @@ class Client:
 @asynccontextmanager
 async def connected(auth: Any, host: Host, timeout: Timeout) -> AsyncIterator[Client]:
     """A client for `auth`."""
-    fields = await auth_fields(auth, host, prefixes=("clickhouse_", "db_"))
-    given = {**fields, **_parts(str(fields["dsn"]))} if fields.get("dsn") else fields
-    tls = bool(given.get("tls") or given.get("ssl"))
+    given = await server_fields(auth, host, schemes=("http", "https", "clickhouse"), prefixes=("clickhouse_", "db_"))
+    if given.get("scheme") == "https":
+        given.setdefault("tls", True)
+    tls = tls_context(given)
     port = given.get("port") or (8443 if tls else 8123)
-    url = f"{'https' if tls else 'http'}://{given.get('host') or '127.0.0.1'}:{port}/"
+    server = str(given.get("host") or "127.0.0.1")
+    url = f"{'https' if tls else 'http'}://{f'[{server}]' if ':' in server else server}:{port}/"
     headers = {}
-    if given.get("user") or given.get("username"):
-        headers["X-ClickHouse-User"] = str(given.get("user") or given.get("username"))
+    if given.get("user"):
+        headers["X-ClickHouse-User"] = str(given["user"])
         headers["X-ClickHouse-Key"] = str(given.get("password") or "")
     limits = aiohttp.ClientTimeout(total=None, sock_connect=timeout.connect or 10)
-    async with aiohttp.ClientSession(timeout=limits) as session:
+    async with aiohttp.ClientSession(timeout=limits, connector=aiohttp.TCPConnector(ssl=tls or True)) as session:
         yield Client(session, url, headers, str(given.get("database") or ""))
-
-
-def _parts(dsn: str) -> dict[str, Any]:
-    parts = urlsplit(dsn)
-    if parts.scheme not in ("http", "https", "clickhouse"):
-        raise BadAuth("the URL of a ClickHouse server is http://user:password@host:8123/database")
-    found = {
-        "host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password,
-        "database": parts.path.strip("/"), "tls": parts.scheme == "https" or None,
-    }  # fmt: skip
-    return {name: unquote(value) if isinstance(value, str) else value for name, value in found.items() if value}
 
 
 def _parameter(value: Any) -> str:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from noetl.tool import Field, Members, ToolSpec, auth_field, lazy
+from noetl.tool import Field, Members, ToolSpec, auth_field, count, lazy
 
 RUNTIMES = ("auto", "podman", "docker", "kubernetes")
 PULL = ("missing", "always", "never")
 LIMITS = Members(
     {
-        "memory": Field("any", "The largest memory: `512m`, `2g`, `512Mi`, or a number of bytes."),
-        "cpu": Field("any", "The largest number of CPUs: `0.5`, `2`, `500m`."),
+        "memory": Field(
+            "any",
+            "The largest memory: `512m`, `2g`, `512Mi`, or a number of bytes.",
+            accepts=("integer", "string"),
+            least=1,
+            pattern=r"\d+(\.\d+)? ?([kmgt]i?)?b?",
+        ),
+        "cpu": Field(
+            "any",
+            "The largest number of CPUs: `0.5`, `2`, `500m`.",
+            accepts=("number", "string"),
+            least=0.001,
+            pattern=r"\d+(\.\d+)?m?",
+        ),
     },
 )
 
@@ -21,16 +33,16 @@ SPEC = ToolSpec(
     fields={
         "image": Field("string", "The image.", required=True),
         "command": Field("any", "The program and its first arguments, instead of the entry point of the image: a list, "
-                         "or the name of a program."),
+                         "or the name of a program.", accepts=("string", "list")),
         "args": Field("list", "Arguments of the entry point or of `command`.", aliases=("arguments",)),
         "env": Field("any", "Environment variables: a mapping, or a list of `{name, value}`. Mappings and lists are "
-                     "passed as JSON."),
+                     "passed as JSON.", accepts=("mapping", "list")),
         "files": Field("mapping", "Files that are written before the start, by path: text, a reference, or data that "
                        "is written as JSON. A relative path is below `workdir`."),
         "outputs": Field("list", "Files that are read after the end, by path; a folder stands for all files in it. "
                          "Files larger than `spec.inline_bytes` are stored, and their value is a reference."),
         "workdir": Field("string", "The working folder, an absolute path."),
-        "user": Field("any", "The user: a name or number, `1000:1000` with a group."),
+        "user": Field("any", "The user: a name or number, `1000:1000` with a group.", accepts=("string", "integer")),
         "network": Field("string", "`none`: without network; `default`: the default network of the engine; or the "
                          "name of a network. The networks of the host and of other containers are refused.",
                          default="default"),
@@ -48,7 +60,8 @@ SPEC = ToolSpec(
         "auth": auth_field("The registry: a credential with `username`, `password` and, if it is not part of `image`, "
                            "`registry`.", required=False),
         "cluster": Field("any", "The Kubernetes cluster: a credential with `server`, `token`, `ca` and `namespace`, or "
-                         "with `kubeconfig`. Default: that of the worker's pod, else the worker's kubeconfig."),
+                         "with `kubeconfig`. Default: that of the worker's pod, else the worker's kubeconfig.",
+                         accepts=("string", "mapping")),
         "namespace": Field("string", "The namespace of the Job. Default: that of the cluster's credential or of the "
                            "worker's pod, else `default`."),
         "service_account": Field("string", "The service account of the Job. Default: none, and no token is mounted."),
@@ -66,8 +79,10 @@ SPEC = ToolSpec(
     },
     spec_fields={
         "kill_grace": Field("number", least=0),
-        "max_output_bytes": Field("integer", least=0),
-        "inline_bytes": Field("integer", least=0),
+        "max_output_bytes": count(least=0),
+        "inline_bytes": count(least=0),
+        "ok_codes": Field("any", accepts=("integer", "list"), least=0, most=255, each=count(least=0, most=255)),
+        "helper_image": Field("string"),
     },
     helpers={"container": {"returncode": None, "runtime": None, "image": None, "oom": None}},
     example='kind: container\nimage: python:3.12-slim\ncommand: [python, /work/report.py]\nargs: ["{{ ctx.day }}"]\n'

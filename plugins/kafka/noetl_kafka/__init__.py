@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noetl.tool import Field, SourceSpec, TargetSpec, ToolSpec, TriggerSpec, auth_field, lazy
+from noetl.tool import Field, SourceSpec, TargetSpec, ToolSpec, TriggerSpec, auth_field, count, lazy
 
 ACTIONS = ("produce", "consume", "commit")
 FORMATS = ("json", "text", "bytes")
@@ -13,7 +13,8 @@ AUTH = auth_field(
 READING = {
     "topic": Field("string", "The topic."),
     "group": Field("string", "The consumer group: reading begins at its committed offsets."),
-    "start": Field("any", "Without committed offsets: `earliest` (default), `latest`, or partition -> offset."),
+    "start": Field("any", "Without committed offsets: `earliest` (default), `latest`, or partition -> offset.",
+                   accepts=("string", "mapping"), choices=("earliest", "latest"), each=count(least=0)),
     "limit": Field("integer", "Largest number of messages.", least=1, aliases=("max_messages",)),
     "format": Field("string", "How keys and values are decoded: `json` (text if it is no JSON; default), `text`, or "
                     "`bytes` (base64).", choices=FORMATS),

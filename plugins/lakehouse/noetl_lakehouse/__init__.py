@@ -12,6 +12,8 @@ AUTH = auth_field(
 PARTITION_BY = Field(
     "any",
     "Columns that divide the table. With `mode: replace`, the partitions of the rows are replaced; the others stay.",
+    accepts=("string", "list"),
+    each=Field("string", "A column."),
 )
 explain = lazy("noetl_lakehouse.failures:explain")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from noetl.tool import (
     SQL_FIELDS,
+    SQL_OPTION_FIELDS,
     SQL_OPTIONS,
     SQL_SOURCE_FIELDS,
     Field,
@@ -12,6 +13,7 @@ from noetl.tool import (
     ToolSpec,
     auth_field,
     lazy,
+    port_field,
 )
 
 CONNECTION = {
@@ -19,7 +21,7 @@ CONNECTION = {
         "The connection: a credential's name, a URL `mysql://...`, or a mapping of its fields.", required=False
     ),
     "host": Field("string", "Host name, if `auth` does not contain it."),
-    "port": Field("any", "Port (3306)."),
+    "port": port_field(3306),
     "user": Field("string", "User.", aliases=("username",)),
     "password": Field("string", "Password."),
     "database": Field("string", "Database.", aliases=("db",)),
@@ -33,6 +35,7 @@ SPEC = ToolSpec(
     fields={**SQL_FIELDS, **CONNECTION},
     requires=(("command", "script"),),
     spec_keys=SQL_OPTIONS,
+    spec_fields=SQL_OPTION_FIELDS,
     aliases=("mariadb",),
     example="kind: mysql\nauth: shop\ncommand: SELECT id, total FROM orders WHERE day = %(day)s\n"
     'params: {day: "{{ workload.day }}"}\n',

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import asyncmy
 from asyncmy import errors
 
-from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
+from noetl.tool import ErrorInfo, Host, Timeout, error_info, port_number, server_fields, tls_context
 
 PREFIXES = ("db_", "mysql_")
 CONNECT_SECONDS = 10.0
@@ -23,20 +21,15 @@ SESSION = (
 
 async def settings(fields: Mapping[str, Any], host: Host) -> dict[str, Any]:
     """The arguments of the driver's `connect`."""
-    found = await auth_fields(fields.get("auth"), host, prefixes=PREFIXES)
-    if found.get("dsn"):
-        found = {**found, **_parts(str(found["dsn"]))}
-    given = {
-        **found,
-        **{name: fields[name] for name in ("host", "port", "user", "password", "database") if fields.get(name)},
-    }
+    given = await server_fields(fields.get("auth"), host, schemes=("mysql", "mariadb"), prefixes=PREFIXES)
+    given |= {name: fields[name] for name in ("host", "port", "user", "password", "database") if fields.get(name)}
     return {
         "host": str(given.get("host") or "127.0.0.1"),
-        "port": int(given.get("port") or 3306),
-        "user": str(given.get("user") or given.get("username") or ""),
+        "port": port_number(given.get("port") or 3306),
+        "user": str(given.get("user") or ""),
         "password": str(given.get("password") or ""),
         "database": given.get("database") or given.get("name") or given.get("db") or None,
-        "ssl": _tls(given),
+        "ssl": tls_context(given),
     }
 
 
@@ -79,27 +72,6 @@ async def _kill(arguments: Mapping[str, Any], timeout: Timeout, thread: int) -> 
             await cursor.execute(f"KILL CONNECTION {int(thread)}")
     finally:
         await other.ensure_closed()
-
-
-def _parts(dsn: str) -> dict[str, Any]:
-    parts = urlsplit(dsn)
-    if parts.scheme.partition("+")[0] not in ("mysql", "mariadb"):
-        raise BadAuth("the URL of a MySQL server is mysql://user:password@host:port/database")
-    found = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
-    named = {name: unquote(value) if isinstance(value, str) else value for name, value in found.items()}
-    return {**named, "database": unquote(parts.path.strip("/")) or None}
-
-
-def _tls(given: Mapping[str, Any]) -> Any:
-    """The TLS context for `tls`: true (verified), `ca`, or `verify: false`."""
-    wanted = given.get("tls", given.get("ssl"))
-    if not wanted and not given.get("ca"):
-        return None
-    context = ssl.create_default_context(cafile=given.get("ca"))
-    if given.get("verify") is False:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 _KINDS = {

@@ -23,7 +23,8 @@ SPEC = ToolSpec(
         "backend": Field("string", "`aer` (Qiskit Aer), `basic` (the simulator of Qiskit), or `generic` (Aer with the "
                          "noise of a generic device).", choices=BACKENDS, default="aer"),
         "method": Field("string", "Method of Aer.", choices=METHODS, default="automatic"),
-        "optimization_level": Field("integer", "Optimization of the transpiler, 0 to 3.", default=1, least=0),
+        "optimization_level": Field("integer", "Optimization of the transpiler, 0 to 3.", default=1, least=0,
+                                    most=3),
     },
     requires=(("qasm", "circuit"),),
     open_fields=True,
@@ -35,6 +36,14 @@ SPEC = ToolSpec(
         "optimization_level": "Default of `optimization_level`.",
         "max_memory_mb": f"Most memory of the simulated state ({MEMORY_MB}).",
         "timeout": "`total`: seconds after which the simulation is stopped.",
+    },
+    spec_fields={
+        "shots": Field("integer", least=1),
+        "seed": Field("integer", least=0),
+        "backend": Field("string", choices=BACKENDS),
+        "method": Field("string", choices=METHODS),
+        "optimization_level": Field("integer", least=0, most=3),
+        "max_memory_mb": Field("integer", least=1),
     },
     helpers={"quantum": {"backend": None, "qubits": None, "depth": None, "seed": None}},
     example="kind: quantum\nqasm: |\n  OPENQASM 3.0;\n  include \"stdgates.inc\";\n  qubit[2] q; bit[2] c;\n"

@@ -67,5 +67,5 @@ def _request(call: ToolCall) -> tuple[str | None, dict[str, Any]]:
         "text": given[sources[0]],
         "parameters": parameters,
         "input": {name: value for name, value in given.items() if name not in SPEC.fields},
-        "max_memory_mb": call.spec.get("max_memory_mb") or MEMORY_MB,
+        "max_memory_mb": int(float(call.spec.get("max_memory_mb") or MEMORY_MB)),
     }

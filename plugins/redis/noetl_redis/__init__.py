@@ -12,8 +12,12 @@ SPEC = ToolSpec(
     doc="Runs commands on a Redis server. `output.data` is the reply, or the list of replies of `commands`.",
     fields={
         "auth": AUTH,
-        "command": Field("any", "One command: a list, or a string that is split like a shell does."),
-        "commands": Field("list", "Commands that are sent in one round trip."),
+        "command": Field(
+            "any", "One command: a list, or a string that is split like a shell does.", accepts=("string", "list")
+        ),
+        "commands": Field(
+            "list", "Commands that are sent in one round trip.", each=Field("any", accepts=("string", "list"))
+        ),
         "transaction": Field("boolean", "Run `commands` between MULTI and EXEC.", default=False),
         "json": Field("boolean", "Parse replies that are JSON documents.", default=False),
     },

@@ -8,7 +8,18 @@ from typing import Any
 from redis import asyncio as aioredis
 from redis import exceptions
 
-from noetl.tool import ErrorInfo, SourceCall, TargetCall, ToolCall, auth_fields, error_info, per_loop
+from noetl.tool import (
+    BadAuth,
+    ErrorInfo,
+    SourceCall,
+    TargetCall,
+    ToolCall,
+    error_info,
+    flag,
+    per_loop,
+    server_fields,
+    tls_context,
+)
 
 PREFIXES = ("redis_",)
 CONNECT_SECONDS = 10.0
@@ -16,7 +27,7 @@ CONNECT_SECONDS = 10.0
 
 async def client_for(call: ToolCall | SourceCall | TargetCall, auth: Any) -> aioredis.Redis:
     """The shared client for `auth` of a task, source or target."""
-    fields = await auth_fields(auth, call.host, prefixes=PREFIXES)
+    fields = await server_fields(auth, call.host, schemes=("redis", "rediss"), prefixes=PREFIXES)
     timeout = call.timeout.connect or CONNECT_SECONDS
     key = ("noetl-redis", repr(sorted(fields.items(), key=lambda item: item[0])), timeout)
     return per_loop(key, lambda: _Shared(fields, timeout)).client
@@ -28,22 +39,37 @@ class _Shared:
     def __init__(self, fields: Mapping[str, Any], timeout: float) -> None:
         # No timeout per command: the driver would use `asyncio.wait_for`, which loses cancellations in Python 3.11.
         waits: dict[str, Any] = {"socket_connect_timeout": timeout, "socket_timeout": None}
-        if fields.get("dsn"):
-            self.client = aioredis.Redis.from_url(str(fields["dsn"]), **waits)
-            return
         self.client = aioredis.Redis(
             host=str(fields.get("host") or "127.0.0.1"),
-            port=int(fields.get("port") or 6379),
-            db=int(fields.get("db") or fields.get("database") or 0),
-            username=fields.get("user") or fields.get("username"),
+            port=fields.get("port") or 6379,
+            db=_database(fields),
+            username=fields.get("user"),
             password=fields.get("password"),
-            ssl=bool(fields.get("tls") or fields.get("ssl")),
+            **_tls(fields),
             **waits,
         )
 
     async def close(self) -> None:
         """Close the connections."""
         await self.client.aclose()
+
+
+def _database(fields: Mapping[str, Any]) -> int:
+    given = next((fields[name] for name in ("db", "database") if fields.get(name) not in (None, "")), 0)
+    if isinstance(given, bool) or not str(given).isdecimal():
+        raise BadAuth(f"`db` of a Redis server must be a number, not {given!r}")
+    return int(given)
+
+
+def _tls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    given = {**fields, "tls": True} if fields.get("scheme") == "rediss" else fields
+    if tls_context(given) is None:  # also checks the fields
+        return {}
+    verify, authority = flag(given, "verify", True), fields.get("ca")
+    options = {"ssl": True, "ssl_cert_reqs": "required" if verify else "none", "ssl_check_hostname": verify}
+    if authority:
+        options["ssl_ca_data" if "-----BEGIN" in str(authority) else "ssl_ca_certs"] = str(authority)
+    return options
 
 
 def explain(failure: Exception) -> ErrorInfo | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noetl.tool import Field, SourceSpec, TargetSpec, ToolSpec, auth_field, lazy
+from noetl.tool import Field, SourceSpec, TargetSpec, ToolSpec, auth_field, count, lazy
 
 ACTIONS = ("get", "put", "list", "stat", "exists", "delete", "move", "mkdir")
 FORMATS = ("parquet", "arrow", "csv", "json", "jsonl")
@@ -30,6 +30,7 @@ SPEC = ToolSpec(
         "timeout": "`connect` and `total` seconds.",
         "inline_bytes": "Largest file returned in `output.data` (1 MiB); a larger one is streamed to `output.ref`.",
     },
+    spec_fields={"inline_bytes": count()},
     helpers={"sftp": {"path": None, "size": None, "modified": None}},
     example="kind: sftp\nauth: partner\naction: list\npath: /outgoing/*.csv\n",
 )  # fmt: skip

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import asyncssh
 
-from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
+from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, error_info, flag, server_fields
 
 PREFIXES = ("sftp_", "ssh_")
 CONNECT_SECONDS = 15.0
@@ -18,28 +17,21 @@ CONNECT_SECONDS = 15.0
 @asynccontextmanager
 async def connected(auth: Any, host: Host, timeout: Timeout) -> AsyncIterator[Any]:
     """An SFTP session."""
-    options = _options(await auth_fields(auth, host, prefixes=PREFIXES))
+    options = _options(await server_fields(auth, host, schemes=("sftp", "ssh"), prefixes=PREFIXES))
     limit = timeout.connect or CONNECT_SECONDS
     connecting = asyncssh.connect(**options, connect_timeout=limit, login_timeout=limit)
     async with connecting as connection, connection.start_sftp_client() as client:
         yield client
 
 
-def _options(fields: Mapping[str, Any]) -> dict[str, Any]:
-    given = dict(fields)
-    if given.get("dsn"):
-        parts = urlsplit(str(given["dsn"]))
-        if parts.scheme not in ("sftp", "ssh"):
-            raise BadAuth("the URL of an SFTP server is sftp://user:password@host:port")
-        found = {"host": parts.hostname, "port": parts.port, "user": parts.username, "password": parts.password}
-        given |= {name: unquote(each) if isinstance(each, str) else each for name, each in found.items() if each}
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     if not given.get("host"):
         raise BadAuth("the credential of an SFTP server requires `host`")
     address = str(given["host"]), int(given.get("port") or 22)
     options: dict[str, Any] = {
         "host": address[0],
         "port": address[1],
-        "username": str(given.get("user") or given.get("username") or ""),
+        "username": str(given.get("user") or ""),
         "client_keys": None,  # neither keys of the user that runs the worker nor an agent
         "agent_path": None,
         "config": None,
@@ -63,7 +55,7 @@ def _host_keys(given: Mapping[str, Any], address: tuple[str, int]) -> dict[str, 
         return {"known_hosts": asyncssh.import_known_hosts(f"{name} {str(given['host_key']).strip()}\n")}
     if given.get("known_hosts"):
         return {"known_hosts": asyncssh.import_known_hosts(str(given["known_hosts"]))}
-    return {"known_hosts": None} if given.get("verify") is False else {}
+    return {"known_hosts": None} if not flag(given, "verify", True) else {}
 
 
 def explain(failure: Exception) -> ErrorInfo | None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from noetl.core.language.checks.analysis import AnalysisContext
-from noetl.core.language.diagnostics import did_you_mean
+from noetl.core.language.diagnostics import Findings, did_you_mean
 from noetl.core.language.resource_limits import RESOURCES, megabytes
-from noetl.core.language.source.node_reader import describe_node, is_template
+from noetl.core.language.source.node_reader import Reader, describe_node, is_template
 from noetl.core.language.source.nodes import Mapping, Node, Scalar
 from noetl.core.language.syntax.grammar import SHAPES
 from noetl.core.language.syntax.key_places import place_of_key
@@ -144,22 +144,35 @@ def _shared_fields(specs: Iterable[ToolSpec]) -> dict[str, list[Field]]:
 
 def _check_shared(context: AnalysisContext, key: str, value: Node, fields: list[Field]) -> None:
     """A default for several kinds: reported if none of them accepts it."""
+    by_type: dict[object, list[Field]] = {}
+    for each in fields:
+        by_type.setdefault((each.type, each.accepts), []).append(each)
+    shared = [_joined(group) for group in by_type.values()]
+    for field in shared[1:]:
+        trial = Reader(Findings("", context.reader.findings.text), context.reader.specs)
+        check_value(trial, key, value, field, "spec")
+        if not trial.findings.found:
+            return
+    check_value(context.reader, key, value, shared[0], "spec")
+
+
+def _joined(fields: list[Field]) -> Field:
+    """What one of several fields of one type accepts."""
     first = fields[0]
-    if {(each.type, each.accepts) for each in fields} == {(first.type, first.accepts)}:
-        choices = tuple(dict.fromkeys(word for each in fields for word in each.choices))
-        also = tuple(word for each in fields for word in each.also)
-        every = all(each.choices for each in fields)
-        bounded = all(each.least is not None for each in fields)
-        shared = Field(
-            first.type,
-            first.doc,
-            accepts=first.accepts,
-            choices=choices if every else (),
-            also=also,
-            least=min(each.least or 0 for each in fields) if bounded else None,
-            members=_all_members(fields),
-        )
-        check_value(context.reader, key, value, shared, "spec")
+    least = [each.least for each in fields if each.least is not None]
+    most = [each.most for each in fields if each.most is not None]
+    return Field(
+        first.type,
+        first.doc,
+        accepts=first.accepts,
+        choices=tuple(dict.fromkeys(word for each in fields for word in each.choices))
+        if all(each.choices for each in fields)
+        else (),
+        also=tuple(word for each in fields for word in each.also),
+        least=min(least) if len(least) == len(fields) else None,
+        most=max(most) if len(most) == len(fields) else None,
+        members=_all_members(fields),
+    )
 
 
 def _all_members(fields: list[Field]) -> Members | None:
