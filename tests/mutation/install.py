@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -31,12 +31,23 @@ def module_of(mutant: Mutant) -> str:
     return mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def install(mutant: Mutant) -> None:
+def functions_by_file() -> dict[str, list[FunctionType]]:
+    """All functions of this process by the file of their code.
+
+    A process that forks finds them once: a search in each child would touch, and so copy, the whole memory."""
+    found: dict[str, list[FunctionType]] = {}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(str(ROOT)):
+            found.setdefault(each.__code__.co_filename, []).append(each)
+    return found
+
+
+def install(mutant: Mutant, functions: Mapping[str, Sequence[FunctionType]]) -> None:
     """Load a mutant into this process, in which the original may be imported already."""
     if mutant.is_control:
         return
     if module_of(mutant) in sys.modules:
-        _replace_code(mutant)
+        _replace_code(mutant, functions)
     else:
         install_at_import(mutant)
 
@@ -48,7 +59,7 @@ def install_at_import(mutant: Mutant) -> None:
     sys.meta_path.insert(0, _Finder(mutant))
 
 
-def _replace_code(mutant: Mutant) -> None:
+def _replace_code(mutant: Mutant, functions: Mapping[str, Sequence[FunctionType]]) -> None:
     """Give each function of the module its changed code."""
     path = str(ROOT / mutant.file)
     original = _functions_of(compile(Path(path).read_text(), path, "exec", dont_inherit=True))
@@ -57,9 +68,9 @@ def _replace_code(mutant: Mutant) -> None:
     if not different or original.keys() != changed.keys():
         raise NotInstalled("the change is outside of functions")
     replaced = set()
-    for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
+    for function in functions.get(path, ()):
         code = function.__code__
-        if code.co_filename == path and _key(code) in different:
+        if _key(code) in different:
             (new,) = changed[_key(code)][:1]
             if len(changed[_key(code)]) > 1 or code.co_freevars != new.co_freevars:
                 raise NotInstalled("two functions of one line, or other variables of a closure")

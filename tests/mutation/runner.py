@@ -7,6 +7,7 @@ statements (constants, defaults of fields) is loaded into a new process instead.
 from __future__ import annotations
 
 import ast
+import gc
 import itertools
 import os
 import resource
@@ -16,11 +17,19 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FunctionType
+from typing import NamedTuple
 
 import pytest
 from msgspec import Struct
 
-from tests.mutation.install import NotInstalled, install, install_at_import, is_installed_at_import
+from tests.mutation.install import (
+    NotInstalled,
+    functions_by_file,
+    install,
+    install_at_import,
+    is_installed_at_import,
+)
 from tests.mutation.mutants import Mutant
 from tests.mutation.recording import OPTIONS, ROOT, Recorded, needs_services
 
@@ -98,6 +107,13 @@ def _in_turn(tests: Sequence[str], recorded: Recorded, most: float = TEST_SECOND
     return chosen
 
 
+class Collected(NamedTuple):
+    """What a forked process has of its parent: the tests by name, and the functions by file."""
+
+    items: dict[str, pytest.Item]
+    functions: dict[str, list[FunctionType]]
+
+
 class Runner:
     """A pytest plug-in: collects all tests, and then runs mutants instead of the tests."""
 
@@ -113,28 +129,31 @@ class Runner:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the mutants, some at a time."""
-        items = {item.nodeid: item for item in session.items}
+        collected = Collected({item.nodeid: item for item in session.items}, functions_by_file())
+        gc.freeze()  # the collector of a child does not touch, and so copy, the memory of this process
         running: list[_Process] = []
         waiting = iter(self._mutants)
         while True:
             while len(running) < self._jobs and (mutant := self._next(waiting)):
-                running.append(_Process(mutant, selected(mutant, self._recorded), self._items_for(mutant, items)))
+                running.append(
+                    _Process(mutant, selected(mutant, self._recorded), self._collected_for(mutant, collected))
+                )
             if not running:
                 return True
             time.sleep(0.02)
             for process in [each for each in running if each.is_done()]:
                 running.remove(process)
-                if following := self._following(process, items):
+                if following := self._following(process, collected):
                     process.clean_up()
                     running.append(following)
                 else:
                     self.verdicts.append(process.verdict())
                     _print_survivor(self.verdicts[-1])
 
-    def _items_for(self, mutant: Mutant, items: dict[str, pytest.Item]) -> dict[str, pytest.Item] | None:
-        return None if self._recorded.runs_at_import(mutant) and not mutant.is_control else items
+    def _collected_for(self, mutant: Mutant, collected: Collected) -> Collected | None:
+        return None if self._recorded.runs_at_import(mutant) and not mutant.is_control else collected
 
-    def _following(self, ended: _Process, items: dict[str, pytest.Item]) -> _Process | None:
+    def _following(self, ended: _Process, collected: Collected) -> _Process | None:
         """The next process of the same mutant: a new one that loads it, or one with more tests for a survivor."""
         if ended.exit_code == NEW_PROCESS:
             return _Process(ended.mutant, ended.tests, survived=ended.survived)
@@ -143,7 +162,7 @@ class Runner:
         more = remaining(ended.mutant, self._recorded, ended.tests)
         if not more:
             return None
-        return _Process(ended.mutant, more, self._items_for(ended.mutant, items), survived=len(ended.tests))
+        return _Process(ended.mutant, more, self._collected_for(ended.mutant, collected), survived=len(ended.tests))
 
     def _next(self, waiting: Iterator[Mutant]) -> Mutant | None:
         return None if self._deadline and time.monotonic() > self._deadline else next(waiting, None)
@@ -158,7 +177,7 @@ class _Process:
     """The process of one mutant; `survived` is the number of tests that it has survived in an earlier one."""
 
     def __init__(
-        self, mutant: Mutant, tests: list[str], items: dict[str, pytest.Item] | None = None, *, survived: int = 0
+        self, mutant: Mutant, tests: list[str], collected: Collected | None = None, *, survived: int = 0
     ) -> None:
         self.mutant = mutant
         self.tests = tests
@@ -173,7 +192,7 @@ class _Process:
         if not self._pid:
             seconds = CPU_SECONDS + (int(MORE_SECONDS) if survived else 0)
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-            _child(mutant, tests, items, self._folder)
+            _child(mutant, tests, collected, self._folder)
 
     @property
     def exit_code(self) -> int | None:
@@ -227,23 +246,23 @@ class _Process:
         return Verdict(self.mutant, True, by, self.survived + len(self.tests))
 
 
-def _child(mutant: Mutant, tests: list[str], items: dict[str, pytest.Item] | None, folder: Path) -> None:
-    """Run the tests of a mutant in this forked process until one fails; without items, in a new program. Never returns."""
+def _child(mutant: Mutant, tests: list[str], collected: Collected | None, folder: Path) -> None:
+    """Run the tests of a mutant in this forked process until one fails; without `collected`, in a new program. Never returns."""
     code = NOTICED
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        if items is None:
+        if collected is None:
             words = [mutant.file, str(mutant.number), str(folder), *tests]
             os.chdir(ROOT)
             os.execv(sys.executable, [sys.executable, "-m", "tests.mutation.runner", *words])
         try:
-            install(mutant)
+            install(mutant, collected.functions)
         except NotInstalled:
             os._exit(NEW_PROCESS)
-        code = _run([items[test] for test in tests if test in items], folder)
+        code = _run([collected.items[test] for test in tests if test in collected.items], folder)
     finally:
         os._exit(code)
 
