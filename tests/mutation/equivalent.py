@@ -24,6 +24,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ("noetl/core/pipeline/scopes.py", 'if "output" in program.bare:', "the condition is always true"): PERFORMANCE,
     ("noetl/core/pipeline/scopes.py", 'if "outcome" in program.bare:', "the condition is always true"): PERFORMANCE,
     (
+        "noetl/core/engine/evaluation/compiled_net.py",
+        "return self.when is None and not self.assignments and not self.has_keys",
+        "returns None",
+    ): PERFORMANCE,
+    (
         "noetl/core/pipeline/directives.py",
         "if rule is None or target is None:",
         "the condition is always false",

@@ -74,9 +74,7 @@ def next_action(frame: Frame) -> Action:
 def _prepare_all(frame: Frame) -> None:
     """Prepare every level: one at the start of a run, all of them after a change of worker."""
     for level in list(frame.levels):
-        if level.prepared:
-            continue
-        problem = prepare(frame, level)
+        problem = None if level.prepared else prepare(frame, level)
         if problem is not None:
             del frame.levels[frame.levels.index(level) + 1 :]
             level.ended, level.error = "failed", problem

@@ -120,8 +120,7 @@ def _close(frame: Frame, level: Level, outcome: Outcome) -> Outcome:
             restore(frame, level, before)
             patch = {}
             outcome = Outcome(status="error", data=outcome.data, error=info_of(problem), helpers=outcome.helpers)
-        if "ctx" in patch:
-            frame.call_patch = {**frame.call_patch, **patch["ctx"]}
+        frame.call_patch = {**frame.call_patch, **patch.get("ctx", {})}
     frame.levels.remove(level)
     return outcome
 

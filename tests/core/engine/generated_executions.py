@@ -8,9 +8,7 @@ prints the first difference of each execution; review it.
 
 from __future__ import annotations
 
-import gzip
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,118 +20,24 @@ from engine_harness import HEAD, Harness
 from noetl.core.engine import commands
 from noetl.core.engine.capacity import Capacity
 from noetl.core.engine.decision import Decision
+from noetl.core.engine.effects import Effect, EnqueueRun
 from noetl.core.engine.lease_rules import claim_rejection
 from noetl.core.engine.outstanding import leases
 from noetl.core.engine.views.open_waits import inbox_entries, wait_counts
 from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import Event, decode_body, encode_body
-from noetl.core.model.outcome import Outcome, error, ok
+from noetl.core.model.outcome import error, ok
 from noetl.core.model.playbook import Playbook
-from noetl.core.model.tool import ToolSpec
-from noetl.core.model.work import Report, RunOrder
-from noetl.core.pipeline.actions import Finished, KnownOutcome, RunTask, Suspend, TakeToken, Wait
-from noetl.core.pipeline.advance import apply_outcome, next_action
-from noetl.core.pipeline.frame import open_frame
-from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
-from noetl.core.pipeline.program import Programs
-from noetl.core.pipeline.quotas import token_taken, wait_for_token
-from noetl.core.pipeline.scopes import NeedsSecret, SharedScope
-from noetl.core.templates.views import NeedsPayload, NeedsReference
-from noetl.tools.registry import specs
+from noetl.core.model.work import Report
+from tests.scripted_worker import KINDS, Worker
 from tests.simulation.playbooks import TEXTS
+from tests.stored_logs import plain, write
 
 HERE = Path(__file__).parent
-STORED = HERE / "scenarios" / "generated.json.gz"
-KINDS = {**specs(), "effect": ToolSpec(kind="effect", open_fields=True)}
+STORED = HERE / "scenarios" / "generated.json.xz"
 MOST_ACTS = 120
-ERRORS = ("server_error", "timeout", "python", "ambiguous")
 LEAST_WORK = 60  # acts after which only work is done, so that most executions end
-
-
-class Nondeterminism:
-    """Numbers in order instead of times, ids and random numbers."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def now(self) -> str:
-        self.count += 1
-        return f"2026-01-01T00:{self.count // 60 % 60:02d}:{self.count % 60:02d}Z"
-
-    def uuid(self) -> str:
-        self.count += 1
-        return f"00000000-0000-4000-8000-{self.count:012d}"
-
-    def random(self) -> float:
-        self.count += 1
-        return self.count % 100 / 100
-
-
-class Worker:
-    """A worker that executes one order with the pipeline; `act` performs one action."""
-
-    def __init__(self, execution: Execution, order: RunOrder) -> None:
-        self.execution, self.order = execution, order
-        self.source = Nondeterminism()
-        sent = msgspec.json.decode(msgspec.json.encode(order), type=RunOrder)
-        shared = SharedScope(sent.context, execution.state.playbook)
-        self.frame = open_frame(sent, Programs(execution.state.playbook, KINDS), shared, NondeterminismLog(self.source))
-        self.events: list[Event] = []  # not reported yet
-        self.started: RunTask | None = None
-        self.ended = False
-        self.notes: list[Any] = []
-
-    def _call(self, function: Any, *arguments: Any) -> Any:
-        for _ in range(20):
-            drawn = self.source.count
-            try:
-                return function(self.frame, *arguments)
-            except NeedsPayload as needed:
-                stored = self.execution.stored[needed.reference.locator["key"]]
-                self.frame.shared.provide(needed.reference, stored)
-            except NeedsReference as needed:
-                self.frame.shared.references[needed.key] = self.execution.store(needed.key, needed.data)
-            except NeedsSecret as needed:
-                self.frame.keychain.provide({needed.secret: f"secret of {needed.secret}"})
-            self.source.count = drawn  # the evaluation is repeated
-        raise AssertionError("the pipeline asks for the same data again and again")
-
-    def act(self, chance: random.Random) -> None:
-        """Perform the next action, or end the tool that runs."""
-        if self.started is not None:
-            self.started = None
-            self.events += self._call(apply_outcome, self._outcome(chance))
-            return
-        action = self._call(next_action)
-        self.events += action.events
-        match action:
-            case Wait():
-                self.notes.append({"wait": action.seconds})
-            case TakeToken() if action.turn is None and chance.random() < 0.5:
-                waiting = wait_for_token(self.frame, action, self.execution.at + 5.0)
-                self.events += waiting.events
-                self.ended = True
-            case TakeToken():
-                token_taken(self.frame, action)
-            case RunTask():
-                fields = ("label", "input", "spec", "visit", "attempt", "start_recorded", "quotas")
-                self.notes.append({each: getattr(action, each) for each in fields})
-                self.started = action
-            case KnownOutcome():
-                self.events += self._call(apply_outcome, action.outcome)
-            case Suspend():
-                self.ended = True
-            case Finished():
-                self.events.append(action.event(action.recorded, action.results))
-                self.ended = True
-
-    def _outcome(self, chance: random.Random) -> Outcome:
-        if chance.random() < self.execution.failing:
-            return error(chance.choice(ERRORS), "it broke")
-        size = chance.choice([0, 1, 2, 3])
-        choices: list[Any] = [size, size, {"n": size, "id": size, "data": [size]}, [size, 1], "text", None]
-        return ok(chance.choice(choices))
 
 
 class Execution(Harness):
@@ -172,13 +76,18 @@ class Execution(Harness):
         )
         for reply in decision.replies:
             for order in reply.orders:
-                self.working[order.run_id] = Worker(self, order)
+                self.working[order.run_id] = Worker(order, self.state.playbook, self.failing, self.stored)
                 self.queue = [each for each in self.queue if each.run_id != order.run_id]
         for effect in self.cancelled:
             if (stopped := self.working.pop(effect.run_id, None)) is not None:
                 self.late.append(stopped)
         self.cancelled = []
         return decision
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, EnqueueRun):  # a late report has suspended the run, and nothing has claimed it since
+            self.queue = [each for each in self.queue if each.run_id != effect.run_id]
+        super()._perform(effect)
 
     def play(self) -> list[Any]:
         """Perform acts until the execution has ended."""
@@ -230,7 +139,7 @@ class Execution(Harness):
     def _act(self, worker: Worker) -> None:
         for _ in range(self.chance.randint(1, 4)):
             if not worker.ended:
-                worker.act(self.chance)
+                worker.act(self.chance, self.at)
         if worker.notes:
             self.noted.append(msgspec.to_builtins(worker.notes, str_keys=True, enc_hook=str))
             worker.notes = []
@@ -365,38 +274,10 @@ def executions() -> dict[str, tuple[Playbook, str]]:
     return found
 
 
-def played(playbook: Playbook, seed: str) -> Any:
+def played(playbook: Playbook, seed: str) -> list[Any]:
     """What was decided in an execution, as it is stored."""
-    return msgspec.json.decode(msgspec.json.encode(Execution(playbook, seed).play()))
-
-
-def stored() -> dict[str, Any]:
-    """The stored logs by name."""
-    return msgspec.json.decode(gzip.decompress(STORED.read_bytes()))
-
-
-def difference(found: list[Any], expected: list[Any]) -> str | None:
-    """The first difference of two logs."""
-    for number in range(max(len(found), len(expected))):
-        one = found[number] if number < len(found) else None
-        other = expected[number] if number < len(expected) else None
-        if one != other:
-            return f"entry {number}: {one}\nstored: {other}"
-    return None
-
-
-def main() -> int:
-    """Write the logs, and print what has changed."""
-    before = stored() if STORED.exists() else {}
-    now = {name: played(*each) for name, each in executions().items()}
-    for name, log in now.items():
-        changed = difference(log, before[name]) if name in before else "new"
-        if changed is not None:
-            print(f"{name}: {changed}")
-    STORED.write_bytes(gzip.compress(msgspec.json.encode(now, order="sorted"), mtime=0))
-    print(len(now), "executions,", STORED.stat().st_size, "bytes")
-    return 0
+    return plain(Execution(playbook, seed).play())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    write(STORED, {name: played(*each) for name, each in executions().items()})

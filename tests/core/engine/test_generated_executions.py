@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from generated_executions import difference, executions, played, stored
+from generated_executions import STORED, executions, played
+
+from tests.stored_logs import difference, read
 
 EXECUTIONS = executions()
 
 
 @pytest.fixture(scope="module")
 def logs():
-    return stored()
+    return read(STORED)
 
 
 def test_every_log_has_an_execution(logs):

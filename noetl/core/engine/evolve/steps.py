@@ -69,7 +69,7 @@ def _consume(state: State, step: str, tokens: tuple[str, ...]) -> list[Token]:
     for token in taken:
         if token.reason is None:
             state.unexamined -= 1
-        elif state.due:
+        else:
             state.due.pop(token.id, None)
     return taken
 
