@@ -117,9 +117,10 @@ def _number(value: Any, default: float, what: str) -> float:
 async def _once(run: ToolFunction, call: ToolCall) -> Outcome:
     total = call.timeout.total
     try:
-        if total is None:
+        if total is None or getattr(run, "own_timeout", False):
             return await run(call)
-        # Most tools enforce the timeout themselves and report more details; this is the fallback.
+        # Most tools enforce the timeout themselves and report more details; this is the fallback. Those with
+        # `own_timeout` need none: their calls may wait for their turn, which is not part of their time.
         async with asyncio.timeout(total + GRACE) as limit:
             return await run(call)
     except TimeoutError as late:

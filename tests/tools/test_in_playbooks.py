@@ -279,3 +279,42 @@ def test_a_kind_of_a_plug_in_package_is_validated_and_run(run, plugins):
     with pytest.raises(InvalidPlaybook) as problems:
         run("workflow:\n  - step: start\n    tool: {kind: greet}\n")
     assert [problem.code for problem in problems.value.diagnostics] == ["missing-parameter"]
+
+
+def test_iterations_of_python_code_fail_one_by_one(run, tmp_path):
+    """One ends its process, one exceeds its timeout; the others succeed, and each starts once."""
+    started = tmp_path / "started"
+    data = run(
+        """
+        workload: {file: $FILE}
+        workflow:
+          - step: start
+            loop:
+              in: "{{ range(80) | list }}"
+              iterator: n
+              spec: {mode: parallel, max_in_flight: 80}
+            spec: {policy: {failure: {mode: best_effort}}}
+            tool:
+              kind: python
+              input: {n: "{{ iter.n }}", file: "{{ workload.file }}"}
+              spec: {timeout: 2, effect: at_most_once}
+              code: |
+                import os
+                with open(file, "a") as out:
+                    out.write(f"{n} ")
+                if n == 37:
+                    os._exit(3)
+                while n == 61:
+                    pass
+                result = n
+            next: {arcs: [{step: end}]}
+          - step: end
+            tool: {kind: python, input: {all: "{{ start.results }}", loop: "{{ start.stats }}"}, code: "result = [all, loop]"}
+        """.replace("$FILE", str(started))
+    )
+    values, stats = data
+    assert values == [None if n in (37, 61) else n for n in range(80)]
+    failures = {each["index"]: each["error"] for each in stats["failures"]}
+    assert failures[37]["message"].endswith("exit status 3") and failures[61]["kind"] == "timeout"
+    assert (stats["succeeded"], stats["failed"]) == (78, 2)
+    assert sorted(map(int, started.read_text().split())) == list(range(80))

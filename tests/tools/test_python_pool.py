@@ -13,7 +13,13 @@ import time
 import psutil
 import pytest
 
-from noetl.tools.python.process_pool import ProcessEnded, PythonPool
+from noetl.core.model.outcome import ok
+from noetl.core.model.tool import Timeout, ToolCall
+from noetl.runtime.clock import RealClock
+from noetl.tools.python import spec
+from noetl.tools.python.process import ProcessEnded
+from noetl.tools.python.process_pool import PythonPool
+from noetl.worker.tool_call import call_tool
 
 
 def request(code, **inputs):
@@ -68,6 +74,20 @@ def test_many_short_calls_do_not_grow_the_pool():
             await asyncio.sleep(0)
         await calls
         assert checks > 10 and len(pool._all) == 1
+        await pool.close()
+
+    run(check())
+
+
+def test_calls_that_only_compute_do_not_grow_the_pool():
+    """However long they take on a busy machine."""
+    code = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\nresult = 1"
+
+    async def check():
+        pool = PythonPool(cores=1, max_processes=6, grow_interval_s=0.01)
+        await pool.call(request(code))
+        await asyncio.gather(*(pool.call(request(code)) for _ in range(5)))
+        assert len(pool._all) == 1
         await pool.close()
 
     run(check())
@@ -230,5 +250,25 @@ def test_calls_run_concurrently():
         await asyncio.gather(pool.call(both), pool.call(both))
         assert time.monotonic() - started < 0.75
         await pool.close()
+
+    run(check())
+
+
+def test_the_timeout_of_a_call_begins_when_it_starts():
+    """Also in the worker, whose own limit for tools would count the time in which a call waits for a process."""
+
+    async def check():
+        pool = PythonPool(cores=1, max_processes=1)
+        calls = [pool.call(request("import time\ntime.sleep(0.6)\nresult = 1"), timeout=1.5) for _ in range(4)]
+        assert [reply.body for reply in await asyncio.gather(*calls)] == [b"1"] * 4
+        await pool.close()
+
+        async def waits(call):
+            await asyncio.sleep(0.3)
+            return ok(1)
+
+        waits.own_timeout = spec.run.own_timeout
+        call = ToolCall("python", {}, {}, None, "e", "s", "t", "r", timeout=Timeout(total=0.01))
+        assert (await call_tool(waits, call, RealClock())).data == 1
 
     run(check())

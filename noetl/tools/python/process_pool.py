@@ -1,101 +1,43 @@
-"""A pool of warm Python processes that run authors' code.
+"""A pool of warm Python processes that run authors' code (`process.py`).
 
-The child's side is `child/`. A process has its own session and process group and an almost empty environment, and
-exits with its parent. It handles one call at a time; it is killed when a call is cancelled, times out or breaks the
-protocol.
+A process handles one call at a time; it is killed when a call is cancelled, times out or breaks the protocol.
 
 Growth: processes are started on demand, immediately up to the number of cores. Above that, up to eight times as
-many, one is added only if calls wait and fewer calls finished in an interval than there are processes: the
-processes then wait for something other than the CPU. Idle processes are stopped after a minute.
+many, one is added only if calls wait, fewer calls finished in an interval than there are processes, and fewer
+processes than cores can run: the others wait for something other than the CPU. Idle processes are stopped after a
+minute.
+
+Batches: while calls wait, a process that becomes free gets several of them in one message, if calls of the same code
+were short and printed nothing. Those that have not started are taken back when one before them turns out to take long,
+prints, fails its process or is cancelled, and when another process is free.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import marshal
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Coroutine, Hashable, Iterable, Mapping
+from typing import Any
 
 from noetl.errors import NoetlError
-from noetl.runtime.descendants import become_subreaper, kill_descendants
-from noetl.runtime.process_marks import marked_environment, marked_limit
-
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
-# The path of this package is on sys.path for the import only: authors' code does not see it.
-BOOT = (
-    "import sys;sys.path.append(sys.argv[1]);"
-    "from noetl.tools.python.child.serve import main;"
-    "sys.path.pop();main(int(sys.argv[2]),int(sys.argv[3]))"
-)
-# The only variables of the worker's environment that authors' code inherits.
-INHERITED = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-    "LD_LIBRARY_PATH",
-)
+from noetl.tools.python.process import BATCHES, Call, Key, OnLine, Process, ProcessEnded, Reply
 
 MAX_CALLS = 2_000  # calls after which a process is replaced
 IDLE_S = 60.0
 GROW_INTERVAL_S = 0.03
-LINE_BYTES = 64 * 1024
-READ_BYTES = 64 * 1024  # per read; a larger buffer would be newly mapped memory for each read
-MAX_REPLY = 1 << 30
-
-
-OnLine = Callable[[str, str], None]  # line, stream
-Key = tuple[tuple[str, ...], str]  # the command prefix and the owner of a process
-
-
-class FlowControl(Protocol):
-    """An `OnLine` that can slow down the code that prints."""
-
-    def full(self) -> bool:
-        """Whether no more lines should be read for now."""
-
-    async def room(self) -> None:
-        """Return when more lines can be read, at the latest after a while."""
-
-
-class ProcessEnded(NoetlError):
-    """The process exited while it handled a call."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"the Python process exited with status {status}")
-        self.status = status  # negative: the signal that killed it
+MAX_BATCH = 32  # calls in one message
+BATCH_S = 0.01  # that the calls of one message are expected to take together
+BATCH_BYTES = 64 * 1024
+MAX_GROUPS = 1000  # whose durations are remembered
 
 
 class IsolationUnavailable(NoetlError):
     """`spec.isolation` is not available on this machine."""
-
-
-class Reply(NamedTuple):
-    """Reply of the child: the result (`ok`) or the error as JSON."""
-
-    ok: bool
-    body: bytes
-
-
-def child_environment() -> dict[str, str]:
-    """The environment of authors' code."""
-    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return {"LANG": "C.UTF-8", **inherited, "PYTHONHASHSEED": "0"}  # sets have the same order in every run
 
 
 def usable_cores() -> int:
@@ -118,220 +60,6 @@ def launch_prefix(isolation: str | None) -> tuple[str, ...]:
     )
 
 
-class _OutputPipe:
-    """One output pipe of a process, split into lines; a line longer than LINE_BYTES is truncated."""
-
-    def __init__(self, fd: int, stream: str) -> None:
-        self.fd = fd
-        self.stream = stream
-        self.rest = b""
-        self.skipping = False
-
-    def read(self, on_line: OnLine | None) -> bool:
-        """Read the available data; False at the end of the stream."""
-        while True:
-            try:
-                data = os.read(self.fd, READ_BYTES)
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
-            if not data:
-                return False
-            self.feed(data, on_line)
-
-    def feed(self, data: bytes, on_line: OnLine | None) -> None:
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        for line in lines:
-            self.emit(line, on_line)
-            self.skipping = False
-        if len(self.rest) > LINE_BYTES:
-            self.emit(self.rest, on_line)
-            self.rest, self.skipping = b"", True
-
-    def emit(self, line: bytes, on_line: OnLine | None) -> None:
-        if on_line is not None and not self.skipping:
-            on_line(line[:LINE_BYTES].decode("utf-8", "replace").rstrip("\r"), self.stream)
-
-    def flush(self, on_line: OnLine | None) -> None:
-        """Emit a last line without a newline."""
-        if self.rest:
-            self.emit(self.rest, on_line)
-        self.rest, self.skipping = b"", False
-
-
-class _Process:
-    """One child process: its socket, its output pipes, and the call it handles."""
-
-    def __init__(self, prefix: tuple[str, ...], owner: str) -> None:
-        become_subreaper()
-        self.prefix = prefix
-        self.owner = owner  # the playbook whose code it runs
-        self.calls = 0
-        self.alive = True
-        self.mark = ""  # of the processes that the current call starts
-        self.future: asyncio.Future[Reply] | None = None
-        self.on_line: OnLine | None = None
-        self.flow: FlowControl | None = None
-        self.buffer = bytearray()
-        self.idle_since = 0.0
-        self._paused: dict[_OutputPipe, asyncio.Task[None]] = {}  # pipes that are not read for now
-        ours, theirs = socket.socketpair()
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        try:
-            parent = 0 if prefix else os.getpid()
-            environment = {**child_environment(), **marked_environment()}
-            with marked_limit() as self.limit:
-                self.popen = subprocess.Popen(
-                    [*prefix, sys.executable, "-P", "-X", "utf8", "-c", BOOT, ROOT, str(theirs.fileno()), str(parent)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out_write,
-                    stderr=err_write,
-                    pass_fds=(theirs.fileno(),),
-                    env=environment,
-                    start_new_session=True,
-                )
-        except BaseException:
-            ours.close()
-            os.close(out_read)
-            os.close(err_read)
-            raise
-        finally:
-            theirs.close()
-            os.close(out_write)
-            os.close(err_write)
-        ours.setblocking(False)
-        self.socket = ours
-        self.outputs = (_OutputPipe(out_read, "stdout"), _OutputPipe(err_read, "stderr"))
-        for output in self.outputs:
-            os.set_blocking(output.fd, False)
-
-    @property
-    def key(self) -> Key:
-        """The calls that this process may handle."""
-        return self.prefix, self.owner
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        # The callbacks must not inherit the context variables of the call that started the process.
-        empty = contextvars.Context()
-        empty.run(loop.add_reader, self.socket.fileno(), self._on_readable)
-        for output in self.outputs:
-            empty.run(loop.add_reader, output.fd, self._on_output, output, loop)
-
-    async def call(self, request: bytes, on_line: OnLine | None) -> Reply:
-        """Send one request and wait for the reply; ProcessEnded if the process exits first."""
-        loop = asyncio.get_running_loop()
-        self.calls += 1
-        self.on_line = on_line
-        # Not isinstance: comparing with a protocol takes as long as sending the request.
-        self.flow = cast("FlowControl", on_line) if hasattr(on_line, "room") else None
-        self.future = loop.create_future()
-        frame = len(request).to_bytes(8, "little") + request
-        try:
-            sent = self.socket.send(frame)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            sent = len(frame)  # the process exited: the end of the stream sets the future
-        if sent < len(frame):
-            with contextlib.suppress(ConnectionError, OSError):
-                await loop.sock_sendall(self.socket, memoryview(frame)[sent:])
-        try:
-            # Output printed before the reply is readable no later than the reply: the loop has read those lines
-            # when it resumes this coroutine.
-            reply = await self.future
-        finally:
-            self.future = None
-        for output in self.outputs:
-            if output in self._paused:
-                output.read(on_line)
-            output.flush(on_line)
-        self.on_line = self.flow = None
-        return reply
-
-    def _on_readable(self) -> None:
-        try:
-            data = self.socket.recv(READ_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError:
-            data = b""
-        if not data:
-            return self._fail()
-        buffer = self.buffer
-        buffer += data
-        if len(buffer) < 9:
-            return None
-        size = int.from_bytes(buffer[:8], "little")
-        if size > MAX_REPLY or size == 0 or self.future is None:
-            return self._fail()  # the author's code wrote to the socket
-        if len(buffer) < 8 + size:
-            return None
-        tag = buffer[8:9]
-        body = bytes(memoryview(buffer)[9 : 8 + size])
-        self.buffer = bytearray()
-        if tag not in b"REre" or len(buffer) > 8 + size:
-            return self._fail()
-        if tag in b"re":
-            self.calls = sys.maxsize  # retire
-        if not self.future.done():
-            self.future.set_result(Reply(tag in b"Rr", body))
-        return None
-
-    def _on_output(self, output: _OutputPipe, loop: asyncio.AbstractEventLoop) -> None:
-        if not output.read(self.on_line):
-            loop.remove_reader(output.fd)
-        elif self.flow is not None and self.flow.full():
-            # The code is stopped by its full pipe until there is room.
-            loop.remove_reader(output.fd)
-            self._paused[output] = loop.create_task(self._continue(output, self.flow, loop))
-
-    async def _continue(self, output: _OutputPipe, flow: FlowControl, loop: asyncio.AbstractEventLoop) -> None:
-        await flow.room()
-        del self._paused[output]
-        if self.alive:
-            loop.add_reader(output.fd, self._on_output, output, loop)
-            self._on_output(output, loop)
-
-    def _fail(self) -> None:
-        self.kill()
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(ProcessEnded(0))
-
-    def drain_output(self, on_line: OnLine | None) -> None:
-        """Read the output that the process printed before it exited."""
-        for output in self.outputs:
-            output.read(on_line)
-            output.flush(on_line)
-
-    def kill(self) -> None:
-        """Kill the process and everything it started; idempotent."""
-        if not self.alive:
-            return
-        self.alive = False
-        with contextlib.suppress(RuntimeError):  # no running loop: nothing is registered
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(self.socket.fileno())
-            for output in self.outputs:
-                loop.remove_reader(output.fd)
-        # The process is the subreaper of everything that the code has started.
-        kill_descendants(self.popen.pid, self.mark, self.limit)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-
-    def close(self) -> int:
-        """Kill the process, wait for it, close its descriptors, and return the exit status."""
-        self.kill()
-        status = self.popen.wait()
-        self.socket.close()
-        for output in self.outputs:
-            if output.fd >= 0:
-                os.close(output.fd)
-                output.fd = -1
-        return status
-
-
 class PythonPool:
     """The warm processes of one event loop."""
 
@@ -349,11 +77,12 @@ class PythonPool:
         self.max_calls = max_calls
         self.idle_s = idle_s
         self.grow_interval_s = grow_interval_s
-        self._all: set[_Process] = set()
+        self._all: set[Process] = set()
         self._fresh = asyncio.Semaphore(self.max_processes)
-        self._idle: list[_Process] = []
-        self._waiting: deque[tuple[Key, asyncio.Future[_Process]]] = deque()
-        self._closing: set[asyncio.Future[int]] = set()
+        self._idle: list[Process] = []
+        self._waiting: deque[Call] = deque()
+        self._seconds: dict[Hashable, float] = {}  # that a call of a group takes
+        self._closing: set[asyncio.Future[Any]] = set()
         self._idle_timer: asyncio.TimerHandle | None = None
         self._grow_timer: asyncio.TimerHandle | None = None
         self._finished = self._finished_before = 0  # calls, now and when the grow timer was set
@@ -370,78 +99,100 @@ class PythonPool:
         fresh: bool = False,
         owner: str = "",
         mark: str = "",
+        code: Hashable = None,
     ) -> Reply:
         """Run one request (see `child.code.execute`), given as a mapping or as `marshal` data.
 
         TimeoutError after `timeout` seconds of running, ProcessEnded if the process exits. `fresh`
         uses a new process for this call only. Code of different owners does not share a process, unless `isolation` is
-        `shared`. `mark` marks the processes that the code starts."""
-        frame = request if isinstance(request, bytes) else marshal.dumps(dict(request))
-        key = (launch_prefix(isolation), "" if isolation == "shared" else owner)
+        `shared`. `mark` marks the processes that the code starts. Calls with equal `code` may be sent together."""
+        call = Call(
+            key=(launch_prefix(isolation), "" if isolation == "shared" else owner),
+            frame=request if isinstance(request, bytes) else marshal.dumps(dict(request)),
+            future=asyncio.get_running_loop().create_future(),
+            group=None if code is None or not BATCHES else (owner, code),
+            timeout=timeout,
+            on_line=on_line,
+            mark=mark,
+        )
         if fresh:
             async with self._fresh:
-                process = self._start(key)
-                process.calls = self.max_calls
-                process.mark = mark
-                return await self._call(process, frame, on_line, timeout)
-        process = await self._acquire(key)
-        process.mark = mark
-        return await self._call(process, frame, on_line, timeout)
+                process = self._start(call.key)
+                process.retired = True
+                process.send([call])
+                return await self._reply(call)
+        self._submit(call)
+        return await self._reply(call)
 
-    async def _call(self, process: _Process, frame: bytes, on_line: OnLine | None, timeout: float | None) -> Reply:
+    async def _reply(self, call: Call) -> Reply:
         try:
-            if timeout is None:
-                reply = await process.call(frame, on_line)
-            else:
-                async with asyncio.timeout(timeout):
-                    reply = await process.call(frame, on_line)
-        except ProcessEnded:
-            process.drain_output(on_line)
-            status = await self._close_process(process)
-            raise ProcessEnded(status) from None
-        except BaseException:  # timed out or cancelled: the code must not continue to run
-            process.kill()
-            self._discard(process)
-            raise
-        self._release(process)
-        return reply
-
-    # ── acquire and release ─────────────────────────────────────────────────────────────
-
-    async def _acquire(self, key: Key) -> _Process:
-        for index in range(len(self._idle) - 1, -1, -1):  # the most recently used first
-            if self._idle[index].key == key:
-                process = self._idle.pop(index)
-                if process.alive:
-                    return process
-                self._discard(process)
-        if len(self._all) < self.cores:
-            return self._start(key)
-        if self._idle:
-            self._discard(self._idle.pop(0))  # of another playbook or isolation: its place is used for this one
-            return self._start(key)
-        waiter: asyncio.Future[_Process] = asyncio.get_running_loop().create_future()
-        self._waiting.append((key, waiter))
-        self._set_grow_timer()
-        try:
-            return await waiter
+            return await call.future
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._release(waiter.result())
+            self._withdraw(call)
             raise
 
-    def _release(self, process: _Process) -> None:
+    # ── distribution ────────────────────────────────────────────────────────────────────
+
+    def _submit(self, call: Call) -> None:
+        """Send a call to an idle or new process, or let it wait."""
+        for index in range(len(self._idle) - 1, -1, -1):  # the most recently used first
+            if self._idle[index].key == call.key:
+                self._idle.pop(index).send([call])
+                return
+        if len(self._all) >= self.cores and self._idle:
+            self._discard(self._idle.pop(0))  # of another playbook or isolation: its place is used for this one
+        elif len(self._all) >= self.cores:
+            self._waiting.append(call)
+            self._set_grow_timer()
+            return
+        self._start(call.key).send([call])
+
+    def _next_calls(self, process: Process) -> list[Call]:
+        """Remove the next waiting calls that this process may handle."""
+        waiting = self._waiting
+        index = next((index for index, call in enumerate(waiting) if call.key == process.key), None)
+        if index is None:
+            return []
+        first = waiting[index]
+        most = 1 if process.interrupted or first.group is None else self._batch_size(process, first.group)
+        found: list[Call] = []
+        size = 0
+        while index < len(waiting) and len(found) < most:
+            call = waiting[index]
+            size += len(call.frame)
+            if found and (call.group != first.group or call.key != first.key or size > BATCH_BYTES):
+                break
+            found.append(call)
+            del waiting[index]
+        return found
+
+    def _batch_size(self, process: Process, group: Hashable) -> int:
+        seconds = self._seconds.get(group, float("inf"))
+        share = -(-len(self._waiting) // max(1, len(self._all)))  # other processes become free as well
+        return max(1, min(MAX_BATCH, share, int(BATCH_S / max(seconds, 1e-6)), self.max_calls - process.handled))
+
+    def replied(self, process: Process, call: Call, seconds: float, printed: bool) -> None:
+        """Remember how long calls of this code take; those that print are sent alone, so that lines are not mixed."""
         self._finished += 1
-        if not process.alive or process.calls >= self.max_calls:
+        if call.group is None:
+            return
+        if printed:
+            seconds = float("inf")
+        known = self._seconds.get(call.group)
+        if known is None and len(self._seconds) >= MAX_GROUPS:
+            self._seconds.clear()
+        self._seconds[call.group] = seconds if known is None else max(seconds, (known + seconds) / 2)
+
+    def finished(self, process: Process) -> None:
+        """Give the process the next calls, or keep it idle."""
+        if not process.alive or process.retired or process.handled >= self.max_calls:
             self._discard(process)
             self._start_for_waiting()
             return
-        for index, (key, waiter) in enumerate(self._waiting):
-            if key == process.key and not waiter.done():
-                del self._waiting[index]
-                waiter.set_result(process)
-                return
-        if any(not waiter.done() for _, waiter in self._waiting):  # calls of other playbooks wait: make room
+        if calls := self._next_calls(process) or self._calls_of_others(process):
+            process.send(calls)
+            return
+        if self._waiting:  # calls of other playbooks wait: make room
             self._discard(process)
             self._start_for_waiting()
             return
@@ -450,20 +201,107 @@ class PythonPool:
         self._idle.append(process)
         if self._idle_timer is None:
             self._idle_timer = loop.call_later(self.idle_s, self._stop_idle)
+
+    def _calls_of_others(self, process: Process) -> list[Call]:
+        """Calls that another process has received and not started."""
+        if self._waiting:
+            return []
+        for other in list(self._all):
+            if len(other.calls) > 2 and other.key == process.key:
+                self._waiting.extend(other.take_back())
+                found = self._next_calls(process)
+                if not other.calls:
+                    self.finished(other)
+                if found:
+                    return found
+        return []
+
+    # ── calls that end before their time ────────────────────────────────────────────────
+
+    def interrupt(self, process: Process) -> None:
+        """Take back what has not started, and process what has ended: the first call is the running one."""
+        self._settle(process, process.calls[0])
+
+    def timed_out(self, process: Process) -> None:
+        """Kill the process because of its running call; the others start elsewhere."""
+        call = process.calls[0]
+        if self._settle(process, call):
+            self._kill(process)
+            if not call.future.done():
+                call.future.set_exception(TimeoutError())
+
+    def _withdraw(self, call: Call) -> None:
+        """Do not run a call, or kill its process if it is running."""
+        if call.process is None:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(call)
+        elif self._settle(call.process, call, withdraw=True):
+            self._kill(call.process)  # the code must not continue to run
+
+    def _settle(self, process: Process, call: Call, *, withdraw: bool = False) -> bool:
+        """Take back what has not started, and process what has ended; whether this call is running."""
+        taken = process.take_back()
+        if process.calls and not process.receive(everything=True):
+            self.exited(process)
+        is_running = call.process is process
+        if withdraw and call in taken:
+            taken.remove(call)
+        self._waiting.extendleft(reversed(taken))
+        if process.alive and not process.calls and process not in self._idle:
+            self.finished(process)
+        self.redistribute(())
+        return is_running
+
+    def exited(self, process: Process) -> None:
+        """The running call fails; the others start elsewhere."""
+        taken = process.take_back()
+        failed = list(process.calls)
+        process.calls.clear()
+        process.kill()
+        if process in self._idle:
+            self._idle.remove(process)
+        for call in failed:
+            call.process = None
+        if failed:
+            process.drain_output(failed[0].on_line)
+        self._in_background(self._report_exit(process, failed))
+        self.redistribute(taken)
+
+    async def _report_exit(self, process: Process, failed: list[Call]) -> None:
+        status = await self._close_process(process)
+        for call in failed:
+            if not call.future.done():
+                call.future.set_exception(ProcessEnded(status))
+
+    def redistribute(self, calls: Iterable[Call]) -> None:
+        """Let calls start elsewhere, before those that wait."""
+        self._waiting.extendleft(reversed(list(calls)))
+        for process in list(self._idle):
+            if found := self._next_calls(process):
+                self._idle.remove(process)
+                process.send(found)
         self._start_for_waiting()
+        if self._waiting:
+            self._set_grow_timer()
+
+    def _kill(self, process: Process) -> None:
+        for call in process.calls:
+            call.process = None
+        process.calls.clear()
+        self._discard(process)
+
+    # ── growth ──────────────────────────────────────────────────────────────────────────
 
     def _start_for_waiting(self) -> None:
         """Start processes for waiting calls, up to the number of cores."""
-        while self._waiting and (self._waiting[0][1].done() or len(self._all) < self.cores):
-            key, waiter = self._waiting.popleft()
-            if not waiter.done():
-                self._start_for(key, waiter)
+        while self._waiting and len(self._all) < self.cores:
+            self._start_for(self._waiting.popleft())
 
-    def _start_for(self, key: Key, waiter: asyncio.Future[_Process]) -> None:
+    def _start_for(self, call: Call) -> None:
         try:
-            waiter.set_result(self._start(key))
+            self._start(call.key).send([call])
         except OSError as failure:
-            waiter.set_exception(failure)
+            call.future.set_exception(failure)
 
     def _set_grow_timer(self) -> None:
         if self._grow_timer is None and len(self._all) < self.max_processes:
@@ -472,16 +310,19 @@ class PythonPool:
 
     def _grow(self) -> None:
         self._grow_timer = None
-        while self._waiting and self._waiting[0][1].done():
-            self._waiting.popleft()
         are_blocked = self._finished - self._finished_before < len(self._all)
-        if self._waiting and are_blocked and len(self._all) < self.max_processes:
-            self._start_for(*self._waiting.popleft())
+        if (
+            self._waiting
+            and are_blocked
+            and len(self._all) < self.max_processes
+            and sum(process.is_runnable() for process in self._all) < self.cores
+        ):
+            self._start_for(self._waiting.popleft())
         if self._waiting:
             self._set_grow_timer()
 
-    def _start(self, key: Key) -> _Process:
-        process = _Process(*key)
+    def _start(self, key: Key) -> Process:
+        process = Process(key, self)
         self._all.add(process)
         process.attach(asyncio.get_running_loop())
         return process
@@ -497,12 +338,16 @@ class PythonPool:
         if self._idle:
             self._idle_timer = loop.call_later(self.idle_s, self._stop_idle)
 
-    def _discard(self, process: _Process) -> None:
-        closing = asyncio.ensure_future(self._close_process(process))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+    def _discard(self, process: Process) -> None:
+        process.kill()
+        self._in_background(self._close_process(process))
 
-    async def _close_process(self, process: _Process) -> int:
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close_process(self, process: Process) -> int:
         process.kill()
         # In a thread: waiting for a killed process is immediate unless the kernel is blocked in its I/O.
         status = await asyncio.to_thread(process.popen.wait)
@@ -512,21 +357,25 @@ class PythonPool:
         return status
 
     async def close(self) -> None:
-        """Stop every process; calls in flight fail."""
+        """Stop every process; calls in flight are cancelled."""
         for timer in (self._idle_timer, self._grow_timer):
             if timer is not None:
                 timer.cancel()
         self._idle_timer = self._grow_timer = None
-        while self._waiting:
-            self._waiting.popleft()[1].cancel()
+        unfinished = [*self._waiting, *(call for process in self._all for call in process.calls)]
+        self._waiting.clear()
         self._idle.clear()
         for process in list(self._all):
+            process.calls.clear()
             process.kill()
+        for call in unfinished:
+            call.process = None
+            call.future.cancel()
         await asyncio.gather(*self._closing)
         for process in list(self._all):
             await self._close_process(process)
 
 
-def _close_all(processes: set[_Process]) -> None:
+def _close_all(processes: set[Process]) -> None:
     for process in list(processes):
         process.close()

@@ -75,3 +75,6 @@ async def run(call: ToolCall) -> Outcome:
     from noetl.tools.python import task
 
     return await task.run(call)
+
+
+run.own_timeout = True  # type: ignore[attr-defined]  # a call may wait for a process

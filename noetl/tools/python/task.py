@@ -7,6 +7,7 @@ Its output is the variable `result`, the return value of `main(...)`, or a top-l
 
 from __future__ import annotations
 
+import asyncio
 import marshal
 import os
 import re
@@ -24,7 +25,8 @@ from noetl.core.model.tool import ToolCall
 from noetl.runtime.resources import per_loop
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools.python.interpreter_changes import changes_interpreter
-from noetl.tools.python.process_pool import IsolationUnavailable, ProcessEnded, PythonPool
+from noetl.tools.python.process import ProcessEnded
+from noetl.tools.python.process_pool import IsolationUnavailable, PythonPool
 from noetl.tools.python.spec import MAX_LOG, MAX_OUTPUT, MEMORY_MB, NULLS
 
 OUTCOME_LOG = 8 * 1024  # characters of printed output in the outcome, as `output.meta.log`
@@ -61,6 +63,7 @@ async def _execute(call: ToolCall, log: _Log) -> Outcome:
             fresh=bool(call.spec.get("fresh")),
             owner=call.playbook,
             mark=call.task_run_id,
+            code=None if request["retire"] else request["code"] or request["callable"],
         )
     except TimeoutError:
         message = f"the code ran longer than {call.timeout.total:g} s (spec.timeout); its process was killed"
@@ -84,7 +87,8 @@ async def _build_request(call: ToolCall) -> dict[str, Any] | Outcome:
     function = None
     if code is None and isinstance(inputs.get("script"), Mapping):
         try:
-            code = await read_script(call, inputs.pop("script"))
+            async with asyncio.timeout(call.timeout.total):
+                code = await read_script(call, inputs.pop("script"))
         except ScriptUnavailable as failure:
             return _failure(failure.kind, str(failure))
     elif code is None and inputs.get("module"):

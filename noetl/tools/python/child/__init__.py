@@ -1,4 +1,4 @@
-"""The child process of the Python pool: runs authors' code, one call at a time.
+"""The child process of the Python pool: runs authors' code, one call after the other.
 
 `process_pool.py` starts it with a socket. A request is `marshal` data (the child trusts its parent); a reply is JSON
 (the parent does not trust the code that ran here). Standard output and standard error are pipes that the parent

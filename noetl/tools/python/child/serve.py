@@ -1,4 +1,8 @@
-"""Main loop of the child process: reads a request, sets up the process state, runs the code, replies.
+"""Main loop of the child process: reads requests, sets up the process state, runs the code, replies.
+
+A message of the parent contains one or more calls. The first one starts at once. Before each other call this process
+takes one byte from the pipe of tokens; where none is left, the parent has taken the remaining calls back. Each call
+is replied to before the next one starts, so the parent knows which call is running.
 
 Every call gets its own module for its globals. The state that calls commonly change (working directory,
 environment, import path, modules of the playbook's folder) is restored after each call. After a call that leaves a
@@ -11,7 +15,9 @@ import _thread
 import marshal
 import os
 import sys
+from collections.abc import Iterator
 from operator import is_
+from time import perf_counter, sleep
 from typing import Any
 
 from noetl.tools.python.child.code import FILE, execute
@@ -220,16 +226,30 @@ def handle(request: dict[str, Any], state: ProcessState) -> tuple[bytes, bytes]:
     return (tag if reusable else tag.lower()), body
 
 
-def serve(fd: int) -> None:
+def serve(fd: int, tokens: int) -> None:
     """Handle requests until the parent closes the socket."""
     state = ProcessState()
-    while (body := read_request(fd)) is not None:
-        tag, reply = handle(marshal.loads(body), state)
-        write_all(fd, (len(reply) + 1).to_bytes(8, "little") + tag + reply)
+    unread = create_output_check()
+    while (message := read_message(fd)) is not None:
+        for number, body in enumerate(calls_of(message)):
+            if number and not take_token(tokens):
+                break
+            began = perf_counter()
+            tag, reply = handle(marshal.loads(body), state)
+            micros = min(int((perf_counter() - began) * 1e6), 0xFFFFFFFF)
+            has_output = unread()
+            head = (len(reply) + 6).to_bytes(8, "little") + tag + (b"+" if has_output else b"-")
+            write_all(fd, head + micros.to_bytes(4, "little") + reply)
+            if tag.islower():
+                read_message(fd)  # never used again: wait for the end
+                return
+            while has_output:  # the lines that the next call prints must not follow unread ones
+                sleep(0.0002)
+                has_output = unread()
 
 
-def read_request(fd: int) -> memoryview | None:
-    """The next request, in one read if it is small; None if the socket was closed. The parent sends one at a time."""
+def read_message(fd: int) -> memoryview | None:
+    """The next message, in one read if it is small; None if the socket was closed. The parent sends one at a time."""
     data = os.read(fd, READ_BYTES)
     if len(data) >= 8 and len(data) == 8 + int.from_bytes(data[:8], "little"):
         return memoryview(data)[8:]
@@ -238,6 +258,46 @@ def read_request(fd: int) -> memoryview | None:
         data = os.read(fd, 1 << 20)
         buffer += data
     return memoryview(buffer)[8:] if data else None
+
+
+def calls_of(message: memoryview) -> Iterator[memoryview]:
+    """The calls of a message, each preceded by its size."""
+    start = 0
+    while start < len(message):
+        end = start + 8 + int.from_bytes(message[start : start + 8], "little")
+        yield message[start + 8 : end]
+        start = end
+
+
+def take_token(tokens: int) -> bool:
+    """Whether the next call may start."""
+    try:
+        return bool(os.read(tokens, 1))
+    except BlockingIOError:
+        return False
+
+
+def create_output_check() -> Any:
+    """A function that tells whether the parent has not yet read all that was printed."""
+    if sys.platform != "linux":
+        return bool  # unknown: the parent sends single calls there, and reads the output of each
+
+    from fcntl import ioctl
+    from termios import FIONREAD
+
+    count = bytearray(4)
+
+    def unread() -> bool:
+        for fd in (1, 2):
+            try:
+                ioctl(fd, FIONREAD, count, True)
+            except OSError:
+                continue  # the code closed it
+            if any(count):
+                return True
+        return False
+
+    return unread
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -276,15 +336,16 @@ def poll_parent(parent: int) -> None:
     _thread.start_new_thread(poll, ())
 
 
-def main(fd: int, parent: int) -> None:
+def main(fd: int, tokens: int, parent: int) -> None:
     """Set up the process and serve requests."""
     exit_with_parent(parent)
-    os.set_inheritable(fd, False)
+    for each in (fd, tokens):
+        os.set_inheritable(each, False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.argv = [NAME]
     try:
-        serve(fd)
+        serve(fd, tokens)
     except KeyboardInterrupt:
         pass
     os._exit(0)
