@@ -12,6 +12,7 @@ import contextlib
 import logging
 import re
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
@@ -250,7 +251,12 @@ def encode_part(text: str) -> str:
 
 def decode_part(part: str) -> str:
     """The text of a part that `encode_part` returned."""
-    return "" if part == "==" else re.sub(r"=([0-9a-f]+)=", lambda found: chr(int(found[1], 16)), part)
+    return "" if part == "==" else re.sub(r"=([0-9a-f]{1,6})=", _character, part)
+
+
+def _character(found: re.Match[str]) -> str:
+    code = int(found[1], 16)
+    return chr(code) if code <= sys.maxunicode else found[0]
 
 
 def _no_responders() -> type[BaseException]:

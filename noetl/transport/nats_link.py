@@ -23,6 +23,7 @@ from noetl.transport.server_policy import response_error
 from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
 
 POLL_SECONDS = 5.0  # that a claim or a poll stays open: the time after which the loss of its server has no effect
+MAX_HINTS = 10_000
 LATE_SECONDS = 60.0  # how long a late reply is still processed
 
 T = TypeVar("T")
@@ -50,8 +51,8 @@ class NatsWorkLink(HttpWorkLink):
         self._nats_patience = nats_patience  # seconds that a reply may take before the request is sent over HTTP
         self._poll = poll
         self._returning: set[asyncio.Future[None]] = set()  # returns of runs whose orders arrived too late
-        self._revoked: asyncio.Queue[str] = asyncio.Queue()
-        bus.subscribe(REVOKED, lambda _, run_id: self._revoked.put_nowait(run_id.decode()), to=worker)
+        self._revoked: asyncio.Queue[str] = asyncio.Queue(MAX_HINTS)
+        bus.subscribe(REVOKED, lambda _, run_id: self._hint(run_id), to=worker)
 
     # ── ports.WorkLink ──────────────────────────────────────────────────────────────────
 
@@ -85,6 +86,11 @@ class NatsWorkLink(HttpWorkLink):
         await super().close()
 
     # ── internals ──────────────────────────────────────────────────────────────────────────
+
+    def _hint(self, run_id: bytes) -> None:
+        """Keep a message that a run is revoked; heartbeats find those that do not fit."""
+        with suppress(asyncio.QueueFull):
+            self._revoked.put_nowait(run_id.decode("utf-8", "replace"))
 
     async def _request(self, name: str, request: msgspec.Struct, reply: type[T], *, wait: float = 0.0) -> T:
         """Send a request over NATS, or over HTTP if NATS fails. Secrets are never sent over NATS."""

@@ -25,9 +25,8 @@ Not protected:
 - Confidentiality. Bodies (inputs and results of runs) are readable by every NATS client. Use TLS and NATS
   permissions.
 - Availability. The attacker can drop messages, publish many, or answer first with an unsigned refusal. Requests
-  then fall back to HTTP; wake-ups and withdrawals of claims are unsigned, and a forged one costs one poll.
-- The message that a run is revoked is unsigned: a forged one stops a run on its worker, and the server leases the
-  run again later. Use NATS permissions to restrict publishing to servers.
+  then fall back to HTTP; wake-ups, withdrawals of claims and messages that a run is revoked are unsigned: they are
+  hints, and a forged one costs a poll or a heartbeat.
 - A worker's token that has been stolen: it is valid until it is deleted. It acts only for workers that use this
   token, and for a run only with the proof of its lease (`server.dispatch.lease_proofs`).
 """

@@ -34,6 +34,7 @@ from noetl.worker.runner import Runner, failure_of
 
 CLAIM_WAIT = 20.0  # seconds of the long poll
 REVOKED_WAIT = 20.0
+FALSE_HINT_PAUSE = 1.0
 HEARTBEATS_PER_LEASE = 4  # per duration of a lease
 HEARTBEAT = 5.0
 FIRST_PAUSE, MAX_PAUSE = 0.1, 10.0  # seconds after a call that failed
@@ -254,7 +255,13 @@ class Pool:
         self._reconciling = None
 
     async def _poll_revoked(self) -> None:
-        self._cancel_lost(await self._link.revoked(self.worker, wait=REVOKED_WAIT), ended=True)
+        """A message that runs are revoked is a hint, which others may send too: the server is asked by a heartbeat."""
+        hinted = set(await self._link.revoked(self.worker, wait=REVOKED_WAIT))
+        named = [key for key in self._held if key[0] in hinted]
+        if named:
+            await self._heartbeat()
+            if all(key in self._held for key in named):
+                await self._clock.sleep(FALSE_HINT_PAUSE)
 
     def _cancel_lost(self, runs: Sequence[str], *, ended: bool = False) -> None:
         """Cancel runs whose lease is lost, or that the server has `ended`."""

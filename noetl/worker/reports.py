@@ -122,6 +122,14 @@ class RunReports(Struct, eq=False):
                 return replace(report, events=(*report.events[:index], self._failure(error_info("unknown", problem))))
         return report
 
+    def refused(self, report: Report, problem: RequestRefused) -> Report:
+        """An error of the run in place of a report that the server cannot read: it would refuse it again after every
+        lease, and the run would end as lost."""
+        message = f"the server refused a report of the worker: {problem}; servers must be as new as their workers"
+        _log.error("run %s fails: %s", self.run_id, message)
+        self.failed = True
+        return replace(report, events=(self._failure(error_info("unknown", message)),))
+
     def close(self) -> None:
         """Drop pending events, because the lease is gone."""
         self.closed = True
@@ -299,8 +307,8 @@ class Reporter(Struct, eq=False):
             except RequestRefused as problem:
                 if len(reports) == 1:
                     repaired = [runs[0].repaired(reports[0])]
-                    if repaired != list(reports):
-                        reports = repaired
+                    if repaired != list(reports) or not runs[0].failed:
+                        reports = repaired if repaired != list(reports) else [runs[0].refused(reports[0], problem)]
                         continue
                     _log.error("the server rejected a report of run %s: %s", reports[0].run_id, problem)
                     return [ReportAck(reports[0].run_id, False)], []

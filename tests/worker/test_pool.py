@@ -187,6 +187,29 @@ def test_lingering_events_are_sent_after_a_delay(monkeypatch):
     asyncio.run(check())
 
 
+def test_a_run_fails_if_the_server_cannot_read_its_events():
+    """A newer worker has events that the server does not know: the run must not end as lost after several leases."""
+
+    async def check():
+        bench = Bench(NOOP, slots=3)
+        real = bench.link.report
+
+        async def picky(worker, reports, *, free=0):
+            if any(not isinstance(event, StepFailed) for each in reports if each.run_id == "1:s:2" for event in each.events):
+                raise RequestRefused("the event step.news of version 1 is unknown")
+            return await real(worker, reports, free=free)
+
+        bench.link.report = picky
+        async with bench.running():
+            bench.link.offer(*runs(bench, 3))
+            await bench.link.until_ended("1:s:1", "1:s:2", "1:s:3")
+            await until(lambda: not bench.pool.busy)
+        (failed,) = [event for each in bench.link.reports if each.run_id == "1:s:2" for event in each.events]
+        assert "step.news of version 1 is unknown; servers must be as new" in failed.output.error.message
+
+    asyncio.run(check())
+
+
 def test_a_failed_report_is_repeated_unchanged():
     async def check():
         bench = Bench(ONE, act=Gate())
@@ -242,6 +265,25 @@ def test_a_lost_lease_stops_the_tool_and_its_reports(how):
             # and the slot is free for others
             bench.link.offer(bench.order(run="1:s:3"))
             await bench.link.until_ended("1:s:3")
+
+    asyncio.run(check())
+
+
+def test_a_forged_message_that_a_run_is_revoked_stops_nothing():
+    async def check():
+        gate = Gate()
+        bench = Bench(ONE, slots=2, act=gate)
+        bench.pool._heartbeat_seconds = 3600
+        async with bench.running():
+            bench.link.offer(*runs(bench, 2))
+            await gate.until(2)
+            extended = len(bench.link.extended)
+            for run_id in ("1:s:1", "1:s:1", "1:s:2", "unknown", ""):
+                bench.link.hint(run_id)
+            await until(lambda: len(bench.link.extended) > extended)
+            assert gate.stopped == []
+            gate.open.set()
+            await bench.link.until_ended("1:s:1", "1:s:2")
 
     asyncio.run(check())
 

@@ -139,6 +139,11 @@ class FakeLink:
             self._orders.put_nowait(order)
 
     def revoke(self, run_id: str) -> None:
+        self.lost.add(run_id)
+        self.hint(run_id)
+
+    def hint(self, run_id: str) -> None:
+        """Send the message alone, without a revoked lease."""
         self._revoked.put_nowait(run_id)
 
     async def claim(self, claim: Claim, *, wait: float) -> list[RunOrder]:

@@ -76,10 +76,11 @@ class NatsWorkerEndpoint:
         state = self._state()
         try:
             request = self._decoders[name].decode(question.body)
-            if len(self._listeners) >= MAX_LISTENERS:
-                self._listeners.clear()  # active workers are added again with their next request
-            self._listeners.add(request.claim.worker if name == "claim" else request.worker)
             reply = await call.handle(state, self._workers, request, caller)
+            if name == "extend":  # every worker sends heartbeats; this one has proved its name
+                if len(self._listeners) >= MAX_LISTENERS:
+                    self._listeners.clear()  # active workers are added again with their next heartbeat
+                self._listeners.add(request.worker)
             return await self._encode_reply(request, reply)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             return b"!" + _encode(Refusal(422, f"invalid {call.body.__name__}: {wrong}"))
