@@ -150,6 +150,20 @@ NOT_HTTP = [
     b"GET /ui/../x HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
     b"TRACE / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
     b"GET /hooks/nope HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    b"GET / HTTP/2.0\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET / HTTP/0.9\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET http://evil.example/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET http://127.0.0.1@evil.example/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET http://evil.example?/127.0.0.1/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+    b"CONNECT evil.example:443 HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    HEAD + b"Connection: close\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    HEAD + b"Connection: close\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    HEAD + b"Connection: close\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+    HEAD + b"Connection: close\r\nContent-Encoding: br, identity\r\nContent-Length: 2\r\n\r\n{}",
+    HEAD + b"Connection: close\r\nExpect: 200-ok\r\nContent-Length: 2\r\n\r\n{}",
+    HEAD + b"Transfer-Encoding: chunked\r\n\r\n5;" + b"a" * 1_000_000,
     b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
 ]
 
@@ -161,3 +175,33 @@ def test_every_error_is_neither_stored_nor_guessed(cluster, data):
     assert received.startswith(b"http/1.1 4"), received[:100]
     head = received.partition(b"\r\n\r\n")[0]
     assert b"x-content-type-options: nosniff" in head and b"cache-control: no-store" in head, head
+
+
+def chunked(cluster: Cluster, body: bytes) -> bytes:
+    with ExitStack() as stack:
+        data = authorized(cluster) + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + body
+        return answer(connect(cluster, stack, data))
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [b"Host: evil.example", b"Authorization: Bearer x", b"Origin: https://evil.example", b"Cookie: noetl_token=x"],
+)
+def test_trailers_are_no_headers(cluster, trailer):
+    assert b" 200 OK" in chunked(cluster, b'f\r\n{"content":"a"}\r\n0\r\n' + trailer + b"\r\n\r\n")
+
+
+def test_what_chunks_have_besides_their_content_is_limited(cluster):
+    assert b" 200 OK" in chunked(cluster, b'f;name="value"\r\n{"content":"a"}\r\n0\r\n\r\n')
+    many = b"".join(b"1\r\n%c\r\n" % byte for byte in b'{"content":"' + b"a" * 50_000 + b'"}')
+    assert b" 200 OK" in chunked(cluster, many + b"0\r\n\r\n")
+    for flood in (b"f;" + b"a" * 2_000_000, b"1;a\r\na\r\n" + b"1;" + b"a=b;" * 500_000):
+        assert chunked(cluster, flood).startswith(b"HTTP/1.1 413"), flood[:10]
+    late = b'f\r\n{"content":"a"}\r\n0\r\n' + b"X-A: b\r\n" * 300_000
+    assert not chunked(cluster, late).startswith(b"HTTP/1.1 5")
+
+
+def test_the_response_to_an_invalid_request_is_short(cluster):
+    status, answered = cluster.ask("POST", "/api/validate", {f"k{number}": 1 for number in range(10_000)})
+    assert status == 422 and len(answered["errors"]) == 20
+    assert answered["detail"].endswith("; and 9,981 more")

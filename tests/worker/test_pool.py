@@ -195,7 +195,9 @@ def test_a_run_fails_if_the_server_cannot_read_its_events():
         real = bench.link.report
 
         async def picky(worker, reports, *, free=0):
-            if any(not isinstance(event, StepFailed) for each in reports if each.run_id == "1:s:2" for event in each.events):
+            if any(
+                not isinstance(event, StepFailed) for each in reports if each.run_id == "1:s:2" for event in each.events
+            ):
                 raise RequestRefused("the event step.news of version 1 is unknown")
             return await real(worker, reports, free=free)
 

@@ -1,13 +1,16 @@
 """Connections with deadlines and limits that apply before a request is authenticated.
 
 A connection is closed if the head of a request is not complete after `HEAD_SECONDS`, or if its body arrives too slowly.
-A head is limited in bytes and in fields. The number of connections is limited: those that have waited longest without a
-request are closed for new ones. One task per server checks all connections every few seconds: requests have no timers.
+A head is limited in bytes and in fields, and so is what a chunked body has besides its content (extensions, trailers;
+trailers are not read). The target of a request and its Host must agree. The number of connections is limited: those
+that have waited longest without a request are closed for new ones. One task per server checks all connections every few
+seconds: requests have no timers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 from typing import Any
 
@@ -19,6 +22,8 @@ BODY_BYTES_PER_SECOND = 4096  # after BODY_SECONDS, on average
 DRAIN_SECONDS = 5.0  # for the rest of a body after its response
 MAX_HEAD = 64 * 1024
 MAX_FIELDS = 200
+MAX_CHUNK_OVERHEAD = 256 * 1024  # bytes of a body that are not content, besides OVERHEAD_PER_BYTE of its content
+OVERHEAD_PER_BYTE = 16
 MAX_CONNECTIONS = 10_000
 SWEEP_SECONDS = 2.0
 RESERVED_FILES = 256  # descriptors for stores, logs and connections to other servers
@@ -46,7 +51,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._since = self.loop.time()  # of the current wait of the client: for a head, or for a body
         self._waits = True
         self._in_head = True
-        self._received = 0
+        self._received = self._content = 0
         self._refused = False
         super().connection_made(transport)
         if len(self.connections) > self.limit and not self._close_idle():
@@ -64,25 +69,45 @@ class GuardedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head and self._received > MAX_HEAD:
             self._refuse(431, b"the head of the request is too large")
+        elif self._waits and self._received > MAX_CHUNK_OVERHEAD + OVERHEAD_PER_BYTE * self._content:
+            self._refuse(413, b"the chunks of the body have too much besides their content")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head. Trailers are ignored: they would change headers that have been checked."""
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head of a request is complete."""
         self._in_head = False
-        self._received = 0
+        self._received = self._content = 0
         if len(self.headers) > MAX_FIELDS:
             self._refuse(431, b"the request has too many header fields")
-            return
-        super().on_headers_complete()
+        elif self.parser.get_http_version() not in ("1.0", "1.1"):
+            self._refuse(400, b"only HTTP/1.0 and HTTP/1.1 are supported")
+        elif not self.url.startswith(b"/") and not self._names_host():
+            self._refuse(400, b"the target of the request is not one of the host that the header Host names")
+        else:
+            super().on_headers_complete()
+
+    def _names_host(self) -> bool:
+        """Whether a target that is a URL has the host of the header; `*` has none."""
+        _, found, rest = self.url.partition(b"://")
+        if not found:
+            return True
+        hosts = [value.strip().lower() for name, value in self.headers if name == b"host"]
+        return re.split(rb"[/?#]", rest, maxsplit=1)[0].lower() in hosts
 
     def on_body(self, body: bytes) -> None:
         """A part of the body of a request that was accepted."""
+        self._content += len(body)
         if not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is complete."""
         self._waits = False
-        self._received = 0
+        self._received = self._content = 0
         if not self._refused:
             super().on_message_complete()
 

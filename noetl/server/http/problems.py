@@ -33,6 +33,7 @@ from noetl.errors import (
 log = logging.getLogger("noetl.api")
 
 MEDIA_TYPE = "application/problem+json"
+MAX_ERRORS = 20  # that the response to an invalid request lists
 
 INTERNAL_ERROR = "internal error; see the server log"
 
@@ -47,6 +48,7 @@ _TITLES = {
     413: "Request too large",
     415: "Unsupported media type",
     416: "Range not satisfiable",
+    417: "Expectation failed",
     421: "Misdirected request",
     422: "Invalid request",
     429: "Too many requests",
@@ -153,10 +155,12 @@ def flat_routes(routes: Iterable[Any]) -> Iterator[Any]:
 async def on_invalid_request(request: Request, error: Exception) -> Response:
     """Handler of requests that do not match the declared parameters and body."""
     assert isinstance(error, RequestValidationError)
-    errors = [{"in": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in error.errors()]
+    found = error.errors()
+    errors = [{"in": ".".join(map(str, each["loc"])), "message": each["msg"]} for each in found[:MAX_ERRORS]]
     if any(each["in"] == "path.execution_id" for each in errors):
         return problem(404, f"there is no execution {request.path_params['execution_id']!r}: ids are decimal numbers")
     detail = "; ".join(f"{each['in']}: {each['message']}" for each in errors) or "invalid request"
+    detail += f"; and {len(found) - MAX_ERRORS:,} more" if len(found) > MAX_ERRORS else ""
     return problem(422, detail, errors=errors)
 
 

@@ -26,8 +26,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WORKER_PATHS = "/api/work/"
 
 Headers = dict[bytes, str]
-_SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length"})
-_USED = _SINGLE | {b"cookie", b"transfer-encoding", b"sec-fetch-site"}
+_SINGLE = frozenset({b"host", b"origin", b"authorization", b"content-length", b"transfer-encoding"})
+# The only value of each that is supported, with the response to others.
+_SUPPORTED = {
+    b"transfer-encoding": ("chunked", 400),
+    b"content-encoding": ("identity", 415),
+    b"expect": ("100-continue", 417),
+}
+_USED = _SINGLE | {b"cookie", b"sec-fetch-site", *_SUPPORTED}
 
 # Requests to these paths without a caller are rejected before their body is read.
 PROTECTED = ("/api/", "/metrics", "/openapi.json", "/docs", "/schema/")
@@ -242,8 +248,12 @@ def _headers(scope: Scope) -> tuple[Headers, ASGIApp | None]:
         name = key.lower()
         if name in _USED:
             if name in _SINGLE and name in found:
-                return found, problem(400, "Host, Origin, Authorization and Content-Length must not be repeated")
+                return found, problem(400, f"the header {name.decode().title()} must not be repeated")
             found[name] = value.decode("latin-1")
+            if name in _SUPPORTED:
+                supported, status = _SUPPORTED[name]
+                if found[name].strip().lower() != supported:
+                    return found, problem(status, f"{name.decode().title()} other than {supported} is not supported")
     return found, None
 
 
