@@ -20,7 +20,7 @@ import msgspec
 from tests.mutation.equivalent import EQUIVALENT, is_equivalent
 from tests.mutation.mutants import Mutant, control, mutants_of
 from tests.mutation.recording import ROOT, STORED, TESTS, Recorded, record
-from tests.mutation.runner import Verdict, run
+from tests.mutation.runner import Seconds, Verdict, run
 
 PAGE = ROOT / "docs" / "development" / "mutants.md"
 MARK = "<!-- below: written by `make mutate` -->\n"
@@ -43,6 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--area", choices=[*AREAS], action="append", help="only this area")
     parser.add_argument("--file", action="append", help="all mutants of this file instead of a sample")
     parser.add_argument("--minutes", type=float, default=0, help="start no mutant after this time (0: no limit)")
+    parser.add_argument("--seconds", type=float, default=Seconds().first, help="of the first tests of a mutant")
+    parser.add_argument(
+        "--more", type=float, default=Seconds().more, help="seconds of the tests for a survivor (0: none)"
+    )
     parser.add_argument("--wanted", type=float, default=0.9, help="the share that must be noticed in each area")
     parser.add_argument("--record", nargs="*", help="record which lines these tests execute (none named: all)")
     parser.add_argument("--again", type=Path, help="run only the survivors of an earlier run (its JSON file)")
@@ -59,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         chosen = _samples(given.area or [*AREAS], given.sample, given.seed)
     deadline = time.monotonic() + 60 * given.minutes if given.minutes else None
     started = time.monotonic()
-    verdicts = run(chosen, Recorded(), given.jobs, deadline)
+    verdicts = run(chosen, Recorded(), given.jobs, deadline, Seconds(given.seconds, given.more))
     given.json.write_bytes(msgspec.json.encode(verdicts))
     failed = [each for each in verdicts if each.mutant.is_control and each.noticed]
     for each in failed:

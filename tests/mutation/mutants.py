@@ -1,8 +1,8 @@
 """Mutants of a module: every small change of its syntax tree that changes what the code does.
 
-Left alone, because no test may assert them: docstrings, annotations, log messages, texts of errors, `strict` of `zip`
-(which the type of a call guarantees), and whole-number sizes of modules from 32 on (batches, caches, limits: one more
-is as good, and a test of the boundary reads the constant).
+Left alone, because no test may assert them: docstrings, annotations, log messages and conditions that only decide on them,
+texts of errors, `strict` of `zip` (which the type of a call guarantees), and whole-number sizes of modules from 32 on
+(batches, caches, limits: one more is as good, and a test of the boundary reads the constant).
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ class _Mutator(ast.NodeTransformer):
         return node if node.arg == "strict" else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST:
+        if not node.orelse and all(isinstance(each, ast.Expr) and _is_log(each.value) for each in node.body):
+            return node  # whether a line is logged
         self.generic_visit(node)
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return node

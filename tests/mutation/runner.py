@@ -50,17 +50,17 @@ class Verdict(Struct, frozen=True):
     tests: int
 
 
-def selected(mutant: Mutant, recorded: Recorded) -> list[str]:
+def selected(mutant: Mutant, recorded: Recorded, most: float = TEST_SECONDS) -> list[str]:
     """The first tests of a mutant: the shortest that execute its lines, first those of its area."""
     found = _executing(mutant, recorded)
     own = tests_of_area(mutant.file)
-    first = _in_turn([test for test in found if test.startswith(own)], recorded)
-    return [*first, *_in_turn([test for test in found if not test.startswith(own)], recorded)]
+    first = _in_turn([test for test in found if test.startswith(own)], recorded, most)
+    return [*first, *_in_turn([test for test in found if not test.startswith(own)], recorded, most)]
 
 
-def remaining(mutant: Mutant, recorded: Recorded, tests: Sequence[str]) -> list[str]:
+def remaining(mutant: Mutant, recorded: Recorded, tests: Sequence[str], most: float) -> list[str]:
     """The tests for a mutant that has survived these ones: the others that execute its lines."""
-    return _in_turn([*(_executing(mutant, recorded) - set(tests))], recorded, MORE_SECONDS)
+    return _in_turn([*(_executing(mutant, recorded) - set(tests))], recorded, most)
 
 
 def _executing(mutant: Mutant, recorded: Recorded) -> set[str]:
@@ -89,7 +89,7 @@ def tests_of_area(file: str) -> str:
     return {"engine": "tests/core/engine/", "pipeline": "tests/core/pipeline/"}.get(file.split("/")[2], "tests/server/")
 
 
-def _in_turn(tests: Sequence[str], recorded: Recorded, most: float = TEST_SECONDS) -> list[str]:
+def _in_turn(tests: Sequence[str], recorded: Recorded, most: float) -> list[str]:
     """Short tests first, those of each file in turn, up to a time and a number that belongs to it."""
     files: dict[str, list[str]] = {}
     for test in sorted(tests, key=lambda each: (recorded.seconds[each], each)):
@@ -107,6 +107,13 @@ def _in_turn(tests: Sequence[str], recorded: Recorded, most: float = TEST_SECOND
     return chosen
 
 
+class Seconds(NamedTuple):
+    """How long the tests of a mutant took when they were recorded: the first ones, and those for a survivor of them."""
+
+    first: float = TEST_SECONDS
+    more: float = MORE_SECONDS
+
+
 class Collected(NamedTuple):
     """What a forked process has of its parent: the tests by name, and the functions by file."""
 
@@ -117,11 +124,14 @@ class Collected(NamedTuple):
 class Runner:
     """A pytest plug-in: collects all tests, and then runs mutants instead of the tests."""
 
-    def __init__(self, mutants: Sequence[Mutant], recorded: Recorded, jobs: int, deadline: float | None = None) -> None:
+    def __init__(
+        self, mutants: Sequence[Mutant], recorded: Recorded, jobs: int, deadline: float | None, seconds: Seconds
+    ) -> None:
         self._mutants = mutants
         self._recorded = recorded
         self._jobs = jobs
         self._deadline = deadline
+        self._seconds = seconds
         self.verdicts: list[Verdict] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -135,9 +145,7 @@ class Runner:
         waiting = iter(self._mutants)
         while True:
             while len(running) < self._jobs and (mutant := self._next(waiting)):
-                running.append(
-                    _Process(mutant, selected(mutant, self._recorded), self._collected_for(mutant, collected))
-                )
+                running.append(self._first(mutant, collected))
             if not running:
                 return True
             time.sleep(0.02)
@@ -150,6 +158,10 @@ class Runner:
                     self.verdicts.append(process.verdict())
                     _print_survivor(self.verdicts[-1])
 
+    def _first(self, mutant: Mutant, collected: Collected) -> _Process:
+        tests = selected(mutant, self._recorded, self._seconds.first)
+        return _Process(mutant, tests, self._collected_for(mutant, collected))
+
     def _collected_for(self, mutant: Mutant, collected: Collected) -> Collected | None:
         return None if self._recorded.runs_at_import(mutant) and not mutant.is_control else collected
 
@@ -157,9 +169,9 @@ class Runner:
         """The next process of the same mutant: a new one that loads it, or one with more tests for a survivor."""
         if ended.exit_code == NEW_PROCESS:
             return _Process(ended.mutant, ended.tests, survived=ended.survived)
-        if ended.exit_code != SURVIVED or ended.survived:
+        if ended.exit_code != SURVIVED or ended.survived or not self._seconds.more:
             return None
-        more = remaining(ended.mutant, self._recorded, ended.tests)
+        more = remaining(ended.mutant, self._recorded, ended.tests, self._seconds.more)
         if not more:
             return None
         return _Process(ended.mutant, more, self._collected_for(ended.mutant, collected), survived=len(ended.tests))
@@ -279,9 +291,15 @@ def _run(items: Sequence[pytest.Item], folder: Path) -> int:
     return SURVIVED
 
 
-def run(mutants: Sequence[Mutant], recorded: Recorded, jobs: int, deadline: float | None = None) -> list[Verdict]:
+def run(
+    mutants: Sequence[Mutant],
+    recorded: Recorded,
+    jobs: int,
+    deadline: float | None = None,
+    seconds: Seconds = Seconds(),  # noqa: B008 - immutable
+) -> list[Verdict]:
     """Run mutants with the tests that were recorded for their lines."""
-    runner = Runner(mutants, recorded, jobs, deadline)
+    runner = Runner(mutants, recorded, jobs, deadline, seconds)
     needed = {test.partition("::")[0] for mutant in mutants for test in _executing(mutant, recorded)}
     code = pytest.main([*OPTIONS, *sorted(needed)], plugins=[runner])
     if needed and code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):

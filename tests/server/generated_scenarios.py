@@ -68,6 +68,9 @@ class Server:
             ),
         )
 
+        news = self.orchestrator.actors.news
+        news.enabled = news.custom = scenario.listed
+
     async def start(self, clock: VirtualClock) -> None:
         """Read the limits, watch leases, and continue what is unfinished."""
         await self.orchestrator.load_limits()
@@ -85,6 +88,7 @@ class Scenario:
         self.servers_wanted = self.chance.choice([1, 1, 2])
         self.cached = self.chance.choice([1, 2000])
         self.max_waiting = self.chance.choice([None, None, 4])
+        self.listed = self.chance.random() < 0.5  # whether new statuses and custom events are listed
         self.failing = self.chance.choice([0.0, 0.1, 0.4])
         self.store, self.playbooks = MemoryEventStore(), MemoryPlaybookStore()
         self.results: Any = MemoryResultStore()
@@ -155,6 +159,8 @@ class Scenario:
                 self.summaries[execution_id] = summary
                 self.noted.append(summary)
         state = {
+            "news": [[each.execution_id, each.status] for each in await self.store.news()],
+            "snapshots": {each: found[0] for each in self.store._logs if (found := await self.store.snapshot(each))},
             "servers": [_tables(each.orchestrator) for each in self.servers],
             "queue": [
                 *(msgspec.to_builtins(each) for each in await self.queue.depths()),

@@ -57,3 +57,26 @@ def test_an_unreachable_store_wakes_all_callers(monkeypatch):
                 await ended.wait()
 
     asyncio.run(scenario())
+
+
+def test_a_caller_is_woken_only_when_the_log_has_grown(monkeypatch):
+    monkeypatch.setattr(effect_handler, "POLL_SECONDS", 0.001)
+    polls = []
+
+    async def lengths(ids):
+        polls.append(ids)
+        return [("1", 3 if len(polls) < 6 else 4)]
+
+    async def scenario():
+        woken = []
+        with EndNotifier(lengths).subscribed("1") as ended:
+            async with asyncio.timeout(5):
+                while len(polls) < 8:
+                    await ended.wait()
+                    ended.clear()
+                    woken.append(len(polls))
+                    if len(woken) == 2:
+                        return woken
+        return woken
+
+    assert asyncio.run(scenario()) == [1, 6]

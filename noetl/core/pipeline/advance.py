@@ -200,7 +200,6 @@ def abort(frame: Frame, problem: ErrorInfo) -> Finished:
     root = frame.root
     if not root.prepared:
         show(frame, root)
-        root.prepared = True
     fail_level(frame, root, problem)
     return finish(frame, root)
 
