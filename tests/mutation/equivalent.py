@@ -29,6 +29,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "returns None",
     ): PERFORMANCE,
     (
+        "noetl/server/orchestrator/execution_actor.py",
+        "self.waited = False  # whether it only waited before the latest append",
+        "False becomes True",
+    ): "every decision sets it before it is read",
+    (
         "noetl/core/pipeline/directives.py",
         "if rule is None or target is None:",
         "the condition is always false",

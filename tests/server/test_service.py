@@ -9,9 +9,12 @@ import pytest
 
 from noetl.core.model.outcome import error_info
 from noetl.core.model.work import Claim
-from noetl.errors import Conflict, NotFound, RequestRefused, RoleRequired
+from noetl.errors import Conflict, NotFound, RequestRefused, RoleRequired, StoreUnavailable, VersionConflict
+from noetl.server.lifecycle import recovery
+from noetl.server.lifecycle.children import Children
 from noetl.server.orchestrator.submissions import RerunRequest, Submission
 from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from tests.server.conftest import Hand, make_orchestrator, run
 from tests.server.test_orchestrator import CHAIN, LOOP, working
@@ -321,6 +324,74 @@ def test_the_explanation_of_a_failure_includes_that_of_the_child():
         assert not any(each.startswith("child execution ") for each in (await orchestrator.explain(execution)).because)
 
     run(scenario)
+
+
+def test_a_child_whose_answer_was_lost_is_found_after_a_restart(monkeypatch):
+    child = HEAD.replace("path: p", "path: child") + "workflow: [{step: inner, tool: {kind: noop}}]\n"
+    calls = HEAD + "workflow: [{step: start, tool: {kind: playbook, path: child}}]\n"
+    store, playbooks = MemoryEventStore(), MemoryPlaybookStore()
+
+    async def with_worker(orchestrator, until):
+        from noetl.runtime.clock import RealClock
+        from noetl.worker.factory import create_pool
+        from noetl.worker.host import HostServices
+
+        services = HostServices(orchestrator.results)
+        pool = create_pool(orchestrator.work, services, worker="w", clock=RealClock(), slots=2)
+        await pool.start()
+        try:
+            return await until
+        finally:
+            await pool.stop(grace=0)
+
+    async def begin(orchestrator):
+        from noetl.server.orchestrator.catalog import Source
+
+        await orchestrator.catalog.register(Source(child), 0.0)
+        lost = asyncio.Event()
+
+        async def lose(effect):
+            lost.set()
+
+        monkeypatch.setattr(Children, "_answer_parent", lambda self, effect: lose(effect))
+        execution = await orchestrator.submit(Submission(text=calls))
+        await with_worker(orchestrator, lost.wait())
+        monkeypatch.undo()
+        return execution
+
+    execution = run(begin, store=store, playbooks=playbooks)
+
+    async def continued(orchestrator):
+        assert await recovery.resume(orchestrator) == [execution]
+        return await with_worker(orchestrator, orchestrator.wait(execution, 20))
+
+    assert run(continued, store=store, playbooks=playbooks).status == "success"
+
+
+def test_a_command_whose_appends_always_conflict_is_refused_as_unavailable():
+    class Conflicting(MemoryEventStore):
+        appends = 0
+        conflicts = False
+
+        async def append(self, append):
+            if self.conflicts:
+                self.appends += 1
+                raise VersionConflict(append.execution_id, append.events[0].seq)
+            await super().append(append)
+
+    store = Conflicting()
+
+    async def scenario(orchestrator):
+        execution = await orchestrator.submit(Submission(text=CHAIN))
+        store.conflicts = True
+        with pytest.raises(StoreUnavailable, match="50 appends in a row conflicted"):
+            await orchestrator.pause(execution)
+        assert store.appends == 50
+        store.conflicts = False
+        await orchestrator.pause(execution)
+        assert (await orchestrator.summary(execution)).status == "paused"
+
+    run(scenario, store=store)
 
 
 # ── changes by other processes ──────────────────────────────────────────────────────────

@@ -399,9 +399,7 @@ _HIDDEN: Any = object()
 
 
 def _show_previous(frame: Frame, level: Level) -> None:
-    """Set `output` and `_prev` to those of the previous task, as the next task reads them."""
+    """Set `output` to that of the previous task, as the next attempt reads it."""
     result = level.results.get(level.previous) if level.previous else None
     show_output(frame.shared, level, result.outcome if result else None)
-    if result is not None and "_prev" in level.program.bare:
-        level.names["_prev"] = result.view
     level.names["input"] = level.input

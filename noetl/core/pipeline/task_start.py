@@ -149,7 +149,6 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         request = _suspend_request(frame, level, rendered, spec) if compiled.suspends else None
     except MISSING_DATA:
         frame.nondeterminism.rewind(mark)
-        names["input"] = level.input
         level.attempt = before
         raise
     except TemplateError as raised:

@@ -76,8 +76,7 @@ class Dispatcher:
 
     async def claim(self, claim: Claim, wait: float) -> list[RunOrder]:
         """Runs for this worker; waits up to `wait` seconds for the first one."""
-        if self.pool_of(claim.worker) != claim.pool:
-            self._live.get(self.pool_of(claim.worker), {}).pop(claim.worker, None)
+        self._live.get(self.pool_of(claim.worker), {}).pop(claim.worker, None)  # it may have changed its pool
         self.pools[claim.worker] = claim.pool
         self._last[claim.worker] = claim
         self.seen(claim.worker)

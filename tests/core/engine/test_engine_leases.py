@@ -124,6 +124,18 @@ def test_a_stale_expiry_is_rejected():
     assert harness.complete(again).accepted
 
 
+def test_a_run_whose_tool_never_begins_is_given_up_after_ten_lost_workers():
+    harness = Harness(ONE.replace("at_most_once", "at_least_once")).start()
+    for number in range(10):
+        assert not harness.of(StepFailed)
+        order = harness.claim(worker=f"w{number}")
+        assert order.lost == number
+        harness.send(ExpireLease(order.run_id, order.epoch))
+    (failed,) = harness.of(StepFailed)
+    assert failed.output.error.kind == "worker.lost"
+    assert failed.output.error.message.startswith("10 workers in a row were lost")
+
+
 def test_a_lost_run_resumes_after_the_last_accepted_task():
     harness = Harness(ONE.replace("at_most_once", "at_least_once")).start()
     order = harness.claim()
