@@ -13,6 +13,7 @@ import asyncio
 import random
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -29,6 +30,7 @@ from noetl.server.orchestrator.service import Orchestrator
 from noetl.server.orchestrator.submissions import RerunRequest, Submission
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
+from noetl.storage.ports.events import Append
 from noetl.storage.ports.playbooks import StoredPlaybook
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.triggers.memory import MemoryTriggerStore
@@ -45,6 +47,20 @@ ACTS = 110
 LEASE_SECONDS = 10.0
 SETTLE_SECONDS = 0.01  # after every act
 SNAPSHOT_EVENTS = 15  # so that short executions have snapshots
+
+
+class NotingStore(MemoryEventStore):
+    """A store that notes what is appended beside the events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appended: list[Any] = []
+
+    async def append(self, append: Append) -> None:
+        """Append, and note it."""
+        await super().append(append)
+        told = (append.was, append.takes, append.news, append.rewaits, append.state)
+        self.appended.append([append.execution_id, len(append.events), *map(msgspec.to_builtins, told)])
 
 
 class Server:
@@ -90,7 +106,7 @@ class Scenario:
         self.max_waiting = self.chance.choice([None, None, 4])
         self.listed = self.chance.random() < 0.5  # whether new statuses and custom events are listed
         self.failing = self.chance.choice([0.0, 0.1, 0.4])
-        self.store, self.playbooks = MemoryEventStore(), MemoryPlaybookStore()
+        self.store, self.playbooks = NotingStore(), MemoryPlaybookStore()
         self.results: Any = MemoryResultStore()
         self.queue, self.triggers = MemoryRunQueue(), MemoryTriggerStore()
         self.heartbeats = MemoryHeartbeats(clock)
@@ -144,6 +160,9 @@ class Scenario:
 
     async def _note_changes(self) -> None:
         """What the act changed: events, summaries, and the tables of the servers."""
+        if self.store.appended:
+            self.noted.append(self.store.appended)
+            self.store.appended = []
         for execution_id in sorted(self.store._logs):
             events = await self.store.read(execution_id, self.seen.get(execution_id, 0))
             if events:
@@ -160,7 +179,11 @@ class Scenario:
                 self.noted.append(summary)
         state = {
             "news": [[each.execution_id, each.status] for each in await self.store.news()],
-            "snapshots": {each: found[0] for each in self.store._logs if (found := await self.store.snapshot(each))},
+            "snapshots": {
+                each: [found[0], crc32(found[1])]
+                for each in self.store._logs
+                if (found := await self.store.snapshot(each))
+            },
             "servers": [_tables(each.orchestrator) for each in self.servers],
             "queue": [
                 *(msgspec.to_builtins(each) for each in await self.queue.depths()),

@@ -80,3 +80,19 @@ def test_a_caller_is_woken_only_when_the_log_has_grown(monkeypatch):
         return woken
 
     assert asyncio.run(scenario()) == [1, 6]
+
+
+def test_a_later_caller_is_polled_for_too(monkeypatch):
+    monkeypatch.setattr(effect_handler, "POLL_SECONDS", 0.001)
+
+    async def lengths(ids):
+        return [(each, 1) for each in ids]
+
+    async def scenario():
+        ends = EndNotifier(lengths)
+        for execution_id in ("1", "2"):
+            with ends.subscribed(execution_id) as ended:
+                async with asyncio.timeout(5):
+                    await ended.wait()
+
+    asyncio.run(scenario())

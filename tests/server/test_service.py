@@ -298,6 +298,37 @@ def test_limits_that_were_set_before_the_start_are_watched():
     run(lambda orchestrator: orchestrator.load_limits())  # an installation without limits
 
 
+def test_whether_there_are_limits_is_read_from_the_store_before_they_are_watched():
+    rows = MemoryTriggerStore()
+
+    async def scenario(orchestrator):
+        assert not await orchestrator.limits.any()
+        await make_orchestrator(triggers=rows).limits.set("pool", "a b", 1)
+        assert await orchestrator.limits.any()
+        for name in ("a\x1fb", " a", "", "x" * 901):
+            with pytest.raises(RequestRefused, match="a name has 1 to 900 characters"):
+                await orchestrator.limits.set("pool", name, 1)
+        await orchestrator.limits.set("pool", "x" * 900, 1)
+
+    run(scenario, triggers=rows)
+
+
+def test_a_closed_orchestrator_leaves_no_task():
+    async def scenario():
+        orchestrator = make_orchestrator(triggers=MemoryTriggerStore(), lease_seconds=10.0)
+        orchestrator.start()
+        await orchestrator.limits.set("pool", "default", 0)
+        orchestrator.timers.set("1", 1e12)
+        orchestrator.background.run_until_done("waiting", asyncio.Event().wait)
+        await asyncio.sleep(0.01)
+        assert len(asyncio.all_tasks()) >= 5  # this one, the leases, the limits, the timers and the background task
+        await orchestrator.close()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+
+
 def test_the_explanation_of_a_failure_includes_that_of_the_child():
     child = HEAD.replace("path: p", "path: child") + "workflow: [{step: inner, tool: {kind: noop}}]\n"
     calls = HEAD + "workflow: [{step: start, tool: {kind: playbook, path: child}}]\n"

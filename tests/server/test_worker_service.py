@@ -12,13 +12,20 @@ from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, Reply
 from noetl.core.model import events as ev
 from noetl.core.model.work import Claim, HeartbeatReply, Report, ReportAck, RunContext, RunOrder
 from noetl.errors import CorruptLog, NotFound, SecretUnavailable, StoreUnavailable, TooManyRequests
+from noetl.server.composition import Stores, build_orchestrator
 from noetl.server.concurrency import admission as admission_module
 from noetl.server.concurrency.admission import Admission
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.dispatch.worker_service import WorkerService
 from noetl.server.orchestrator.reply import ReplyFuture
+from noetl.server.orchestrator.submissions import Submission
+from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.ports.events import ExecutionSummary
 from noetl.storage.ports.queue import LimitDepth, QueuedRun
+from noetl.storage.queue.memory import MemoryRunQueue
+from noetl.tools.registry import specs
+from tests.server.conftest import NoResults
 
 
 class Clock:
@@ -596,3 +603,46 @@ def test_a_tenant_may_store_as_many_requests_at_once_as_are_left_for_others(monk
                 assert made.starting == {"t": 2, "": 1}
         assert (made.starting, made.accepted) == ({"t": 1}, {})
     assert made.starting == {}
+
+
+@pytest.mark.parametrize(
+    ("worker", "epoch", "names", "refused"),
+    [
+        ("w", 1, ["api"], []),
+        ("w", 1, ["api", "other"], ["other"]),
+        ("w", 2, ["api"], ["api"]),
+        ("x", 1, ["api"], ["api"]),
+    ],
+)
+def test_a_worker_gets_the_secrets_that_its_leased_runs_declare(worker, epoch, names, refused):
+    class OneKeychain:
+        async def check(self, entries):
+            return {}
+
+        async def resolve(self, entries, names, **_):
+            return dict.fromkeys(names, "value")
+
+    text = (
+        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p, path: p}\n"
+        "keychain: [{name: api, kind: env, var: A}, {name: other, kind: env, var: B}]\n"
+        "workflow: [{step: start, tool: {kind: python, code: 'result = 1', input: {a: '{{ keychain.api }}'}}}]\n"
+    )
+
+    async def scenario():
+        stores = Stores(MemoryEventStore(), MemoryPlaybookStore(), NoResults(), MemoryRunQueue())
+        orchestrator = build_orchestrator(stores, specs, keychain=OneKeychain())
+        try:
+            execution = await orchestrator.submit(Submission(text=text))
+            (order,) = await orchestrator.work.claim(Claim("w", 1), wait=1)
+            runs = [(order.run_id, epoch)]
+            if not refused:
+                found = await orchestrator.work.secrets_of_runs(execution, worker, runs, names)
+                assert found == dict.fromkeys(names, "value")
+                return
+            with pytest.raises(SecretUnavailable) as problem:
+                await orchestrator.work.secrets_of_runs(execution, worker, runs, names)
+            assert list(problem.value.reasons) == refused
+        finally:
+            await orchestrator.close()
+
+    asyncio.run(scenario())

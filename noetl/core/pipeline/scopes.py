@@ -74,8 +74,8 @@ class Keychain(Mapping[str, Any]):
 
     def clear(self) -> None:
         """Drop the values before the next task: tokens expire, and the shell has those that do not."""
-        if self._values or self._failures:
-            self._values, self._failures = {}, {}
+        self._values.clear()
+        self._failures.clear()
 
     def fail(self, name: str, message: str) -> None:
         """Mark a value as unavailable: templates that read it fail with this message."""

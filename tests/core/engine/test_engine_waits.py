@@ -139,6 +139,15 @@ def test_an_early_signal_that_cannot_fit_a_static_form_is_refused():
     assert send(harness, payload={"approved": 1}, roles=("viewer",)).problem == "role"
 
 
+def test_what_a_worker_reports_after_its_wait_began_is_ignored():
+    harness = Harness(APPROVAL).start()
+    order = harness.claim()
+    fields = {"step": "start", "step_run_id": order.run_id}
+    request = WaitStarted(**fields, task="approval", signal="approve", position=Position(task="approval"))
+    assert harness.report(order, request, *finished(order, ok(1))).accepted
+    assert harness.names[-1] == "wait.started" and harness.state.status == "waiting"
+
+
 def test_the_number_and_size_of_kept_signals_are_limited():
     harness = Harness(APPROVAL, watch=False).start()
     assert "larger than 1 MiB" in send(harness, payload={"x": "y" * (1 << 20)}).reason

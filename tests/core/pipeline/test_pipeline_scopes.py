@@ -8,7 +8,7 @@ from noetl.core.model.playbook import KeychainEntry, Step
 from noetl.core.model.position import Item
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.pipeline.advance import next_action
-from noetl.core.pipeline.scopes import NeedsSecret
+from noetl.core.pipeline.scopes import Keychain, NeedsSecret
 from noetl.core.templates.views import NeedsPayload
 from noetl.errors import TemplateError
 
@@ -244,3 +244,19 @@ def test_tools_see_plain_scopes_without_secrets():
     assert scopes["workload"] == {"w": 1} and scopes["ctx"] == {"c": 2} and scopes["a"] == {"v": 1}
     assert scopes["big"]["locator"] == {"name": "x"}
     assert "keychain" not in scopes and "keychain" not in list(scopes)
+
+
+def test_values_and_failures_of_the_keychain_are_dropped_before_the_next_task():
+    keychain = Keychain(["a", "b"])
+    keychain.provide({"a": 1})
+    keychain.fail("b", "denied")
+    assert keychain["a"] == 1
+    with pytest.raises(TemplateError, match=r"^denied$"):
+        keychain["b"]
+    keychain.clear()
+    for name in ("a", "b"):
+        with pytest.raises(NeedsSecret):
+            keychain[name]
+    assert (list(keychain), len(keychain), "b" in keychain, "c" in keychain) == (["a", "b"], 2, True, False)
+    with pytest.raises(KeyError):
+        keychain["c"]
