@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pwd
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing import run_tool
-from noetl.tools.python.interpreter_changes import changes_interpreter
+from noetl.tools.python.interpreter_changes import interpreter_changes
 from noetl.tools.python.process_pool import PythonPool
 from tests.server.http.serving import Cluster
 
@@ -96,7 +97,8 @@ def pids(calls: list[tuple[str, str, str | None]]) -> list[int]:
         found = []
         for code, owner, isolation in calls:
             code += "\nimport os\nresult = os.getpid()"
-            request = {"code": code, "inputs": {}, "scopes": {}, "limits": {}, "retire": changes_interpreter(code)}
+            lasting, restored = interpreter_changes(code)
+            request = {"code": code, "inputs": {}, "limits": {}, "retire": lasting, "restore": restored}
             reply = await pool.call(request, owner=owner, isolation=isolation)
             found.append(int(reply.body))
         await pool.close()
@@ -139,7 +141,6 @@ CHANGES = [
     "import _thread, time; _thread.start_new_thread(time.sleep, (100,))",
     "import atexit; atexit.register(print, 'x')",
     "import os; os.putenv('EVIL', '1')",
-    "import os; os.umask(0)",
     "import os as o; o.dup(1)",
     "f = __import__('os').umask; f(0)",
     "import os; getattr(os, 'um' + 'ask')(0)",
@@ -153,22 +154,26 @@ CHANGES = [
     "import json; vars(json)['dumps'] = print",
     "import json; json.__dict__['dumps'] = print",
     "import posixpath; posixpath.join.__code__ = (lambda a, *p: '/evil').__code__",
-    "import decimal; decimal.getcontext().prec = 3",
-    "import locale; locale.setlocale(locale.LC_ALL, 'C')",
     "import sys; sys.set_int_max_str_digits(0)",
     "import sys; sys.addaudithook(lambda *a: None)",
-    "import gc; gc.disable()",
-    "import warnings; warnings.simplefilter('ignore')",
-    "import logging; logging.getLogger().addHandler(logging.StreamHandler())",
     "import codecs; codecs.register(lambda n: None)",
     "import collections.abc; collections.abc.Mapping.register(int)",
     "import socket; socket.socket = None",
     "import ssl; ssl._create_default_https_context = ssl._create_unverified_context",
     "import tempfile; tempfile.tempdir = '/evil'",
-    "import csv; csv.field_size_limit(1)",
     "import pathlib; pathlib.Path.read_text = lambda s: 'x'",
-    "import random; random.seed(1)",
     "import ctypes; ctypes.CDLL(None).umask(0)",
+    "import random; random.seed = print",
+    "from random import *; seed(1)",
+    "import logging; logging.config = 1",
+    "import logging.config; logging.config.dictConfig({'version': 1})",
+    "import logging\ndef f(log): log.setLevel(1)\nf(logging.getLogger())",
+    "import logging\nlog = logging.getLogger()\nfor log in [log]: log.setLevel(1)",
+    "import logging; logging.raiseExceptions = False",
+    "import warnings; warnings.showwarning = print",
+    "import decimal; decimal.DefaultContext.prec = 3",
+    "import gc; gc.freeze()",
+    "import email, logging; logging.getLogger('email').setLevel(1)",  # perhaps the level that the module has set
     "import threading; threading.Timer(100, print).start()",
     "import subprocess; subprocess.Popen(['sleep', '100'])",
 ]
@@ -198,6 +203,61 @@ def test_a_process_is_used_again_after_state_that_it_restores(code):
     )
     first, second = pids([(code, "a", None), (look, "a", None)])
     assert first == second
+
+
+# Code that changes state which is restored, and an expression that reads this state.
+RESTORED = [
+    ("import random; random.seed(1)", "random.getstate()"),
+    ("from random import seed as s; s(1)", "random.getstate()"),
+    ("import random; r = random; getattr(r, 'seed')(1)", "random.getstate()"),
+    ("import decimal; decimal.getcontext().prec = 3; decimal.getcontext().traps[decimal.Inexact] = True", "str(decimal.getcontext())"),
+    ("import decimal; decimal.setcontext(decimal.Context(prec=2))", "str(decimal.getcontext())"),
+    ("import locale; locale.setlocale(locale.LC_ALL, 'C')", "locale.setlocale(locale.LC_ALL)"),
+    ("import socket; socket.setdefaulttimeout(3)", "socket.getdefaulttimeout()"),
+    ("import csv; csv.field_size_limit(1)", "csv.field_size_limit()"),
+    ("import csv; csv.register_dialect('x', delimiter='|'); csv.register_dialect('excel', delimiter='|')",
+     "[(name, csv.get_dialect(name).delimiter) for name in sorted(csv.list_dialects())]"),
+    ("import os; os.umask(0)", "[os.umask(0o22), os.umask(0o22)][0]"),
+    ("import gc; gc.disable(); gc.set_threshold(1, 2, 3)", "[gc.isenabled(), gc.get_threshold()]"),
+    ("import warnings; warnings.simplefilter('error'); warnings.resetwarnings()", "repr(warnings.filters)"),
+    ("import logging; logging.basicConfig(level=10)", "LOGGING"),
+    ("import logging; logging.basicConfig(filename='/dev/null'); logging.error('x')", "LOGGING"),
+    ("import logging; logging.getLogger().addHandler(logging.StreamHandler())", "LOGGING"),
+    ("import logging; log = logging.getLogger('me'); log.setLevel(10); log.propagate = False", "LOGGING"),
+    ("import logging; logging.getLogger(__name__).setLevel(10)", "LOGGING"),
+    ("import logging; logging.disable(50); logging.addLevelName(7, 'SEVEN'); logging.captureWarnings(True)", "LOGGING"),
+    ("import logging; logging.getLogger('a.b').disabled = True", "LOGGING"),
+    ("import logging; logging.lastResort.setLevel(50)", "LOGGING"),
+]  # fmt: skip
+LOGGING = """[(each.level, each.handlers, each.filters, each.propagate, each.disabled) for each in
+    (logging.root, *map(logging.getLogger, ['me', 'a', 'a.b', 'noetl_task']))] + [logging.root.manager.disable,
+    logging.getLevelName(7), logging._warnings_showwarning, logging.lastResort.level,
+    len([1 for ref in logging._handlerList if type(ref()).__name__ == 'FileHandler' and ref().stream])]"""
+
+
+@pytest.mark.parametrize(("code", "read"), RESTORED, ids=[code for code, _ in RESTORED])
+def test_state_that_code_changes_is_restored_for_the_next_call(code, read):
+    """In the same process: what the next call reads is what a call before has read."""
+    module = re.search(r"import (\w+)|from (\w+)", code)
+    look = f"import os, {module[1] or module[2]}\nresult = [str({read.replace('LOGGING', LOGGING)}), os.getpid()]"
+
+    async def run():
+        pool = PythonPool(cores=1)
+        replies = []
+        for each in (look, code + "\n" + look, look, look):
+            lasting, restored = interpreter_changes(code) if each.startswith(code) else (False, ())
+            request = {"code": each, "inputs": {}, "limits": {}, "retire": lasting, "restore": restored}
+            reply = await pool.call(request)
+            assert reply.ok, reply.body
+            replies.append(json.loads(reply.body))
+        await pool.close()
+        return replies
+
+    before, changed, after, again = asyncio.run(run())
+    assert before == after == again
+    if "umask" not in code:
+        assert changed[0] != before[0]  # the code had its effect
+    assert changed[1] == before[1]
 
 
 def test_an_ordinary_call_does_not_replace_the_process():

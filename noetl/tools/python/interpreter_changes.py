@@ -2,21 +2,23 @@
 
 A warm process runs the code of many calls. What is cheap to compare is compared after each call (`child.serve`); this
 module finds the rest: attributes of imported modules that are assigned, and functions of the standard library that
-change the process. A process is not used again after such code. Code that hides what it does is not recognized; it
-shares its process only with calls of the same playbook.
+change the process. What some of these functions change is saved before the call and restored after it
+(`child.saved_state`); after other such code the process is not used again. Code that hides what it does is not
+recognized; it shares its process only with calls of the same playbook.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from functools import lru_cache
+from typing import NamedTuple
 
 # Assigned by many programs; the process restores them after a call.
 _RESTORED = ("os.environ", "sys.path", "sys.stdout", "sys.stderr", "sys.argv")
 _NAMES = frozenset({"exec", "eval", "__import__", "__builtins__", "breakpoint"})
 _ATTRIBUTES = frozenset({
     "__dict__", "__code__", "__defaults__", "__kwdefaults__", "__globals__", "__builtins__", "__subclasses__",
-    "addHandler", "removeHandler", "addFilter", "setLevel",
 })  # fmt: skip
 # Modules all of whose functions change the process.
 _MODULES = frozenset({
@@ -25,27 +27,23 @@ _MODULES = frozenset({
     "threading.settrace", "threading.setprofile", "threading.stack_size", "threading.excepthook",
 })  # fmt: skip
 _FUNCTIONS = {
-    "os": "umask nice setpriority sched_setaffinity sched_setscheduler dup dup2 open pipe putenv unsetenv setuid "
+    "os": "nice setpriority sched_setaffinity sched_setscheduler dup dup2 open pipe putenv unsetenv setuid "
     "setgid seteuid setegid setreuid setregid setresuid setresgid setgroups initgroups chroot setsid setpgid fork "
     "forkpty register_at_fork closerange close set_inheritable set_blocking fchdir add_dll_directory",
     "sys": "modules meta_path path_hooks path_importer_cache settrace setprofile setswitchinterval stdin "
     "set_int_max_str_digits addaudithook excepthook unraisablehook breakpointhook displayhook setdlopenflags "
     "set_asyncgen_hooks set_coroutine_origin_tracking_depth activate_stack_trampoline monitoring dont_write_bytecode",
     "builtins": "exec eval __import__ setattr delattr",
-    "gc": "disable enable set_threshold set_debug freeze callbacks get_objects get_referrers",
+    "gc": "set_debug freeze callbacks get_objects get_referrers",
     "importlib": "import_module reload invalidate_caches _bootstrap",
     "resource": "setrlimit prlimit",
-    "locale": "setlocale",
     "codecs": "register register_error unregister",
-    "socket": "setdefaulttimeout",
-    "csv": "register_dialect unregister_dialect field_size_limit",
     "mimetypes": "add_type init",
     "zoneinfo": "reset_tzpath",
-    "random": "seed setstate",
     "time": "tzset",
-    "decimal": "getcontext setcontext DefaultContext",
-    "warnings": "simplefilter filterwarnings resetwarnings showwarning",
-    "logging": "basicConfig disable addLevelName setLoggerClass setLogRecordFactory captureWarnings config",
+    "decimal": "DefaultContext",
+    "warnings": "showwarning",
+    "logging": "setLoggerClass setLogRecordFactory config",
     "asyncio": "set_event_loop set_event_loop_policy set_child_watcher",
     "urllib.request": "install_opener",
     "linecache": "cache clearcache checkcache",
@@ -54,19 +52,57 @@ _FUNCTIONS = {
     "tempfile": "tempdir",
 }
 _PATHS = frozenset(f"{module}.{name}" for module, names in _FUNCTIONS.items() for name in names.split())
+# Functions whose effect is restored, by the part of `child.saved_state` that does it.
+_RESTORABLE = {
+    f"{module}.{name}": part
+    for part, module, names in (
+        ("random", "random", "seed setstate"),
+        ("decimal", "decimal", "getcontext setcontext"),
+        ("locale", "locale", "setlocale"),
+        ("socket", "socket", "setdefaulttimeout"),
+        ("csv", "csv", "register_dialect unregister_dialect field_size_limit"),
+        ("umask", "os", "umask"),
+        ("gc", "gc", "disable enable set_threshold"),
+        ("warnings", "warnings", "simplefilter filterwarnings resetwarnings"),
+        ("logging", "logging", "basicConfig disable addLevelName captureWarnings"),
+    )
+    for name in names.split()
+}
+# Methods of loggers and handlers: restored if the object is certainly one of the module `logging`.
+_LOGGING_METHODS = frozenset({"addHandler", "removeHandler", "addFilter", "removeFilter", "setLevel"})
+
+
+class Changes(NamedTuple):
+    """What code changes beside its own names."""
+
+    lasting: bool  # something that is not restored
+    restored: tuple[str, ...]  # parts of `child.saved_state`
+
+
+def changes_interpreter(code: str, libraries: tuple[tuple[str, str], ...] = ()) -> bool:
+    """Whether this code changes more than its own names; `libraries` are names and the modules they are bound to."""
+    return any(interpreter_changes(code, libraries))
 
 
 @lru_cache(1024)
-def changes_interpreter(code: str, libraries: tuple[tuple[str, str], ...] = ()) -> bool:
-    """Whether this code changes more than its own names; `libraries` are names and the modules they are bound to."""
+def interpreter_changes(code: str, libraries: tuple[tuple[str, str], ...] = ()) -> Changes:
+    """What this code changes; `libraries` are names and the modules they are bound to."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False  # it does not run
+        return Changes(False, ())  # it does not run
     found = _Names()
     found.paths = {"json": "json", **dict(libraries)}
+    found.bindings = Counter(
+        node.id if isinstance(node, ast.Name) else node.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+    )
     found.visit(tree)
-    return found.changes or any(map(found.is_change, ast.walk(tree)))
+    lasting = found.changes
+    for node in ast.walk(tree):
+        lasting = found.is_change(node) or lasting  # all nodes: each may add a part
+    return Changes(lasting, tuple(sorted(found.restored)))
 
 
 class _Names(ast.NodeVisitor):
@@ -74,7 +110,9 @@ class _Names(ast.NodeVisitor):
 
     def __init__(self) -> None:
         self.paths: dict[str, str] = {}
+        self.bindings: Counter[str] = Counter()  # how often a name is bound, without imports
         self.changes = False
+        self.restored: set[str] = set()
 
     def visit_Import(self, node: ast.Import) -> None:
         for each in node.names:
@@ -88,14 +126,21 @@ class _Names(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         path = self.path_of(node.value)
         for target in node.targets:
-            if path is not None and isinstance(target, ast.Name):
-                self.paths[target.id] = path  # another name for a module
+            if path is None or not isinstance(target, ast.Name):
+                continue
+            if not path.endswith(")") or self.bindings[target.id] == 1:
+                self.paths[target.id] = path  # another name for a module, or a logger
 
     def _bind(self, name: str, path: str, imported: str) -> None:
         self.paths[name] = path or name
         top = imported.partition(".")[0]
+        module, _, part = imported.rpartition(".")
+        if part == "*" and (module in _FUNCTIONS or any(each.startswith(f"{module}.") for each in _RESTORABLE)):
+            self.changes = True
         if top in _MODULES or imported in _PATHS or imported in _MODULES:
             self.changes = True
+        if imported in _RESTORABLE:
+            self.restored.add(_RESTORABLE[imported])
 
     def path_of(self, node: ast.AST) -> str | None:
         """The path of an expression that stands for a part of a module: `json.JSONEncoder`."""
@@ -106,9 +151,12 @@ class _Names(ast.NodeVisitor):
             return None if base is None else f"{base}.{node.attr}"
         if isinstance(node, ast.Subscript):
             return self.path_of(node.value)
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or not node.args:
+        if not isinstance(node, ast.Call):
             return None
-        return self.path_of(node.args[0]) if node.func.id in ("getattr", "vars", "type") else None
+        if isinstance(node.func, ast.Name) and node.args and node.func.id in ("getattr", "vars", "type"):
+            return self.path_of(node.args[0])
+        called = self.path_of(node.func)
+        return f"{called}()" if called is not None and called.startswith("logging.") else None
 
     def is_change(self, node: ast.AST) -> bool:
         """Whether a part of the code changes something outside of its own names."""
@@ -122,12 +170,27 @@ class _Names(ast.NodeVisitor):
 
     def _is_changed_part(self, node: ast.Attribute | ast.Subscript) -> bool:
         path = self.path_of(node)
+        is_assigned = isinstance(node.ctx, ast.Store | ast.Del)
+        if isinstance(node, ast.Attribute) and not is_assigned and self._is_restored(node, path):
+            return False
         if isinstance(node, ast.Attribute) and (node.attr in _ATTRIBUTES or path in _PATHS):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in _LOGGING_METHODS:
             return True
         if isinstance(node, ast.Attribute) and path is not None and node.attr == "register":
             return True
-        is_assigned = isinstance(node.ctx, ast.Store | ast.Del)
+        if is_assigned and path is not None and path.startswith("logging.getLogger()"):
+            self.restored.add("logging")
+            return False
         return is_assigned and path is not None and not path.startswith(_RESTORED)
+
+    def _is_restored(self, node: ast.Attribute, path: str | None) -> bool:
+        part = _RESTORABLE.get(path or "")
+        if node.attr in _LOGGING_METHODS and (path or "").startswith("logging."):
+            part = "logging"
+        if part is not None:
+            self.restored.add(part)
+        return part is not None
 
     def _is_changing_call(self, name: str, arguments: list[ast.expr]) -> bool:
         path = self.path_of(arguments[0])
@@ -139,5 +202,8 @@ class _Names(ast.NodeVisitor):
             return False
         attribute = arguments[1]
         if isinstance(attribute, ast.Constant):
-            return f"{path}.{attribute.value!s}" in _PATHS or attribute.value in _ATTRIBUTES
+            named = f"{path}.{attribute.value!s}"
+            if named in _RESTORABLE:
+                self.restored.add(_RESTORABLE[named])
+            return named in _PATHS or attribute.value in _ATTRIBUTES | _LOGGING_METHODS
         return True  # a computed name of a module's attribute

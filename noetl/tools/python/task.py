@@ -24,7 +24,7 @@ from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.runtime.resources import per_loop
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
-from noetl.tools.python.interpreter_changes import changes_interpreter
+from noetl.tools.python.interpreter_changes import interpreter_changes
 from noetl.tools.python.process import ProcessEnded
 from noetl.tools.python.process_pool import IsolationUnavailable, PythonPool
 from noetl.tools.python.spec import MAX_LOG, MAX_OUTPUT, MEMORY_MB, NULLS
@@ -109,9 +109,11 @@ async def _build_request(call: ToolCall) -> dict[str, Any] | Outcome:
         max_bytes = int(call.spec.get("max_output_bytes") or MAX_OUTPUT)
     except (TypeError, ValueError) as wrong:
         return _failure("schema", f"spec of a python task: {wrong}")
+    changes = interpreter_changes(code or "", _library_names(libs))
     return {
         "code": code,
-        "retire": isinstance(code, str) and changes_interpreter(code, _library_names(libs)),
+        "retire": changes.lasting,
+        "restore": changes.restored,
         "callable": function,
         "inputs": inputs,
         "scopes": _readable_scopes(call, code),

@@ -8,5 +8,6 @@ Start-up must be fast, so modules that an average call does not need are importe
 
     code.py    compiles and executes the code, and finds its output
     data.py    encodes the output as JSON
+    saved_state.py  saves and restores state of the standard library that the code changes
     serve.py   reads requests, sets up and restores the process state, reports errors
 """

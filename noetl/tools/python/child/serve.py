@@ -22,6 +22,7 @@ from typing import Any
 
 from noetl.tools.python.child.code import FILE, execute
 from noetl.tools.python.child.data import TaskError, encode_result
+from noetl.tools.python.child.saved_state import PARTS, Restore, restore_all
 
 NAME = "noetl_task"  # module of the author's code; not __main__, so that `if __name__ == ...` does not run
 MARK = "NOETL_TASK_RUN"  # by which the worker recognizes processes that the code starts (`runtime.descendants`)
@@ -196,7 +197,9 @@ def handle(request: dict[str, Any], state: ProcessState) -> tuple[bytes, bytes]:
     module = type(sys)(NAME)
     names = module.__dict__
     process = os.getpid()
+    saved: list[Restore] = []
     try:
+        saved += [PARTS[part]() for part in request.get("restore") or ()]
         state.enter(request)
         sys.modules[NAME] = module
         body = encode_result(execute(request, names))
@@ -216,7 +219,7 @@ def handle(request: dict[str, Any], state: ProcessState) -> tuple[bytes, bytes]:
         tag, body = b"E", encode_result(describe(failure))
     if os.getpid() != process:
         os._exit(0)  # a copy created by os.fork() in the author's code: it must not reply
-    reusable = state.restore(request) and not request.get("retire")
+    reusable = state.restore(request) and restore_all(saved) and not request.get("retire")
     names.clear()
     for stream in (sys.stdout, sys.stderr):
         try:
