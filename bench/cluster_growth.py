@@ -68,7 +68,7 @@ async def _cost(processes: CountedProcesses, servers: int, executions: int) -> P
     async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0)) as session:
         client = ApiClient(session, processes.url)
         await client.many(chain(1, "noop"), 100, IN_FLIGHT)
-        processes.begin()
+        await processes.begin()
         before = processes.cpu()
         await client.many(chain(1, "noop"), executions, IN_FLIGHT)
         spent = processes.cpu() - before

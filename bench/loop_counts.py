@@ -74,6 +74,7 @@ def start(file: str) -> None:
 
     signal.signal(signal.SIGUSR1, lambda *_: counts.clear())
     signal.signal(signal.SIGUSR2, write)
+    write()
 
 
 class CountedProcesses(ServerProcesses):
@@ -87,9 +88,10 @@ class CountedProcesses(ServerProcesses):
         file = str(self.file(len(self.processes)))
         super()._start(f"from bench import loop_counts; loop_counts.start({file!r}); {code}", **more)
 
-    def begin(self) -> None:
-        """Set all counts to zero."""
-        for each in self.processes:
+    async def begin(self) -> None:
+        """Set all counts to zero; the signal would end a process that does not count yet."""
+        for number, each in enumerate(self.processes):
+            await self._written(number)
             each.send_signal(signal.SIGUSR1)
 
     async def counts(self) -> list[list[tuple[int, str]]]:
@@ -98,11 +100,16 @@ class CountedProcesses(ServerProcesses):
         for number, each in enumerate(self.processes):
             self.file(number).unlink(missing_ok=True)
             each.send_signal(signal.SIGUSR2)
-            while not self.file(number).exists():  # noqa: ASYNC110 - another process writes it
-                await asyncio.sleep(0.05)
+            await self._written(number)
             lines = (line.partition(" ") for line in self.file(number).read_text().splitlines())
             found.append([(int(count), what) for count, _, what in lines])
         return found
+
+    async def _written(self, number: int) -> None:
+        while not self.file(number).exists():
+            if self.processes[number].poll() is not None:
+                raise RuntimeError(f"process {number} exited with {self.processes[number].returncode}")
+            await asyncio.sleep(0.05)
 
 
 def totals(rows: Iterable[tuple[int, str]]) -> Counter[str]:
@@ -113,9 +120,10 @@ def totals(rows: Iterable[tuple[int, str]]) -> Counter[str]:
     return found
 
 
-async def measure(deployment: str, executions: int, folder: Path, *, concurrent: bool) -> None:
+async def measure(deployment: str, workers: int | None, executions: int, folder: Path, *, concurrent: bool) -> None:
     """Run executions and print the counts of each process."""
-    _, servers, workers, with_nats = DEPLOYMENTS[deployment]
+    _, servers, usual, with_nats = DEPLOYMENTS[deployment]
+    workers = workers or usual
     async with AsyncExitStack() as stack:
         postgres = stack.enter_context(services.Postgres(str(folder / "pg"), durable=True))
         nats = stack.enter_context(services.Nats(str(folder / "nats"))).url if with_nats else None
@@ -127,7 +135,7 @@ async def measure(deployment: str, executions: int, folder: Path, *, concurrent:
         client = ApiClient(session, processes.url)
         text, in_flight = (chain(3, "noop"), 100) if concurrent else (chain(1, "noop"), 1)
         await client.many(text, 20, in_flight)
-        processes.begin()
+        await processes.begin()
         await client.many(text, executions, in_flight)
         for number, rows in enumerate(await processes.counts()):
             _print(number, rows, executions)
@@ -145,12 +153,14 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m bench.loop_counts", description=__doc__)
     parser.add_argument("--deployment", choices=sorted(DEPLOYMENTS), default="one")
+    parser.add_argument("--workers", type=int, help="number of workers, if not that of the deployment")
     parser.add_argument("--executions", type=int, default=200)
     parser.add_argument("--concurrent", action="store_true", help="executions of three steps, 100 at once")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=".") as folder:
+        where = Path(folder).resolve()
         asyncio.run(
-            measure(options.deployment, options.executions, Path(folder).resolve(), concurrent=options.concurrent)
+            measure(options.deployment, options.workers, options.executions, where, concurrent=options.concurrent)
         )
 
 

@@ -69,6 +69,50 @@ class RunQueueSuite:
 
         asyncio.run(self.closing(scenario))
 
+    def test_several_claims_at_once_take_equal_shares_that_fit_into_their_slots(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put(runs("1", 12))
+            claims = [Claim(worker, slots, workers=3) for worker, slots in (("a", 100), ("b", 2), ("c", 100))]
+            taken = await queue.take_each(claims)
+            assert len(taken[1]) == 2 and len(taken[0]) >= 4 and len(taken[2]) >= 4
+            names = [run.run_id for each in taken for run in each]  # all, because all workers have claimed
+            assert sorted(names) == sorted(run.run_id for run in runs("1", 12))
+            assert await queue.take_each(claims) == [[], [], []]
+            await queue.put(runs("3", 12))
+            claims = [Claim(worker, slots, workers=3) for worker, slots in (("a", 100), ("b", 2), ("c", 2))]
+            assert [len(each) for each in await queue.take_each(claims)] == [8, 2, 2]
+            await queue.put(runs("4", 12))
+            taken = await queue.take_each([Claim(worker, 5, workers=4) for worker in "abc"])
+            assert [len(each) for each in taken] == [3, 3, 3]
+            assert len(await queue.take(Claim("d", 5))) == 3
+            await queue.put(runs("2", 2))
+            taken = await queue.take_each([Claim(worker, 5, workers=8) for worker in "abc"])
+            assert [len(each) for each in taken] == [1, 1, 0]  # at least one for each
+
+        asyncio.run(self.closing(scenario))
+
+    def test_of_several_claims_each_gets_runs_whose_labels_it_has(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([QueuedRun(str(n), f"{n}:s:1", labels=("gpu=true",)) for n in range(1, 5)])
+            await queue.put([QueuedRun("9", "9:s:1", priority=2.0)])
+            claims = [Claim("a", 4), Claim("b", 2), Claim("g", 9, labels=("gpu=true",)), Claim("c", 4)]
+            taken = [[run.run_id for run in each] for each in await queue.take_each(claims)]
+            assert taken == [["9:s:1"], [], [f"{n}:s:1" for n in range(1, 5)], []]
+
+        asyncio.run(self.closing(scenario))
+
+    def test_several_claims_at_once_are_fair_between_tenants(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            await queue.put([of_tenant("large", str(n)) for n in range(1, 101)])
+            await queue.put([of_tenant("small", str(n)) for n in range(201, 211)])
+            taken = await queue.take_each([Claim(worker, 4, workers=2) for worker in "ab"])
+            assert sorted(run.tenant for each in taken for run in each) == ["large"] * 4 + ["small"] * 4
+
+        asyncio.run(self.closing(scenario))
+
     def test_several_workers_take_their_share_of_what_waits(self) -> None:
         async def scenario() -> None:
             queue = await self.open_queue()

@@ -8,7 +8,16 @@ import pytest
 
 from noetl.core.engine.commands import ClaimAnyRun, Reply
 from noetl.core.model.work import Claim
-from noetl.server.dispatch.dispatcher import LIVE_SECONDS, SLOTS_SECONDS, Dispatcher, pool_name
+from noetl.errors import StoreUnavailable
+from noetl.server.dispatch.dispatcher import (
+    LIVE_SECONDS,
+    MAX_OFFERS,
+    RETURN_SECONDS,
+    SLOTS_SECONDS,
+    UNDELIVERED_SECONDS,
+    Dispatcher,
+    pool_name,
+)
 from noetl.storage.ports.queue import QueuedRun
 from noetl.storage.queue.memory import MemoryRunQueue
 from tests.simulation.virtual_time import run_virtually
@@ -43,8 +52,14 @@ def now():
     return asyncio.get_running_loop().time()
 
 
+class Run(QueuedRun, frozen=True):
+    """A run, and the order of it."""
+
+    alone: bool = False
+
+
 def run(name, **fields):
-    return QueuedRun(name.partition(":")[0], name, **fields)
+    return Run(name.partition(":")[0], name, **fields)
 
 
 def test_a_poll_without_work_ends_after_its_wait():
@@ -72,7 +87,9 @@ def test_a_poll_gets_the_run_that_is_enqueued_while_it_waits():
         await bench.queue.put([run("2:a:1", pool="gpu")])
         assert [each.run_id for each in await gpu] == ["2:a:1"]
         assert now() < 1
-        assert bench.queue._watchers == {} or not any(bench.queue._watchers.values())
+        await asyncio.sleep(RETURN_SECONDS)
+        await bench.queue.put([run("3:a:1"), run("3:b:1", pool="gpu")])  # neither worker has claimed again
+        assert not any(bench.queue._watchers.values())
 
     run_virtually(scenario)
 
@@ -189,6 +206,228 @@ def test_a_poll_whose_time_ends_while_its_slots_are_offered_waits_for_the_decisi
         await asyncio.sleep(6)
         offer.decline()
         assert await late == []
+
+    run_virtually(scenario)
+
+
+def test_what_a_decision_does_not_use_is_offered_to_others_before_its_append():
+    async def scenario(_):
+        bench = Bench()
+        poll = bench.poll(slots=3)
+        await bench.open(poll)
+        (first,) = bench.dispatcher.slot_offers()
+        reply = Reply(True, orders=(run("1:a:1"),))
+        first.decided(reply)
+        (second,) = bench.dispatcher.slot_offers()
+        assert (first.command.slots, second.command.slots) == (3, 2)
+        second.decided(Reply(False))
+        second.accept(Reply(False))
+        (third,) = bench.dispatcher.slot_offers()
+        other = Reply(True, orders=(run("2:a:1"),))
+        third.decided(other)
+        first.accept(reply)
+        third.accept(other)  # in the same flush
+        assert [each.run_id for each in await poll] == ["1:a:1", "2:a:1"]
+
+    run_virtually(scenario)
+
+
+def test_decisions_are_offered_the_slots_of_some_workers_in_turn():
+    async def scenario(_):
+        bench = Bench()
+        names = [f"w{n}" for n in range(MAX_OFFERS + 2)]
+        polls = [bench.poll(name, 2) for name in names]
+        await bench.open(*polls)
+        got = []
+        for number in range(len(names)):
+            offers = bench.dispatcher.slot_offers()
+            assert len(offers) == MAX_OFFERS
+            for offer in offers:
+                reply = Reply(True, orders=(run(f"{number}:a:1"),)) if offer is offers[0] else Reply(False)
+                offer.decided(reply)
+                if not reply.orders:
+                    offer.accept(reply)
+            got.append(offers[0].command.worker)
+        assert got == names
+
+    run_virtually(scenario)
+
+
+def test_the_other_slots_of_a_worker_that_got_orders_are_offered_until_it_claims_again():
+    async def scenario(_):
+        bench = Bench()
+        poll = bench.poll(slots=4)
+        await bench.open(poll)
+        (offer,) = bench.dispatcher.slot_offers()
+        reply = Reply(True, orders=(run("1:a:1"),))
+        offer.decided(reply)
+        offer.accept(reply)
+        assert len(await poll) == 1
+        (offer,) = bench.dispatcher.slot_offers()
+        assert offer.command.slots == 3
+        late = Reply(True, orders=(run("2:a:1"),))
+        offer.decided(late)
+        offer.accept(late)
+        assert [each.run_id for each in await bench.poll(slots=3)] == ["2:a:1"]  # the next poll has them
+        await asyncio.sleep(2 * UNDELIVERED_SECONDS)
+        assert bench.returned == []
+        assert bench.dispatcher.slot_offers() == []  # it has not claimed again
+
+    run_virtually(scenario)
+
+
+def test_slots_that_a_decision_still_holds_are_not_offered_with_the_next_poll():
+    async def scenario(_):
+        bench = Bench()
+        poll = bench.poll(slots=4)
+        await bench.open(poll)
+        (offer,) = bench.dispatcher.slot_offers()
+        reply = Reply(True, orders=(run("1:a:1"),))
+        offer.decided(reply)
+        (second,) = bench.dispatcher.slot_offers()
+        late = Reply(True, orders=(run("2:a:1"),))
+        second.decided(late)
+        offer.accept(reply)
+        assert len(await poll) == 1
+        poll = bench.poll(slots=3)
+        await bench.open(poll)
+        (third,) = bench.dispatcher.slot_offers()
+        assert third.command.slots == 2
+        third.decline()
+        second.accept(late)
+        assert [each.run_id for each in await poll] == ["2:a:1"]
+
+    run_virtually(scenario)
+
+
+def test_orders_for_a_worker_that_does_not_claim_again_are_returned():
+    async def scenario(_):
+        bench = Bench()
+        poll = bench.poll(slots=4)
+        await bench.open(poll)
+        (offer,) = bench.dispatcher.slot_offers()
+        reply = Reply(True, orders=(run("1:a:1"),))
+        offer.decided(reply)
+        offer.accept(reply)
+        await poll
+        (offer,) = bench.dispatcher.slot_offers()
+        late = run("2:a:1")
+        offer.accept(Reply(True, orders=(late,)))
+        await asyncio.sleep(UNDELIVERED_SECONDS + 0.1)
+        assert bench.returned == [("w", [late])]
+
+    run_virtually(scenario)
+
+
+def test_a_worker_that_is_expected_to_claim_again_gets_runs_of_the_queue_first():
+    async def scenario(_):
+        bench = Bench()
+        poll = bench.poll()
+        await bench.open(poll)
+        (offer,) = bench.dispatcher.slot_offers()
+        offer.decided(Reply(False))
+        offer.accept(Reply(False))
+        await bench.queue.put([run(f"2:{name}:1") for name in "abc"])
+        assert [each.run_id for each in await poll] == ["2:a:1"]
+        assert bench.dispatcher.slot_offers() == []  # runs wait in the queue
+        poll = bench.poll(slots=2)
+        await asyncio.sleep(0.001)
+        assert [each.run_id for each in await poll] == ["2:b:1", "2:c:1"]
+        assert bench.dispatcher.slot_offers() == []  # all its slots are used
+
+    run_virtually(scenario)
+
+
+def test_while_new_runs_are_claimed_half_of_the_slots_are_offered():
+    async def scenario(_):
+        bench = Bench()
+        poll = bench.poll(slots=4)
+        await bench.open(poll)
+        reading = asyncio.Event()
+        take_each = bench.queue.take_each
+
+        async def slow(claims):
+            await reading.wait()
+            return await take_each(claims)
+
+        bench.queue.take_each = slow
+        await bench.queue.put([run("1:a:1"), run("1:b:1"), run("1:c:1")])
+        await bench.open(poll)
+        (offer,) = bench.dispatcher.slot_offers()
+        assert offer.command.slots == 2
+        reading.set()
+        assert [each.run_id for each in await poll] == ["1:a:1", "1:b:1"]
+        offer.decided(Reply(False))
+        offer.accept(Reply(False))
+        assert bench.dispatcher.slot_offers() == []  # the worker may have left runs in the queue
+
+    run_virtually(scenario)
+
+
+def test_a_worker_that_runs_an_order_alone_is_not_expected_to_claim():
+    async def scenario(_):
+        bench = Bench()
+        poll = bench.poll(slots=4)
+        await bench.open(poll)
+        (offer,) = bench.dispatcher.slot_offers()
+        reply = Reply(True, orders=(run("1:a:1", alone=True),))
+        offer.decided(reply)
+        offer.accept(reply)
+        await poll
+        assert bench.dispatcher.slot_offers() == []
+
+    run_virtually(scenario)
+
+
+def test_open_polls_claim_together():
+    async def scenario(_):
+        bench = Bench()
+        asked = []
+        take_each = bench.queue.take_each
+
+        async def counted(claims):
+            asked.append([claim.worker for claim in claims])
+            return await take_each(claims)
+
+        bench.queue.take_each = counted
+        polls = [bench.poll(name) for name in "abc"]
+        await bench.open(*polls)
+        assert asked == [["a", "b", "c"]]
+        await bench.queue.put([run("1:a:1")])
+        await asyncio.sleep(0.001)
+        assert asked == [["a", "b", "c"]] * 2  # one claim for the new run, and only one poll ends
+        assert [poll.done() for poll in polls] == [True, False, False]
+
+    run_virtually(scenario)
+
+
+def test_a_second_poll_of_a_worker_ends_the_first():
+    async def scenario(_):
+        bench = Bench()
+        first = bench.poll()
+        await bench.open(first)
+        second = bench.poll()
+        assert await first == []
+        await bench.queue.put([run("1:a:1")])
+        assert len(await second) == 1
+
+    run_virtually(scenario)
+
+
+def test_an_error_of_the_queue_ends_the_polls():
+    async def scenario(_):
+        bench = Bench()
+
+        async def broken(claims):
+            raise StoreUnavailable("no database")
+
+        take_each, bench.queue.take_each = bench.queue.take_each, broken
+        for poll in (bench.poll("a"), bench.poll("b")):
+            with pytest.raises(StoreUnavailable):
+                await poll
+        bench.queue.take_each = take_each
+        await bench.queue.put([run("1:a:1")])
+        assert len(await bench.poll("a")) == 1
 
     run_virtually(scenario)
 

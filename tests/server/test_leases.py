@@ -1,6 +1,7 @@
 """Leases: terms, heartbeats and revocations."""
 
 import asyncio
+from unittest.mock import Mock
 
 from noetl.core.model.work import Claim
 from noetl.runtime.clock import RealClock
@@ -74,7 +75,7 @@ def test_a_worker_without_heartbeat_gets_no_runs_until_it_claims_again():
 
         async def lease(claim, runs):
             leased.append((claim.worker, [run.run_id for run in runs]))
-            return list(runs)
+            return [Mock(cost=1, alone=False) for _ in runs]
 
         claims = Dispatcher(queue, lease, lambda claim, orders: None)
         silent = asyncio.create_task(claims.claim(Claim("silent", 1), 30))

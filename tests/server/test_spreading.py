@@ -20,7 +20,8 @@ ITEMS = {"items": list(range(40))}
 async def both_poll(orchestrator, slots=256):
     """The orders of two workers that wait for work when a loop of 40 iterations starts."""
     polls = [asyncio.ensure_future(orchestrator.work.claim(Claim(worker, slots), wait=5)) for worker in ("w1", "w2")]
-    await asyncio.sleep(0)
+    pools = orchestrator.work._dispatcher._pools
+    await until(lambda: [each.seen for pool in pools.values() for each in pool] == [0, 0])
     execution_id = await orchestrator.submit(Submission(text=WIDE, payload=ITEMS))
     return execution_id, [len(orders) for orders in await asyncio.gather(*polls)]
 

@@ -91,10 +91,31 @@ class TestPostgres(RunQueueSuite):
                 take = (
                     await read_rows(queue, queries.TAKE_SPECIAL, "default", 8, *weights, 2, ["cpu=true"], 8)
                     if special
-                    else await read_rows(queue, queries.TAKE_FAIR, "default", 8, *weights, 2, 8)
+                    else await read_rows(queue, queries.TAKE_FAIR, "default", 8, *weights, 2, 8, 1)
                 )
-                few.append(take + await read_rows(queue, queries.TAKE, "default", 8, 2))
+                few.append(take + await read_rows(queue, queries.TAKE, "default", 8, 2, 1))
             assert few[1] <= few[0] < 200
+
+        asyncio.run(self.closing(scenario))
+
+    @pytest.mark.parametrize(("special", "most"), [({}, 1), ({"tenant": "t"}, 2), ({"priority": 1.0}, 3)])
+    def test_the_claims_of_many_workers_are_a_few_queries(
+        self, special: dict[str, Any], most: int, monkeypatch
+    ) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            queries_made: list[str] = []
+            fetch = self.opened[0].fetch
+
+            def counted(query: str, *values: Any) -> Any:
+                queries_made.append(query)
+                return fetch(query, *values)
+
+            monkeypatch.setattr(self.opened[0], "fetch", counted)
+            await queue.put([QueuedRun("1", "1:s:1", **special)])
+            taken = await queue.take_each([Claim(f"w{n}", 4, workers=16) for n in range(16)])
+            assert [len(each) for each in taken] == [1, *[0] * 15]
+            assert len(queries_made) <= most
 
         asyncio.run(self.closing(scenario))
 

@@ -157,7 +157,7 @@ class Served(WorkLinkSuite):
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:
             claiming = asyncio.create_task(link("w").claim(Claim("w", 1), wait=20))
             listening = asyncio.create_task(link("w").revoked("w", wait=20))
-            pending_polls = orchestrator.work._dispatcher._polls
+            pending_polls = orchestrator.work._dispatcher._pools
             await until(lambda: bool(pending_polls))
             for each in (claiming, listening):
                 each.cancel()

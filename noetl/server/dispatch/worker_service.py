@@ -160,6 +160,8 @@ class WorkerService:
         for reply in claimed_any:
             if reply.exception is None:
                 orders.extend(reply.reply.orders)
+        if free > 0:
+            orders += dispatcher.undelivered(worker)
         try:
             acks = [_ack(report, reply) for report, reply in zip(reports, reported, strict=True)]
         except BaseException:
@@ -231,7 +233,8 @@ class WorkerService:
         return await self.secrets(execution_id, names)
 
     async def close(self) -> None:
-        """Stop watching leases."""
+        """Stop watching leases, and claiming for open polls."""
+        await self._dispatcher.close()
         await cancel(self._watch)
         self._watch = None
 

@@ -108,6 +108,7 @@ class SlotOffer(Struct, frozen=True, eq=False):
     """Free slots of a worker, offered to one decision."""
 
     command: ClaimAnyRun
+    decided: Callable[[Reply], None]  # called before the append: unused slots can be offered to other decisions
     accept: Callable[[Reply], None]
     decline: Callable[[], None]
 
@@ -329,6 +330,9 @@ class ExecutionActor:
                 decision = await self._advance(state, all_commands, capacity, conflict)
             else:
                 decision = give_up(state, error, at=self._dependencies.clock.now())
+            replies = decision.replies[len(commands) :]
+            for offer, reply in zip(offers, replies, strict=True):
+                offer.decided(reply)
             if decision.events:
                 self.summary = await self._append(state, before, summary, decision, capacity)
                 if self._progress is not None:
@@ -348,7 +352,7 @@ class ExecutionActor:
             if isinstance(problem, Exception) and not isinstance(problem, (NoetlError, OSError)):
                 raise self._defect(before, problem) from problem
             raise
-        for offer, reply in zip(offers, decision.replies[len(commands) :], strict=True):
+        for offer, reply in zip(offers, replies, strict=True):
             offer.accept(reply)
         if decision.effects and isinstance(decision.effects[-1], ContinueLater):
             self.wake()

@@ -80,6 +80,10 @@ class RunQueue(Protocol):
         with a priority come first unless others have waited long enough; a worker gets only runs whose labels it has
         and whose costs fit into its free slots."""
 
+    async def take_each(self, claims: Sequence[Claim]) -> list[list[QueuedRun]]:
+        """As `take` for several claims of one pool, of different workers; the runs of each. As many claims as there are
+        workers take all runs that fit."""
+
     def waits_for_slots(self, pool: str) -> bool:
         """Whether the last `take` left a run that costs more than the free slots."""
 

@@ -203,6 +203,19 @@ class MemoryRunQueue:
             slots = min(slots, -(-waiting // claim.workers))
         return self._turns(claim.pool, tenants, slots)
 
+    async def take_each(self, claims: Sequence[Claim]) -> list[list[QueuedRun]]:
+        """Dequeue runs for several claims of one pool: the shares of their workers, then what the others have left."""
+        shares = [
+            await self.take(msgspec.structs.replace(claim, workers=max(1, claim.workers - number)))
+            for number, claim in enumerate(claims)
+        ]
+        if len(claims) >= claims[0].workers:
+            for claim, share in zip(claims, shares, strict=True):
+                left = claim.slots - sum(run.cost for run in share)
+                if left > 0 and self._pools.get(claim.pool):
+                    share += await self.take(msgspec.structs.replace(claim, slots=left, workers=1))
+        return shares
+
     def _take_special(self, tenants: Tenants, claim: Claim) -> list[QueuedRun]:
         """Take from a pool in which some runs have a priority, labels or a cost."""
         waiting = list(_runs(tenants))

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from noetl.core.model.work import Claim
+from noetl.errors import StoreUnavailable
 from noetl.storage.ports.queue import MAX_WEIGHT, LimitDepth, PoolDepth, QueuedRun
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.queue import postgres_queries as queries
@@ -88,70 +90,104 @@ class PostgresRunQueue:
         return [LimitDepth(*row) for row in rows]
 
     async def take(self, claim: Claim) -> list[QueuedRun]:
-        """Dequeue up to `claim.slots` runs, fair between executions.
+        """Dequeue up to `claim.slots` runs, fair between executions."""
+        (taken,) = await self.take_each([claim])
+        return taken
 
-        A pool that was empty at the last poll is not queried again before a notification or the next poll. The claims
-        of a pool are served one after the other: each knows whether the one before has found it empty."""
+    async def take_each(self, claims: Sequence[Claim]) -> list[list[QueuedRun]]:
+        """Dequeue runs for several claims of one pool, with one query unless some of its runs are special.
+
+        A pool that was empty at the last poll is not queried again before a notification or the next poll. The queries
+        of a pool are made one after the other: each knows whether the one before has found it empty."""
         self._listen()
-        async with self._taking.setdefault(claim.pool, asyncio.Lock()):
-            return await self._take(claim)
+        pool = claims[0].pool
+        async with self._taking.setdefault(pool, asyncio.Lock()):
+            now = asyncio.get_running_loop().time()
+            if (
+                self._closed
+                or sum(claim.slots for claim in claims) <= 0
+                or now - self._empty_since.get(pool, float("-inf")) < POLL_SECONDS
+            ):
+                return [[] for _ in claims]
+            self._empty_since[pool] = now  # before the query: a notification meanwhile resets it
+            query = asyncio.ensure_future(self._dequeue_unlocked(claims, now))
+            try:
+                taken = await asyncio.shield(query)
+            except asyncio.CancelledError:
+                # The rows may be deleted already: put them back.
+                for found in await asyncio.gather(query, return_exceptions=True):
+                    for rows in found if isinstance(found, list) else ():
+                        await self.put([msgspec.structs.replace(_queued(row), limit=None) for row in rows])
+                raise
+            except BaseException:
+                self._empty_since.pop(pool, None)
+                raise
+            if any(taken) or self._kinds[pool].special:  # other workers may have the labels of the runs that wait
+                self._empty_since.pop(pool, None)
+            return [sorted(map(_queued, rows), key=lambda run: (-run.priority, run.turn or 0)) for rows in taken]
 
-    async def _take(self, claim: Claim) -> list[QueuedRun]:
-        now = asyncio.get_running_loop().time()
-        if self._closed or claim.slots <= 0 or now - self._empty_since.get(claim.pool, float("-inf")) < POLL_SECONDS:
-            return []
-        self._empty_since[claim.pool] = now  # before the query: a notification meanwhile resets it
-        query = asyncio.ensure_future(self._dequeue_unlocked(claim, now))
-        try:
-            rows = await asyncio.shield(query)
-        except asyncio.CancelledError:
-            # The rows may be deleted already: put them back.
-            for taken in await asyncio.gather(query, return_exceptions=True):
-                if isinstance(taken, list):
-                    await self.put([msgspec.structs.replace(_queued(row), limit=None) for row in taken])
-            raise
-        except BaseException:
-            self._empty_since.pop(claim.pool, None)
-            raise
-        if rows or self._kinds[claim.pool].special:  # other workers may have the labels of the runs that wait
-            self._empty_since.pop(claim.pool, None)
-        return sorted(map(_queued, rows), key=lambda run: (-run.priority, run.turn or 0))
-
-    async def _dequeue_unlocked(self, claim: Claim, now: float) -> list[Sequence[object]]:
+    async def _dequeue_unlocked(self, claims: Sequence[Claim], now: float) -> list[list[Sequence[object]]]:
         """As `_dequeue`; if runs wait and none was found, others may have locked them: then tenants that are due later
         are considered too."""
-        rows = await self._dequeue(claim, now, claim.slots)
-        kinds = self._kinds[claim.pool]
+        pool = claims[0].pool
+        taken = await self._dequeue(claims, now, sum(claim.slots for claim in claims))
+        kinds = self._kinds[pool]
         for delay in RETRY_SECONDS[: 1 if kinds.special else None]:  # special ones may need another worker
-            if rows or self._database.alone or not self._kinds[claim.pool].tenants:
+            if any(taken) or self._database.alone or not self._kinds[pool].tenants:
                 break
             await asyncio.sleep(delay)
-            rows = await self._dequeue(claim, now, None)
-        return rows
+            taken = await self._dequeue(claims, now, None)
+        return taken
 
-    async def _dequeue(self, claim: Claim, now: float, most_tenants: int | None) -> list[Sequence[object]]:
-        """Delete runs of a pool and return them, in order. The query of plain runs also looks which kinds wait; it
-        is omitted if the last look, less than an interval ago, has found special ones."""
-        pool = claim.pool
+    async def _dequeue(
+        self, claims: Sequence[Claim], now: float, most_tenants: int | None
+    ) -> list[list[Sequence[object]]]:
+        """Delete runs of a pool and return them for each claim, in order. The query of plain runs also looks which
+        kinds wait; it is omitted if the last look, less than an interval ago, has found special ones."""
+        pool, workers = claims[0].pool, claims[0].workers
+        slots = sum(claim.slots for claim in claims)
         kinds = self._kinds.get(pool)
         rows: list[Sequence[object]] = []
         if kinds is None or now - kinds.looked >= POLL_SECONDS or not kinds.special:
-            found = [tuple(row) for row in await self._database.fetch(queries.TAKE, pool, claim.slots, claim.workers)]
+            query = self._database.fetch(queries.TAKE, pool, slots, workers, len(claims))
+            found = [tuple(row) for row in await query]
             special, *tenants = found[0][:LOOKED]
             kinds = self._kinds[pool] = _Kinds(now, special, frozenset(each for each in tenants if each is not None))
             rows = [row[LOOKED:] for row in found if row[LOOKED] is not None]
-        if kinds.special:
-            options = (claim.workers, list(claim.labels), claim.capacity)
-            rows = await self._database.fetch(queries.TAKE_SPECIAL, pool, claim.slots, *self._weights, *options)
-        elif any(kinds.tenants):
-            rows = await self._database.fetch(
-                queries.TAKE_FAIR, pool, claim.slots, *self._weights, claim.workers, most_tenants
-            )
         if any(kinds.tenants):
             self._fair_takes += 1
             if self._fair_takes % FORGET_TAKES == 0:
                 await self._database.execute(queries.FORGET_PASSES)
-        return sorted(rows, key=lambda row: (row[0], row[2]))  # turn, run id
+        if kinds.special:
+            return await self._dequeue_special(claims)
+        if any(kinds.tenants):
+            rows = await self._database.fetch(
+                queries.TAKE_FAIR, pool, slots, *self._weights, workers, most_tenants, len(claims)
+            )
+        return _dealt(sorted(rows, key=_order), claims)
+
+    async def _dequeue_special(self, claims: Sequence[Claim]) -> list[list[Sequence[object]]]:
+        """Runs for each claim by its labels and capacity. A claim is omitted if one before it, which could take as
+        much, has found nothing. After a failure the claims before it keep what they have taken."""
+        taken: list[list[Sequence[object]]] = []
+        empty: list[Claim] = []
+        for claim in claims:
+            if any(_covers(other, claim) for other in empty):
+                taken.append([])
+                continue
+            options = (claim.workers, list(claim.labels), claim.capacity)
+            try:
+                rows = await self._database.fetch(
+                    queries.TAKE_SPECIAL, claim.pool, claim.slots, *self._weights, *options
+                )
+            except StoreUnavailable:
+                if not any(taken):
+                    raise
+                return [*taken, *([] for _ in claims[len(taken) :])]
+            taken.append(sorted(rows, key=_order))
+            if not rows:
+                empty.append(claim)
+        return taken
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """The weights of tenants; 1 if missing."""
@@ -246,6 +282,30 @@ def _queued(row: Sequence[object]) -> QueuedRun:
         return found
     special = {"priority": priority, "labels": tuple(labels), "cost": cost, "tenant": tenant}  # type: ignore[arg-type]
     return msgspec.structs.replace(found, **special)
+
+
+def _order(row: Sequence[object]) -> Any:
+    return row[0], row[2]  # turn, run id
+
+
+def _dealt(rows: Sequence[Sequence[object]], claims: Sequence[Claim]) -> list[list[Sequence[object]]]:
+    """The rows for each claim: equal shares of them, as far as they fit into its slots."""
+    shares: list[list[Sequence[object]]] = [[] for _ in claims]
+    open_claims = list(range(len(claims)))
+    position = 0
+    while position < len(rows):
+        open_claims = [number for number in open_claims if len(shares[number]) < claims[number].slots]
+        share = -(-(len(rows) - position) // len(open_claims))
+        for number in open_claims:
+            most = min(share, claims[number].slots - len(shares[number]))
+            shares[number] += rows[position : position + most]
+            position += most
+    return shares
+
+
+def _covers(claim: Claim, other: Claim) -> bool:
+    """Whether a claim could take every run that another one could take."""
+    return set(other.labels) <= set(claim.labels) and other.slots <= claim.slots and other.capacity == claim.capacity
 
 
 def _columns(

@@ -101,6 +101,18 @@ PUT = f"""
     ORDER BY w.run_id
     ON CONFLICT (run_id) DO NOTHING
 """
+
+
+def _shares(workers: str, claims: str) -> str:
+    """How many runs several claims take together ($2: slots of all claims): the shares of these workers of the runs
+    that wait, and at least one for each claim."""
+    return f"""CASE WHEN {claims} >= {workers} THEN $2::int8 ELSE least($2::int8, (
+        SELECT greatest((count(*) * {claims} + {workers} - 1) / {workers}, least(count(*), {claims})) FROM (
+          SELECT 1 FROM noetl_queue q WHERE {_PLAIN} LIMIT ($2::int8 * {workers} + {claims} - 1) / {claims}
+        ) AS ready_runs
+      )) END"""
+
+
 _TENANTS = "(SELECT {0}(q.tenant) FROM noetl_queue q WHERE {1})"
 # The kinds of runs that wait: whether some are special, and the first and the last of their tenants. If they are not
 # special and have no tenants, the first of them are taken.
@@ -115,12 +127,7 @@ TAKE = f"""
         SELECT q.run_id FROM noetl_queue q WHERE {_PLAIN} AND q.tenant = '' AND q.cost = 1
         ORDER BY q.turn, q.run_id LIMIT CASE
           WHEN (SELECT special OR last <> '' FROM look) THEN 0
-          WHEN $3::int8 = 1 THEN $2::int8
-          ELSE least($2::int8, (
-            SELECT (count(*) + $3::int8 - 1) / $3::int8 FROM (
-              SELECT 1 FROM noetl_queue q WHERE {_PLAIN} LIMIT $2::int8 * $3::int8
-            ) AS ready
-          ))
+          ELSE {_shares("$3::int8", "$4::int8")}
         END FOR UPDATE SKIP LOCKED
       )) RETURNING {_RUN}
     )
@@ -191,11 +198,7 @@ TAKE_FAIR = (
         [_PLAIN],
         _first(
             f"{_PLAIN} AND q.cost = 1",
-            f"""CASE WHEN $5::int8 = 1 THEN $2::int8 ELSE least($2::int8, (
-        SELECT (count(*) + $5::int8 - 1) / $5::int8 FROM (
-          SELECT 1 FROM noetl_queue q WHERE {_PLAIN} LIMIT $2::int8 * $5::int8
-        ) AS ready_runs
-      )) END""",
+            _shares("$5::int8", "$7::int8"),
         ),
         tenants="$6::int8",
     )
