@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,40 @@ class TestPostgresDeliveries(DeliveryStoreSuite):
             await scenario(SqlDeliveryStore(database))
         finally:
             await database.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_the_newest_deliveries_are_read_from_the_end_of_an_index(kind: str, database: str, tmp_path) -> None:
+    async def scenario() -> None:
+        opened = SqliteFile(str(tmp_path / "noetl.db")) if kind == "sqlite" else PostgresDatabase(database)
+        try:
+            store = SqlDeliveryStore(opened)
+            made: list[tuple[str, tuple[Any, ...]]] = []
+            fetch = opened.fetch
+
+            def recorded(query: str, *values: Any) -> Any:
+                made.append((query, values))
+                return fetch(query, *values)
+
+            opened.fetch = recorded  # type: ignore[method-assign]
+            assert await store.newest("nats", ["a", "b"], ("started", "failed")) == {}
+            ((query, values),) = made
+            if kind == "sqlite":
+                plan = " ".join(str(row[-1]) for row in await fetch(f"EXPLAIN QUERY PLAN {query}", *values))
+                assert "SEARCH d USING COVERING INDEX deliveries_status" in plan and "TEMP B-TREE" not in plan, plan
+            else:
+                await opened.fetch(
+                    "INSERT INTO noetl_deliveries(id, kind, name, key, received_at, data, status, holds) SELECT "
+                    "n::text, 'nats', 'a', n::text, 0, '', 'started', false FROM generate_series(1, 3000) AS g(n)"
+                )
+                await opened.fetch("ANALYZE noetl_deliveries")
+                rows = await fetch(f"EXPLAIN (ANALYZE, TIMING off) {query}", *values)
+                plan = "\n".join(row[0] for row in rows)
+                assert "noetl_deliveries_status" in plan and "Rows Removed" not in plan and "Sort" not in plan, plan
+        finally:
+            await opened.close()
+
+    asyncio.run(scenario())
 
 
 def test_one_server_holds_a_leader_lease_until_it_leaves_or_stops(database: str) -> None:

@@ -34,6 +34,7 @@ SCHEMAS: Schemas = {
         CREATE INDEX deliveries_due ON deliveries(kind, name, due, id) WHERE status = 'pending';
         CREATE INDEX deliveries_holding ON deliveries(kind, name, id) WHERE holds
         """,
+        "CREATE INDEX deliveries_status ON deliveries(kind, name, status, id)",
     ),
     "postgres": (
         """
@@ -53,6 +54,7 @@ SCHEMAS: Schemas = {
         CREATE INDEX noetl_deliveries_due ON noetl_deliveries(kind, name, due, id) WHERE status = 'pending';
         CREATE INDEX noetl_deliveries_holding ON noetl_deliveries(kind, name, id) WHERE holds
         """,
+        "CREATE INDEX noetl_deliveries_status ON noetl_deliveries(kind, name, status, id)",
     ),
 }
 
@@ -145,9 +147,18 @@ class SqlDeliveryStore:
         """The newest delivery of each of these triggers with one of these statuses."""
         if not names:
             return {}
-        statuses = ", ".join(f"${number}" for number in range(2 + len(names), 2 + len(names) + len(status)))
-        newest = f"SELECT max(id) FROM {self._table} WHERE {_of(names)} AND status IN ({statuses}) GROUP BY name"
-        return {each.name: each for each in await self._select(f"id IN ({newest})", kind, *names, *status)}
+        # One entry of the index for each trigger and status, however many deliveries are kept.
+        collation = ' COLLATE "C"' if self._database.dialect == "postgres" else ""  # that of the column
+        given = _rows(2, len(names), collation), _rows(2 + len(names), len(status))
+        values = f"(VALUES {given[0]}) AS n CROSS JOIN (VALUES {given[1]}) AS s"
+        # As an order and not as equations, for which Postgres may choose an index without the status.
+        last = (
+            "SELECT CASE WHEN d.kind = $1 AND d.name = n.column1 AND d.status = s.column1 THEN d.id END "
+            f"FROM {self._table} AS d WHERE (d.kind, d.name, d.status) <= ($1, n.column1, s.column1) "
+            "ORDER BY d.kind DESC, d.name DESC, d.status DESC, d.id DESC LIMIT 1"
+        )
+        found = await self._select(f"id IN (SELECT ({last}) FROM {values})", kind, *names, *status)
+        return {each.name: each for each in sorted(found, key=lambda each: each.id)}
 
     async def pending_of(self, kind: str, names: Sequence[str], limit: int) -> dict[str, list[Delivery]]:
         """The first pending deliveries of each of these triggers, the earliest first."""
@@ -212,3 +223,8 @@ def _document(delivery: Delivery) -> bytes:
 
 def _delivery(values: dict[str, Any]) -> Delivery:
     return Delivery(**{**values, "data": without_checksum(values["data"]), "holds": bool(values["holds"])})
+
+
+def _rows(first: int, count: int, collation: str = "") -> str:
+    """Rows of one parameter each, which is a text."""
+    return ", ".join(f"(CAST(${number} AS text){collation})" for number in range(first, first + count))
