@@ -20,6 +20,9 @@ ROWS_KEYS = ("rows", "data", "items", "results")  # the default key of a documen
 DELIMITERS = ",;\t|"
 _SHAPES = {"json": "auto", "jsonl": "newline_delimited"}
 LARGEST_OBJECT, SMALLEST_BUFFER = 1 << 30, 1 << 16
+CSV_BUFFER = 8_000_000  # bytes; DuckDB's own is 32 MB for each thread
+SAMPLE_ROWS, SAMPLE_BYTES = 20_480, 32 << 20  # rows by which DuckDB detects types, and what it holds for that
+BATCH_BYTES = 4 << 20
 
 
 def literal(text: str) -> str:
@@ -93,6 +96,8 @@ def csv_call(path: str, types: Mapping[str, str] | None = None, *, quoted_nulls:
     options = f"header=true, skip=0, delim={literal(delimiter_of(path))}, quote='\"', escape='\"', comment=''"
     if types:
         options += f", types={{{', '.join(f'{literal(name)}: {literal(kind)}' for name, kind in types.items())}}}"
+    sample = max(min(SAMPLE_ROWS, SAMPLE_BYTES // row_width(path)), 100)
+    options += f", buffer_size={CSV_BUFFER}, sample_size={sample}"
     return f"read_csv({literal(path)}, {options}, null_padding=false, allow_quoted_nulls={str(quoted_nulls).lower()})"
 
 
@@ -128,7 +133,7 @@ def json_query(
 
     The second value has its columns of numbers that are read as text, because an integer is too large for a double.
     Called in a thread: it looks through the file for the columns."""
-    place, shape = literal(path), f"format='{_SHAPES[format]}', maximum_object_size={_largest_object(path)}"
+    place, shape = literal(path), f"format='{_SHAPES[format]}', maximum_object_size={_largest_object(path, format)}"
     source = f"read_json_auto({place}, {shape}, sample_size=-1)"
     inner = ".".join(quote_column(step) for step in steps)
     rows = f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {source})" if steps else f"FROM {source}"
@@ -153,11 +158,42 @@ def json_query(
     return f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {whole})", large
 
 
-def _largest_object(path: str) -> int:
-    """The size up to which an object is read: that of the largest file, as DuckDB allocates a buffer for each file."""
-    found = glob.glob(path, recursive=True) if any(mark in path for mark in "*?[") else [path]
-    largest = max((Path(each).stat().st_size for each in found if Path(each).is_file()), default=0)
-    return min(max(largest, SMALLEST_BUFFER), LARGEST_OBJECT)
+def _files(path: str) -> list[Path]:
+    found = sorted(glob.glob(path, recursive=True)) if any(mark in path for mark in "*?[") else [path]
+    return [Path(each) for each in found if Path(each).is_file()]
+
+
+def row_width(path: str) -> int:
+    """About how many bytes a line has, from the beginning of the first file."""
+    for each in _files(path)[:1]:
+        with each.open("rb") as file:
+            head = file.read(BATCH_BYTES)
+        return max(len(head) // max(head.count(b"\n"), 1), 1)
+    return 1
+
+
+def batch_rows(path: str, most: int) -> int:
+    """How many rows are read together, so that they are a few megabytes."""
+    return max(min(most, BATCH_BYTES // row_width(path)), 1)
+
+
+def _largest_object(path: str, format: str) -> int:
+    """The size up to which an object is read: that of the longest line, or of the largest document.
+
+    DuckDB allocates buffers of that size for each file and thread."""
+    sizes = (_longest_line(each) if format == "jsonl" else each.stat().st_size for each in _files(path))
+    return min(max(*sizes, 0, SMALLEST_BUFFER), LARGEST_OBJECT)
+
+
+def _longest_line(path: Path) -> int:
+    """The length of the longest line, rounded up to a block."""
+    longest = carried = 0
+    with path.open("rb") as file:
+        while block := file.read(SMALLEST_BUFFER):
+            first, last = block.find(b"\n"), block.rfind(b"\n")
+            longest = max(longest, len(block), carried + (first if first >= 0 else len(block)))
+            carried = carried + len(block) if last < 0 else len(block) - last
+    return longest
 
 
 def _large_numbers(cursor: Any, rows: str, names: list[str], types: Mapping[str, str]) -> set[str]:

@@ -311,9 +311,7 @@ def _shaped(rows: list[Any], columns: Sequence[str], part: Part) -> Any:
 
 
 def _parquet(file: Any, part: Part, most: int) -> Any:
-    import pyarrow.parquet as pq
-
-    source = pq.ParquetFile(file)
+    source = table_files.open_parquet(file)
     names = source.schema_arrow.names
     wanted = _known(_wanted(part), names)
     first, skipped = 0, 0

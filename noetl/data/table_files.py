@@ -285,12 +285,36 @@ def _decode_rows(data: bytes, format: str, path: str | None) -> tuple[list[dict[
     return rows_of(table), table.schema.names
 
 
+GROUP_READ = 32 << 20  # of a row group that is read at once
+BATCH_BYTES = 4 << 20
+
+
+def open_parquet(file: Any) -> Any:
+    """A `ParquetFile`; large row groups are read page by page, because one has all rows of a column."""
+    import pyarrow.parquet as pq
+
+    opened = pq.ParquetFile(file)
+    meta = opened.metadata
+    largest = max((_compressed(meta.row_group(number)) for number in range(meta.num_row_groups)), default=0)
+    if largest <= GROUP_READ:
+        return opened
+    buffer = max(GROUP_READ // 8 // max(meta.num_columns, 1), 1 << 16)
+    return pq.ParquetFile(file, metadata=meta, buffer_size=buffer, pre_buffer=False)
+
+
+def _compressed(group: Any) -> int:
+    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+
+
 def parquet_batches(file: Any, size: int, *, first: int = 0, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """The batches of a `ParquetFile`, from a row group on.
+    """The batches of a `ParquetFile`, from a row group on, of at most `size` rows and about `BATCH_BYTES`.
 
     Each row group has a reader of its own: one reader for all keeps the bytes of the groups that were read."""
-    for group in range(first, file.num_row_groups):
-        yield from file.iter_batches(batch_size=size, row_groups=[group], columns=columns)
+    for number in range(first, file.num_row_groups):
+        group = file.metadata.row_group(number)
+        width = max(group.total_byte_size // max(group.num_rows, 1), 1)
+        rows = max(min(size, BATCH_BYTES // width), 1)
+        yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=columns)
 
 
 def arrow_reader(file: Any) -> Any:

@@ -78,12 +78,15 @@ async def chunked(
     batches: AsyncGenerator[Any, None],
     size: int,
     *,
+    limit: int | None = None,
     total: int | None = None,
     lookahead: bool = True,
     values: list[Any] | None = None,
     due: Callable[[], bool] | None = None,
 ) -> AsyncGenerator[Chunk | Mark, None]:
     """The rows in chunks of `size`; the last one can be smaller, and so can one before a mark.
+
+    With `limit`, a chunk also ends when its rows have about that many bytes.
 
     A mark of the source is passed on if `due()`, after a chunk with the rows before it.
 
@@ -92,12 +95,17 @@ async def chunked(
     chunk, so that the targets receive its columns. `values` are those of the source, if some are no mappings."""
     import pyarrow as pa
 
+    start = 0  # the number of the first row of the next chunk
+
     def chunk(table: Any, *, last: bool) -> Chunk:
-        own = None if values is None else values[index * size : (index + 1) * size]
+        nonlocal start
+        end = start + table.num_rows
+        own = None if values is None else values[start:end]
+        start = end
         return Chunk(index, table, last=last, total=total, values=own)
 
     parts: list[Any] = []
-    count = index = 0
+    count = held = index = 0  # rows and bytes of the parts, and the number of the next chunk
     pending: Any = None  # a full chunk that may be the last
     schema: Any = None
     async with aclosing(batches):
@@ -106,25 +114,28 @@ async def chunked(
                 if due is not None and due():
                     if count:
                         yield chunk(_table(parts), last=False)
-                        parts, count, index = [], 0, index + 1
+                        parts, count, held, index = [], 0, 0, index + 1
                     yield batch
                 continue
             if schema is not None and not batch.schema.equals(schema, check_metadata=True):  # the source has evolved
                 for table in [*([pending] if pending is not None else ()), *([_table(parts)] if parts else ())]:
                     yield chunk(table, last=False)
                     index += 1
-                pending, parts, count, schema = None, [], 0, None
+                pending, parts, count, held, schema = None, [], 0, 0, None
             schema = batch.schema if schema is None else schema
             while batch.num_rows:
                 if pending is not None:
                     yield chunk(pending, last=False)
                     pending, index = None, index + 1
                 taken = min(size - count, batch.num_rows)
+                if limit is not None:
+                    taken = min(taken, _rows_within(batch, limit - held))
                 parts.append(batch.slice(0, taken))
+                held += parts[-1].nbytes if limit is not None else 0
                 batch = batch.slice(taken)
                 count += taken
-                if count == size:
-                    full, parts, count = pa.Table.from_batches(parts), [], 0
+                if count == size or (limit is not None and held >= limit):
+                    full, parts, count, held = pa.Table.from_batches(parts), [], 0, 0
                     if lookahead:
                         pending = full
                     else:
@@ -135,6 +146,13 @@ async def chunked(
         yield chunk(pending, last=True)
     elif parts or (index == 0 and schema is not None):
         yield chunk(pa.Table.from_batches(parts, schema=schema), last=True)
+
+
+def _rows_within(batch: Any, room: int) -> int:
+    """About how many of the rows have that many bytes; at least one."""
+    rows: int = batch.num_rows
+    size: int = batch.nbytes
+    return max(1, -(-rows * room // max(size, 1)))
 
 
 def _table(parts: list[Any]) -> Any:

@@ -284,7 +284,8 @@ class Transfer:
         batches = source.batches() if self.incremental is None else self.incremental.batches(source.batches())
         progress = self._progress or self._objects
         due = None if progress is None or lookahead else progress.is_due
-        parts = chunked(batches, self.plan.size, total=total, lookahead=lookahead, values=values, due=due)
+        limit = None if self._counts_rows() else min(state.target.CHUNK_BYTES for state in self.states)
+        parts = chunked(batches, self.plan.size, limit=limit, total=total, lookahead=lookahead, values=values, due=due)
         chunks = prefetch(parts, SMALL_BYTES if len(self.states) == 1 else 0)
         async with aclosing(chunks):
             while True:
@@ -313,6 +314,13 @@ class Transfer:
     def _reads(self, name: str) -> bool:
         """Whether a template of a target reads a name."""
         return any(reads_name((state.target.plan.fields, state.target.plan.mapping), name) for state in self.states)
+
+    def _counts_rows(self) -> bool:
+        """Whether a target depends on the number of rows in a chunk, so that chunks are not limited by their bytes."""
+        if self._reads("chunk.total"):
+            return True
+        visible = any(target.kind == "http" for target in self.plan.targets) or self._reads("chunk")
+        return self.plan.sized and visible
 
     async def _total_chunks(self, source: Any) -> int | None:
         """The number of chunks, if a template reads it and the source can count its rows."""

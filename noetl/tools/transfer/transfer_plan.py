@@ -130,6 +130,7 @@ class Plan(NamedTuple):
     size: int
     path: str | None
     bad_rows: BadRowsPlan | None = None  # of the source
+    sized: bool = False  # whether the playbook sets the size of a chunk
 
     @property
     def evolves(self) -> bool:
@@ -165,7 +166,8 @@ def read_plan(call: ToolCall) -> Plan:
         or source.fields.get("rows_path")
         or (source.fields.get("path") if source.kind == "http" else None)
     )
-    return Plan(source, planned, _chunk_size(chunk.get("size"), default), str(path) if path else None)
+    size = chunk.get("size")
+    return Plan(source, planned, _chunk_size(size, default), str(path) if path else None, sized=size not in (None, ""))
 
 
 def _source(given: Mapping[str, Any]) -> SourcePlan:

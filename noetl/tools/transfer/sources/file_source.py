@@ -26,6 +26,7 @@ from noetl.data import formats, table_files
 from noetl.data import payload_reader as reading
 from noetl.data.column_types import DeclaredType
 from noetl.data.content import file_blocks, save
+from noetl.data.json_documents import write_lines
 from noetl.data.sql import bind
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
@@ -34,6 +35,8 @@ from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column,
 from noetl.tools.transfer.sources.numbered_lines import number_lines
 
 INTERVAL = DeclaredType("interval")
+CSV_MEMORY = "160MB"
+LARGE_DOCUMENT = 8 << 20
 
 
 def resolve_address(
@@ -77,7 +80,9 @@ async def file_batches(
         stream = _table_batches(files, declared, rows)
     elif format in ("csv", "json", "jsonl") and rows is not None:
         stream = _checked_batches(files, rows_path, declared, rows)
-    elif format in ("csv", "json", "jsonl"):
+    elif format == "json":
+        stream = _document_batches(path, rows_path, declared)
+    elif format in ("csv", "jsonl"):
         stream = _duckdb_batches(path, format, rows_path, declared)
     else:
         raise BadInput(f"{path} has the format {format}: use Parquet, Arrow, CSV, JSON or JSON lines, or set `format`")
@@ -127,7 +132,7 @@ async def _checked_batches(
         declared = {name: "JSON" for name, each in types.items() if each.name != "json"}
         for path in paths:
             numbered = NumberedRows(rows, files.name(path))
-            stream = _duckdb_batches(path, "json", rows_path, types, declared)
+            stream = _document_batches(path, rows_path, types, declared)
             async with aclosing(stream):
                 async for batch in stream:
                     for part in numbered.converted(lambda part: with_types(part, types, decode=True), batch):
@@ -153,6 +158,39 @@ async def _checked_batches(
                     yield part
 
 
+async def _document_batches(
+    path: str, rows_path: str | None, types: dict[str, DeclaredType], read_as: Mapping[str, str] | None = None
+) -> AsyncGenerator[Any, None]:
+    """The rows of JSON documents; those of large ones are read from copies with a row in each line."""
+    with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+        lines = await asyncio.to_thread(_as_lines, path, rows_path, Path(folder))
+        place = (path, "json", rows_path) if lines is None else (lines, "jsonl", None)
+        stream = _duckdb_batches(*place, types, read_as)
+        try:
+            async with aclosing(stream):
+                async for batch in stream:
+                    yield batch
+        except DuckdbError as failure:
+            if lines is None:
+                raise
+            raise type(failure)(f"{path}: {str(failure).replace(lines, 'its rows as lines')}") from failure
+
+
+def _as_lines(path: str, rows_path: str | None, folder: Path) -> str | None:
+    """A copy of the rows as JSON lines, or None if the documents are small or have no rows to copy."""
+    several = any(mark in path for mark in "*?[")
+    paths = sorted(glob.glob(path, recursive=True)) if several else [path]
+    if max((Path(each).stat().st_size for each in paths if Path(each).is_file()), default=0) < LARGE_DOCUMENT:
+        return None
+    steps, keys = rows_path.split(".") if rows_path else [], () if several else duck_files.ROWS_KEYS
+    for number, each in enumerate(paths):
+        found = write_lines(each, steps, keys, folder / f"{number:06}")
+        if found is None:
+            return None
+        found.rename(found.with_suffix(".jsonl"))
+    return str(folder / ("*.jsonl" if several else "000000.jsonl"))
+
+
 async def _duckdb_batches(
     path: str,
     format: str,
@@ -169,12 +207,15 @@ async def _duckdb_batches(
     async with database.cursor(writes=False) as cursor:
 
         def run() -> Any:
+            size = duck_files.batch_rows(path, duckdb.BATCH)
             if format == "csv":
+                if rows is None and size == duckdb.BATCH:  # narrow rows; DuckDB would keep what it has read
+                    cursor.execute(f"SET memory_limit = '{CSV_MEMORY}'")
                 query, numbers = duck_files.csv_query(cursor, path, declared, store_rejects=rows is not None)
             else:
                 steps = rows_path.split(".") if rows_path else []
                 query, numbers = duck_files.json_query(cursor, path, format, steps, declared)
-            return duckdb.run_statement(cursor, bind(query, None, "duckdb"))[1], numbers
+            return duckdb.run_statement(cursor, bind(query, None, "duckdb"), batch=size)[1], numbers
 
         try:
             parts, numbers = await in_thread(run, interrupt=cursor.interrupt)
@@ -250,12 +291,11 @@ def with_types(batch: Any, types: dict[str, DeclaredType], *, decode: bool = Fal
 async def ranged_batches(payload: reading.Payload, format: str, name: str) -> AsyncGenerator[Any, None]:
     """The batches of a Parquet or Arrow payload, read in ranges; an error names it."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     file = reading.RangedFile(payload, asyncio.get_running_loop())
     try:
         if format == "parquet":
-            opened = await in_thread(lambda: pq.ParquetFile(file))
+            opened = await in_thread(lambda: table_files.open_parquet(file))
             batches, schema = table_files.parquet_batches(opened, BATCH_ROWS), opened.schema_arrow
         else:
             reader = await in_thread(lambda: table_files.arrow_reader(file))

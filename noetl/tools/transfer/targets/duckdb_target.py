@@ -32,7 +32,8 @@ UNIQUE_KEYS_QUERY = (
     "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? "
     "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
 )
-MEMORY_LIMIT = "128MB"  # of DuckDB while rows are written; less costs CPU time for evicted blocks
+# Of DuckDB while rows are written; less costs CPU time for evicted blocks. Each column has blocks of its own.
+MEMORY_LIMIT_MB, COLUMN_MB = 128, 0.75
 
 
 def _qualified_name(parts: Any) -> str:
@@ -150,6 +151,7 @@ class DuckdbTarget(DatabaseFileTarget):
         if self._root is not None:
             self._cursor = None
         elif self._cursor is not None:
+            await self._restore_limit(self._cursor)  # a commit holds more blocks at once than a write
             if not (self.plan.warn_on_error and self.begun):
                 await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
             await self._close()
@@ -212,10 +214,14 @@ class DuckdbTarget(DatabaseFileTarget):
     async def _close(self) -> None:
         cursor, self._cursor = self._cursor, None
         try:
-            if self._limit is not None:
-                await asyncio.to_thread(cursor.execute, f"SET memory_limit = '{self._limit}'")
+            await self._restore_limit(cursor)
         finally:
             await self._stack.aclose()
+
+    async def _restore_limit(self, cursor: Any) -> None:
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            await asyncio.to_thread(cursor.execute, f"SET memory_limit = '{limit}'")
 
     @property
     def _session(self) -> Any:
@@ -263,7 +269,8 @@ class DuckdbTarget(DatabaseFileTarget):
             # Without a limit DuckDB caches the written rows as long as memory is available. A table with an index
             # needs that memory.
             self._limit = cursor.execute("SELECT current_setting('memory_limit')").fetchone()[0]
-            cursor.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+            needed = MEMORY_LIMIT_MB + int(len(self._types) * COLUMN_MB)
+            cursor.execute(f"SET memory_limit = '{needed}MB'")
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan

@@ -1,0 +1,145 @@
+"""What a transfer holds in memory does not depend on how wide the rows are or how they are grouped in files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from noetl.core.templates.deferred import DeferredTemplate
+from noetl.data import duckdb_files, table_files
+from noetl.testing.tools import ToolHost, run_tool
+from noetl.tools.transfer.chunks import Chunk, chunked
+from noetl.tools.transfer.sources import file_source
+from noetl.tools.transfer.targets import Target, duckdb_target
+
+
+def move(folder: Path, source: Any, *targets: Any, **others: Any) -> Any:
+    outcome = run_tool("transfer", {"source": source, "targets": list(targets), **others}, host=ToolHost(folder=folder))
+    assert outcome.error is None, outcome.error
+    return outcome.data
+
+
+def chunks_of(batches: list[Any], size: int, **options: Any) -> list[Chunk]:
+    async def collect() -> list[Chunk]:
+        async def source() -> Any:
+            for batch in batches:
+                yield batch
+
+        return [chunk async for chunk in chunked(source(), size, **options) if isinstance(chunk, Chunk)]
+
+    return asyncio.run(collect())
+
+
+def test_a_chunk_ends_at_its_rows_or_its_bytes() -> None:
+    batches = [pa.record_batch({"n": range(50), "text": ["x" * 1000] * 50}) for _ in range(4)]
+    found = chunks_of(batches, 80, limit=30_000)
+    assert max(chunk.table.nbytes for chunk in found) <= 35_000
+    assert [n for chunk in found for n in chunk.table.column("n").to_pylist()] == [*range(50)] * 4
+    assert [chunk.index for chunk in found] == list(range(len(found)))
+    assert [chunk.size for chunk in chunks_of(batches, 80)] == [80, 80, 40]
+
+
+def test_values_follow_chunks_of_unequal_size() -> None:
+    batch = pa.record_batch({"value": ["x" * width for width in (10, 5000, 10, 10, 5000, 10)]})
+    found = chunks_of([batch], 4, limit=5000, values=list(range(6)))
+    assert [number for chunk in found for number in chunk.data] == list(range(6))
+    assert [chunk.size for chunk in found] != [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "chunk", "count"),
+    [
+        ("{{ chunk.index }}.jsonl", {"size": 40}, 2),  # the files have the rows that the playbook wants
+        ("{{ chunk.index }}.jsonl", {}, 8),
+        ("all.jsonl", {"size": 40}, 8),
+    ],
+)
+def test_chunks_of_wide_rows_are_smaller_unless_their_size_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, chunk: dict[str, Any], count: int
+) -> None:
+    monkeypatch.setattr(Target, "CHUNK_BYTES", 10_000)
+    rows = [{"n": number, "text": "x" * 1000} for number in range(80)]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    target = {"kind": "file", "path": DeferredTemplate(path) if "{{" in path else path}
+    summary = move(tmp_path, {"kind": "file", "path": "in.jsonl"}, target, chunk=chunk)
+    assert (summary["rows"], summary["chunks"]) == (80, count)
+
+
+def test_a_large_document_is_read_as_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_source, "LARGE_DOCUMENT", 0)
+    queries = []
+    query = duckdb_files.json_query
+    monkeypatch.setattr(duckdb_files, "json_query", lambda *given: queries.append(given[2]) or query(*given))
+    rows = [{"id": number, "big": 2**70, "deep": {"x": [number, 1.10]}} for number in range(30)]
+    for text, chunk, how in [
+        (json.dumps(rows, indent=1), {}, "jsonl"),
+        (json.dumps({"count": 30, "data": rows}), {}, "jsonl"),
+        (json.dumps({"page": {"rows": rows}}), {"path": "page.rows"}, "jsonl"),
+        ("\n".join(map(json.dumps, rows)), {}, "json"),  # no list: read as before
+    ]:
+        (tmp_path / "in.json").write_text(text)
+        move(tmp_path, {"kind": "file", "path": "in.json"}, {"kind": "file", "path": "out.jsonl"}, chunk=chunk)
+        assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
+        assert queries.pop() == how
+
+
+def test_a_malformed_row_of_a_large_document_is_an_error_of_that_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_source, "LARGE_DOCUMENT", 0)
+    (tmp_path / "in.json").write_text('[{"a": 1},\n{"a": nope}]')
+    given = {
+        "source": {"kind": "file", "path": "in.json"},
+        "targets": [{"kind": "file", "path": "out.jsonl"}],
+    }
+    outcome = run_tool("transfer", given, host=ToolHost(folder=tmp_path))
+    assert outcome.error is not None
+    assert (outcome.error.kind, "in.json" in outcome.error.message) == ("parse", True), outcome.error
+    assert "noetl-transfer-" not in outcome.error.message
+
+
+def test_the_longest_line_bounds_the_buffers_of_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\n".join([b"x" * 10] * 200_000))
+    assert duckdb_files._longest_line(path) <= 2 * duckdb_files.SMALLEST_BUFFER < path.stat().st_size
+    for length in (100_000, 300_000):
+        path.write_bytes(b"a\n" + b"x" * length + b"\nb")
+        assert length <= duckdb_files._longest_line(path) <= length + 2 * duckdb_files.SMALLEST_BUFFER
+
+
+def test_a_large_row_group_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"n": range(60_000), "text": [f"text {number:030}" for number in range(60_000)]})
+    pq.write_table(table, tmp_path / "in.parquet", compression="none", use_dictionary=False, data_page_size=1 << 16)
+    largest = []
+    for limit in (1 << 30, 1 << 20):
+        monkeypatch.setattr(table_files, "GROUP_READ", limit)
+        reads: list[int] = []
+        read = file_source.LocalPayload.read
+
+        async def counted(self: Any, start: int, count: int, reads: Any = reads, read: Any = read) -> bytes:
+            reads.append(count)
+            found: bytes = await read(self, start, count)
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(file_source.LocalPayload, "read", counted)
+            move(tmp_path, {"kind": "file", "path": "in.parquet"}, {"kind": "file", "path": "out.parquet"})
+        assert pq.read_table(tmp_path / "out.parquet").equals(table)
+        largest.append(max(reads))
+    assert largest[1] < largest[0]
+
+
+def test_large_values_fit_the_memory_limit_of_duckdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb_target, "MEMORY_LIMIT_MB", 24)
+    text = "x y z " * 170_000
+    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"id": number, "text": text}) for number in range(60)))
+    move(tmp_path, {"kind": "file", "path": "in.jsonl"}, {"kind": "duckdb", "file": "o.duckdb", "table": "t"})
+    with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
+        assert connection.execute("SELECT count(*), sum(length(text)) FROM t").fetchone() == (60, 60 * len(text))
