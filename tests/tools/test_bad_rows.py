@@ -585,3 +585,19 @@ def test_errors_name_the_file_and_never_a_copy(name: str, where: str, place: Pla
         shown = name
     message = failure(move(place.folder, source, {"kind": "file", "path": "o.csv"}))
     assert shown in message and "noetl-transfer-" not in message, message
+
+
+@pytest.mark.parametrize(("bad", "status"), [(0, "ok"), (28, "ok"), (29, "ok"), (30, "error"), (100, "error")])
+def test_a_share_of_bad_rows_is_counted_exactly(tmp_path: Path, bad: int, status: str) -> None:
+    lines = ["n", *("x" if number < bad else str(number) for number in range(100))]
+    (tmp_path / "in.csv").write_text("\n".join(lines))
+    source = {"kind": "file", "path": "in.csv", "types": {"n": "integer"}}
+    outcome = move(tmp_path, source, {"kind": "file", "path": "out.jsonl"}, max_bad_rows="29%", **QUARANTINE)
+    assert outcome.status == status, outcome.error
+
+
+def test_a_share_of_no_rows_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("n\n")
+    source = {"kind": "file", "path": "in.csv", "types": {"n": "integer"}}
+    outcome = move(tmp_path, source, {"kind": "file", "path": "out.jsonl"}, max_bad_rows="1%", **QUARANTINE)
+    assert good(outcome)["quarantined"] == 0

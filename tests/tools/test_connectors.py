@@ -325,3 +325,14 @@ def test_a_suite_fails_for_a_source_that_loses_rows(letters, tmp_path):
     with pytest.raises(AssertionError):
         suite.test_every_row_arrives_with_its_values(lambda rows: {"kind": "letters", "count": 1}, copy)
     assert ToolHost().counts == []
+
+
+def test_texts_of_a_source_are_utf_8():
+    import pyarrow as pa
+
+    from noetl.tools._common.sql_task import BadInput
+    from noetl.tools.transfer.sources.plugin_source import _checked
+
+    wrong = pa.array([b"good", b"\xff"], pa.binary()).view(pa.string())
+    with pytest.raises(BadInput, match="the column 'name' has bytes that are no UTF-8 text"):
+        _checked(pa.record_batch({"id": pa.array([1, 2]), "name": wrong}))

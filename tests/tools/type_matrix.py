@@ -30,7 +30,9 @@ from devcluster import services
 from noetl.data.intervals import interval_text, parse_interval
 from noetl.testing.tools import ToolHost, run_tool
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "type-matrix.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "type-matrix.md"
+PLUGINS = ROOT / "plugins"
 ROWS = 4
 
 
@@ -306,18 +308,24 @@ class Stored(NamedTuple):
 def targets(ends: Ends) -> dict[str, tuple[dict[str, Any], Callable[[list[Sample]], list[Stored]]]]:
     """The fields of every target, and what reads it."""
     parts = {name: ends.s3[name] for name in ("endpoint", "access_key_id", "secret_access_key", "region")}
-    folder = ends.folder
     return {
         "postgres": ({"kind": "postgres", "auth": ends.database, "table": "out"}, lambda s: _read_postgres(ends, s)),
-        "duckdb": ({"kind": "duckdb", "file": "out.duckdb", "table": "out"}, lambda s: _read_duckdb(ends, s)),
-        "sqlite": ({"kind": "sqlite", "file": "out.sqlite", "table": "out"}, lambda s: _read_sqlite(ends, s)),
-        "Parquet": ({"kind": "file", "path": "out.parquet"}, lambda s: _read_parquet(folder / "out.parquet", s)),
-        "CSV": ({"kind": "file", "path": "out.csv"}, lambda s: _read_csv(folder / "out.csv", s)),
-        "JSON lines": ({"kind": "file", "path": "out.jsonl"}, lambda s: _read_json(folder / "out.jsonl", s)),
+        **local_targets(ends.folder),
         "S3 (Parquet)": (
             {"kind": "s3", "path": f"s3://{ends.bucket}/out.parquet", "auth": parts},
             lambda s: _read_s3(ends, s),
         ),
+    }
+
+
+def local_targets(folder: Path) -> dict[str, tuple[dict[str, Any], Callable[[list[Sample]], list[Stored]]]]:
+    """The targets that need no server."""
+    return {
+        "duckdb": ({"kind": "duckdb", "file": "out.duckdb", "table": "out"}, lambda s: _read_duckdb(folder, s)),
+        "sqlite": ({"kind": "sqlite", "file": "out.sqlite", "table": "out"}, lambda s: _read_sqlite(folder, s)),
+        "Parquet": ({"kind": "file", "path": "out.parquet"}, lambda s: _read_parquet(folder / "out.parquet", s)),
+        "CSV": ({"kind": "file", "path": "out.csv"}, lambda s: _read_csv(folder / "out.csv", s)),
+        "JSON lines": ({"kind": "file", "path": "out.jsonl"}, lambda s: _read_json(folder / "out.jsonl", s)),
     }
 
 
@@ -337,26 +345,28 @@ def _read_postgres(ends: Ends, samples: list[Sample]) -> list[Stored]:
     return stored
 
 
-def _read_duckdb(ends: Ends, samples: list[Sample]) -> list[Stored]:
-    stored = []
-    with duckdb.connect(str(ends.folder / "out.duckdb"), read_only=True) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        for n in range(len(samples)):
-            kind = connection.execute(f"SELECT typeof({column(n)}) FROM out").fetchall()[0][0]
-            text = f"{column(n)}::VARCHAR"
-            if kind.endswith("[]"):
-                text = f"to_json({column(n)}::VARCHAR[])::VARCHAR"
-            if kind == "BLOB":
-                text = f"'\\x' || hex({column(n)})"
-            if kind == "INTERVAL":
-                text = column(n)
-            rows = connection.sql(f"SELECT {text} AS v FROM out ORDER BY id").to_arrow_table().column(0).to_pylist()
-            stored.append(Stored(kind, rows))
-    return stored
+def _read_duckdb(folder: Path, samples: list[Sample]) -> list[Stored]:
+    with duckdb.connect(str(folder / "out.duckdb"), read_only=True) as connection:
+        return [read_duckdb_column(connection, "out", column(n)) for n in range(len(samples))]
 
 
-def _read_sqlite(ends: Ends, samples: list[Sample]) -> list[Stored]:
-    connection = sqlite3.connect(ends.folder / "out.sqlite")
+def read_duckdb_column(connection: Any, table: str, name: str) -> Stored:
+    """A column of a table of DuckDB."""
+    connection.execute("SET TimeZone = 'UTC'")
+    kind = connection.execute(f"SELECT typeof({name}) FROM {table}").fetchall()[0][0]
+    text = f"{name}::VARCHAR"
+    if kind.endswith("[]"):
+        text = f"to_json({name}::VARCHAR[])::VARCHAR"
+    if kind == "BLOB":
+        text = f"'\\x' || hex({name})"
+    if kind == "INTERVAL":
+        text = name
+    rows = connection.sql(f"SELECT {text} AS v FROM {table} ORDER BY id").to_arrow_table().column(0).to_pylist()
+    return Stored(kind, rows)
+
+
+def _read_sqlite(folder: Path, samples: list[Sample]) -> list[Stored]:
+    connection = sqlite3.connect(folder / "out.sqlite")
     stored = []
     for n in range(len(samples)):
         found = connection.execute(f"SELECT {column(n)}, typeof({column(n)}) FROM out ORDER BY id").fetchall()
@@ -490,16 +500,26 @@ def _expected(sample: Sample, value: Any) -> Any:
 
 def page(cells: dict[str, dict[str, list[str]]]) -> str:
     """The documentation page: for every target, the type that each type has there, by source."""
-    return "\n".join([HEAD.rstrip("\n"), "", *tables(cells)])
+    return "\n".join([HEAD.rstrip("\n"), "", *tables(cells), *_of_plugins()])
 
 
-def tables(cells: dict[str, dict[str, list[str]]]) -> list[str]:
+def _of_plugins() -> list[str]:
+    """The tables that the tests of plug-ins have written."""
+    lines = []
+    for file in sorted(PLUGINS.glob("*/types.md")):
+        name = file.parent.name
+        text = file.read_text().replace("## ", "### ").rstrip("\n")
+        lines += [f"## Plug-in [`noetl-{name}`](plugins/{name}.md)", "", text, ""]
+    return lines
+
+
+def tables(cells: dict[str, dict[str, list[str]]], samples: list[Sample] = SAMPLES) -> list[str]:
     """A table for each target."""
     lines = []
     for target, by_source in cells.items():
         names = list(by_source)
         lines += [f"## To {target}", "", f"| type | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-        for n, sample in enumerate(SAMPLES):
+        for n, sample in enumerate(samples):
             kinds = [by_source[name][n] for name in names]
             lines.append(f"| {sample.name} | {' | '.join(kinds)} |")
         lines.append("")
@@ -513,7 +533,8 @@ Generated by `python -m tests.tools.type_matrix`; `tests/tools/test_type_matrix.
 Every value of every cell arrives exactly: the test reads the target with its own driver and compares. A cell has the type
 of the column that `transfer` creates. Sources without types of their own (SQLite, CSV, JSON, http, `data`) declare
 them with `types`; how values without a type in the target are written is in
-[keep types in a transfer](../howto/keep-types.md).
+[keep types in a transfer](../howto/keep-types.md). The tables of plug-ins are written by their own tests
+(`NOETL_WRITE_TYPES=1 make test-plugins PLUGINS=NAME`), which also read what they have written.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
@@ -73,18 +74,18 @@ def read_bad_rows(call: ToolCall, given: Mapping[str, Any], beside: TargetPlan, 
     return BadRowsPlan(plan, *_most_bad_rows(given.get("max_bad_rows"), what), is_folder)
 
 
-def _most_bad_rows(given: Any, what: str) -> tuple[int | None, float | None]:
+def _most_bad_rows(given: Any, what: str) -> tuple[int | None, Fraction | None]:
     """`max_bad_rows`: a number of rows, or a share of all rows such as `1%`."""
     if given is None or given == "":
         return None, None
     text = str(given).strip()
     try:
         if text.endswith("%"):
-            share = float(text[:-1]) / 100
+            share = Fraction(text[:-1]) / 100  # exact: 29 of 100 rows are 29%
             if 0 <= share <= 1:
                 return None, share
         elif int(text) >= 0 and not isinstance(given, bool):
             return int(text), None
-    except ValueError:
+    except (ValueError, ZeroDivisionError):
         pass
     raise BadInput(f"{what}: max_bad_rows is a number of rows or a share such as 1%, not {given!r}")

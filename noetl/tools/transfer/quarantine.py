@@ -51,7 +51,7 @@ class Quarantine:
         """ExplainedError if the share of bad rows is too large."""
         share = self.plan.share
         if share is not None and self.count > read * share:
-            raise self._too_many(f"max_bad_rows is {share * 100:g}% of {read:,} rows")
+            raise self._too_many(f"max_bad_rows is {float(share * 100):g}% of {read:,} rows")
 
     def _too_many(self, limit: str) -> ExplainedError:
         shown = "; ".join(f"{row.source}, {row.position}: {row.reason}" for row in self._first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -118,7 +119,7 @@ class BadRowsPlan(NamedTuple):
 
     quarantine: TargetPlan
     most: int | None = None
-    share: float | None = None
+    share: Fraction | None = None
     is_folder: bool = False
 
 

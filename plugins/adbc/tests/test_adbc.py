@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+from pathlib import Path
 
 import duckdb
 import pytest
@@ -195,3 +196,25 @@ def test_the_kinds_use_the_interface(monkeypatch, tmp_path):
         assert run_tool("transfer", {"data": rows, "targets": [target]}).error is None
         found = run_tool(kind, {"auth": auth, "command": f"SELECT * FROM {kind}_orders ORDER BY id"})
         assert found.data["rows"] == rows
+
+
+def test_every_type_keeps_its_value_from_every_source(tmp_path):
+    from type_page import Missing, check, json_text, matrix
+
+    missing = {"json": Missing("ADBC has no JSON: the driver of DuckDB gives text", json_text)}
+    file = str(tmp_path / "types.duckdb")
+    fields = {"kind": "adbc", "driver": "duckdb", "options": {"path": file}}
+
+    def read(target):
+        with duckdb.connect(file) as opened:
+            names = [row[0] for row in opened.execute(f"DESCRIBE {target['table']}").fetchall() if row[0] != "id"]
+            return [matrix.read_duckdb_column(opened, target["table"], name) for name in names]
+
+    def place():
+        return {**fields, "table": f"t{next(numbers)}"}
+
+    def source(target):
+        return {**fields, "query": f"SELECT * FROM {target['table']} ORDER BY id"}
+
+    page = Path(__file__).parents[1] / "types.md"
+    check(page, tmp_path, {"adbc": (place, read)}, source=source, exceptions=missing)

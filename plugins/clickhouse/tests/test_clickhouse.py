@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from noetl.testing import SourceConformance, TargetConformance, run_tool
@@ -73,3 +75,40 @@ def test_a_wrong_password_is_an_auth_error(server):
 def test_no_staging_table_remains(server):
     names = {row["name"] for row in server.rows("SELECT name FROM system.tables WHERE database = 'noetl'")}
     assert not {name for name in names if name.startswith("noetl_")}
+
+
+def test_every_type_keeps_its_value_from_every_source(server, tmp_path):
+    from type_page import Missing, as_local, check, json_text, matrix
+
+    missing = {
+        "timestamp": Missing(
+            "there is none without a zone: a source gives the instant in the zone of the server", as_local
+        ),
+        "json": Missing("it is stored as text, and a source gives text", json_text),
+        "bytes": Missing("a target stores bytes in a String; a source needs UTF-8 text: select hex(...) of them"),
+    }
+
+    def read(target):
+        kinds = server.rows(
+            "SELECT name, type FROM system.columns "
+            f"WHERE database = 'noetl' AND table = '{target['table']}' ORDER BY position"
+        )
+        stored = []
+        for each in kinds:
+            if each["name"] == "id":
+                continue
+            name, is_array = each["name"], each["type"].startswith("Array")
+            text = f"concat(toString({name}), 'Z')" if "UTC" in each["type"] else f"toString({name})"
+            text = f"arrayMap(x -> toString(x), {name})" if is_array else text
+            rows = server.rows(f"SELECT {text} AS v FROM {target['table']} ORDER BY id")
+            stored.append(matrix.Stored(each["type"], [row["v"] for row in rows]))
+        return stored
+
+    def place():
+        return {"kind": "clickhouse", "auth": server.auth, "table": server.new_name()}
+
+    def source(target):
+        return {"kind": "clickhouse", "auth": server.auth, "query": f"SELECT * FROM {target['table']} ORDER BY id"}
+
+    page = Path(__file__).parents[1] / "types.md"
+    check(page, tmp_path, {"clickhouse": (place, read)}, source=source, exceptions=missing)

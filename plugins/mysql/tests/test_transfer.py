@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -275,3 +276,34 @@ def test_a_contract_in_mode_replace_changes_nothing_if_the_source_fails(server, 
     outcome = transfer({"kind": "file", "path": str(file)}, target, chunk={"size": 1})
     assert outcome.error is not None
     assert [row["id"] for row in server.sql(f"SELECT id FROM {table}")] == [1]
+
+
+def test_every_type_keeps_its_value_from_every_source(server, tmp_path):
+    from type_page import Missing, as_utc, check, json_text, matrix
+
+    missing = {
+        "double: NaN, infinity": Missing("there is no NaN and no infinity: such a value fails the transfer"),
+        "timestamptz": Missing("there is no zone: the instant is stored as a datetime in UTC", as_utc),
+        "json": Missing("in MariaDB it is text with a check, and a source gives it as text", json_text),
+    }
+
+    def read(target):
+        table = target["table"]
+        kinds = server.sql(
+            "SELECT column_name AS name, column_type AS kind FROM information_schema.columns "
+            "WHERE table_schema = 'noetl' AND table_name = %(table)s ORDER BY ordinal_position",
+            {"table": table},
+        )
+        rows = server.sql(f"SELECT * FROM {table} ORDER BY id")
+        return [
+            matrix.Stored(each["kind"], [row[each["name"]] for row in rows]) for each in kinds if each["name"] != "id"
+        ]
+
+    def place():
+        return {"kind": "mysql", "auth": server.auth, "table": server.new_name()}
+
+    def source(target):
+        return {"kind": "mysql", "auth": server.auth, "query": f"SELECT * FROM {target['table']} ORDER BY id"}
+
+    page = Path(__file__).parents[1] / "types.md"
+    check(page, tmp_path, {"mysql": (place, read)}, source=source, exceptions=missing)

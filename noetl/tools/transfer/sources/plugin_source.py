@@ -10,6 +10,7 @@ from noetl.core.model.connector import SourceCall, SourceSpec
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
 from noetl.tools._common.plugin_addresses import check_addresses
+from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
@@ -45,10 +46,10 @@ class PluginSource:
                     return
                 if isinstance(batch, pa.Table):
                     for part in batch.to_batches() or [pa.RecordBatch.from_pylist([], batch.schema)]:
-                        for each in self._rows.converted(normalize_batch, part):
+                        for each in self._rows.converted(_checked, part):
                             yield each
                 elif isinstance(batch, pa.RecordBatch):
-                    for each in self._rows.converted(normalize_batch, batch):
+                    for each in self._rows.converted(_checked, batch):
                         yield each
                 elif isinstance(batch, list):
                     for each in self._rows.built(builder.batch, batch) if batch else ():
@@ -87,3 +88,18 @@ class PluginSource:
     def _explained(self, failure: Exception) -> Exception:
         info: ErrorInfo | None = None if self._spec.explain is None else self._spec.explain(failure)
         return failure if info is None else ExplainedError(info)
+
+
+def _checked(batch: Any) -> Any:
+    """The batch in types that every target supports; texts of a plug-in may have any bytes, and must be UTF-8."""
+    import pyarrow as pa
+
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid:
+                raise BadInput(
+                    f"the column {name!r} has bytes that are no UTF-8 text: select it as hexadecimal or base64 text"
+                ) from None
+    return normalize_batch(batch)
