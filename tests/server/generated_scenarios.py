@@ -59,7 +59,8 @@ class NotingStore(MemoryEventStore):
     async def append(self, append: Append) -> None:
         """Append, and note it."""
         await super().append(append)
-        told = (append.was, append.takes, append.news, append.rewaits, append.state)
+        takes = sorted(append.takes, key=lambda each: each.key)  # their order does not matter
+        told = (append.was, takes, append.news, append.rewaits, append.state)
         self.appended.append([append.execution_id, len(append.events), *map(msgspec.to_builtins, told)])
 
 
