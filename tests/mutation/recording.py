@@ -126,6 +126,7 @@ class Recorded:
         self.seconds: dict[str, float] = {}
         self._databases: list[sqlite3.Connection] = []
         self._files: dict[str, dict[int, set[str]]] = {}
+        self._totals: dict[str, int] = {}
         for part in sorted(STORED.glob("*.tests")):
             with sqlite3.connect(part) as database:
                 self.seconds |= dict(database.execute("select name, seconds from tests"))
@@ -135,6 +136,22 @@ class Recorded:
         """The tests that execute one of the lines."""
         found = self._lines(file)
         return {test for line in lines if line in found for test in found[line]} - {IMPORT}
+
+    def focus(self, file: str) -> dict[str, float]:
+        """For each test the share of this file in the lines that it executes: high in tests that are about the file."""
+        query = (
+            "select context.context, line_bits.numbits, file.path from line_bits"
+            " join context on context.id = line_bits.context_id join file on file.id = line_bits.file_id"
+        )
+        if not self._totals:
+            for database in self._databases:
+                for test, bits, _ in database.execute(query):
+                    self._totals[test] = self._totals.get(test, 0) + int.from_bytes(bits).bit_count()
+        here: dict[str, int] = {}
+        for database in self._databases:
+            for test, bits, _ in database.execute(f"{query} where file.path = ?", (str(ROOT / file),)):
+                here[test] = here.get(test, 0) + int.from_bytes(bits).bit_count()
+        return {test: count / self._totals[test] for test, count in here.items()}
 
     def runs_at_import(self, mutant: Mutant) -> bool:
         """Whether the line runs when its module is imported, so that it has run before a fork."""
