@@ -26,15 +26,16 @@ from pathlib import Path
 from chaos.cluster import Cluster as LocalCluster
 from chaos.cluster import running_cluster, unfinished
 from chaos.findings import Finding
+from chaos.kills import POISON
 from chaos.network import Proxy
 from chaos.single_server import single_server
 from noetl.client import Client
-from noetl.core.model.events import Recorded, TaskDone
+from noetl.core.model.events import Recorded, TaskDone, WorkerLost, WorkflowFinished
 from noetl.errors import StoreUnavailable
 from noetl.storage.factory import open_stores
 from noetl.storage.ports.events import ExecutionFilter
 from tests.server.http.serving import Cluster
-from tests.simulation.log_oracles import check_log
+from tests.simulation.log_oracles import check_log, run_of
 
 STORE_CHECKS = ("write-ahead log", "store", "integrity", "checksums", "results")  # the first one only if it fails
 TERM = 2.0  # seconds of a lease
@@ -151,6 +152,7 @@ class Outcome:
         self.violations: list[str] = []
         self.statuses: Counter[str] = Counter()
         self.ambiguous = 0
+        self.poisoned = 0  # executions that failed because a run lost three workers in a row
         self.effects = 0
         self.attempts = 0  # of repeated tasks, beyond the first
 
@@ -176,7 +178,9 @@ def check(store: str, effects: Effects, numbers: Mapping[str, int]) -> Outcome:
         request = numbers[execution_id]
         found.statuses[status] += 1
         found.violations += [f"execution {execution_id}: {each}" for each in check_log(log)]
-        if status != "success":
+        if _is_poison(log):
+            found.poisoned += 1
+        elif status != "success":
             found.violations.append(f"execution {execution_id} (request {request}) ended as {status}")
         for each in log:
             if isinstance(each.body, TaskDone) and each.body.task in KINDS:
@@ -184,6 +188,20 @@ def check(store: str, effects: Effects, numbers: Mapping[str, int]) -> Outcome:
     missing = set(numbers) - set(asyncio.run(_logs(store)))
     found.violations += [f"execution {each} was acknowledged but does not exist" for each in missing]
     return found
+
+
+def _is_poison(log: Sequence[Recorded]) -> bool:
+    """Whether an execution failed because one of its runs lost three workers in a row, which rule 5 demands."""
+    lost: Counter[str] = Counter()
+    for each in log:
+        body = each.body
+        if isinstance(body, WorkerLost):
+            lost[run_of(body)] += not body.returned
+        elif isinstance(body, TaskDone):
+            lost[run_of(body)] = 0
+        elif isinstance(body, WorkflowFinished) and body.error is not None:
+            return POISON in body.error.message and max(lost.values(), default=0) >= 3
+    return False
 
 
 def _check_task(found: Outcome, counted: Mapping[tuple[str, str, str, int], int], number: int, body: TaskDone) -> None:
@@ -477,6 +495,7 @@ def _finding(part: str, setup: str, done: Counter[str], found: Outcome, executio
             "effects": f"{found.effects:,}",
             "tasks that ended as `ambiguous`": str(found.ambiguous),
             "repeated attempts": str(found.attempts),
+            "executions that failed after three lost workers in a row (rule 5)": str(found.poisoned),
             "violations": str(len(found.violations)),
         },
         violations=found.violations,

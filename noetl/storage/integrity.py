@@ -19,11 +19,13 @@ from noetl.storage.playbooks.sql import decoded_bundle, text_digest
 from noetl.storage.ports.events import ExecutionSummary
 from noetl.storage.ports.sql import SqlDatabase
 from noetl.storage.ports.task_logs import MAX_BYTES
+from noetl.storage.sqlite.database_file import SqliteFile
 from noetl.storage.task_logs.chunks import size_of
 from noetl.storage.task_logs.sql import decode_chunk
 
 MAX_PROBLEMS = 100
 PAGE = 500  # rows of one query
+DERIVED = ("executions", "snapshots", "quotas", "load_samples")  # rebuilt from the logs, or begun again
 
 
 async def database_problems(database: SqlDatabase) -> AsyncIterator[str]:
@@ -56,8 +58,9 @@ async def rebuild_derived(database: SqlDatabase) -> int:
     snapshots, quotas and load samples, which begin again. Returns the number of changed rows.
 
     Damaged and missing rows of executions get the lengths of their logs, which `log_verifier.repair` reads."""
-    if database.dialect == "sqlite":
-        await database.execute("REINDEX")
+    if isinstance(database, SqliteFile):
+        if not await _is_sound(database):
+            await database.rebuild(DERIVED)
     else:
         for (table,) in await database.fetch(_TABLES):
             await database.row(f'REINDEX TABLE "{table}"')  # not `execute`: it has no number of rows
@@ -120,7 +123,17 @@ async def _delete_damaged(database: SqlDatabase) -> int:
     return len(damaged)
 
 
+async def _is_sound(database: SqliteFile) -> bool:
+    """Whether all pages of a file can be read, and nothing is missing in it."""
+    try:
+        return not [each async for each in _sqlite_problems(database)]
+    except CorruptLog:
+        return False
+
+
 async def _sqlite_problems(database: SqlDatabase) -> AsyncIterator[str]:
+    for name in await database.missing() if isinstance(database, SqliteFile) else ():
+        yield f"{name} does not exist"
     for (message,) in await database.fetch(f"PRAGMA integrity_check({MAX_PROBLEMS})"):
         if message != "ok":
             yield f"SQLite: {message}"

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -97,6 +98,68 @@ def test_what_is_derived_is_rebuilt_from_the_logs(home):
 
     assert asyncio.run(rebuild()) == (2, [])
     assert problems(home) == []
+
+
+def schema_of(file) -> list[tuple[str, str]]:
+    with sqlite3.connect(file) as db:
+        return sorted(db.execute("SELECT name, sql FROM sqlite_master WHERE name <> 'quotas'").fetchall(), key=str)
+
+
+def overwrite_root(file, name) -> None:
+    with sqlite3.connect(file) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    with open(file, "r+b") as data:
+        data.seek((page - 1) * size)
+        data.write(bytes(size))
+
+
+def drop(file, kind, name) -> None:
+    with sqlite3.connect(file) as db:
+        db.execute(f"DROP {kind} {name}")
+
+
+DAMAGED = ["executions", "executions_key", "executions_path", "log_of_execution", "snapshots", "executions_active"]
+
+
+@pytest.mark.parametrize(
+    "hurt",
+    [
+        *(pytest.param(partial(overwrite_root, name=name), id=f"page of {name}") for name in DAMAGED),
+        pytest.param(partial(drop, kind="INDEX", name="executions_key"), id="an index"),
+        pytest.param(partial(drop, kind="TABLE", name="executions"), id="the table of executions"),
+    ],
+)
+def test_a_damaged_file_is_repaired_if_the_damage_is_in_what_is_derived(home, capsys, hurt):
+    from noetl.cli import app
+
+    schema = schema_of(home)
+    hurt(home)
+    assert app.run(["doctor", "--verify"]) == 1
+    assert app.run(["doctor", "--repair"]) == 0, capsys.readouterr().out
+    assert problems(home) == []
+    assert schema_of(home) == schema
+
+    async def listed() -> dict[str, int]:
+        events, _ = open_stores(f"sqlite://{home}")
+        try:
+            return await events.counts()
+        finally:
+            await events.close()
+
+    assert asyncio.run(listed()) == {"success": 20}
+
+
+@pytest.mark.parametrize("hurt", [partial(overwrite_root, name="log"), partial(drop, kind="TABLE", name="days")])
+def test_a_repair_of_a_table_that_is_not_derived_fails_and_keeps_the_rest(home, capsys, hurt):
+    from noetl.cli import app
+
+    schema = [each for each in schema_of(home) if not each[0].startswith("days")]
+    hurt(home)
+    assert app.run(["doctor", "--repair"]) == 1
+    assert "restore a backup" in capsys.readouterr().out
+    assert [each for each in schema_of(home) if not each[0].startswith("days")] == schema
 
 
 def test_retention_returns_the_space_of_deleted_executions(home):

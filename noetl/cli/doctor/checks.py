@@ -41,12 +41,11 @@ def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False, 
         *environment.secret_files(settings),
         _sqlite(),
         *_write_ahead_log(settings),  # before the store is opened
+        *(_repaired(settings) if repair else ()),
         *_store(settings),
     ]
     findings += [*environment.replica(settings), *environment.results(settings), *_tools(), *environment.nats(settings)]
     findings += [*environment.processes(settings), *_server(settings)]
-    if repair:
-        findings += _repaired(settings)
     if verify or repair:
         findings += [*_verified(settings), *environment.credentials(settings)]
     return findings
@@ -211,6 +210,7 @@ def _verified(settings: Settings) -> Iterator[Finding]:
     for found in problems:
         derived = any(each in found for each in _DERIVED)
         advice = "; `noetl doctor --repair` rebuilds what is derived" if derived else "; restore a backup"
+        advice = "" if "doctor --repair" in found else advice
         yield Finding("integrity", FAILED, f"{found}{advice}")
     for note in notes:
         yield Finding("integrity", WARNING, note)

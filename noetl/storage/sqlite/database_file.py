@@ -26,7 +26,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -76,6 +76,7 @@ class SqliteFile:
         self._lock = _FileLock(self.path + ".lock", self.path)
         self._closed = False
         self._versions: dict[str, int] = {}  # schema versions by table group, as known to this process
+        self._scripts: list[str] = []  # of all groups
         self._wal_pages = 0  # estimate of the pages that a checkpoint has to copy
         self._local = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
@@ -94,6 +95,7 @@ class SqliteFile:
 
         Called during construction, before the first `write`."""
         self._versions[name] = len(scripts)
+        self._scripts += scripts
         with self._lock:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -189,7 +191,7 @@ class SqliteFile:
         if mode is not None and mode[0] == 0:  # created by an older version: convert it once
             if before < VACUUM_PAGES:
                 return 0
-            await asyncio.to_thread(self._vacuum)
+            await asyncio.to_thread(self._alone, _vacuum)
         else:
             left = before
             while left:
@@ -200,17 +202,30 @@ class SqliteFile:
         await asyncio.to_thread(self._truncate_wal)
         return max(0, before - await self._free_pages()) * PAGE
 
+    async def rebuild(self, derived: Collection[str]) -> list[str]:
+        """Rebuild every index, and the tables of `derived` that cannot be read, which are empty afterwards; returns the
+        names of these. CorruptLog if another table cannot be read."""
+        from noetl.storage.sqlite.rebuild import rebuild
+
+        return await asyncio.to_thread(self._alone, lambda connection: rebuild(connection, derived, self._scripts))
+
+    async def missing(self) -> list[str]:
+        """The tables and indexes that do not exist, although the stores of this process have created them."""
+        from noetl.storage.sqlite.rebuild import missing
+
+        return [f"{kind} {name}" for kind, name, *_ in await self.read(lambda db: missing(db, self._scripts))]
+
     async def _free_pages(self) -> int:
         row = await self.row("PRAGMA freelist_count")
         return 0 if row is None else int(row[0])
 
-    def _vacuum(self) -> None:
+    def _alone(self, job: Job[T]) -> T:
+        """Run a job without a transaction on a connection of its own, while no other process writes."""
         try:
             with self._lock:
                 connection = _connect(self.path)
                 try:
-                    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-                    connection.execute("VACUUM")
+                    return job(connection)
                 finally:
                     connection.close()
         except sqlite3.Error as problem:
@@ -218,13 +233,8 @@ class SqliteFile:
 
     def _truncate_wal(self) -> None:
         try:
-            with self._lock:
-                connection = _connect(self.path)
-                try:
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                finally:
-                    connection.close()
-        except (sqlite3.Error, StoreUnavailable):
+            self._alone(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+        except (CorruptLog, StoreUnavailable):
             return  # a reader is active: the next checkpoint truncates it
 
     async def close(self) -> None:
@@ -434,6 +444,11 @@ def _connect(place: str) -> sqlite3.Connection:
     return connection
 
 
+def _vacuum(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    connection.execute("VACUUM")
+
+
 def _text(stored: bytes) -> str:
     """A text; damaged bytes are replaced, so that the other rows of a list can be read. Checksums find the row."""
     return stored.decode("utf-8", "replace")
@@ -516,7 +531,9 @@ def store_error(problem: sqlite3.Error, path: str) -> NoetlError:
     if "not a database" in text:
         return StoreUnavailable(f"{path} is not a NoETL database; move the file or choose another --store")
     if "malformed" in text or "decode" in text or name.startswith("SQLITE_CORRUPT"):
-        return CorruptLog(f"{path} is damaged ({text}); restore it from a backup, or move the file")
+        return CorruptLog(
+            f"{path} is damaged ({text}); `noetl doctor --repair` rebuilds what is derived, else restore a backup"
+        )
     if "full" in text or name == "SQLITE_FULL":
         return StoreUnavailable(f"{path}: the disk is full; nothing acknowledged is lost, free disk space and retry")
     if "readonly" in text or name.startswith("SQLITE_READONLY"):

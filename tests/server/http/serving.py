@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from devcluster.servers import free_port
 
+START_SECONDS = 120.0  # on a loaded machine
 SERVE = "from noetl.server.process import serve; from noetl.settings import load; serve(load().settings)"
 
 
@@ -40,7 +41,7 @@ class Cluster:
     def start_server(self, code: str = SERVE, log: IO[bytes] | None = None) -> None:
         """Start it and wait until it is ready; its words go to `log`."""
         self.server = self._python(code, log)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self.server.poll() is not None:
                 raise AssertionError(f"the server ended with {self.server.returncode}")
@@ -49,7 +50,7 @@ class Cluster:
                     return
             except OSError:
                 time.sleep(0.02)
-        raise AssertionError("the server is not ready after 30 s")
+        raise AssertionError(f"the server is not ready after {START_SECONDS:g} s")
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         """Start one more worker."""

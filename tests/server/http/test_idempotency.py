@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import click
@@ -85,6 +86,15 @@ def test_a_repeated_change_gets_the_first_response(cluster: Cluster):
     assert ask(cluster, "DELETE", "/api/schedules/yearly", key="remove-yearly")[0] == 204
     assert ask(cluster, "DELETE", "/api/schedules/yearly", key="remove-yearly")[0] == 204
     assert ask(cluster, "DELETE", "/api/schedules/yearly")[0] == 404
+
+
+def test_concurrent_requests_with_one_key_get_the_response_to_the_first(cluster: Cluster):
+    ask(cluster, "POST", "/api/catalog/register", {"content": GATED})
+    schedule = {"path": "tests/gated", "cron": "0 0 1 1 *", "name": "concurrent"}
+    with ThreadPoolExecutor(20) as threads:
+        found = list(threads.map(lambda _: ask(cluster, "POST", "/api/schedules", schedule, key="at-once"), range(20)))
+    assert [status for status, _, _ in found] == [201] * 20
+    assert [repeated for _, _, repeated in found].count(False) == 1
 
 
 def test_a_failed_request_may_be_repeated_with_its_key(cluster: Cluster):

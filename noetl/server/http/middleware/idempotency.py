@@ -1,13 +1,14 @@
 """`Idempotency-Key` on requests that change the installation: limits, schedules, triggers, playbooks, credentials.
 
 The response to the first request with a key is stored and sent again for a repetition with the same content, for a day;
-another content under a known key is rejected. A request that a server did not finish within minutes, because it was
-killed, may be repeated. Commands to executions have their key in the log instead, in the
-append that has the effect, so they are not handled here.
+another content under a known key is rejected. A repetition waits while the first request is processed. A request that a
+server did not finish within minutes, because it was killed, may be repeated. Commands to executions have their key in
+the log instead, in the append that has the effect, so they are not handled here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
@@ -26,6 +27,8 @@ from noetl.storage.ports.triggers import StoredTrigger
 KIND = "idempotency-key"
 KEPT_SECONDS = 86_400.0
 PROCESSING_SECONDS = 120.0  # after which the server of an unanswered request is taken for dead
+WAIT_SECONDS = 10.0  # for which a repetition waits for the response to the first request
+POLL_SECONDS = 0.05
 MAX_KEY = 200
 MAX_BODY = 16 << 20
 MAX_RESPONSE = 1 << 20
@@ -78,11 +81,15 @@ class IdempotencyMiddleware:
             await store.remove(KIND, row.name)
         begun = msgspec.json.encode(StoredResponse(digest))
         row = StoredTrigger(KIND, name, begun, 1, state.now() + PROCESSING_SECONDS)
-        try:
-            await store.add(row)
-        except Conflict:
-            await self._repeat(scope, send, name, digest)
-            return
+        waits = [POLL_SECONDS] * int(WAIT_SECONDS / POLL_SECONDS)
+        while True:
+            try:
+                await store.add(row)
+                break
+            except Conflict:
+                if await self._repeat(scope, send, row, digest, wait=bool(waits)):
+                    return
+            await asyncio.sleep(waits.pop())
         recorder = _Recorder(send)
         try:
             await self._app(scope, _replayed(body), recorder)
@@ -96,20 +103,24 @@ class IdempotencyMiddleware:
             kept = state.now() + KEPT_SECONDS
             await store.save(msgspec.structs.replace(row, data=msgspec.json.encode(stored), revision=2, wake=kept))
 
-    async def _repeat(self, scope: Scope, send: Send, name: str, digest: str) -> None:
-        row = await self._state().triggers.store.get(KIND, name)
-        stored = None if row is None else msgspec.json.decode(row.data, type=StoredResponse)
+    async def _repeat(self, scope: Scope, send: Send, row: StoredTrigger, digest: str, *, wait: bool) -> bool:
+        """Answer a request whose key is known; False: the first request is being processed, or it has just failed."""
+        known = await self._state().triggers.store.get(KIND, row.name)
+        stored = None if known is None else msgspec.json.decode(known.data, type=StoredResponse)
         if stored is not None and stored.digest != digest:
             response = problems.problem(422, "this Idempotency-Key was used for another request")
         elif stored is None or not stored.status:
+            if wait:
+                return False
             response = problems.problem(409, "a request with this Idempotency-Key is being processed; try again")
         else:
             headers = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in stored.headers]
             headers.append((b"idempotency-replayed", b"true"))
             await send({"type": "http.response.start", "status": stored.status, "headers": headers})
             await send({"type": "http.response.body", "body": base64.b64decode(stored.body)})
-            return
+            return True
         await response(scope, _replayed(b""), send)
+        return True
 
 
 class _Recorder:
