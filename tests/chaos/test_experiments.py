@@ -11,6 +11,7 @@ from chaos.access import internal_urls, run_cases
 from chaos.cluster import running_cluster
 from chaos.findings import Finding, merge_findings, render_page
 from chaos.flush import check_calls
+from chaos.once import check, counting
 from chaos.poison import poison_playbooks
 from chaos.sagas import BOOKED, check_bookings, kill_sagas
 from chaos.transfers import kill_loads
@@ -105,3 +106,21 @@ def test_there_are_at_least_sixty_poison_playbooks_and_internal_urls():
 @pytest.mark.parametrize("load", [("postgres", "duckdb", "append"), ("http", "postgres", "append")])
 def test_killed_loads_end_with_the_rows_of_the_source(load: tuple[str, str, str], database: str, tmp_path: Path):
     assert kill_loads(load, database, tmp_path, 3, seed=5)["killed"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "violations"),
+    [
+        (["7 once.sh 0 1", "7 once.sh 1 1", "7 again.sh 0 1", "7 again.sh 0 2"], 0),
+        (["7 again.sh 0 1", "7 again.sh 0 1"], 1),  # one attempt, two effects
+        (["7 once.web 0 1", "7 once.web 0 2"], 1),  # at most once, in two attempts
+        (["7 once.py 0 1", "7 once.py 0 1"], 2),  # both
+    ],
+)
+def test_an_effect_that_occurs_twice_is_reported(tmp_path: Path, lines: list[str], violations: int):
+    with counting() as effects:
+        effects.file.write_text("\n".join(lines) + "\n")
+        found = check(f"sqlite://{tmp_path}/noetl.db", effects, {})
+        lost = check(f"sqlite://{tmp_path}/noetl.db", effects, {"1": 7})
+    assert len(found.violations) == violations and found.effects == len(lines)
+    assert lost.violations[-1] == "execution 1 was acknowledged but does not exist"
