@@ -193,10 +193,15 @@ def encode_task(task: RemoteTask) -> bytes:
 def bind_sql(statement: str, params: Any, dialect: Literal["mysql", "ansi"] = "ansi") -> tuple[str, list[Any]]:
     """The statement with the driver's placeholders (`?`; `%s` for `mysql`), and their values in order.
 
-    Parameters are written `%(name)s`, `:name`, `%s`, `?` or `$1`; ValueError if they do not fit to `params`."""
+    Parameters are written `%(name)s`, `:name`, `%s`, `?` or `$1`; ValueError if they do not fit to `params`, or if the
+    text is not one statement."""
     from noetl.data.sql import bind
+    from noetl.data.sql_statements import split
 
-    bound = bind(statement, params, dialect)
+    statements = split(statement, dialect)
+    if len(statements) != 1:
+        raise ConnectorError(f"`query` must be one statement, not {len(statements)}")
+    bound = bind(statements[0], params, dialect)
     return bound.text, bound.values
 
 

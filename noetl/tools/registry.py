@@ -157,15 +157,19 @@ def _add_plugin(registry: _Registry, plugin: plugins.Plugin) -> None:
 
 
 def _plugin_run(module: Any) -> ToolFunction:
-    """The function of a plug-in, which is called if the network policy allows the addresses in its input."""
+    """The function of a plug-in, called if its input has the declared types and its addresses are allowed."""
 
     async def run(call: ToolCall) -> Outcome:
         from noetl.tools._common.plugin_addresses import check_addresses
+        from noetl.tools._common.plugin_fields import field_problem
 
+        problem = field_problem(module.SPEC.fields, call.input)
+        if problem is not None:
+            return error("schema", f"{call.kind}: {problem}")
         try:
             await check_addresses(call.input, call.host)
-        except (SecretUnavailable, StoreUnavailable) as problem:
-            return error("auth", str(problem))
+        except (SecretUnavailable, StoreUnavailable) as missing:
+            return error("auth", str(missing))
         outcome: Outcome = await module.run(call)
         return outcome
 

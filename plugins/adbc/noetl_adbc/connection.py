@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -14,6 +17,7 @@ from adbc_driver_manager import dbapi
 from noetl.tool import BadAuth, ErrorInfo, Host, auth_fields, error_info
 
 T = TypeVar("T")
+CANCEL_SECONDS = 5.0  # to wait for the end of a cancelled statement
 _SNOWFLAKE = {
     "account": "adbc.snowflake.sql.account", "database": "adbc.snowflake.sql.db", "schema": "adbc.snowflake.sql.schema",
     "warehouse": "adbc.snowflake.sql.warehouse", "role": "adbc.snowflake.sql.role",
@@ -99,19 +103,53 @@ def _open(name: str, options: dict[str, str]) -> Any:
     return dbapi.connect(driver=path, db_kwargs={**entry, **options}, autocommit=True)
 
 
+class Abandoned(Exception):
+    """Work that a driver does not cancel goes on in its thread, so its connection cannot be used or closed."""
+
+
 async def in_thread(work: Callable[[], T], cancel: Callable[[], Any] | None = None) -> T:
-    """Run blocking work in a thread; if the task is cancelled, cancel the work and wait for its end."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
+    """Run blocking work in a thread; if the task is cancelled, cancel the work and wait for its end for some seconds.
+
+    Abandoned if it goes on: the thread does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    running: asyncio.Future[T] = loop.create_future()
+
+    def deliver(set_result: Callable[[Any], None], value: Any) -> None:
+        if not running.done():
+            set_result(value)
+
+    def execute() -> None:
+        try:
+            outcome: tuple[Callable[[Any], None], Any] = (running.set_result, work())
+        except Exception as failure:  # noqa: BLE001 (passed to the task)
+            outcome = (running.set_exception, failure)
+        with suppress(RuntimeError):  # the event loop was closed meanwhile
+            loop.call_soon_threadsafe(deliver, *outcome)
+
+    threading.Thread(target=execute, name="noetl-adbc", daemon=True).start()
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        if cancel is not None:
-            try:
+        with suppress(manager.Error):  # a driver that cannot cancel
+            if cancel is not None:
                 cancel()
-            except manager.Error:
-                pass  # the driver cannot cancel: its work is waited for
-        await asyncio.wait([running])
+        await asyncio.wait([running], timeout=CANCEL_SECONDS)
+        if not running.done():
+            raise asyncio.CancelledError from Abandoned("the driver does not cancel its statement")
+        running.exception()  # it is retrieved: the task was cancelled all the same
         raise
+
+
+def parameters(values: Sequence[Any]) -> list[Any]:
+    """Values for the driver: mappings and lists as JSON text, which drivers cannot bind otherwise."""
+    return [
+        json.dumps(each, ensure_ascii=False) if isinstance(each, Mapping | list | tuple) else each for each in values
+    ]
+
+
+def is_abandoned(failure: BaseException | None) -> bool:
+    """Whether an exception says that a thread still uses the connection."""
+    return failure is not None and isinstance(failure.__cause__, Abandoned)
 
 
 _STATUS = {
@@ -129,6 +167,8 @@ _STATUS = {
 
 def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of the driver manager; None for other exceptions."""
+    if isinstance(failure, OverflowError) or type(failure).__module__.startswith("pyarrow"):
+        return error_info("schema", f"a value cannot be bound or converted: {failure}")
     if not isinstance(failure, manager.Error):
         return None
     kind = _STATUS.get(failure.status_code)

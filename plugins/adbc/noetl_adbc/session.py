@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import adbc_driver_manager as manager
 
 from noetl.tool import Outcome, SqlResult, ToolCall, run_sql
-from noetl_adbc.connection import connect, explain, in_thread
+from noetl_adbc.connection import connect, explain, in_thread, is_abandoned, parameters
 
 
 async def run(call: ToolCall) -> Outcome:
@@ -23,8 +24,11 @@ async def _session(call: ToolCall) -> AsyncIterator[Session]:
     session = Session(connection)
     try:
         yield session
-    finally:
-        await session.close()
+    except BaseException as failure:
+        if not is_abandoned(failure):
+            await session.close()
+        raise
+    await session.close()
 
 
 class Session:
@@ -39,7 +43,8 @@ class Session:
         """Execute a statement; batches of a query are read as they are used."""
         cursor = self._connection.cursor()
         self._cursors.append(cursor)
-        await in_thread(lambda: cursor.execute(statement, values or None), cursor.adbc_cancel)
+        bound = parameters(values) or None
+        await in_thread(lambda: cursor.execute(statement, bound), cursor.adbc_cancel)
         if not cursor.description:
             return SqlResult(row_count=cursor.rowcount)
         names = tuple(column[0] for column in cursor.description)
@@ -62,7 +67,7 @@ class Session:
 
     async def rollback(self) -> None:
         """Roll it back."""
-        if self._in_transaction:
+        if self._in_transaction and not is_abandoned(sys.exception()):
             await self._close_cursors()
             await in_thread(self._connection.adbc_connection.rollback)
             await in_thread(lambda: self._connection.adbc_connection.set_autocommit(True))

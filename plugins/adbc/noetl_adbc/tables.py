@@ -7,6 +7,7 @@ statements at the end move them. A failed transfer drops the staging table and h
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import adbc_driver_manager as manager
 
 from noetl.tool import ConnectorError, RowTarget, SourceCall, bind_sql
-from noetl_adbc.connection import connect, in_thread, quoting
+from noetl_adbc.connection import connect, in_thread, is_abandoned, parameters, quoting
 from noetl_adbc.session import Session, batches
 
 NUMBER = "noetl_row_number"  # of a staged row: the last row of a key wins
@@ -27,18 +28,20 @@ async def read(call: SourceCall) -> AsyncIterator[Any]:
     if fields.get("table") and not fields.get("query"):
         text = f"SELECT * FROM {quoting(call.kind).table(str(fields['table']))}"
     else:
-        text, values = bind_sql(str(fields["query"]).strip().rstrip(";"), fields.get("params"))
+        text, values = bind_sql(str(fields["query"]), fields.get("params"))
     connection = await connect(call.kind, fields, call.host)
+    cursor = connection.cursor()
     try:
-        with connection.cursor() as cursor:
-            await in_thread(lambda: cursor.execute(text, values or None), cursor.adbc_cancel)
-            if not cursor.description:
-                raise ConnectorError("the source's statement returns no rows")
-            async with aclosing(batches(cursor, call.batch_rows)) as found:
-                async for batch in found:
-                    yield batch
+        await in_thread(lambda: cursor.execute(text, parameters(values) or None), cursor.adbc_cancel)
+        if not cursor.description:
+            raise ConnectorError("the source's statement returns no rows")
+        async with aclosing(batches(cursor, call.batch_rows)) as found:
+            async for batch in found:
+                yield batch
     finally:
-        await in_thread(connection.close)
+        if not is_abandoned(sys.exception()):
+            await in_thread(cursor.close)
+            await in_thread(connection.close)
 
 
 class TableTarget(RowTarget):

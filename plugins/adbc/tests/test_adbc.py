@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sqlite3
+import time
 from pathlib import Path
 
 import duckdb
@@ -218,3 +220,27 @@ def test_every_type_keeps_its_value_from_every_source(tmp_path):
 
     page = Path(__file__).parents[1] / "types.md"
     check(page, tmp_path, {"adbc": (place, read)}, source=source, exceptions=missing)
+
+
+def test_a_statement_that_the_driver_does_not_cancel_ends_with_its_timeout(monkeypatch):
+
+    monkeypatch.setattr(connection, "CANCEL_SECONDS", 0.5)
+    endless = (
+        "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 40000000) SELECT count(*) FROM c"
+    )
+    began = time.monotonic()
+    outcome = run_tool("adbc", {"driver": "sqlite", "auth": {"uri": ":memory:"}, "command": endless}, timeout=0.5)
+    assert outcome.error.kind == "db.timeout"
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("value", [[1, "x"], {"a": None}])
+def test_lists_and_mappings_are_bound_as_json(value):
+    given = {"driver": "sqlite", "auth": {"uri": ":memory:"}, "command": "SELECT :v AS v", "params": {"v": value}}
+    assert json.loads(run_tool("adbc", given).data["rows"][0]["v"]) == value
+
+
+def test_a_value_that_is_too_large_is_explained():
+    given = {"driver": "sqlite", "auth": {"uri": ":memory:"}, "command": "SELECT :v AS v", "params": {"v": 10**30}}
+    outcome = run_tool("adbc", given)
+    assert outcome.error.kind == "schema", outcome.error

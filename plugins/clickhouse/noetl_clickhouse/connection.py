@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,13 +9,15 @@ from typing import Any
 
 import aiohttp
 
-from noetl.tool import ErrorInfo, Host, Timeout, error_info, server_fields, tls_context
+from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, error_info, server_fields, tls_context
 
 _KINDS = {
     60: "not_found", 81: "not_found", 516: "auth", 497: "auth", 192: "auth", 193: "auth", 194: "auth",
     159: "db.timeout", 160: "db.timeout", 209: "db.timeout", 210: "db.connection", 202: "rate_limit", 241: "limit",
     243: "storage.quota", 469: "db.constraint", 27: "parse", 117: "parse",
 }  # fmt: skip
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
+_RESERVED = ("query", "user", "password", "database", "default_format", "wait_end_of_query")  # of requests
 
 
 class ServerError(Exception):
@@ -41,7 +42,7 @@ class Client:
         sent: dict[str, str] = {"default_format": "ArrowStream", "wait_end_of_query": "1"}
         if self._database:
             sent["database"] = self._database
-        sent |= {str(name): str(value) for name, value in (settings or {}).items()}
+        sent |= _settings(settings or {})
         sent |= {f"param_{name}": _parameter(value) for name, value in (params or {}).items()}
         if body is not None:
             sent["query"] = query
@@ -49,6 +50,8 @@ class Client:
         async with self._session.post(self._url, params=sent, data=data, headers=self._headers) as response:
             if response.status != 200:
                 text = (await response.text(errors="replace")).strip()
+                if not text or text.startswith("<"):  # of a proxy, or a page
+                    text = f"the server answered {response.status} {response.reason or ''}".rstrip()
                 found = re.search(r"Code: (\d+)", text)
                 code = response.headers.get("X-ClickHouse-Exception-Code") or (found[1] if found else "0")
                 raise ServerError(response.status, int(code), text)
@@ -79,25 +82,54 @@ async def connected(auth: Any, host: Host, timeout: Timeout) -> AsyncIterator[Cl
         yield Client(session, url, headers, str(given.get("database") or ""))
 
 
+def _settings(given: Mapping[str, Any]) -> dict[str, str]:
+    for name in given:
+        if name in _RESERVED or str(name).startswith("param_"):
+            raise BadAuth(f"`settings`: {name} is no setting of ClickHouse; use `command`, `params` or `auth`")
+    return {str(name): _setting(value) for name, value in given.items()}
+
+
+def _setting(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
 def _parameter(value: Any) -> str:
+    """A value as the text of a query parameter."""
+    return _escaped(value) if isinstance(value, str) else "\\N" if value is None else _literal(value)
+
+
+def _literal(value: Any) -> str:
+    """A value inside an array or map: text is quoted, so that it stays one value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
-    return (
-        "\\N"
-        if value is None
-        else json.dumps(value).replace('"', "'")
-        if isinstance(value, list | Mapping)
-        else str(value)
-    )
+        return f"'{_escaped(value)}'"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{_literal(name)}:{_literal(each)}' for name, each in value.items())}}}"
+    return "NULL" if value is None else str(value)
+
+
+def _escaped(text: str) -> str:
+    return "".join(_ESCAPES.get(letter, letter) for letter in text)
 
 
 def explain(failure: Exception) -> ErrorInfo | None:
     """The error for a failed request; None for other exceptions."""
     if isinstance(failure, ServerError):
+        if failure.status == 414:
+            text = "the values of `params` are too long for a request; insert them as rows of a transfer"
+            return error_info("limit", f"clickhouse: {text}")
         kind = _KINDS.get(failure.code) or ("auth" if failure.status in (401, 403) else "db.syntax")
         return error_info(kind, f"clickhouse: {failure}", details={"code": failure.code})
+    if isinstance(failure, aiohttp.ClientConnectorError):
+        secure = isinstance(failure, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError)
+        hint = "; check `tls`, `port`, `ca` and `verify` of the connection" if secure else ""
+        reason = getattr(failure, "certificate_error", None) or getattr(failure, "os_error", failure)
+        return error_info(
+            "db.connection", f"clickhouse: cannot connect to {failure.host}:{failure.port}: {reason}{hint}"
+        )
     if isinstance(failure, aiohttp.ClientError | OSError):
-        return error_info("db.connection", f"clickhouse: {failure}")
+        return error_info("db.connection", f"clickhouse: {failure or type(failure).__name__}")
     return None

@@ -71,7 +71,7 @@ class Server:
             self.engine.query("USE noetl")
             for name, value in given.items():
                 if name.startswith("param_"):
-                    quoted = value.replace("'", "\\'")
+                    quoted = value.replace("\\", "\\\\").replace("'", "\\'")
                     self.engine.query(f"SET {name} = '{quoted}'")
             if "query" in given:  # an INSERT with its data in the body
                 file = f"{self._folder}-{next(self._files)}.arrow"

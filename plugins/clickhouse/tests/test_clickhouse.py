@@ -112,3 +112,45 @@ def test_every_type_keeps_its_value_from_every_source(server, tmp_path):
 
     page = Path(__file__).parents[1] / "types.md"
     check(page, tmp_path, {"clickhouse": (place, read)}, source=source, exceptions=missing)
+
+
+@pytest.mark.parametrize(
+    ("type", "value"),
+    [
+        ("String", "x'; DROP \\ \t\n\r\"ü😀"),
+        ("Array(String)", ["a','b", 'c"d', "e\\f", "g\nh", "ü"]),
+        ("Array(Array(String))", [["x'"], []]),
+        ("Array(Nullable(Int32))", [1, None, 3]),
+        ("Array(Bool)", [True, False]),
+        ("Map(String, String)", {"k'x": 'v"y'}),
+        ("Nullable(String)", None),
+    ],
+)
+def test_a_parameter_has_exactly_its_value(server, type, value):
+    command = f"SELECT {{v:{type}}} AS v"
+    outcome = run_tool("clickhouse", {"auth": server.auth, "command": command, "params": {"v": value}})
+    assert outcome.error is None, outcome.error
+    assert outcome.data["rows"] == [{"v": value}]
+
+
+@pytest.mark.parametrize("name", ["query", "param_x", "user", "database"])
+def test_a_setting_cannot_change_the_request(server, name):
+    given = {"auth": server.auth, "command": "SELECT 1 AS a", "settings": {name: "x"}}
+    outcome = run_tool("clickhouse", given)
+    assert outcome.error.kind == "schema"
+    assert name in outcome.error.message
+
+
+def test_a_connection_that_fails_names_the_address_and_what_to_check(server):
+    given = {"auth": {**server.auth, "tls": True}, "command": "SELECT 1 AS a"}
+    outcome = run_tool("clickhouse", given)
+    assert outcome.error.kind == "db.connection"
+    assert f"cannot connect to 127.0.0.1:{server.auth['port']}" in outcome.error.message
+    assert "check `tls`" in outcome.error.message
+
+
+def test_a_parameter_that_is_too_long_is_explained(server):
+    given = {"auth": server.auth, "command": "SELECT {a:String} AS a", "params": {"a": "x" * 200_000}}
+    outcome = run_tool("clickhouse", given)
+    assert outcome.error.kind == "limit", outcome.error
+    assert "<" not in outcome.error.message

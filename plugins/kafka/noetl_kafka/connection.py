@@ -6,16 +6,48 @@ import base64
 import json
 import logging
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from noetl.tool import BadAuth, ErrorInfo, Host, auth_fields, error_info
+from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
 
 PREFIXES = ("kafka_",)
+CONNECT_SECONDS = 20.0
 log = logging.getLogger("noetl.kafka")
 # Settings that would make the client read files or run programs of the worker.
-FORBIDDEN = ("plugin.library.paths", "ssl.key.location", "ssl.keystore.location", "ssl.engine.location")
+FORBIDDEN = ("plugin.library.paths", "ssl.key.location", "ssl.keystore.location", "ssl.engine.location", "logger")
+
+
+class ClientLog:
+    """Receives the lines of a client of librdkafka, one for each attempt to connect; keeps the last one as a reason."""
+
+    last = ""
+
+    def log(self, level: int, text: str, *values: Any) -> None:
+        """A line of the client."""
+        line = text % values
+        self.last = line.rpartition("]: ")[2] or line
+        log.debug("%s", line)
+
+
+class Unreachable(Exception):
+    """The cluster does not answer; the message has the reason."""
+
+
+def check_cluster(client: Any, options: Mapping[str, Any], topic: str, timeout: Timeout) -> Any:
+    """Wait for the cluster's metadata of a topic; Unreachable with the reason that the client has logged."""
+    wait = min(timeout.connect or CONNECT_SECONDS, 0.8 * (timeout.total or inf))
+    try:
+        return client.list_topics(topic, timeout=wait)
+    except KafkaException as failure:
+        if failure.args[0].code() not in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN):
+            raise
+        client.poll(0.1)  # delivers the lines
+        reason = options["logger"].last or failure.args[0].str()
+        servers = options["bootstrap.servers"]
+        raise Unreachable(f"no broker of {servers} answers after {wait:g} s: {reason}") from failure
 
 
 async def settings(auth: Any, host: Host, config: Any = None) -> dict[str, Any]:
@@ -32,7 +64,10 @@ def client_settings(fields: Mapping[str, Any], config: Any = None) -> dict[str, 
         servers = f"{fields['host']}:{fields.get('port') or 9092}"
     if not servers:
         raise BadAuth("the credential of a Kafka cluster requires `servers` (host:port, ...)")
-    found: dict[str, Any] = {"bootstrap.servers": str(servers).removeprefix("kafka://").rstrip("/"), "logger": log}
+    found: dict[str, Any] = {
+        "bootstrap.servers": str(servers).removeprefix("kafka://").rstrip("/"),
+        "logger": ClientLog(),
+    }
     tls, user = (
         bool(fields.get("tls") or fields.get("ssl") or fields.get("ca")),
         fields.get("user") or fields.get("username"),
@@ -48,7 +83,7 @@ def client_settings(fields: Mapping[str, Any], config: Any = None) -> dict[str, 
     if fields.get("certificate") and fields.get("private_key"):
         found["ssl.certificate.pem"], found["ssl.key.pem"] = str(fields["certificate"]), str(fields["private_key"])
     for name, value in (config or {}).items():
-        if name in FORBIDDEN:
+        if name in FORBIDDEN or str(name).endswith("_cb"):
             raise BadAuth(f"config: {name} cannot be set")
         found[str(name)] = value
     return found
@@ -79,6 +114,10 @@ _KINDS = {
 
 def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of the driver; None for other exceptions."""
+    if isinstance(failure, Unreachable):
+        refused = any(word in str(failure).lower() for word in ("authentication", "sasl"))
+        hint = "; check `tls` and `ca` of the credential" if "ssl" in str(failure).lower() else ""
+        return error_info("auth" if refused else "connection", f"kafka: {failure}{hint}")
     if isinstance(failure, KafkaException) and failure.args and isinstance(failure.args[0], KafkaError):
         problem = failure.args[0]
         return error_info(_KINDS.get(problem.code(), "server_error"), f"kafka: {problem.str()}")

@@ -9,6 +9,9 @@ from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
+from noetl.tool import Timeout
+from noetl_kafka.connection import check_cluster
+
 POLL_SECONDS = 0.2
 REQUEST_SECONDS = 20.0
 NO_GROUP = "noetl-without-group"  # librdkafka requires a name; nothing is committed under it
@@ -23,13 +26,16 @@ class TopicReader:
 
     `offsets` are the next offsets of all partitions: those that a consumer group commits."""
 
-    def __init__(self, settings: Mapping[str, Any], fields: Mapping[str, Any], *, connect: float | None = None) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], fields: Mapping[str, Any], *, timeout: Timeout | None = None
+    ) -> None:
         self._topic = str(fields["topic"])
         self._group = fields.get("group")
         self._start = fields.get("start") or "earliest"
         if not isinstance(self._start, Mapping) and self._start not in ("earliest", "latest"):
             raise BadStart(f"start is earliest, latest or a mapping partition -> offset, not {self._start!r}")
-        self._seconds = connect or REQUEST_SECONDS
+        self._options, self._timeout = settings, timeout or Timeout()
+        self._seconds = min(self._timeout.connect or REQUEST_SECONDS, self._timeout.total or REQUEST_SECONDS)
         self._consumer = Consumer({
             **settings,
             "group.id": str(self._group or NO_GROUP),
@@ -70,7 +76,7 @@ class TopicReader:
         await asyncio.to_thread(self._consumer.close)
 
     def _open(self) -> None:
-        known = self._consumer.list_topics(self._topic, timeout=self._seconds).topics[self._topic]
+        known = check_cluster(self._consumer, self._options, self._topic, self._timeout).topics[self._topic]
         if known.error is not None:
             raise KafkaException(known.error)
         partitions = [TopicPartition(self._topic, number) for number in sorted(known.partitions)]
@@ -89,7 +95,10 @@ class TopicReader:
         start = self._start
         if isinstance(start, Mapping):
             given = start.get(partition, start.get(str(partition)))
-            return low if given is None else int(given)
+            try:
+                return low if given is None else int(given)
+            except (TypeError, ValueError):
+                raise BadStart(f"start: the offset of partition {partition} is a number, not {given!r}") from None
         return low if start == "earliest" else high
 
     def _accept(self, message: Any, *, waits: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from noetl.tool import BadAuth, Outcome, SecretUnavailable, ToolCall, error, ok
-from noetl_kafka.connection import encoded, explain, message_row, settings
+from noetl_kafka.connection import check_cluster, encoded, explain, message_row, settings
 from noetl_kafka.reader import REQUEST_SECONDS, BadStart, TopicReader, commit
 
 BATCH = 1000
@@ -49,6 +49,7 @@ async def _produce(call: ToolCall, options: dict[str, Any]) -> Outcome:
         raise BadInput("produce requires `topic`")
     seconds = call.timeout.total or call.timeout.connect or REQUEST_SECONDS
     producer = Producer({**options, "enable.idempotence": True, "message.timeout.ms": int(seconds * 1000)})
+    await asyncio.to_thread(check_cluster, producer, options, topic, call.timeout)
     placed = await asyncio.to_thread(send, producer, topic, messages)
     return ok({"count": len(placed), "messages": placed}, kafka={"count": len(placed)})
 
@@ -99,6 +100,8 @@ def _message(item: Any) -> dict[str, Any]:
     headers = {str(name): encoded(value) for name, value in (item.get("headers") or {}).items()}
     message: dict[str, Any] = {"value": encoded(item["value"]), "key": encoded(item.get("key")), "headers": headers}
     if item.get("partition") is not None:
+        if not str(item["partition"]).isdecimal():
+            raise BadInput(f"`partition` of a message must be a number, not {item['partition']!r}")
         message["partition"] = int(item["partition"])
     return message
 
@@ -110,7 +113,7 @@ async def _consume(call: ToolCall, options: dict[str, Any]) -> Outcome:
     if given.get("commit") and not given.get("group"):
         raise BadInput("commit requires `group`")
     format, limit = str(given.get("format") or "json"), int(given.get("limit") or DEFAULT_LIMIT)
-    reader = TopicReader(options, given, connect=call.timeout.connect)
+    reader = TopicReader(options, given, timeout=call.timeout)
     try:
         await reader.open()
         rows = []

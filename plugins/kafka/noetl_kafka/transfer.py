@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from noetl.tool import ConnectorError, RowTarget, SourceCall, jsonable
-from noetl_kafka.connection import encoded, message_row, settings
+from noetl_kafka.connection import check_cluster, encoded, message_row, settings
 from noetl_kafka.reader import REQUEST_SECONDS, BadStart, TopicReader
 from noetl_kafka.task import send
 
@@ -30,11 +30,14 @@ async def read(call: SourceCall) -> AsyncIterator[Any]:
     ])  # fmt: skip
     options = await settings(fields["auth"], call.host, fields.get("config"))
     try:
-        reader = TopicReader(options, fields, connect=call.timeout.connect)
+        reader = TopicReader(options, fields, timeout=call.timeout)
     except BadStart as wrong:
         raise ConnectorError(str(wrong)) from None
     try:
-        await reader.open()
+        try:
+            await reader.open()
+        except BadStart as wrong:
+            raise ConnectorError(str(wrong)) from None
         count = 0
         async with aclosing(reader.batches(call.batch_rows, limit=fields.get("limit"))) as batches:
             async for batch in batches:
@@ -101,6 +104,7 @@ class TopicTarget(RowTarget):
             # The same in every attempt: a later attempt fences an earlier one that still runs.
             options["transactional.id"] = f"noetl-{call.idempotency_key}-{self._topic}"
         self._producer = Producer(options)
+        await asyncio.to_thread(check_cluster, self._producer, options, self._topic, call.timeout)
         if self._transaction:
             await asyncio.to_thread(self._producer.init_transactions, call.timeout.connect or REQUEST_SECONDS)
             self._producer.begin_transaction()

@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from noetl.tool import TriggerCall
-from noetl_kafka.connection import client_settings, message_row
+from noetl.tool import Timeout, TriggerCall
+from noetl_kafka.connection import check_cluster, client_settings, message_row
 
 BATCH = 100
 POLL_SECONDS = 0.5
@@ -21,8 +21,9 @@ async def listen(call: TriggerCall) -> None:
     fields = dict(call.credential)
     if call.fields.get("servers"):
         fields["servers"] = call.fields["servers"]
+    options = client_settings(fields)
     consumer = Consumer({
-        **client_settings(fields),
+        **options,
         "group.id": str(call.fields.get("group") or f"noetl-{call.id}"),
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest" if call.fields.get("start") == "all" else "latest",
@@ -33,7 +34,7 @@ async def listen(call: TriggerCall) -> None:
     try:
         topic = str(call.fields["topic"])
         # An error of the connection is raised here, not logged in the background.
-        await asyncio.to_thread(consumer.list_topics, topic, CONNECT_SECONDS)
+        await asyncio.to_thread(check_cluster, consumer, options, topic, Timeout(connect=CONNECT_SECONDS))
         consumer.subscribe([topic], on_assign=lambda *_: loop.call_soon_threadsafe(assigned.set))
         announced = False
         while True:

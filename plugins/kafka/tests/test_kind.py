@@ -87,7 +87,7 @@ def test_messages_that_arrive_while_waiting(run, cluster):
         ({"action": "consume", "topic": "t", "commit": True}, "schema", "requires `group`"),
         ({"action": "consume", "topic": "t", "start": "middle"}, "schema", "earliest, latest"),
         ({"action": "commit", "group": "g", "offsets": {"t": 1}}, "schema", "partition"),
-        ({"action": "read", "topic": "t"}, "schema", "is not one of"),
+        ({"action": "read", "topic": "t"}, "schema", "must be one of"),
         ({"action": "consume", "topic": "t", "config": {"plugin.library.paths": "/x"}}, "schema", "cannot be set"),
         ({"action": "consume", "topic": "t", "config": {"no.such.setting": 1}}, "schema", "no.such.setting"),
         ({"action": "consume", "topic": "t", "auth": {"user": "x"}}, "schema", "`servers`"),
@@ -105,3 +105,35 @@ def test_a_cluster_that_cannot_be_reached_is_retryable(action):
     outcome = run_tool("kafka", given, timeout=2)
     assert outcome.error.kind in ("connection", "timeout")
     assert outcome.error.retryable
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"action": "produce", "topic": "t", "value": "x"},
+        {"action": "consume", "topic": "t"},
+    ],
+)
+def test_a_refused_connection_is_explained_and_nothing_is_printed(given, capfd):
+    auth = {"servers": "127.0.0.1:1"}
+    outcome = run_tool("kafka", {"auth": auth, **given}, spec={}, timeout=3.0)
+    assert outcome.error.kind == "connection", outcome.error
+    assert "127.0.0.1:1" in outcome.error.message
+    assert "Connection refused" in outcome.error.message
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"action": "produce", "messages": [{"value": "x", "partition": "first"}]}, "`partition`"),
+        ({"action": "consume", "start": {"0": "first"}}, "start"),
+        ({"action": "consume", "limit": "many"}, "`limit`"),
+        ({"action": "produce", "value": "x", "config": {"logger": "x"}}, "logger cannot be set"),
+        ({"action": "produce", "value": "x", "config": {"error_cb": "x"}}, "error_cb cannot be set"),
+    ],
+)
+def test_a_wrong_value_is_explained(cluster, given, said):
+    outcome = run_tool("kafka", {"auth": cluster.auth, "topic": cluster.new_topic(), **given})
+    assert outcome.error.kind == "schema", outcome.error
+    assert said in outcome.error.message

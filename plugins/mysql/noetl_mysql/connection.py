@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -74,9 +75,17 @@ async def _kill(arguments: Mapping[str, Any], timeout: Timeout, thread: int) -> 
         await other.ensure_closed()
 
 
+def parameters(values: Sequence[Any]) -> list[Any]:
+    """Values for the driver: mappings and lists as JSON text, because MySQL has no arrays."""
+    return [
+        json.dumps(each, ensure_ascii=False) if isinstance(each, Mapping | list | tuple) else each for each in values
+    ]
+
+
 _KINDS = {
     1040: "db.connection", 1042: "db.connection", 1043: "db.connection", 1053: "db.connection", 1203: "db.connection",
-    2002: "db.connection", 2003: "db.connection", 2006: "db.connection", 2013: "db.connection",
+    1152: "db.connection", 1158: "db.connection", 1159: "db.connection", 1160: "db.connection", 1161: "db.connection",
+    1184: "db.connection", 1129: "db.connection", 1130: "auth", 1927: "db.connection",
     1044: "auth", 1045: "auth", 1142: "auth", 1143: "auth", 1227: "auth", 1698: "auth", 1370: "auth",
     1022: "db.constraint", 1048: "db.constraint", 1062: "db.constraint", 1216: "db.constraint", 1217: "db.constraint",
     1451: "db.constraint", 1452: "db.constraint", 1557: "db.constraint", 1586: "db.constraint", 3819: "db.constraint",
@@ -84,7 +93,7 @@ _KINDS = {
     1406: "db.constraint", 1364: "db.constraint", 1136: "db.syntax",
     1205: "db.deadlock", 1213: "db.deadlock", 1317: "db.timeout", 1969: "db.timeout", 3024: "db.timeout",
     1049: "not_found", 1051: "not_found", 1146: "not_found", 1054: "db.syntax", 1064: "db.syntax",
-    1021: "storage.quota", 1114: "storage.quota",
+    1021: "storage.quota", 1114: "storage.quota", 1153: "limit", 1135: "limit", 1037: "limit", 1226: "rate_limit",
 }  # fmt: skip
 
 
@@ -93,11 +102,13 @@ def explain(failure: Exception) -> ErrorInfo | None:
     if isinstance(failure, errors.MySQLError):
         code = failure.args[0] if failure.args and isinstance(failure.args[0], int) else None
         text = str(failure.args[1]) if len(failure.args) > 1 else str(failure)
+        if "[SSL" in text:
+            text += "; check `tls`, `ca` and `verify` of the connection, and whether the server has TLS"
         kind = _KINDS.get(code or 0)
-        if kind is None:
-            kind = (
-                "db.connection" if isinstance(failure, errors.OperationalError | errors.InterfaceError) else "db.syntax"
-            )
+        if kind is None:  # the codes of the client, and errors without a code, are those of connections
+            lost = code is None or 2000 <= code < 3000
+            lost = lost and isinstance(failure, errors.OperationalError | errors.InterfaceError)
+            kind = "db.connection" if lost else "db.syntax"
         return error_info(kind, f"mysql: {text}", details={"code": code} if code else {})
     if isinstance(failure, OSError):
         return error_info("db.connection", f"mysql: {failure.strerror or failure}")

@@ -10,7 +10,7 @@ from asyncmy.cursors import SSCursor
 
 from noetl.tool import Outcome, SqlResult, ToolCall, run_sql
 from noetl_mysql.arrow_types import BatchBuilder
-from noetl_mysql.connection import connected, explain
+from noetl_mysql.connection import connected, explain, parameters
 from noetl_mysql.text_rows import TextRows
 
 BATCH_ROWS = 5000
@@ -36,7 +36,7 @@ class MysqlSession:
     async def execute(self, statement: str, values: list[Any]) -> SqlResult:
         """Execute a statement; rows of a query are read as they are used."""
         cursor = self._connection.cursor(cursor=SSCursor)
-        await cursor.execute(statement, values or None)
+        await cursor.execute(statement, parameters(values) or None)
         if cursor.description is None:
             count = max(cursor.rowcount, 0)
             await cursor.close()

@@ -9,7 +9,7 @@ from typing import Any
 from asyncmy.cursors import SSCursor
 
 from noetl.tool import ConnectorError, SourceCall, bind_sql
-from noetl_mysql.connection import connected
+from noetl_mysql.connection import connected, parameters
 from noetl_mysql.names import quoted_table
 from noetl_mysql.session import batches
 
@@ -40,4 +40,5 @@ def statement(fields: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """The statement with placeholders `%s`, and their values."""
     if fields.get("table") and not fields.get("query"):
         return f"SELECT * FROM {quoted_table(str(fields['table']))}", []
-    return bind_sql(str(fields["query"]).strip().rstrip(";"), fields.get("params"), "mysql")
+    text, values = bind_sql(str(fields["query"]), fields.get("params"), "mysql")
+    return text, parameters(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -154,3 +155,32 @@ def test_a_url_is_a_connection(server):
     url = f"mysql://{auth['user']}:{quote(auth['password'])}@127.0.0.1:{auth['port']}/noetl"
     outcome = run_tool("mariadb", {"auth": url, "command": "SELECT DATABASE() AS d"})
     assert outcome.data["rows"] == [{"d": "noetl"}]
+
+
+@pytest.mark.parametrize("value", [[1, "a'b"], {"a": ["ü", None]}, []])
+def test_lists_and_mappings_are_bound_as_json(server, value):
+    rows = server.sql("SELECT %(value)s AS value", {"value": value})
+    assert json.loads(rows[0]["value"]) == value
+
+
+def test_an_error_of_the_server_is_no_lost_connection(server):
+    from noetl_mysql.connection import errors, explain
+
+    outcome = run_tool("mysql", {"auth": server.auth, "command": "CREATE TABLE `t😀` (a INT)"})
+    assert outcome.error.kind == "db.syntax", outcome.error
+    assert explain(errors.OperationalError(1153, "Got a packet bigger than allowed")).kind == "limit"
+    assert explain(errors.OperationalError(2013, "Lost connection")).kind == "db.connection"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"port": "many"}, "`auth.port` must be a number"),
+        ({"ca": "/no/such/file.pem"}, "No such file or directory: /no/such/file.pem"),
+        ({"tls": "perhaps"}, "`tls` of the connection must be true or false"),
+    ],
+)
+def test_a_wrong_connection_is_explained(server, wrong, said):
+    outcome = run_tool("mysql", {"auth": {**server.auth, **wrong}, "command": "SELECT 1"})
+    assert outcome.error.kind == "schema"
+    assert said in outcome.error.message

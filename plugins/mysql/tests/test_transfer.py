@@ -307,3 +307,14 @@ def test_every_type_keeps_its_value_from_every_source(server, tmp_path):
 
     page = Path(__file__).parents[1] / "types.md"
     check(page, tmp_path, {"mysql": (place, read)}, source=source, exceptions=missing)
+
+
+def test_a_source_is_one_statement(server, host):
+    name = server.create_table([])
+    source = {"kind": "mysql", "auth": "shop", "query": f"SELECT 1 AS a; DROP TABLE {name}"}
+    outcome = run_tool("transfer", {"source": source, "targets": [{"kind": "file", "path": "out.csv"}]}, host=host)
+    assert (outcome.error.kind, outcome.error.message) == (
+        "schema",
+        "the source: `query` must be one statement, not 2",
+    )
+    assert server.sql(f"SELECT count(*) AS n FROM {name}") == [{"n": 0}]

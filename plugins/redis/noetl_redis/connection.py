@@ -7,6 +7,8 @@ from typing import Any
 
 from redis import asyncio as aioredis
 from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from noetl.tool import (
     BadAuth,
@@ -38,7 +40,10 @@ class _Shared:
 
     def __init__(self, fields: Mapping[str, Any], timeout: float) -> None:
         # No timeout per command: the driver would use `asyncio.wait_for`, which loses cancellations in Python 3.11.
-        waits: dict[str, Any] = {"socket_connect_timeout": timeout, "socket_timeout": None}
+        # No retries: a command whose connection is lost may have been executed; the rules of the task decide.
+        waits: dict[str, Any] = {
+            "socket_connect_timeout": timeout, "socket_timeout": None, "retry": Retry(NoBackoff(), 0),
+        }  # fmt: skip
         self.client = aioredis.Redis(
             host=str(fields.get("host") or "127.0.0.1"),
             port=fields.get("port") or 6379,
@@ -74,6 +79,10 @@ def _tls(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of the driver; None for other exceptions."""
+    if str(failure).startswith("HELLO must be called with the client already authenticated"):
+        return error_info(
+            "auth", "redis: the server requires a password; set `password` (and `user`) of the credential"
+        )
     if isinstance(failure, exceptions.AuthenticationError | exceptions.NoPermissionError):
         return error_info("auth", f"redis: {failure}")
     if isinstance(failure, exceptions.TimeoutError):
@@ -84,5 +93,7 @@ def explain(failure: Exception) -> ErrorInfo | None:
         return error_info("server_error", f"redis: {failure}")
     if isinstance(failure, exceptions.RedisError):
         kind = "auth" if str(failure).startswith(("NOAUTH", "WRONGPASS", "NOPERM")) else "client_error"
+        if isinstance(failure, exceptions.OutOfMemoryError):
+            kind = "limit"
         return error_info(kind, f"redis: {failure}")
     return None

@@ -11,6 +11,18 @@ from typing import Any
 from noetl.tool import BadAuth, Outcome, SecretUnavailable, ToolCall, error, ok
 from noetl_redis.connection import client_for, explain
 
+_AUTH = "set `user`, `password` and `db` of `auth`"
+_TRANSACTION = "use `commands` with `transaction: true`"
+_MESSAGES = "messages of channels are not supported; use a stream (XREAD) or a list (BLPOP)"
+# Commands after which a connection behaves differently for the next task -> what to write instead.
+_STATEFUL = {
+    **dict.fromkeys(("SELECT", "AUTH", "HELLO", "RESET", "QUIT"), _AUTH),
+    **dict.fromkeys(("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH"), _TRANSACTION),
+    **dict.fromkeys(("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR", "SYNC", "PSYNC"), _MESSAGES),
+    **dict.fromkeys(("CLIENT REPLY", "CLIENT TRACKING", "CLIENT NO-TOUCH", "READONLY", "READWRITE", "ASKING"),
+                    "leave it out"),
+}  # fmt: skip
+
 
 class BadCommand(ValueError):
     """A command that cannot be sent."""
@@ -70,6 +82,10 @@ def _words(command: Any) -> list[Any]:
         raise BadCommand(f"a command is a list or a string, not {type(command).__name__}")
     if not words:
         raise BadCommand("a command has no words")
+    name = str(words[0]).upper()
+    instead = _STATEFUL.get(name) or (_STATEFUL.get(f"{name} {str(words[1]).upper()}") if len(words) > 1 else None)
+    if instead is not None:
+        raise BadCommand(f"{name} changes the connection, which tasks share; {instead}")
     return words
 
 

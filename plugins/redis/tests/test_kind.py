@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 
 from noetl.testing import ToolHost, run_tool
@@ -62,3 +65,52 @@ def test_a_wrong_password_is_an_auth_error(run, redis_server):
 def test_a_command_that_blocks_ends_with_the_timeout(redis_server):
     outcome = run_tool("redis", {"auth": redis_server, "command": ["BLPOP", "empty", 0]}, timeout=0.3)
     assert outcome.error.kind == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("SELECT 3", "`db` of `auth`"),
+        (["auth", "x"], "`auth`"),
+        ("multi", "`transaction: true`"),
+        (["WATCH", "a"], "`transaction: true`"),
+        ("SUBSCRIBE news", "use a stream"),
+        ("MONITOR", "use a stream"),
+        ("client reply off", "leave it out"),
+    ],
+)
+def test_commands_that_change_the_shared_connection_are_refused(redis_server, command, said):
+    for given in ({"command": command}, {"commands": [["PING"], command]}):
+        outcome = run_tool("redis", {"auth": redis_server, **given})
+        assert outcome.error.kind == "schema"
+        assert said in outcome.error.message
+
+
+def test_a_command_is_sent_once(free_port):
+    """A command whose connection is lost may have been executed: the rules of the task decide about a repetition."""
+    connections = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                connections.append(client)
+                client.recv(1000)
+                client.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        auth = {"host": "127.0.0.1", "port": server.getsockname()[1]}
+        outcome = run_tool("redis", {"auth": auth, "command": ["INCR", "a"]})
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    assert outcome.error.kind == "connection"
+    assert len(connections) == 1
+
+
+def test_a_wrong_database_and_a_missing_password_are_explained(redis_server):
+    outcome = run_tool("redis", {"auth": {**redis_server, "db": "many"}, "command": "PING"})
+    assert outcome.error.message == "`db` of a Redis server must be a number, not 'many'"

@@ -15,13 +15,22 @@ CONNECT_SECONDS = 15.0
 
 
 @asynccontextmanager
-async def connected(auth: Any, host: Host, timeout: Timeout) -> AsyncIterator[Any]:
-    """An SFTP session."""
+async def connected(auth: Any, host: Host, timeout: Timeout, path: str = "") -> AsyncIterator[Any]:
+    """An SFTP session; errors of the server name the path."""
     options = _options(await server_fields(auth, host, schemes=("sftp", "ssh"), prefixes=PREFIXES))
     limit = timeout.connect or CONNECT_SECONDS
-    connecting = asyncssh.connect(**options, connect_timeout=limit, login_timeout=limit)
-    async with connecting as connection, connection.start_sftp_client() as client:
-        yield client
+    try:
+        connection = await asyncssh.connect(**options, connect_timeout=limit, login_timeout=limit)
+    except OSError as problem:  # also of a name that is not known, and of a timeout
+        reason = problem.strerror or str(problem) or "no answer in time"
+        raise ConnectionError(None, f"cannot connect to {options['host']}:{options['port']}: {reason}") from problem
+    async with connection, connection.start_sftp_client() as client:
+        try:
+            yield client
+        except asyncssh.SFTPError as problem:
+            if path and path not in problem.reason:
+                problem.reason = f"{path}: {problem.reason}"
+            raise
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +77,15 @@ def explain(failure: Exception) -> ErrorInfo | None:
         return error_info("storage.quota", f"sftp: {failure.reason}")
     if isinstance(failure, asyncssh.SFTPConnectionLost | asyncssh.SFTPNoConnection):
         return error_info("connection", f"sftp: {failure.reason}")
+    if isinstance(
+        failure,
+        asyncssh.SFTPFileIsADirectory
+        | asyncssh.SFTPNotADirectory
+        | asyncssh.SFTPFileAlreadyExists
+        | asyncssh.SFTPDirNotEmpty
+        | asyncssh.SFTPInvalidFilename,
+    ):
+        return error_info("client_error", f"sftp: {failure.reason}")
     if isinstance(failure, asyncssh.SFTPError):
         return error_info("server_error", f"sftp: {failure.reason}")
     if isinstance(failure, asyncssh.HostKeyNotVerifiable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import re
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -23,7 +24,7 @@ async def read(call: SourceCall) -> AsyncIterator[Any]:
     pattern = any(mark in path for mark in "*?[")
     format = file_format(path.rstrip("*"), call.fields.get("format"))
     with tempfile.TemporaryDirectory(prefix="noetl-sftp-") as folder:
-        async with connected(call.fields["auth"], call.host, call.timeout) as client:
+        async with connected(call.fields["auth"], call.host, call.timeout, path) as client:
             names = [name for name, _ in await matching(client, path)] if pattern else [path]
             for number, name in enumerate(names):
                 await client.get(name, str(Path(folder, f"{number:09}.{format}")))
@@ -31,9 +32,20 @@ async def read(call: SourceCall) -> AsyncIterator[Any]:
             raise asyncssh.SFTPNoSuchFile(f"no file matches {path}")
         files = str(Path(folder, f"*.{format}")) if len(names) > 1 else str(Path(folder, f"{0:09}.{format}"))
         rows = read_table(files, format, rows_path=call.fields.get("rows_path"), types=call.fields.get("types"))
-        async with aclosing(rows):
-            async for batch in rows:
-                yield batch
+        try:
+            async with aclosing(rows):
+                async for batch in rows:
+                    yield batch
+        except Exception as failure:
+            failure.args = tuple(_named(each, folder, names) for each in failure.args)
+            raise
+
+
+def _named(text: Any, folder: str, names: list[str]) -> Any:
+    """A part of a message, with the files of the server instead of their local copies."""
+    if not isinstance(text, str):
+        return text
+    return re.sub(rf"{re.escape(folder)}/(\d{{9}})\.\w+", lambda found: names[int(found[1])], text)
 
 
 class FileTarget(RowTarget):

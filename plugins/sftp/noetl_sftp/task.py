@@ -43,7 +43,7 @@ async def run(call: ToolCall) -> Outcome:
             raise BadInput(f"action {action!r} is not one of {', '.join(_ACTIONS)}")
         async with (
             asyncio.timeout(call.timeout.total),
-            connected(call.input["auth"], call.host, call.timeout) as client,
+            connected(call.input["auth"], call.host, call.timeout, str(call.input["path"])) as client,
         ):
             outcome: Outcome = await perform(call, client, str(call.input["path"]))
             return outcome

@@ -66,7 +66,7 @@ def test_list_stat_move_and_delete(run, server):
         ({"action": "put", "path": "/a"}, "schema", "`data`, `file` or `ref`"),
         ({"action": "put", "path": "/a", "file": "none.bin"}, "not_found", "none.bin"),
         ({"action": "move", "path": "/a"}, "schema", "`to`"),
-        ({"action": "open", "path": "/a"}, "schema", "is not one of"),
+        ({"action": "open", "path": "/a"}, "schema", "must be one of"),
         ({"action": "get", "path": "/a", "auth": {"user": "x"}}, "schema", "`host`"),
         ({"action": "get", "path": "/a", "auth": "http://x"}, "schema", "sftp://"),
         ({"action": "get", "path": "/a", "auth": "nothing"}, "auth", "nothing"),
@@ -103,3 +103,11 @@ def test_a_private_key_logs_in(server, passphrase):
 def test_a_key_that_cannot_be_read_is_named(server):
     outcome = run_tool("sftp", {"auth": {**server.auth, "private_key": "no key"}, "action": "list", "path": "/"})
     assert (outcome.error.kind, "private_key" in outcome.error.message) == ("schema", True)
+
+
+def test_an_error_names_the_path_or_the_address(server, host):
+    missing = run_tool("sftp", {"auth": "partner", "action": "get", "path": "/none.txt"}, host=host)
+    assert missing.error.message == "sftp: /none.txt: No such file or directory"
+    refused = run_tool("sftp", {"auth": {**server.auth, "port": 1}, "action": "list", "path": "/"}, host=host)
+    assert refused.error.kind == "connection"
+    assert "cannot connect to 127.0.0.1:1" in refused.error.message

@@ -79,3 +79,11 @@ def test_a_failed_transfer_leaves_no_partial_file(server):
     outcome = run_tool("transfer", {"data": [{"id": 1}], "targets": [good, bad]})
     assert outcome.error.kind == "auth"
     assert list((server.folder / "out").iterdir()) == []
+
+
+def test_an_error_of_a_file_names_the_file_of_the_server(server, host):
+    (server.folder / "bad.json").write_text("{nope")
+    source = {"kind": "sftp", "auth": "partner", "path": "/bad.json"}
+    outcome = run_tool("transfer", {"source": source, "targets": [{"kind": "file", "path": "out.csv"}]}, host=host)
+    assert '"/bad.json"' in outcome.error.message
+    assert "noetl-sftp" not in outcome.error.message

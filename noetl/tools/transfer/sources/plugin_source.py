@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, cast
 
-from noetl.core.model.connector import SourceCall, SourceSpec
+from noetl.core.model.connector import ConnectorError, SourceCall, SourceSpec
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
 from noetl.tools._common.plugin_addresses import check_addresses
+from noetl.tools._common.plugin_fields import field_problem
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.failures import ExplainedError
@@ -83,6 +84,9 @@ class PluginSource:
         """No resources to release: the generator has released its own."""
 
     async def _check(self) -> None:
+        problem = field_problem(self._spec.fields, self._call.fields)
+        if problem is not None:
+            raise ConnectorError(f"the source: {problem}")
         await check_addresses(self._call.fields, self._call.host)
 
     def _explained(self, failure: Exception) -> Exception:

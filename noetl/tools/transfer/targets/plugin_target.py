@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from noetl.core.model.connector import RowTarget, TargetCall
+from noetl.core.model.connector import ConnectorError, RowTarget, TargetCall
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import plain_column
 from noetl.data.type_lattice import ColumnKind, kind_in_database
 from noetl.tools._common.plugin_addresses import check_addresses
+from noetl.tools._common.plugin_fields import field_problem
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.failures import roll_back
 from noetl.tools.transfer.schema_contract import Changes
@@ -114,6 +115,10 @@ class PluginTarget(Target):
         return None if plugin is None or plugin.explain is None else plugin.explain(failure)
 
     async def _check(self, fields: dict[str, Any]) -> None:
+        assert self.plan.plugin is not None
+        problem = field_problem(self.plan.plugin.fields, fields)
+        if problem is not None:
+            raise ConnectorError(f"{self.plan.label}: {problem}")
         await check_addresses(fields, self.call.host)
 
     def _open(self, fields: dict[str, Any]) -> RowTarget:

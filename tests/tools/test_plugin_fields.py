@@ -1,0 +1,44 @@
+"""Rendered parameters of plug-ins are checked against their declarations before the plug-in is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from noetl.core.model.tool import Field
+from noetl.tools._common.plugin_fields import field_problem
+
+FIELDS = {
+    "limit": Field("any", accepts=("integer",), least=1, aliases=("most",)),
+    "format": Field("string", choices=("json", "text"), also=("ndjson",)),
+    "commit": Field("boolean"),
+    "options": Field("mapping"),
+    "rows": Field("list"),
+    "command": Field("any", accepts=("string", "list")),
+    "topic": Field("string"),
+    "value": Field("any"),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({}, None),
+        ({"limit": None, "commit": None, "options": "", "rows": ""}, None),
+        ({"limit": "5", "format": "JSON", "commit": False, "options": {}, "rows": (1,), "topic": 5, "value": {}}, None),
+        ({"command": ["a"]}, None),
+        ({"format": "ndjson"}, None),
+        ({"limit": "many"}, "`limit` must be a number, not 'many'"),
+        ({"most": 0}, "`most` must be at least 1, not 0"),
+        ({"format": "xml"}, "`format` must be one of json, text, not 'xml'"),
+        ({"commit": "false"}, "`commit` must be true or false, not 'false'"),
+        ({"options": [1]}, "`options` must be a mapping, not a list"),
+        ({"rows": {"a": 1}}, "`rows` must be a list, not a mapping"),
+        ({"topic": ["a"]}, "`topic` must be text, not a list"),
+        ({"command": {"a": 1}}, "`command` must be a list or text, not a mapping"),
+        ({"options": "x" * 500}, f"`options` must be a mapping, not '{'x' * 59}..."),
+    ],
+)
+def test_problems(given: dict[str, Any], problem: str | None) -> None:
+    assert field_problem(FIELDS, given) == problem
