@@ -10,6 +10,8 @@ import re
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import msgspec
+
 from noetl.data.arrow_tables import MAX_DIGITS, Digits, digits_of, meaning_of
 from noetl.data.column_types import WrongValue, declared_type
 
@@ -107,9 +109,18 @@ def needed_type(column: Any, field: Any, existing: ColumnKind) -> ColumnKind | N
 def _needed_text(column: Any, given: ColumnKind, existing: ColumnKind) -> ColumnKind | None:
     import pyarrow.compute as pc
 
-    if existing.name == "text" and existing.precision and given.name == "text":
+    if existing.name == "json":
+        return TEXT if given.name == "text" and not all(map(_is_json, column.to_pylist())) else None
+    if existing.precision and given.name == "text":
         return TEXT if pc.max(pc.utf8_length(column)).as_py() > existing.precision else None
     return None
+
+
+def _is_json(value: str | None) -> bool:
+    try:
+        return value is None or isinstance(msgspec.json.decode(value, type=msgspec.Raw), msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
 
 
 def _integers(column: Any, existing: ColumnKind) -> ColumnKind | None:

@@ -250,3 +250,25 @@ def test_a_wrong_contract_is_an_error(tmp_path: Path, contract: Any, message: st
     target = {"kind": "duckdb", "file": "x.duckdb", "table": "t", "schema": contract}
     outcome = move(tmp_path, [{"a": 1}], target)
     assert outcome.error is not None and message in outcome.error.message
+
+
+@pytest.mark.parametrize("contract", ["evolve", "freeze", {"columns": "discard_value"}])
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_names_that_differ_in_case_are_the_same_column_where_the_database_says_so(
+    tmp_path: Path, kind: str, contract: Any
+) -> None:
+    target = {"kind": kind, "file": "t.db", "table": "t", "schema": contract}
+    for row in ({"id": 1, "Name": "a"}, {"ID": 2, "name": "b"}):
+        good(move(tmp_path, [row], target))
+    move(tmp_path, {"kind": kind, "file": "t.db", "table": "t"}, {"kind": "file", "path": "o.jsonl"})
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert rows == [{"id": 1, "Name": "a"}, {"id": 2, "Name": "b"}]
+
+
+def test_a_column_of_json_becomes_text_for_text_that_is_no_json(place: Place) -> None:
+    good(move(place.folder, [{"id": 1, "a": {"x": 1}}], place.target(schema="evolve")))
+    good(move(place.folder, [{"id": 2, "a": "[1]"}], place.target(schema="evolve")))
+    assert place.type_of("a") in ("jsonb", "json")
+    good(move(place.folder, [{"id": 3, "a": "plain"}], place.target(schema="evolve")))
+    found = place.query("SELECT a FROM t ORDER BY id")
+    assert [json.loads(found[0][0]), json.loads(found[1][0]), found[2][0]] == [{"x": 1}, [1], "plain"]

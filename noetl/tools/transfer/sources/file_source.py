@@ -26,12 +26,12 @@ from noetl.data import formats, table_files
 from noetl.data import payload_reader as reading
 from noetl.data.column_types import DeclaredType
 from noetl.data.content import file_blocks, save
-from noetl.data.json_documents import write_lines
 from noetl.data.sql import bind
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows, without_positions
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
+from noetl.tools.transfer.sources.json_documents import write_lines
 from noetl.tools.transfer.sources.numbered_lines import number_lines
 
 INTERVAL = DeclaredType("interval")

@@ -43,6 +43,7 @@ def _qualified_name(parts: Any) -> str:
 class DuckdbTarget(DatabaseFileTarget):
     """A DuckDB table."""
 
+    FOLDS_CASE = True
     BEGIN = "BEGIN TRANSACTION"
     _cursor: Any = None
     _limit: str | None = None

@@ -65,6 +65,7 @@ class _SharedTransaction:
 class SqliteTarget(DatabaseFileTarget):
     """A SQLite table."""
 
+    FOLDS_CASE = True
     BEGIN = "BEGIN IMMEDIATE"
     _transaction: _SharedTransaction | None = None
 

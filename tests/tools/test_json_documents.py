@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from noetl.data import json_documents
+from noetl.tools.transfer.sources import json_documents
 
 KEYS = ("rows", "data")
 TEXT = 'a"\\\n{}[]:, é\u2028'
