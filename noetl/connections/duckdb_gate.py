@@ -85,7 +85,10 @@ def _places(words: list[str], found: list[Token], params: Any) -> Iterable[str]:
 def _places_in(text: str) -> Iterable[str]:
     yield from _HOST.findall(text)
     for url in re.findall(r"\b[a-zA-Z][\w+.-]+://[^\s'\"]*", text):
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise AddressDenied(url, "without a valid host") from None
         if parts.scheme.lower() not in (*_PROVIDER_SCHEMES, "file", "md", "motherduck"):
             yield url
             continue

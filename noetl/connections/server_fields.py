@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from noetl.connections.auth import BadAuth, fields_of
+from noetl.core.model.excerpt import excerpt
 from noetl.core.model.tool import Host
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def port_number(value: Any) -> int:
     """A port, also as text."""
     text = str(value).strip()
     if isinstance(value, bool | float) or not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 65535):
-        raise BadAuth(f"`port` must be a number from 1 to 65535, not {str(value)[:40]!r}")
+        raise BadAuth(f"`port` must be a number from 1 to 65535, not {excerpt(value)}")
     return int(text)
 
 
@@ -74,7 +75,7 @@ def flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
         return value
     found = _FLAGS.get(str(value).strip().lower())
     if found is None:
-        raise BadAuth(f"`{name}` of the connection must be true or false, not {str(value)[:40]!r}")
+        raise BadAuth(f"`{name}` of the connection must be true or false, not {excerpt(value)}")
     return found
 
 

@@ -7,16 +7,27 @@ from __future__ import annotations
 
 import random
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
+from noetl.connections import duckdb_gate
+from noetl.connections.objects import parse_location
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model import wire
+from noetl.core.templates.binding import Bound
 from noetl.core.templates.template import compile_value
+from noetl.data import sql
 from noetl.errors import NoetlError
+from noetl.server.http.middleware import security
 from noetl.server.http.routes.execute import ExecuteBody
+from noetl.server.scheduling.cron import Cron
+from noetl.server.scheduling.webhooks import payload_of
+from noetl.storage.backup.archive import BackupReader, BackupWriter, Manifest
 from noetl.tools.registry import specs
+from noetl.tools.shell import value_binding as shell
 from noetl.transport.signing import key_of, proves, read_question, signed_question
 
 CORPUS: dict[str, list[bytes]] = {
@@ -35,6 +46,20 @@ CORPUS: dict[str, list[bytes]] = {
         b'{"worker":"w","reports":[["1:a:1",1,1,[["step.done",1,{}]]]],"free":1,"proofs":["x"]}',
         b'{"claim":{"worker":"w","slots":1},"wait":0}', b'{"worker":"w","runs":[["1:a:1",1]],"proofs":[""]}',
     ],
+    "shell command": [
+        b"echo {{ v }} | awk '{print $1}' > \"$HOME/{{ v }}\"", b"cat <<EOF\n{{ v }}\nEOF\n[[ {{ v }} -eq 1 ]] && (( x = {{ v }} ))",
+        b"bash -c 'echo {{ v }}' _ {{ v }}; for i in {{ v }}; do eval \"$i\"; done", b"$'\\x41{{ v }}' ${a[{{ v }}]} `{{ v }}`",
+    ],
+    "sql": [
+        b"select 'a''{{' || \"b\" from t where x = :v and y = $1 -- c\n/* d /* e */ */; insert into t values (?, %s)",
+        b"CREATE FUNCTION f() AS $tag$ begin; end $tag$ LANGUAGE sql; ATTACH 'postgres:host=a' AS b (TYPE postgres)",
+        b"COPY t TO 's3://b/k'; CREATE SECRET s (TYPE s3, ENDPOINT '127.0.0.1'); SET x = E'\\'' ; select U&'\\0041'",
+    ],
+    "object address": [b"s3://bucket/a%20b", b"file:///a/../b", b"az://c@account.blob.core.windows.net/k", b"a//b", b"s3://[::1"],
+    "webhook body": [b"a=1&b=2&a=3", b"payload=%7B%22a%22%3A1%7D", b'{"a": [1, "\\ud83d"]}', b"\xff=%ff", b"a&" * 2000],
+    "backup": [],
+    "cron": [b"30 6 * * mon-fri", b"*/5 0-23/2 1,15 jan L", b"@daily", b"0 0 30 2 *", b"* * * * * *"],
+    "request head": [b"127.0.0.1:8080", b"[::1]:80", b"https://a.example:443", b"null", b"a@b:1"],
     "signature": [signed_question(key_of("t"), "claim", b"{}"), b"0" * 120, b""],
 }  # fmt: skip
 
@@ -67,6 +92,63 @@ def _signature(data: bytes) -> None:
     assert question is None or not proves(question, key_of("another"), "claim")
 
 
+def _shell_command(data: bytes) -> None:
+    pieces = data.decode("utf-8", "replace").split("{{ v }}")
+    for value in ("x; id", 7, "$(id)\n'\"", ["a", "b"]):
+        parts: list[str | Bound] = [pieces[0]]
+        for piece in pieces[1:]:
+            parts += [Bound(value), piece]
+        try:
+            shell.bind(parts)
+        except shell.CannotBind:
+            continue
+
+
+def _sql(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    for dialect in ("postgres", "duckdb", "sqlite"):
+        try:
+            sql.bind(text, {"v": 1}, dialect)  # type: ignore[arg-type]
+        except sql.ParameterError:
+            continue
+    found = [token for token in sql.tokens(text, "duckdb") if token.kind != "comment" and token.text.strip()]
+    words = [token.text.lower() for token in found if token.kind == "word"]
+    list(duckdb_gate._places(words, found, {"v": "x"}))  # without resolving their names
+    duckdb_gate._refuse_changes(words, found)
+
+
+def _webhook_body(data: bytes) -> None:
+    msgspec.json.encode(payload_of(data, "application/x-www-form-urlencoded"))
+
+
+def _backup(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        reader = BackupReader(Path(file.name))
+        reader.verify()
+        reader.close()
+
+
+def _sample_backup() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "backup")
+        with BackupWriter(target) as writer:
+            with writer.entry("noetl.db") as write:
+                write(b"text of a database " * 20)
+            writer.finish(Manifest("sqlite", "1", "2026", {"events": 1}))
+        return target.read_bytes()
+
+
+def _request_head(data: bytes) -> None:
+    text = data.decode("latin-1")
+    assert security._host_name(text) == security._host_name(text).lower()
+    security._origin(text)
+    security._token({b"cookie": text, b"authorization": text}, is_secure=False)
+    security._length({b"content-length": text})
+
+
+CORPUS["backup"].append(_sample_backup())
 # The errors of a JSON decoder; `tests/security/test_web.py` sends them to a server.
 DECODING = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[type[Exception], ...]]] = {
@@ -74,6 +156,13 @@ TARGETS: dict[str, tuple[Callable[[bytes], None], tuple[type[Exception], ...]]] 
     "template": (_template, (NoetlError,)),
     "http body": (_http_body, DECODING),
     "worker protocol": (_worker_protocol, (*DECODING, NoetlError, KeyError)),
+    "shell command": (_shell_command, ()),
+    "sql": (_sql, (NoetlError,)),
+    "object address": (lambda data: parse_location(data.decode("utf-8", "replace")), (ValueError,)),
+    "webhook body": (_webhook_body, (NoetlError,)),
+    "backup": (_backup, (NoetlError,)),
+    "cron": (lambda data: Cron(data.decode("utf-8", "replace")).next(0.0), (NoetlError,)),
+    "request head": (_request_head, ()),
     "signature": (_signature, ()),
 }
 _PIECES = (

@@ -22,9 +22,12 @@ COUNTER_BITS = 10
 EPOCH_MS = 1_700_000_000_000
 
 
+MAX_NUMBER = 2**63 - 1
+
+
 def number_at(at: float) -> int:
-    """The smallest number of an id created at that instant."""
-    return max(0, int(at * 1000) - EPOCH_MS) << (PROCESS_BITS + COUNTER_BITS)
+    """The smallest number of an id created at that instant; at most the largest one that databases can store."""
+    return min(max(0, int(at * 1000) - EPOCH_MS) << (PROCESS_BITS + COUNTER_BITS), MAX_NUMBER)
 
 
 def process_of(execution_id: str) -> int:

@@ -42,6 +42,7 @@ from noetl.storage.ports.secrets import CredentialStore
 KIND = "webhook"
 WINDOW = 300.0
 MAX_WAIT = 120.0
+MAX_FORM_FIELDS = 1000
 NOT_SUBSCRIBED = "this webhook does not confirm the subscription: hub.verify_token or hub.topic is not the one it has"
 __all__ = ["SIGNATURE", "TIMESTAMP", "Webhook", "Webhooks", "payload_of", "sign", "webhook_document"]
 
@@ -248,10 +249,11 @@ def payload_of(body: bytes, content_type: str = "") -> dict[str, Any]:
 
 def _form(body: bytes) -> dict[str, Any]:
     """The fields of a form; one that repeats is a list. Slack sends JSON in the field `payload` alone."""
-    fields: dict[str, Any] = {
-        name: values[0] if len(values) == 1 else values
-        for name, values in parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=1000).items()
-    }
+    try:
+        parsed = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
+    except ValueError:
+        raise RequestRefused(f"the form has more than {MAX_FORM_FIELDS:,} fields") from None
+    fields: dict[str, Any] = {name: values[0] if len(values) == 1 else values for name, values in parsed.items()}
     if list(fields) == ["payload"] and isinstance(fields["payload"], str):
         inner = payload_of(fields["payload"].encode())
         return fields if list(inner) == ["body"] else inner

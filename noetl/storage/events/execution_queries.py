@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.model.ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS, number_at
+from noetl.core.model.ids import COUNTER_BITS, EPOCH_MS, MAX_NUMBER, PROCESS_BITS, number_at
 from noetl.storage.document_checksums import is_intact, with_checksum
 from noetl.storage.events.event_rows import FINAL, number_of
 from noetl.storage.ports.events import (
@@ -132,7 +132,7 @@ async def statistics(
     begin = where.since if where.since is not None else _time_of(first)
     end = max(now if where.until is None else where.until, _time_of(last) + 0.001)
     width_ms = max(1, -int(-1000 * (end - begin) // bars))
-    base, width = number_at(begin), width_ms << ID_BITS
+    base, width = number_at(begin), min(width_ms << ID_BITS, MAX_NUMBER)
     rows = await sql.fetch(
         f"SELECT (id - {base:d}) / {width:d} AS bar, status, count(*) FROM {table} {matching} GROUP BY 1, 2", *values
     )

@@ -34,7 +34,11 @@ async def read_script(call: ToolCall, script: Mapping[str, Any]) -> str:
     kind = str(source.get("type") or source.get("kind") or "").lower()
     if kind == "inline":
         return _inline(script, source)
-    uri = _address(str(script.get("uri") or ""), kind, source)
+    try:
+        uri = _address(str(script.get("uri") or ""), kind, source)
+        urlsplit(uri)
+    except ValueError as wrong:
+        raise ScriptUnavailable("schema", f"script: the address is not valid: {wrong}") from None
     try:
         return (await call.host.fetch_source(uri, source=source)).decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -213,7 +213,10 @@ class _Task:
                 f"tables.{name} must be a list of rows, a reference or an address, not {type(source).__name__}"
             )
         format = format_of(path=source)
-        place = objects.parse_location(source) if "://" in source else None
+        try:
+            place = objects.parse_location(source) if "://" in source else None
+        except ValueError as wrong:
+            raise BadInput(f"tables.{name} is not a valid address: {wrong}") from None
         if place is None or place.scheme == "file":
             return call.host.resolve_path(source.removeprefix("file://")), format
         fields = await fields_of(call.input.get("auth"), call.host, prefixes=objects.PREFIXES)

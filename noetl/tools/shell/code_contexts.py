@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from noetl.tools.shell.program_code import ONE_WORD, code_before, code_pattern, precedes, reads_environment
@@ -69,6 +70,7 @@ class Place(NamedTuple):
         return self.pattern.fullmatch(value) is None
 
 
+@lru_cache(4096)
 def place_of(command: str, at: int) -> Place | None:
     """The place at an index of a command, where `MARK` stands for a value; None where every value is only data."""
     command = command.replace("\\\n", "  ")  # continued lines; all indexes stay

@@ -7,7 +7,7 @@ is no option, all words, or its input. A value after the code is an argument and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
@@ -154,7 +154,7 @@ def _in_statement(command: str, start: int, end: int, at: int) -> re.Pattern[str
     return None
 
 
-def _programs(command: str, found: list[Word]) -> Iterator[tuple[int, Program]]:
+def _programs(command: str, found: Sequence[Word]) -> Iterator[tuple[int, Program]]:
     """The words of a command that name programs which evaluate code, wherever they are."""
     first = next((index for index, word in enumerate(found) if not _ASSIGNMENT.match(word.text)), len(found))
     if first < len(found) and found[first].text in INERT:
@@ -191,12 +191,12 @@ def _is_renamed(command: str, text: str) -> bool:
     return False
 
 
-def _splits(found: list[Word]) -> bool:
+def _splits(found: Sequence[Word]) -> bool:
     """Whether `env` splits a text into a command."""
     return any(re.match(r"-[a-z]*S|--split-string", word.text) for word in found)
 
 
-def _dynamic(command: str, text: str, found: list[Word], index: int) -> Program | None:
+def _dynamic(command: str, text: str, found: Sequence[Word], index: int) -> Program | None:
     """The program that a variable or a substitution names, as far as it is known."""
     if _SHELL_VARIABLE.match(text):
         return _SHELL
@@ -210,7 +210,7 @@ def _dynamic(command: str, text: str, found: list[Word], index: int) -> Program 
 
 
 def _evaluates(
-    command: str, found: list[Word], index: int, program: Program, at: int, is_input: bool
+    command: str, found: Sequence[Word], index: int, program: Program, at: int, is_input: bool
 ) -> re.Pattern[str] | None:
     """The pattern for a value at `at` if the program at `index` evaluates it."""
     arguments = [_expanded(command, word) for word in found[index + 1 :]]
@@ -261,7 +261,7 @@ def _expanded(command: str, word: Word) -> Word:
     return word if option is None else word._replace(text=option[1])
 
 
-def _is_redirected(command: str, found: list[Word], word: Word, at: int) -> bool:
+def _is_redirected(command: str, found: Sequence[Word], word: Word, at: int) -> bool:
     """Whether a value is in a here-string or in a process whose output is the input."""
     if not word.start <= at < word.end:
         return False
@@ -309,7 +309,7 @@ def reads_environment(command: str, names: set[str]) -> bool:
     return False
 
 
-def code_words(arguments: list[Word], program: Program) -> tuple[list[Word], str | None]:
+def code_words(arguments: Sequence[Word], program: Program) -> tuple[Sequence[Word], str | None]:
     """The words with code, and the first word that is no option."""
     code: list[Word] = []
     first: Word | None = None

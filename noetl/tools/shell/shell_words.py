@@ -1,9 +1,13 @@
-"""Splits shell text into statements, pipeline segments and words; quotes and substitutions are kept whole."""
+"""Splits shell text into statements, pipeline segments and words; quotes and substitutions are kept whole.
+
+Every value of a command is followed through the same parts of it, so the parts are cached.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 _BREAKS = re.compile(r"\n|;|&&|\|\||(?<![<>&|])&(?![>&])")
@@ -21,8 +25,13 @@ class Word(NamedTuple):
     text: str
 
 
-def statements(command: str) -> Iterator[tuple[int, int]]:
+@lru_cache(256)
+def statements(command: str) -> tuple[tuple[int, int], ...]:
     """Where the statements begin and end: pipelines, with the bodies of their here-documents."""
+    return tuple(_statements(command))
+
+
+def _statements(command: str) -> Iterator[tuple[int, int]]:
     bodies = list(documents(command))
     at = 0
     for start, end in _split(command, 0, len(command), _BREAKS, bodies):
@@ -34,12 +43,14 @@ def statements(command: str) -> Iterator[tuple[int, int]]:
         at = max(at, body or 0)
 
 
-def segments(command: str, start: int, end: int) -> list[tuple[int, int]]:
+@lru_cache(4096)
+def segments(command: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
     """The commands of a pipeline."""
-    return list(_split(command, start, end, _PIPE, list(documents(command))))
+    return tuple(_split(command, start, end, _PIPE, list(documents(command))))
 
 
-def words(command: str, start: int, end: int) -> list[Word]:
+@lru_cache(4096)
+def words(command: str, start: int, end: int) -> tuple[Word, ...]:
     """The words of a command, redirections included, here-documents excluded."""
     document = next((first for _, first, _ in documents(command) if start <= first < end), end)
     end = min(end, document)
@@ -53,7 +64,7 @@ def words(command: str, start: int, end: int) -> list[Word]:
                 found += [Word(*span, dequoted(command[slice(*span)])) for span in inner if span[1] > span[0]]
             else:
                 found.append(Word(first, first + len(raw), dequoted(raw)))
-    return found
+    return tuple(found)
 
 
 def dequoted(text: str) -> str:

@@ -19,6 +19,7 @@ from duckdb import BinderException, InvalidInputException
 from duckdb import Error as DuckdbError
 
 from noetl.connections import duckdb, objects
+from noetl.core.model.excerpt import excerpt
 from noetl.core.model.tool import ToolCall
 from noetl.data import arrow_tables as tables
 from noetl.data import duckdb_files as duck_files
@@ -44,9 +45,12 @@ def resolve_address(
 ) -> objects.ObjectLocation:
     """The location of a source or target; paths are relative to the playbook, the credential can contain the bucket."""
     scheme, bucket = fields.get("provider"), fields.get("bucket") or credential.get("bucket")
-    if "://" not in address and (scheme or "file") == "file":
-        return objects.parse_location(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
-    return objects.parse_location(address, scheme=scheme, bucket=bucket)
+    try:
+        if "://" not in address and (scheme or "file") == "file":
+            return objects.parse_location(call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
+        return objects.parse_location(address, scheme=scheme, bucket=bucket)
+    except ValueError as wrong:
+        raise BadInput(f"{excerpt(address)} is not a valid address: {wrong}") from None
 
 
 class Files(NamedTuple):
