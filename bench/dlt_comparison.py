@@ -11,14 +11,13 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 
 from bench.measurements import Measurement
 from bench.peers import PEERS, install
-from bench.report import environment
+from bench.report import Environment, environment
 from bench.transfer import PAIRS, REPEATS, ROWS, Servers, _once, running_servers
 
 PAGE = Path(__file__).parent.parent / "docs" / "comparison" / "dlt.md"
@@ -54,12 +53,12 @@ def measure(rows: int = ROWS, repeats: int = REPEATS) -> dict[str, dict[str, lis
     return samples
 
 
-def table(samples: dict[str, dict[str, list[Taken]]], rows: int, repeats: int) -> str:
-    """The section of the page."""
+def table(samples: dict[str, dict[str, list[Taken]]], rows: int, repeats: int, began: Environment) -> str:
+    """The section of the page; `began` are the conditions at the start."""
     lines = [
         f"{rows:,} rows of 10 mixed columns, median of {repeats}, measured by "
-        f"`python -m bench.dlt_comparison {rows} {repeats}` on {time.strftime('%Y-%m-%d', time.gmtime())}: "
-        f"{environment(False)[1]}.",
+        f"`python -m bench.dlt_comparison {rows} {repeats}` on {began.time}, revision {began.revision}: "
+        f"{began.machine}; load average {began.load}.",
         "",
         "| transfer | NoETL | dlt | ratio | NoETL, memory | dlt, memory |",
         "|---|---|---|---|---|---|",
@@ -77,7 +76,8 @@ def table(samples: dict[str, dict[str, list[Taken]]], rows: int, repeats: int) -
 if __name__ == "__main__":
     sizes = [int(text) for text in sys.argv[1:]] or [ROWS, REPEATS]
     rows_, repeats_ = [*sizes, REPEATS][:2]
-    section = table(measure(rows_, repeats_), rows_, repeats_)
+    conditions = environment()
+    section = table(measure(rows_, repeats_), rows_, repeats_, conditions)
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{section}\n{END}{rest.partition(END)[2]}")
     print(section)

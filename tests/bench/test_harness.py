@@ -193,3 +193,13 @@ def test_lines_are_measurements_of_the_selected_parts(monkeypatch, capsysbinary)
     monkeypatch.setattr(harness, "measure_part", lambda part, quick: iter([made]))
     harness.main(["--lines", "w1"])
     assert msgspec.json.decode(capsysbinary.readouterr().out, type=Measurement) == made
+
+
+def test_the_page_beside_dlt_has_a_row_for_each_transfer_and_the_conditions():
+    from bench.dlt_comparison import KINDS, table
+    from bench.report import environment
+
+    samples = {kind: {"noetl": [(100.0, 200.0), (300.0, 210.0)], "dlt": [(10.0, 700.0)]} for kind in KINDS}
+    text = table(samples, 1000, 2, environment())
+    assert text.count("| 200 rows/s | 10 rows/s | 20.0x | 210 MB | 700 MB |") == len(KINDS)
+    assert "python -m bench.dlt_comparison 1000 2" in text and "load average" in text
