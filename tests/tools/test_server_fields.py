@@ -50,7 +50,7 @@ def test_fields(auth: Any, expected: dict[str, Any]) -> None:
         ("mysql://ann:sesame@db:many/x", "invalid host or port"),
         ("mysql://ann:sesame@[::1/x", "invalid host or port"),
         ("mysql://ann:sesame@db/x?ssl-mode=REQUIRED", "unknown option 'ssl-mode'"),
-        ({"host": "db", "port": "many", "password": "sesame"}, "`port` must be a number from 1 to 65535, not 'many'"),
+        ({"host": "db", "port": "many", "password": "sesame"}, '`port` must be a number from 1 to 65535, not "many"'),
         ({"host": "db", "port": 0}, "`port`"),
         ({"host": "db", "port": True}, "`port`"),
         ({"host": "db", "port": 3306.5}, "`port`"),
@@ -70,7 +70,7 @@ def test_flags_and_ports_are_also_text() -> None:
     assert flag({"tls": "no"}, "tls", True) is False
     assert flag({}, "tls", True) is True
     assert port_number(" 22 ") == 22
-    with pytest.raises(BadAuth, match="`tls` of the connection must be true or false, not 'perhaps'"):
+    with pytest.raises(BadAuth, match='`tls` of the connection must be true or false, not "perhaps"'):
         flag({"tls": "perhaps"}, "tls", False)
 
 

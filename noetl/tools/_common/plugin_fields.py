@@ -50,5 +50,5 @@ def _problem(name: str, value: Any, field: Field) -> str | None:
 def _shown(value: Any) -> str:
     if isinstance(value, str | int | float | bool):
         text = repr(value)
-        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        return text if len(text) <= _SHOWN else f"a text of {len(text):,} characters"
     return {"dict": "a mapping", "list": "a list"}.get(type(value).__name__, type(value).__name__)
