@@ -33,6 +33,10 @@ TESTS = (  # two processes take turns
     "tests/jobs",
     "tests/storage/test_quota_stores.py",
     "tests/storage/test_integrity.py",
+    "tests/storage/test_repair.py",
+    "tests/security/test_decision_defects.py",
+    "tests/security/test_decision_deadline.py",
+    "tests/transport/test_work_links.py",
 )
 STORED = ROOT / "build" / "mutation"
 # A mutant exists only in its own process, so tests that start servers in other processes say nothing about it.

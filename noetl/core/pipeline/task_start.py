@@ -264,8 +264,6 @@ def _render_again(frame: Frame, level: Level) -> dict[str, Any]:
 def _render(frame: Frame, level: Level, compiled: CompiledTask) -> dict[str, Any]:
     """Render the task's input; rendered fields are visible to later ones as `input.*`."""
     rendered = dict(compiled.static_input)
-    if not compiled.fields:
-        return rendered
     for each in compiled.fields:
         if compiled.fields_read_input:
             level.names["input"] = {**level.input, **rendered}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from engine_harness import Harness, failure
 
+from noetl.core.engine.evaluation.names import _Statuses
+from noetl.core.engine.state import StepRecord
 from noetl.core.model.outcome import ok
 
 
@@ -171,3 +175,19 @@ def test_an_unknown_step_is_an_error():
     harness = Harness("workflow:\n" + steps).run()
     assert harness.status == "failed"
     assert 'there is no step "none-such"' in harness.state.error.message
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "outcome", "failed", "status"),
+    [
+        (1, 1, None, False, "running"),
+        (0, 1, ok(), False, "waiting"),  # it ran before and is scheduled again
+        (0, 0, None, False, "waiting"),
+        (0, 0, ok(), False, "ok"),
+        (0, 0, ok(), True, "error"),
+    ],
+)
+def test_the_status_of_a_step_is_that_of_its_latest_run(running, waiting, outcome, failed, status):
+    record = StepRecord("a")
+    record.running, record.open, record.outcome, record.failed = running, waiting, outcome, failed
+    assert _Statuses(SimpleNamespace(steps={"a": record}))["a"] == status
