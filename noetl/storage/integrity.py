@@ -7,7 +7,8 @@ indexes and columns with `rebuild_derived`, snapshots and summaries from the log
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from noetl.core.model.bundle import file_digest
@@ -28,12 +29,14 @@ PAGE = 500  # rows of one query
 DERIVED = ("executions", "snapshots", "quotas", "load_samples")  # rebuilt from the logs, or begun again
 
 
-async def database_problems(database: SqlDatabase) -> AsyncIterator[str]:
-    """Everything that is wrong in the files of a database."""
+async def database_problems(database: SqlDatabase, parts: Mapping[str, Sequence[str]]) -> AsyncIterator[str]:
+    """Everything that is wrong in the files of a database. `parts`: the migrations of all parts it can have."""
     check = _sqlite_problems if database.dialect == "sqlite" else _postgres_problems
     try:
         async for problem in check(database):
             yield problem
+        for kind, name, _ in await _dropped(database, parts):
+            yield f"{kind} {name} does not exist"
         for rows in (_text_problems, _row_problems, _task_log_problems, _column_problems, _missing_problems):
             async for problem in rows(database):
                 yield problem
@@ -53,19 +56,28 @@ async def unchecked(database: SqlDatabase) -> list[str]:
     return found
 
 
-async def rebuild_derived(database: SqlDatabase) -> int:
+async def rebuild_derived(database: SqlDatabase, parts: Mapping[str, Sequence[str]]) -> int:
     """Rebuild every index from its table, and the copied columns of executions from their summaries; delete damaged
     snapshots, quotas and load samples, which begin again. Returns the number of changed rows.
 
-    Damaged and missing rows of executions get the lengths of their logs, which `log_verifier.repair` reads."""
+    Indexes that do not exist are created (`parts` as for `database_problems`). Damaged and missing rows of executions
+    get the lengths of their logs, which `log_verifier.repair` reads."""
     if isinstance(database, SqliteFile):
         if not await _is_sound(database):
             await database.rebuild(DERIVED)
     else:
         for (table,) in await database.fetch(_TABLES):
-            await database.row(f'REINDEX TABLE "{table}"')  # not `execute`: it has no number of rows
+            await _define(database, f'REINDEX TABLE "{table}"')
+    for kind, _, statement in await _dropped(database, parts):
+        if kind == "index":
+            await _define(database, statement)
     await _restore_lengths(database)
     return await _rewrite_columns(database) + await _delete_damaged(database)
+
+
+async def _define(database: SqlDatabase, statement: str) -> None:
+    """Execute a statement that has no number of rows, which `execute` of Postgres requires."""
+    await (database.execute if database.dialect == "sqlite" else database.row)(statement)
 
 
 async def _restore_lengths(database: SqlDatabase) -> None:
@@ -126,14 +138,48 @@ async def _delete_damaged(database: SqlDatabase) -> int:
 async def _is_sound(database: SqliteFile) -> bool:
     """Whether all pages of a file can be read, and nothing is missing in it."""
     try:
-        return not [each async for each in _sqlite_problems(database)]
+        return not [each async for each in _sqlite_problems(database)] and not await database.missing()
     except CorruptLog:
         return False
 
 
+_VERSIONS = {
+    "sqlite": "SELECT name, version FROM noetl_schema",
+    "postgres": "SELECT part, version FROM noetl_migrations",
+}
+_DEFINED = {
+    "sqlite": "SELECT name FROM sqlite_master",
+    "postgres": "SELECT relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = ANY (current_schemas(false))",
+}
+_DEFINITION = re.compile(
+    r"\b(CREATE|DROP)(?:\s+(?:UNIQUE|UNLOGGED))*\s+(TABLE|INDEX)\s+(?:IF\s+(?:NOT\s+)?EXISTS\s+)?(\w+)"
+)
+_PARTITIONS = "noetl_log_"  # retention deletes them
+
+
+async def _dropped(database: SqlDatabase, parts: Mapping[str, Sequence[str]]) -> list[tuple[str, str, str]]:
+    """Tables and indexes that migrations of this database have created, and that do not exist: kind, name, SQL."""
+    present = {name for (name,) in await database.fetch(_DEFINED[database.dialect])}
+    versions = await database.fetch(_VERSIONS[database.dialect])
+    defined = definitions(script for part, version in versions for script in parts.get(part, ())[:version])
+    return [each for each in defined if each[1] not in present and not each[1].startswith(_PARTITIONS)]
+
+
+def definitions(scripts: Iterable[str]) -> list[tuple[str, str, str]]:
+    """The tables and indexes that migrations create and do not drop: kind, name, SQL."""
+    found: dict[str, tuple[str, str, str]] = {}
+    for statement in ";".join(scripts).split(";"):
+        definition = _DEFINITION.search(statement)
+        if definition is not None:
+            verb, kind, name = definition.groups()
+            found.pop(name, None)
+            if verb == "CREATE":
+                found[name] = kind.lower(), name, statement
+    return list(found.values())
+
+
 async def _sqlite_problems(database: SqlDatabase) -> AsyncIterator[str]:
-    for name in await database.missing() if isinstance(database, SqliteFile) else ():
-        yield f"{name} does not exist"
     for (message,) in await database.fetch(f"PRAGMA integrity_check({MAX_PROBLEMS})"):
         if message != "ok":
             yield f"SQLite: {message}"

@@ -13,12 +13,13 @@ from functools import partial
 
 import pytest
 
+from noetl.cli.operations.schema_parts import schema_parts
 from noetl.embedded import run_async
 from noetl.server.lifecycle.log_verifier import repair, verify
 from noetl.server.lifecycle.retention import delete_old
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.factory import open_stores
-from noetl.storage.integrity import database_problems, rebuild_derived
+from noetl.storage.integrity import database_problems, definitions, rebuild_derived
 from noetl.storage.results import open_results
 from noetl.storage.sqlite.wal_check import lost_frames
 from noetl.tools.registry import specs
@@ -46,7 +47,7 @@ def problems(file) -> list[str]:
     async def check() -> list[str]:
         events, _ = open_stores(f"sqlite://{file}")
         try:
-            found = [each async for each in database_problems(events.sql)]
+            found = [each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))]
             return found + (await verify(events))[2]
         finally:
             await events.close()
@@ -91,7 +92,7 @@ def test_what_is_derived_is_rebuilt_from_the_logs(home):
     async def rebuild() -> tuple[int, list[str]]:
         events, playbooks = open_stores(f"sqlite://{home}")
         try:
-            await rebuild_derived(events.sql)
+            await rebuild_derived(events.sql, schema_parts(events.sql.dialect))
             return await repair(events, Catalog(playbooks, specs).load)
         finally:
             await events.close()
@@ -227,16 +228,52 @@ def test_the_tables_and_texts_of_postgres_are_checked(database):
             text = "apiVersion: noetl.io/v2"
             digest = hashlib.sha256(f"\0{text}".encode()).hexdigest()[:32]
             await playbooks.save_text(digest, text, "")
-            found.append([each async for each in database_problems(events.sql)])
+            found.append([each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))])
             await events.sql.execute("UPDATE noetl_playbook_texts SET text = $1", "another text")
-            found.append([each async for each in database_problems(events.sql)])
-            await rebuild_derived(events.sql)
+            found.append([each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))])
+            await rebuild_derived(events.sql, schema_parts(events.sql.dialect))
             return found
         finally:
             await events.close()
 
     intact, damaged = asyncio.run(check())
     assert intact == [] and "does not match its digest" in damaged[0]
+
+
+async def dropped_and_repaired(store) -> dict[str, list[str]]:
+    """Drop each table and index of all parts; the problems found, and those after a repair of the indexes."""
+    events, _ = open_stores(store)
+    database = events.sql
+    parts = schema_parts(database.dialect)
+    for part in parts.keys() - {"events", "playbooks"}:
+        database.migrate(part, parts[part])
+    found = {"intact": [each async for each in database_problems(database, parts)]}
+    run = database.execute if database.dialect == "sqlite" else database.row
+    try:
+        defined = [(kind, name) for kind, name, _ in definitions(script for each in parts.values() for script in each)]
+        for kind, name in defined:
+            if kind == "index":
+                await run(f"DROP INDEX {name}")
+        found["indexes"] = [each async for each in database_problems(database, parts)]
+        await rebuild_derived(database, parts)
+        found["repaired"] = [each async for each in database_problems(database, parts)]
+        for name in ("task_logs", "triggers"):
+            await run(f"DROP TABLE {database.prefix}{name}")
+        found["tables"] = [each async for each in database_problems(database, parts)]
+        found["expected"] = [f"index {name} does not exist" for kind, name in defined if kind == "index"]
+        return found
+    finally:
+        await events.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_dropped_indexes_and_tables_are_found_and_indexes_created_again(kind, home, request):
+    store = f"sqlite://{home}" if kind == "sqlite" else request.getfixturevalue("database")
+    found = asyncio.run(dropped_and_repaired(store))
+    prefix = "" if kind == "sqlite" else "noetl_"
+    assert found["intact"] == found["repaired"] == []
+    assert sorted(found["indexes"]) == sorted(found["expected"]) and len(found["expected"]) > 10
+    assert {f"table {prefix}{name} does not exist" for name in ("task_logs", "triggers")} <= set(found["tables"])
 
 
 LARGE = TEXT.replace(
@@ -297,3 +334,15 @@ def test_retention_returns_the_space_of_stored_results(results):
     asyncio.run(forget())
     assert payloads(results) == []
     assert [path for path in results.rglob("*") if path.is_dir() and path.name.isdigit()] == []
+
+
+def test_an_emptied_or_deleted_database_is_noticed(results, capsys):
+    from noetl.cli import app
+
+    file = results.parent / "noetl.db"
+    file.write_bytes(b"")
+    assert app.run(["doctor"]) == 1
+    assert f"{file} is empty, which no database is" in capsys.readouterr().out
+    file.unlink()
+    app.run(["doctor", "--verify"])
+    assert f"has no executions, but {results} has results of some" in capsys.readouterr().out

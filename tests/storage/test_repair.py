@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from noetl.cli.operations.schema_parts import schema_parts
 from noetl.embedded import LocalEngine, open_local
 from noetl.server.lifecycle.log_verifier import repair, verify
 from noetl.server.orchestrator.catalog import Catalog, Source
@@ -116,9 +117,13 @@ async def repaired(events: EventStore, url: str) -> list[str]:
     """Repair; what is left."""
     store, playbooks = open_stores(url)
     try:
-        await rebuild_derived(store.sql)
+        await rebuild_derived(store.sql, schema_parts(store.sql.dialect))
         left = (await repair(store, Catalog(playbooks, specs).load))[1]
-        return left + [each async for each in database_problems(store.sql)] + (await verify(store))[2]
+        return (
+            left
+            + [each async for each in database_problems(store.sql, schema_parts(store.sql.dialect))]
+            + (await verify(store))[2]
+        )
     finally:
         await store.close()
 
@@ -147,7 +152,7 @@ def test_missing_rows_are_written_from_their_logs(store_url, tmp_path):
             await events.sql.execute(
                 f"DELETE FROM {events.sql.prefix}executions WHERE key IS NULL OR key <> 'key-done'"
             )
-            found = [each async for each in database_problems(events.sql)]
+            found = [each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))]
             lost = [each for each, row in before.items() if row["key"] != "key-done"]
             if events.sql.dialect == "postgres":  # a log of an ended execution may be one that retention has deleted
                 lost = [each for each in lost if not before[each]["ended"]]

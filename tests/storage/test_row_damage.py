@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from noetl.cli.doctor import environment as doctor
+from noetl.cli.operations.schema_parts import schema_parts
 from noetl.core.model.bundle import Bundle, file_digest
 from noetl.core.model.quotas.token_bucket import Bucket
 from noetl.core.model.task_log import LogChunk, LogLine, LogSource
@@ -104,7 +105,9 @@ async def fill(url: str) -> None:
 
 
 async def problems(events: EventStore) -> list[str]:
-    return [each async for each in database_problems(events.sql)] + (await verify(events))[2]
+    return [each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))] + (
+        await verify(events)
+    )[2]
 
 
 async def columns_of(events: EventStore) -> list[tuple[str, str]]:
@@ -214,7 +217,9 @@ def test_what_is_derived_is_rebuilt(store_url):
             for table, column in derived:
                 await damage(events, f"{prefix}{table}", column)
             assert len(await problems(events)) == 4  # two executions, the snapshot, the quota
-            assert await rebuild_derived(events.sql) == 4 and await repair(events, None) == (0, [])
+            assert await rebuild_derived(events.sql, schema_parts(events.sql.dialect)) == 4 and await repair(
+                events, None
+            ) == (0, [])
             assert await problems(events) == []
 
     asyncio.run(scenario())

@@ -56,7 +56,15 @@ def _write_ahead_log(settings: Settings) -> Iterator[Finding]:
         return
     from noetl.storage.sqlite.wal_check import lost_frames
 
-    lost = lost_frames(settings.store.removeprefix("sqlite://"))
+    file = Path(settings.store.removeprefix("sqlite://"))
+    if file.is_file() and not file.stat().st_size:
+        yield Finding(
+            "store",
+            FAILED,
+            f"{file} is empty, which no database is: its content is lost; restore a backup, or delete the file to "
+            "begin again",
+        )
+    lost = lost_frames(str(file))
     if lost:
         yield Finding(
             "write-ahead log",
@@ -68,6 +76,7 @@ def _write_ahead_log(settings: Settings) -> Iterator[Finding]:
 
 def _repaired(settings: Settings) -> Iterator[Finding]:
     async def rebuild() -> tuple[int, int, list[str]]:
+        from noetl.cli.operations.schema_parts import schema_parts
         from noetl.server.lifecycle.log_verifier import repair
         from noetl.server.orchestrator.catalog import Catalog
         from noetl.storage.factory import open_stores
@@ -77,7 +86,7 @@ def _repaired(settings: Settings) -> Iterator[Finding]:
         events, playbooks = open_stores(settings.store)
         try:
             database = getattr(events, "sql", None)
-            rows = 0 if database is None else await rebuild_derived(database)
+            rows = 0 if database is None else await rebuild_derived(database, schema_parts(database.dialect))
             return rows, *await repair(events, Catalog(playbooks, specs).load)
         finally:
             await events.close()
@@ -185,6 +194,7 @@ _DERIVED = ("index", "the columns", "its row is missing", "snapshot", "table quo
 
 def _verified(settings: Settings) -> Iterator[Finding]:
     async def read() -> tuple[int, int, list[str], list[str], list[str], tuple[int, list[str]]]:
+        from noetl.cli.operations.schema_parts import schema_parts
         from noetl.server.lifecycle.log_verifier import verify
         from noetl.server.lifecycle.result_verifier import verify_results
         from noetl.storage.factory import open_stores
@@ -195,8 +205,11 @@ def _verified(settings: Settings) -> Iterator[Finding]:
         results = open_results(settings.results)
         try:
             database = getattr(events, "sql", None)
-            problems = [] if database is None else [each async for each in database_problems(database)]
-            notes = [] if database is None else await unchecked(database)
+            problems, notes = list[str](), list[str]()
+            if database is not None:
+                parts = schema_parts(database.dialect)
+                problems = [each async for each in database_problems(database, parts)]
+                notes = await unchecked(database)
             return *await verify(events), problems, notes, await verify_results(events, results)
         finally:
             await results.close()
@@ -216,6 +229,14 @@ def _verified(settings: Settings) -> Iterator[Finding]:
         yield Finding("integrity", WARNING, note)
     if not problems:
         yield Finding("integrity", OK, f"all tables, {'' if notes else 'indexes, '}rows and texts are intact")
+    folder = None if executions else environment.folder_with_results(settings)
+    if folder is not None:
+        yield Finding(
+            "store",
+            WARNING,
+            f"{without_password(settings.store)} has no executions, but {folder} has results of some; if the "
+            "database was deleted or replaced, restore a backup",
+        )
     if not damaged:
         yield Finding("checksums", OK, f"{count} events of {executions} executions have valid checksums")
     for finding in damaged:

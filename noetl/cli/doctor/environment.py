@@ -88,11 +88,24 @@ def results(settings: Settings) -> Iterator[Finding]:
         yield _result_store(url.strip())
 
 
+def results_folder(url: str) -> Path | None:
+    """The folder of a result store; None if it is another kind of store."""
+    if not url.startswith(("blob:", "file:")):
+        return None
+    parts = urlsplit(url)
+    return Path(unquote(parts.netloc + parts.path))
+
+
+def folder_with_results(settings: Settings) -> Path | None:
+    """A folder of results that is not empty."""
+    folders = filter(None, (results_folder(url.strip()) for url in settings.results.split(",")))
+    return next((folder for folder in folders if any(each.is_file() for each in folder.rglob("*"))), None)
+
+
 def _result_store(url: str) -> Finding:
     """Whether large results can be stored: permissions of a folder are checked, another store is written to."""
-    if url.startswith(("blob:", "file:")):
-        parts = urlsplit(url)
-        folder = Path(unquote(parts.netloc + parts.path))
+    folder = results_folder(url)
+    if folder is not None:
         nearest = nearest_folder(folder)
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
             return Finding("results", OK, url + ("" if folder.exists() else " (created with the first large result)"))

@@ -12,11 +12,11 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 import click
 
 from noetl import __version__
+from noetl.cli.doctor.environment import results_folder
 from noetl.cli.output.terminal import json_options, terminal
 from noetl.cli.target import load_settings, store_option
 from noetl.core.model.bundle import file_and_folder, is_inner_path
@@ -79,7 +79,7 @@ def _write(settings: Settings, writer: BackupWriter, *, results: bool, with_key:
     else:
         versions, executions = _copy_sqlite(settings, writer)
         manifest = Manifest("sqlite", __version__, created, versions, executions=executions)
-    folder = _results_folder(settings)
+    folder = results_folder(settings.results)
     if results and folder is not None and folder.is_dir():
         # After the database: what its events refer to was stored before them.
         for each in sorted(folder.rglob("*")):
@@ -209,7 +209,7 @@ def _restore_sqlite(settings: Settings, reader: BackupReader, *, force: bool) ->
 
 
 def _restore_files(settings: Settings, reader: BackupReader) -> None:
-    folder = _results_folder(settings)
+    folder = results_folder(settings.results)
     for name in reader.names(RESULTS):
         if folder is None:
             raise RequestRefused("the backup has results, but the setting results is not a folder; set NOETL_RESULTS")
@@ -264,14 +264,6 @@ def _sqlite_file(settings: Settings) -> Path:
     if settings.store.startswith("memory:"):
         raise RequestRefused("a store in memory cannot be backed up")
     return Path(sqlite_path(settings.store)).absolute()
-
-
-def _results_folder(settings: Settings) -> Path | None:
-    url = settings.results
-    if not url.startswith(("blob:", "file:")):
-        return None
-    parts = urlsplit(url)
-    return Path(unquote(parts.netloc + parts.path))
 
 
 def _megabytes(size: int) -> str:
