@@ -16,6 +16,7 @@ from noetl.server.orchestrator.schema_registry import SchemaRegistry, document
 router = APIRouter(tags=["schemas"])
 
 Name = Annotated[str, Path(min_length=1, max_length=220, description="name of a schema")]
+NewName = Annotated[str, Path(min_length=1, max_length=200, description="name of a schema without a version")]
 
 
 class SchemaBody(Body):
@@ -48,7 +49,7 @@ async def schema(state: App, _: Viewer, name: Name) -> Response:
 
 
 @router.put("/api/schemas/{name:path}", status_code=201, summary="Register a version of a schema")
-async def register(state: App, caller: Author, name: Name, body: SchemaBody) -> Response:
+async def register(state: App, caller: Author, name: NewName, body: SchemaBody) -> Response:
     """The same schema again is the same version."""
     found = await _registry(state).register(name, body.json_schema, compatible=body.compatible, by=caller.name)
     return json_response(document(found), 201)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice, takewhile
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
@@ -14,6 +14,7 @@ from noetl.errors import RequestRefused
 from noetl.server.http.dependencies import App, Operator, Viewer
 from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page
+from noetl.server.http.routes.executions import Key
 from noetl.server.http.routes.scheduling.webhooks import accepted_response
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.deliveries import delivery_document
@@ -159,7 +160,7 @@ async def run_now(
     state: App,
     caller: Operator,
     name: Name,
-    key: Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)] = None,
+    key: Key = None,
 ) -> Response:
     """With the payload of a tick at this time; `overlap` does not apply."""
     delivery = await state.schedules.run_now(name, key, caller.name)
