@@ -255,7 +255,7 @@ def test_data_of_plug_ins_is_not_an_address(fields, plugin):
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_connectors_of_plug_ins(side, listener):
-    from noetl.core.model.connector import SourceSpec
+    from noetl.core.model.connector import SourceSpec, TargetSpec
     from noetl.core.model.tool import ToolCall
     from noetl.errors import StoreUnavailable
     from noetl.tools.transfer.sources.plugin_source import PluginSource
@@ -275,7 +275,7 @@ def test_connectors_of_plug_ins(side, listener):
         else:
             target = object.__new__(PluginTarget)
             target.call, target._target = call, object()
-            target.plan = type("Plan", (), {"fields": fields})
+            target.plan = type("Plan", (), {"fields": fields, "plugin": TargetSpec("probe", "A target.", read, {})})
             await target.begin(None)
 
     with pytest.raises(StoreUnavailable, match="network policy"):
