@@ -142,6 +142,7 @@ def noetl() -> None:
 
 def run(arguments: Sequence[str], command: click.Command = noetl, name: str = "noetl") -> int:
     """Run one command line and return its exit code."""
+    terminal.quiet, terminal.verbose = False, 0  # of this command line only
     try:
         code = command.main(args=list(arguments), prog_name=name, standalone_mode=False)
         sys.stdout.flush()

@@ -129,7 +129,7 @@ def test_each_call_has_the_time_of_its_own_timeout(batches, started):
 )
 def test_only_the_running_call_fails_with_its_process(batches, started, end, status):
     code = RECORD + f"import os\nif n == 5: {end}\nresult = n"
-    code = code.replace("SOCKET", "next(fd for fd in range(3, 50) if is_socket(fd))")
+    code = code.replace("SOCKET", "next(fd for fd in range(3, 65536) if is_socket(fd))")
     code = "import os, stat\ndef is_socket(fd):\n    try: return stat.S_ISSOCK(os.fstat(fd).st_mode)\n" + (
         "    except OSError: return False\n" + code
     )
