@@ -8,7 +8,7 @@ of the engine is a test of replay too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -36,6 +36,8 @@ from noetl.core.engine.effects import (
 )
 from noetl.core.engine.lease_rules import claim_rejection
 from noetl.core.engine.snapshot import decode_state, encode_state
+from noetl.core.engine.views.open_waits import inbox_entries, wait_counts
+from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import (
     Event,
@@ -60,6 +62,7 @@ SPECS = {
     kind: ToolSpec(kind=kind, open_fields=True, pure=kind == "noop", suspends=kind == "playbook")
     for kind in ("noop", "http", "python", "shell", "postgres", "playbook", "workbook")
 } | {"wait": WAIT}
+Placement = Callable[[str, tuple[str, ...]], str | None]  # why no worker can run a step of this pool and labels
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test, path: tests/test}\n"
 
 
@@ -166,6 +169,21 @@ class Harness:
         self.numbers: dict[str, int] = {}
 
     # ── the shell ───────────────────────────────────────────────────────────────────────
+
+    def record(
+        self, sent: Sequence[Command], decision: Decision, placement: Placement = lambda pool, labels: None
+    ) -> dict[str, Any]:
+        """Everything that was decided, and what the execution waits for afterwards, as plain data."""
+        return {
+            "commands": [type(each).__name__ for each in sent],
+            "at": self.at,
+            "replies": msgspec.to_builtins(decision.replies),
+            "events": [[e.seq, e.parent_seq, e.body.NAME, msgspec.to_builtins(e.body)] for e in decision.events],
+            "effects": [{type(each).__name__: msgspec.to_builtins(each)} for each in decision.effects],
+            "why": msgspec.to_builtins(waiting_reasons(self.state, self.at, {}, placement)),
+            "inbox": msgspec.to_builtins(inbox_entries(self.state)),
+            "waits": msgspec.to_builtins(wait_counts(self.state)),
+        }
 
     def send(self, *commands: Command, at: float | None = None, conflict: str | None = None) -> Decision:
         """Advance with these commands, answer the data requests, append, perform the effects."""

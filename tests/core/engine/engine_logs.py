@@ -15,8 +15,6 @@ from engine_harness import HEAD, Harness, finished, task_done
 
 from noetl.core.engine import commands
 from noetl.core.engine.decision import Decision
-from noetl.core.engine.views.open_waits import inbox_entries, wait_counts
-from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.model.events import ChildRequested, WaitStarted
 from noetl.core.model.outcome import Outcome, ok
 from noetl.core.model.work import RunOrder
@@ -38,18 +36,7 @@ class Scenario(Harness):
     def send(self, *sent: commands.Command, at: float | None = None, conflict: str | None = None) -> Decision:
         """Advance, and note what was decided."""
         decision = super().send(*sent, at=at, conflict=conflict)
-        self.noted.append(
-            {
-                "commands": [type(each).__name__ for each in sent],
-                "at": self.at,
-                "replies": msgspec.to_builtins(decision.replies),
-                "events": [[e.seq, e.parent_seq, e.body.NAME, msgspec.to_builtins(e.body)] for e in decision.events],
-                "effects": [{type(each).__name__: msgspec.to_builtins(each)} for each in decision.effects],
-                "why": msgspec.to_builtins(waiting_reasons(self.state, self.at, {}, self._placement)),
-                "inbox": msgspec.to_builtins(inbox_entries(self.state)),
-                "waits": msgspec.to_builtins(wait_counts(self.state)),
-            }
-        )
+        self.noted.append(self.record(sent, decision, self._placement))
         return decision
 
     @staticmethod

@@ -23,8 +23,6 @@ from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import Effect, EnqueueRun
 from noetl.core.engine.lease_rules import claim_rejection
 from noetl.core.engine.outstanding import leases
-from noetl.core.engine.views.open_waits import inbox_entries, wait_counts
-from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.events import Event, decode_body, encode_body
 from noetl.core.model.outcome import error, ok
@@ -62,18 +60,7 @@ class Execution(Harness):
         else:
             self.capacity = None
         decision = super().send(*sent, at=at, conflict=conflict)
-        self.noted.append(
-            {
-                "commands": [type(each).__name__ for each in sent],
-                "at": self.at,
-                "replies": msgspec.to_builtins(decision.replies),
-                "events": [[e.seq, e.parent_seq, e.body.NAME, msgspec.to_builtins(e.body)] for e in decision.events],
-                "effects": [{type(each).__name__: msgspec.to_builtins(each)} for each in decision.effects],
-                "why": msgspec.to_builtins(waiting_reasons(self.state, self.at, {}, lambda pool, labels: None)),
-                "inbox": msgspec.to_builtins(inbox_entries(self.state)),
-                "waits": msgspec.to_builtins(wait_counts(self.state)),
-            }
-        )
+        self.noted.append(self.record(sent, decision))
         for reply in decision.replies:
             for order in reply.orders:
                 self.working[order.run_id] = Worker(order, self.state.playbook, self.failing, self.stored)
