@@ -26,6 +26,7 @@ class CheckedTable(NamedTuple):
     key: tuple[str, ...]
     others: tuple[str, ...] = ()
     document: str = "data"
+    values: bool = False  # the documents are any JSON values, else objects
 
 
 CHECKED_TABLES = {
@@ -36,7 +37,7 @@ CHECKED_TABLES = {
     ),
     "load_samples": CheckedTable(("at", "server")),
     "quotas": CheckedTable(("key",), ("idle_at",)),
-    "state": CheckedTable(("path", "key"), ("version", "updated_at", "execution")),
+    "state": CheckedTable(("path", "key"), ("version", "updated_at", "execution"), values=True),
     "triggers": CheckedTable(("kind", "name"), ("revision", "wake")),
 }
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, NamedTuple
 
-from noetl.core.model.bundle import file_digest
+from noetl.core.model.bundle import PREFIX, file_digest
+from noetl.core.model.ids import MAX_NUMBER
 from noetl.errors import CorruptLog, NoetlError
 from noetl.storage.document_checksums import CHECKED_TABLES, is_intact
 from noetl.storage.events.event_rows import decode_summary, intact
-from noetl.storage.events.execution_queries import COPIES, OLDEST, copied_columns
+from noetl.storage.events.execution_queries import COPIES, OLDEST, copied_columns, decode_day
 from noetl.storage.playbooks.sql import decoded_bundle, text_digest
 from noetl.storage.ports.events import ExecutionSummary
 from noetl.storage.ports.sql import SqlDatabase
@@ -29,19 +32,46 @@ PAGE = 500  # rows of one query
 DERIVED = ("executions", "snapshots", "quotas", "load_samples")  # rebuilt from the logs, or begun again
 
 
-async def database_problems(database: SqlDatabase, parts: Mapping[str, Sequence[str]]) -> AsyncIterator[str]:
+class Remedy(Enum):
+    """What to do about a problem; the value is the advice."""
+
+    REPAIR = "`noetl doctor --repair` rebuilds what is derived"
+    BACKUP = "restore a backup"
+    TEXT = "restore a backup, or register or run the same playbook again"
+    BUNDLE = "restore a backup, or apply the project again"
+
+
+class Problem(NamedTuple):
+    """Something that is wrong in a database."""
+
+    text: str
+    remedy: Remedy | None = Remedy.BACKUP  # None: the text names it
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.remedy.value}" if self.remedy is not None else self.text
+
+
+async def database_problems(database: SqlDatabase, parts: Mapping[str, Sequence[str]]) -> AsyncIterator[Problem]:
     """Everything that is wrong in the files of a database. `parts`: the migrations of all parts it can have."""
-    check = _sqlite_problems if database.dialect == "sqlite" else _postgres_problems
+    pages = _sqlite_problems(database) if isinstance(database, SqliteFile) else _postgres_problems(database)
     try:
-        async for problem in check(database):
+        async for problem in pages:
             yield problem
         for kind, name, _ in await _dropped(database, parts):
-            yield f"{kind} {name} does not exist"
-        for rows in (_text_problems, _row_problems, _task_log_problems, _column_problems, _missing_problems):
+            derived = kind == "index" or name.removeprefix(database.prefix) in DERIVED
+            yield Problem(f"{kind} {name} does not exist", Remedy.REPAIR if derived else Remedy.BACKUP)
+        for rows in (
+            _text_problems,
+            _row_problems,
+            _task_log_problems,
+            _column_problems,
+            _missing_problems,
+            _reference_problems,
+        ):
             async for problem in rows(database):
                 yield problem
-    except NoetlError as problem:
-        yield f"the database cannot be read completely: {problem}"
+    except NoetlError as failure:
+        yield Problem(f"the database cannot be read completely: {failure}", None)
 
 
 async def unchecked(database: SqlDatabase) -> list[str]:
@@ -179,10 +209,12 @@ def definitions(scripts: Iterable[str]) -> list[tuple[str, str, str]]:
     return list(found.values())
 
 
-async def _sqlite_problems(database: SqlDatabase) -> AsyncIterator[str]:
-    for (message,) in await database.fetch(f"PRAGMA integrity_check({MAX_PROBLEMS})"):
-        if message != "ok":
-            yield f"SQLite: {message}"
+async def _sqlite_problems(database: SqliteFile) -> AsyncIterator[Problem]:
+    rows = await database.fetch(f"PRAGMA integrity_check({MAX_PROBLEMS})")
+    found = [message for (message,) in rows if message != "ok"]
+    remedy = Remedy.REPAIR if found and not await database.unreadable(DERIVED) else Remedy.BACKUP
+    for message in found:
+        yield Problem(f"SQLite: {message}", remedy)
 
 
 _AMCHECK = "SELECT 1 FROM pg_extension WHERE extname = 'amcheck'"
@@ -199,65 +231,71 @@ _INDEXES = (
 )
 
 
-async def _postgres_problems(database: SqlDatabase) -> AsyncIterator[str]:
+async def _postgres_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
     """Read every row of every table, and compare every index with its table if the extension amcheck is installed."""
     for (table,) in await database.fetch(_TABLES):
         try:
             await database.row(f'SELECT count(*), sum(length(t::text)) FROM "{table}" t')
         except NoetlError as problem:
-            yield f"table {table}: {problem}"
+            derived = table.removeprefix(database.prefix) in DERIVED[1:]  # a row of an execution may be needed
+            yield Problem(f"table {table}: {problem}", Remedy.REPAIR if derived else Remedy.BACKUP)
     if await database.row(_AMCHECK) is None:
         return  # `unchecked` says so
     for (index,) in await database.fetch(_INDEXES):
         try:
             await database.row(f"SELECT bt_index_check('{index}'::regclass, true)")
         except NoetlError as problem:
-            yield f"index {index}: {problem}"
+            yield Problem(f"index {index}: {problem}", Remedy.REPAIR)
 
 
 # ── rows ────────────────────────────────────────────────────────────────────────────────
 
 
-async def _row_problems(database: SqlDatabase) -> AsyncIterator[str]:
+async def _row_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
     """Rows that do not match their checksums or digests."""
     for name, table in CHECKED_TABLES.items():
         columns = table.key + table.others
         async for row in _rows(database, name, table.key, (*table.others, table.document)):
             document = row[-1].encode() if isinstance(row[-1], str) else row[-1]
-            if not is_intact(document, *row[:-1]):
+            if not is_intact(document, *row[:-1]) or not (table.values or document.startswith(b"{")):
                 shown = ", ".join(f"{key} {value}" for key, value in zip(columns, row, strict=False))
-                yield f"table {name}: the row with {shown} does not match its checksum"
+                remedy = Remedy.REPAIR if name in DERIVED else Remedy.BACKUP
+                yield Problem(f"table {name}: the row with {shown} does not match its checksum", remedy)
     async for execution, seq, data, crc in _rows(database, "snapshots", ("execution",), ("seq", "data", "crc")):
         if not intact(crc, execution, seq, data):
-            yield f"the snapshot of execution {execution} is damaged; it is not used, and the next one replaces it"
+            yield Problem(f"the snapshot of execution {execution} is damaged and is not used", Remedy.REPAIR)
 
 
-async def _task_log_problems(database: SqlDatabase) -> AsyncIterator[str]:
+async def _task_log_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
     """Chunks that are damaged, or that do not continue the chunk before them."""
     previous, line, size = None, 1, 0  # of the next chunk
     columns = ("count", "total", "data")
     async for execution, first, count, total, data in _rows(database, "task_logs", ("execution", "first"), columns):
         if execution != previous:
             previous, line, size = execution, 1, 0
+        valid = all(isinstance(each, int) for each in (first, count, total))  # a damaged row may have other types
         try:
             chunk = decode_chunk(data)
             size += size_of(chunk)
-            valid = chunk.execution_id == str(execution) and len(chunk.lines) == count and first == line
+            valid = valid and chunk.execution_id == str(execution) and len(chunk.lines) == count and first == line
             valid = valid and (total == size or total > MAX_BYTES)  # the last chunk of a full log is replaced
+            line += len(chunk.lines)
         except CorruptLog:
             valid = False
         if not valid:
-            yield f"the task log of execution {execution} is damaged at line {first}"
-        line, size = first + count, total
+            yield Problem(f"the task log of execution {execution} is damaged at line {first}")
+        if all(isinstance(each, int) for each in (first, count, total)):
+            line, size = first + count, total
 
 
-async def _column_problems(database: SqlDatabase) -> AsyncIterator[str]:
+async def _column_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
     """Executions whose columns, by which they are found, differ from their summary."""
     async for number, _, wrong in _wrong_columns(database):
-        yield f"execution {number}: the columns {', '.join(wrong)} do not match its summary"
+        yield Problem(f"execution {number}: the columns {', '.join(wrong)} do not match its summary", Remedy.REPAIR)
 
 
-# In Postgres the log of a deleted execution remains until its partition is deleted; only ended ones are deleted.
+# In Postgres the log of a deleted execution remains until its partition is deleted; only ended ones are deleted, and
+# their days are counted.
 _MISSING = {
     "sqlite": "SELECT DISTINCT execution FROM log WHERE execution NOT IN (SELECT id FROM executions) ORDER BY 1",
     "postgres": (
@@ -268,14 +306,47 @@ _MISSING = {
 }
 
 
+_UNLISTED = (  # executions without a row, and the day of their first event
+    "SELECT l.execution, floor(substring(encode(substring(l.data FROM 1 FOR 40), 'escape') FROM '[0-9.]+')::float8 "
+    "/ 86400)::int8 AS day FROM noetl_log AS l WHERE l.first = 1 "
+    "AND NOT EXISTS (SELECT 1 FROM noetl_executions AS e WHERE e.id = l.execution)"
+)
+
+
 async def _missing(database: SqlDatabase) -> list[int]:
-    """Executions that have a log but no row."""
-    return [row[0] for row in await database.fetch(_MISSING[database.dialect])]
+    """Executions that have a log but no row, as far as it is known that they were not deleted."""
+    found = {row[0] for row in await database.fetch(_MISSING[database.dialect])}
+    for day, (_, deleted) in (await _unlisted_days(database)).items():
+        if not deleted:
+            rows = await database.fetch(f"SELECT execution FROM ({_UNLISTED}) AS u WHERE day = $1", day)
+            found.update(row[0] for row in rows)
+    return sorted(found)
 
 
-async def _missing_problems(database: SqlDatabase) -> AsyncIterator[str]:
-    for number in await _missing(database):
-        yield f"execution {number}: its row is missing in the table of executions, but its log exists"
+async def _unlisted_days(database: SqlDatabase) -> dict[int, tuple[int, int]]:
+    """The days of executions that have a log but no row: how many there are, and how many were deleted."""
+    if database.dialect == "sqlite":
+        return {}
+    deleted = dict[int, int]()
+    async for path, day, data in _rows(database, "days", ("path", "day"), ("data",)):
+        known = sum(decode_day(data).statuses.values()) if is_intact(data, path, day) else MAX_NUMBER
+        deleted[day] = deleted.get(day, 0) + known
+    rows = await database.fetch(f"SELECT day, count(*) FROM ({_UNLISTED}) AS u GROUP BY day")
+    return {day: (count, deleted.get(day, 0)) for day, count in rows}
+
+
+async def _missing_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
+    missing = await _missing(database)
+    for number in missing:
+        text = f"execution {number}: its row is missing in the table of executions, but its log exists"
+        yield Problem(text, Remedy.REPAIR)
+    for day, (count, deleted) in (await _unlisted_days(database)).items():
+        if deleted and count - len(missing) > deleted:
+            began = datetime.fromtimestamp(day * 86_400, UTC).date()
+            yield Problem(
+                f"{count - deleted} executions that began on {began} are missing in the table of executions: {count} "
+                f"have a log and no row, and {deleted} were deleted"
+            )
 
 
 async def _wrong_columns(database: SqlDatabase) -> AsyncIterator[tuple[int, ExecutionSummary, list[str]]]:
@@ -286,32 +357,61 @@ async def _wrong_columns(database: SqlDatabase) -> AsyncIterator[tuple[int, Exec
         summary = decode_summary(data)
         stored = dict(zip(COPIES, found, strict=True))
         copies = copied_columns(summary)
-        # A column that an earlier release did not have is NULL in its rows.
+        # A column that an earlier release did not have is NULL in its rows, whose summaries have no `trigger` either.
+        needed = COPIES if summary.trigger else OLDEST
         wrong = [
-            each for each in COPIES if stored[each] != copies[each] and (stored[each] is not None or each in OLDEST)
+            each for each in COPIES if stored[each] != copies[each] and (stored[each] is not None or each in needed)
         ]
         if wrong:
             yield number, summary, wrong
 
 
-async def _text_problems(database: SqlDatabase) -> AsyncIterator[str]:
-    """Texts and files that do not match their digests, and versions of the catalog without a text."""
-    prefix = database.prefix
+async def _text_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
+    """Texts, files and bundles that do not match their digests."""
     async for digest, text, file in _rows(database, "playbook_texts", ("digest",), ("text", "file")):
         if not isinstance(text, str) or not isinstance(file, str) or text_digest(text, file) != digest:
-            yield f"the text of playbook {digest} ({file}) does not match its digest"
+            yield Problem(f"the text of playbook {digest} ({file}) does not match its digest")
     async for digest, content in _rows(database, "bundle_files", ("digest",), ("content",)):
         if not isinstance(content, bytes) or file_digest(content) != digest:
-            yield f"the file {digest} of a bundle does not match its digest"
+            yield Problem(f"the file {digest} of a bundle does not match its digest")
     async for digest, manifest in _rows(database, "bundles", ("digest",), ("manifest",)):
         if not isinstance(manifest, str) or decoded_bundle(digest, manifest) is None:
-            yield f"the bundle {digest} does not match its digest"
-    missing = (
-        f"SELECT c.path, c.version FROM {prefix}catalogue c "
-        f"LEFT JOIN {prefix}playbook_texts t ON t.digest = c.digest WHERE t.digest IS NULL"
-    )
-    for path, version in await database.fetch(missing):
-        yield f"version {version} of playbook {path} in the catalog has no text"
+            yield Problem(f"the bundle {digest} does not match its digest")
+
+
+async def _reference_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
+    """Rows that do not exist although others refer to them: texts, versions of the catalog, bundles and their files."""
+    texts = {digest: file async for digest, file in _rows(database, "playbook_texts", ("digest",), ("file",))}
+    registered = dict[tuple[str, int], str]()
+    async for path, version, digest in _rows(database, "catalogue", ("path", "version"), ("digest",)):
+        registered[path, version] = digest
+        if digest not in texts:
+            yield Problem(f"version {version} of playbook {path} in the catalog has no text", Remedy.TEXT)
+        if isinstance(version, int) and version > 1 and (path, version - 1) not in registered:
+            yield Problem(f"version {version - 1} of playbook {path} does not exist in the catalog")
+    executed = dict[str, tuple[int, int]]()  # digest -> number of executions, and the last one
+    async for number, seq, data, crc in _rows(database, "executions", ("id",), ("seq", "data", "crc")):
+        summary = decode_summary(data) if intact(crc, number, seq, data) else None
+        if summary is not None and summary.playbook:
+            executed[summary.playbook] = executed.get(summary.playbook, (0, 0))[0] + 1, number
+    for digest, (count, number) in executed.items():
+        if digest not in texts:
+            text = f"the text of playbook {digest} does not exist, which {count} executions have (the last: {number})"
+            yield Problem(text, Remedy.TEXT)
+    manifests = {
+        digest: decoded_bundle(digest, manifest)
+        async for digest, manifest in _rows(database, "bundles", ("digest",), ("manifest",))
+    }
+    files = {digest async for (digest,) in _rows(database, "bundle_files", ("digest",), ())}
+    for digest in {*registered.values(), *executed}:  # bundles of other texts are deleted
+        file = str(texts.get(digest, ""))
+        bundle = file.removeprefix(PREFIX).partition("/")[0]
+        if file.startswith(PREFIX) and bundle not in manifests:
+            yield Problem(f"the bundle {bundle} of playbook {digest} does not exist", Remedy.BUNDLE)
+    for bundle, found in manifests.items():
+        for path, digest in found.files.items() if found is not None else ():
+            if digest not in files:
+                yield Problem(f"the file {path} of bundle {bundle} does not exist", Remedy.BUNDLE)
 
 
 async def _rows(

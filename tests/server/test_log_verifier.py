@@ -100,7 +100,7 @@ async def filled(store, count=5, **changes):
     return store
 
 
-MISMATCH = "execution 3: its summary does not match its log; the log is authoritative"
+MISMATCH = "execution 3: its summary does not match its log; `noetl doctor --repair` writes it again from the log"
 
 
 @pytest.fixture(params=[(500, 5_000), (2, 3), (1, 1)], ids=["one page", "pages", "single"])

@@ -9,17 +9,21 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 
 import pytest
 
 from noetl.cli.operations.schema_parts import schema_parts
+from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.embedded import run_async
+from noetl.errors import CorruptLog
 from noetl.server.lifecycle.log_verifier import repair, verify
 from noetl.server.lifecycle.retention import delete_old
-from noetl.server.orchestrator.catalog import Catalog
-from noetl.storage.factory import open_stores
-from noetl.storage.integrity import database_problems, definitions, rebuild_derived
+from noetl.server.orchestrator.catalog import Catalog, Source
+from noetl.storage.factory import open_stores, open_task_logs
+from noetl.storage.integrity import Remedy, database_problems, definitions, rebuild_derived
+from noetl.storage.ports.events import ExecutionFilter
 from noetl.storage.results import open_results
 from noetl.storage.sqlite.wal_check import lost_frames
 from noetl.tools.registry import specs
@@ -47,7 +51,7 @@ def problems(file) -> list[str]:
     async def check() -> list[str]:
         events, _ = open_stores(f"sqlite://{file}")
         try:
-            found = [each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))]
+            found = [str(each) async for each in database_problems(events.sql, schema_parts(events.sql.dialect))]
             return found + (await verify(events))[2]
         finally:
             await events.close()
@@ -228,9 +232,9 @@ def test_the_tables_and_texts_of_postgres_are_checked(database):
             text = "apiVersion: noetl.io/v2"
             digest = hashlib.sha256(f"\0{text}".encode()).hexdigest()[:32]
             await playbooks.save_text(digest, text, "")
-            found.append([each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))])
+            found.append([str(each) async for each in database_problems(events.sql, schema_parts(events.sql.dialect))])
             await events.sql.execute("UPDATE noetl_playbook_texts SET text = $1", "another text")
-            found.append([each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))])
+            found.append([str(each) async for each in database_problems(events.sql, schema_parts(events.sql.dialect))])
             await rebuild_derived(events.sql, schema_parts(events.sql.dialect))
             return found
         finally:
@@ -247,20 +251,22 @@ async def dropped_and_repaired(store) -> dict[str, list[str]]:
     parts = schema_parts(database.dialect)
     for part in parts.keys() - {"events", "playbooks"}:
         database.migrate(part, parts[part])
-    found = {"intact": [each async for each in database_problems(database, parts)]}
+    found = {"intact": [str(each) async for each in database_problems(database, parts)]}
     run = database.execute if database.dialect == "sqlite" else database.row
     try:
         defined = [(kind, name) for kind, name, _ in definitions(script for each in parts.values() for script in each)]
         for kind, name in defined:
             if kind == "index":
                 await run(f"DROP INDEX {name}")
-        found["indexes"] = [each async for each in database_problems(database, parts)]
+        found["indexes"] = [str(each) async for each in database_problems(database, parts)]
         await rebuild_derived(database, parts)
-        found["repaired"] = [each async for each in database_problems(database, parts)]
+        found["repaired"] = [str(each) async for each in database_problems(database, parts)]
         for name in ("task_logs", "triggers"):
             await run(f"DROP TABLE {database.prefix}{name}")
-        found["tables"] = [each async for each in database_problems(database, parts)]
-        found["expected"] = [f"index {name} does not exist" for kind, name in defined if kind == "index"]
+        found["tables"] = [str(each) async for each in database_problems(database, parts)]
+        found["expected"] = [
+            f"index {name} does not exist; {Remedy.REPAIR.value}" for kind, name in defined if kind == "index"
+        ]
         return found
     finally:
         await events.close()
@@ -273,7 +279,9 @@ def test_dropped_indexes_and_tables_are_found_and_indexes_created_again(kind, ho
     prefix = "" if kind == "sqlite" else "noetl_"
     assert found["intact"] == found["repaired"] == []
     assert sorted(found["indexes"]) == sorted(found["expected"]) and len(found["expected"]) > 10
-    assert {f"table {prefix}{name} does not exist" for name in ("task_logs", "triggers")} <= set(found["tables"])
+    assert {f"table {prefix}{name} does not exist; restore a backup" for name in ("task_logs", "triggers")} <= set(
+        found["tables"]
+    )
 
 
 LARGE = TEXT.replace(
@@ -346,3 +354,66 @@ def test_an_emptied_or_deleted_database_is_noticed(results, capsys):
     file.unlink()
     app.run(["doctor", "--verify"])
     assert f"has no executions, but {results} has results of some" in capsys.readouterr().out
+
+
+def test_one_damaged_log_does_not_hide_other_damage(results, capsys):
+    with sqlite3.connect(results.parent / "noetl.db") as db:
+        db.execute("UPDATE log SET crc = 1 WHERE execution = (SELECT max(execution) FROM log)")
+        db.execute("DELETE FROM playbook_texts WHERE digest = (SELECT min(digest) FROM playbook_texts)")
+    payloads(results)[0].write_bytes(b"x")
+    payloads(results)[1].write_bytes(b"x")
+    code, shown = verified(capsys)
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert code == 1
+    assert sum(line.startswith("results failed") for line in lines) >= 1, shown
+    assert sum("the log is damaged at seq" in line for line in lines) == 1, shown
+    assert any("the text of playbook" in line and "run the same playbook again" in line for line in lines), shown
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_version_without_its_text_is_reported_and_can_be_registered_again(kind, home, request):
+    store = f"sqlite://{home}" if kind == "sqlite" else request.getfixturevalue("database")
+
+    async def scenario() -> None:
+        events, playbooks = open_stores(store)
+        try:
+            first = await Catalog(playbooks, specs).register(Source(TEXT), 5.0)
+            await events.sql.execute(f"DELETE FROM {events.sql.prefix}playbook_texts WHERE digest = $1", first.digest)
+        finally:
+            await events.close()
+        events, playbooks = open_stores(store)
+        catalog = Catalog(playbooks, specs)
+        try:
+            with pytest.raises(CorruptLog, match=r"version 1 of playbook .* is damaged; restore a backup, or register"):
+                await catalog.find(first.path)
+            assert [each.version for each in await playbooks.list()] == [1]
+            async with asyncio.timeout(10):
+                second = await catalog.register(Source(TEXT + "# changed\n"), 6.0)
+            assert second.version == 2
+        finally:
+            await events.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("change", ["first = 'x'", "count = 'x'", "total = x'00'"])
+def test_a_damaged_position_of_a_task_log_is_an_error_of_that_log(home, capsys, change):
+    from noetl.cli import app
+
+    async def add() -> str:
+        events, _ = open_stores(f"sqlite://{home}")
+        try:
+            (found,) = await events.executions(ExecutionFilter(limit=1))
+            chunk = LogChunk(found.execution_id, [LogSource("start", "task")], [LogLine(0, 5.0, "stdout", "hello")])
+            await open_task_logs(events).append(chunk)
+            await events.sql.execute(f"UPDATE task_logs SET {change}")
+            with suppress(CorruptLog):
+                await open_task_logs(events).append(chunk)
+            return found.execution_id
+        finally:
+            await events.close()
+
+    execution_id = asyncio.run(add())
+    app.run(["logs", execution_id])
+    assert "internal error" not in capsys.readouterr().err
+    assert any("the task log of execution" in each for each in problems(home))

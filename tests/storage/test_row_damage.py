@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,16 +17,17 @@ from noetl.core.model.bundle import Bundle, file_digest
 from noetl.core.model.quotas.token_bucket import Bucket
 from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.embedded import run_async
-from noetl.errors import CorruptLog
+from noetl.errors import CorruptLog, StoreUnavailable
 from noetl.secrets.keychain import open_credentials
 from noetl.server.lifecycle.log_verifier import repair, verify
 from noetl.settings import load
 from noetl.storage import factory
 from noetl.storage.document_checksums import is_intact, with_checksum
+from noetl.storage.events.execution_queries import encode_day
 from noetl.storage.integrity import database_problems, rebuild_derived
 from noetl.storage.playbooks.sql import text_digest
 from noetl.storage.ports.deliveries import Delivery, DeliveryFilter
-from noetl.storage.ports.events import EventStore
+from noetl.storage.ports.events import DayHistory, EventStore
 from noetl.storage.ports.load_samples import StoredLoad
 from noetl.storage.ports.playbooks import StoredPlaybook
 from noetl.storage.ports.state import StateChange, StateCommit
@@ -53,6 +54,9 @@ OTHERS = {
     "noetl_schema",
     "credentials",
 }
+# Tables whose rows nothing refers to: a deleted row is not noticed. What is derived or valid for minutes begins again;
+# the others are documented in docs/reference/stores.md.
+UNREFERRED = {"snapshots", "quotas", "load_samples", "state", "days", "triggers", "deliveries"}
 # Whether the status was read, which no other column says; the position of a row; when a bundle was used last.
 UNCHECKED = {("executions", "news"), ("log", "place"), ("bundles", "used_at"), ("bundle_files", "used_at")}
 
@@ -81,7 +85,10 @@ async def fill(url: str) -> None:
         digest = text_digest(TEXT, "")
         await playbooks.register(StoredPlaybook("tests/p", 0, digest, TEXT, 5.0, ""))
         await playbooks.save_files({file_digest(b"content"): b"content"})
-        await playbooks.save_bundle(Bundle({"a.txt": file_digest(b"content")}))
+        bundle = Bundle({"a.txt": file_digest(b"content")})
+        await playbooks.save_bundle(bundle)
+        file = f"bundle:{bundle.digest}/a.txt"
+        await playbooks.register(StoredPlaybook("tests/p", 0, text_digest(TEXT, file), TEXT, 5.0, file))
         triggers, deliveries = factory.open_triggers(events), factory.open_deliveries(events)
         for name in "ab":
             await triggers.add(StoredTrigger("schedule", name, b'{"cron": "@daily"}', 1, 7.5))
@@ -95,17 +102,22 @@ async def fill(url: str) -> None:
         change = StateChange("cursor", b"7", None, "v1")
         await factory.open_state(events).commit(StateCommit("tests/p", (change,), 3.0, "12"))
         line = LogLine(0, 5.0, "stdout", "hello")
-        await factory.open_task_logs(events).append(LogChunk("12", [LogSource("start", "task")], [line]))
+        for _ in range(2):
+            await factory.open_task_logs(events).append(LogChunk("12", [LogSource("start", "task")], [line]))
         ids = await events.sql.fetch(f"SELECT id FROM {events.sql.prefix}executions ORDER BY id")
         await events.save_snapshot(str(ids[0][0]), 2, b"snapshot")
         await events.drop([str(ids[1][0])])  # its day stays; Postgres deletes its log later, with the partition
         await events.sql.execute(f"DELETE FROM {events.sql.prefix}log WHERE execution = $1", ids[1][0])
+        past = DayHistory("tests/p", 5, {"success": 1})  # of a partition that does not exist any more
+        await events.sql.execute(
+            f"UPDATE {events.sql.prefix}days SET path = $1, day = $2, data = $3", past.path, past.day, encode_day(past)
+        )
     finally:
         await events.close()
 
 
 async def problems(events: EventStore) -> list[str]:
-    return [each async for each in database_problems(events.sql, schema_parts(events.sql.dialect))] + (
+    return [str(each) async for each in database_problems(events.sql, schema_parts(events.sql.dialect))] + (
         await verify(events)
     )[2]
 
@@ -168,6 +180,62 @@ def test_a_changed_value_is_found_in_every_column_of_every_table(store_url):
         assert missed == []
         allowed = {"parent", "key", "due", "reuses", "error", "file", "version"}
         assert {column for _, column in empty} <= allowed, empty
+
+    asyncio.run(scenario())
+
+
+async def tables_of(events: EventStore) -> dict[str, list[str]]:
+    """The columns of each table with a checksum or a digest."""
+    found: dict[str, list[str]] = {}
+    for table, column in await columns_of(events):
+        if table.removeprefix(events.sql.prefix) not in OTHERS:
+            found.setdefault(table, []).append(column)
+    return found
+
+
+def test_a_deleted_row_is_found_in_every_table_whose_rows_belong_together(store_url):
+    async def scenario() -> None:
+        await fill(store_url)
+        missed = set()
+        async with opened(store_url) as events:
+            for table, columns in (await tables_of(events)).items():
+                rows = await events.sql.fetch(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2")
+                given = " AND ".join(f"{each} IS NOT DISTINCT FROM ${n}" for n, each in enumerate(columns, 1))
+                places = ", ".join(f"${n}" for n in range(1, 1 + len(columns)))
+                await events.sql.execute(f"DELETE FROM {table} WHERE {given}", *rows[0])
+                if not await problems(events):
+                    missed.add(table.removeprefix(events.sql.prefix))
+                await events.sql.execute(f"INSERT INTO {table}({', '.join(columns)}) VALUES ({places})", *rows[0])
+                assert await problems(events) == [], table
+        assert missed == UNREFERRED
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("value", [None, "x", b"\x00", -1.5], ids=["null", "text", "bytes", "real"])
+def test_a_value_of_another_type_is_found_in_every_column(tmp_path, monkeypatch, value):
+    """SQLite stores the type with the value: a flipped bit changes it in any column."""
+    monkeypatch.setenv("NOETL_HOME", str(tmp_path))
+    url = f"sqlite://{tmp_path}/noetl.db"
+
+    async def scenario() -> None:
+        await fill(url)
+        missed = []
+        async with opened(url) as events:
+            for table, columns in (await tables_of(events)).items():
+                for column in columns:
+                    rows = await events.sql.fetch(f"SELECT {column} FROM {table} ORDER BY 1 DESC LIMIT 1")
+                    (before,) = rows[0]
+                    if (table, column) in UNCHECKED or before is None or type(before) is type(value):
+                        continue
+                    change = f"UPDATE {table} SET {column} = $1 WHERE {column} IS $2"
+                    with suppress(StoreUnavailable):  # not allowed in this column
+                        await events.sql.execute(change, value, before)
+                    stored = await events.sql.row(f"SELECT 1 FROM {table} WHERE {column} IS $1", value)
+                    if stored and not await problems(events):
+                        missed.append((table, column))
+                    await events.sql.execute(change, before, value)
+        assert missed == []
 
     asyncio.run(scenario())
 

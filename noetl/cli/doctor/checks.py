@@ -189,9 +189,6 @@ def _orphans(settings: Settings, unfinished: list[str]) -> list[str]:
         owners.close()
 
 
-_DERIVED = ("index", "the columns", "its row is missing", "snapshot", "table quotas", "table load_samples")
-
-
 def _verified(settings: Settings) -> Iterator[Finding]:
     async def read() -> tuple[int, int, list[str], list[str], list[str], tuple[int, list[str]]]:
         from noetl.cli.operations.schema_parts import schema_parts
@@ -208,7 +205,7 @@ def _verified(settings: Settings) -> Iterator[Finding]:
             problems, notes = list[str](), list[str]()
             if database is not None:
                 parts = schema_parts(database.dialect)
-                problems = [each async for each in database_problems(database, parts)]
+                problems = [str(each) async for each in database_problems(database, parts)]
                 notes = await unchecked(database)
             return *await verify(events), problems, notes, await verify_results(events, results)
         finally:
@@ -221,10 +218,7 @@ def _verified(settings: Settings) -> Iterator[Finding]:
         yield Finding("checksums", FAILED, f"{without_password(settings.store)}: {problem}")
         return
     for found in problems:
-        derived = any(each in found for each in _DERIVED)
-        advice = "; `noetl doctor --repair` rebuilds what is derived" if derived else "; restore a backup"
-        advice = "" if "doctor --repair" in found else advice
-        yield Finding("integrity", FAILED, f"{found}{advice}")
+        yield Finding("integrity", FAILED, found)
     for note in notes:
         yield Finding("integrity", WARNING, note)
     if not problems:

@@ -52,13 +52,13 @@ async def repair(store: EventStore, load: Callable[[str], Awaitable[Playbook]]) 
         for listed in page:
             try:
                 await _verify_one(store, listed.execution_id)
-            except CorruptLog as problem:
+            except CorruptLog:
                 try:
                     rewritten, unknown = await _rewrite(store, listed.execution_id, load)
                     await _verify_one(store, listed.execution_id)
                     repaired += rewritten
                     left += unknown
-                except CorruptLog:
+                except CorruptLog as problem:
                     left.append(str(problem))
     return repaired, left
 
@@ -111,7 +111,10 @@ async def _verify_one(store: EventStore, execution_id: str) -> int:
     if not found.trigger:  # a row of an earlier version, without the fields that were added with `trigger`
         expected = msgspec.structs.replace(expected, trigger="", labels=(), late=None, reuses=found.reuses)
     if seq and msgspec.structs.replace(expected, seq=seq) != found:
-        raise CorruptLog(f"execution {execution_id}: its summary does not match its log; the log is authoritative")
+        raise CorruptLog(
+            f"execution {execution_id}: its summary does not match its log; `noetl doctor --repair` writes it "
+            "again from the log"
+        )
     if repeated:
         more = f" (and {len(repeated) - 1} more)" if len(repeated) > 1 else ""
         raise CorruptLog(f"execution {execution_id}: a tool may have run twice: {repeated[0]}{more}")

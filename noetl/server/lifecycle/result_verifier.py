@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from noetl.core.model.reference import Reference
-from noetl.errors import PayloadUnavailable, StoreUnavailable
+from noetl.errors import CorruptLog, PayloadUnavailable, StoreUnavailable
 from noetl.storage.ports.events import EventStore, ExecutionFilter
 from noetl.storage.ports.results import ResultStore
 
@@ -19,7 +19,8 @@ EVENTS = 5_000
 async def verify_results(store: EventStore, results: ResultStore) -> tuple[int, list[str]]:
     """Read every payload; returns how many are intact, and the problems.
 
-    A payload with a time to live may have been deleted and is not reported as missing."""
+    A payload with a time to live may have been deleted and is not reported as missing. The references after the damage
+    in a log are unknown; `log_verifier` reports the log."""
     intact = 0
     damaged: list[str] = []
     async for execution_id, reference in _references(store):
@@ -41,19 +42,27 @@ async def _references(store: EventStore) -> AsyncIterator[tuple[str, Reference]]
     while page := await store.executions(ExecutionFilter(before=before, limit=PAGE)):
         before = page[-1].execution_id
         for summary in page:
-            seen: set[str] = set()
-            seq = 0
-            while events := await store.read(summary.execution_id, seq, EVENTS):
-                seq = events[-1].seq
-                for event in events:
-                    encoded = msgspec.json.encode(event.body)
-                    if b'"sha256"' not in encoded:
-                        continue
-                    for reference in _found(msgspec.json.decode(encoded)):
-                        name = msgspec.json.encode(reference.locator).decode()
-                        if name not in seen:
-                            seen.add(name)
-                            yield summary.execution_id, reference
+            try:
+                async for reference in _references_of(store, summary.execution_id):
+                    yield summary.execution_id, reference
+            except CorruptLog:
+                continue
+
+
+async def _references_of(store: EventStore, execution_id: str) -> AsyncIterator[Reference]:
+    seen: set[str] = set()
+    seq = 0
+    while events := await store.read(execution_id, seq, EVENTS):
+        seq = events[-1].seq
+        for event in events:
+            encoded = msgspec.json.encode(event.body)
+            if b'"sha256"' not in encoded:
+                continue
+            for reference in _found(msgspec.json.decode(encoded)):
+                name = msgspec.json.encode(reference.locator).decode()
+                if name not in seen:
+                    seen.add(name)
+                    yield reference
 
 
 def _found(value: Any) -> Iterator[Reference]:

@@ -170,7 +170,9 @@ def one_summary(row: tuple[int, int, str, str, bytes, int] | None) -> ExecutionS
         return None
     number, seq, _, _, data, crc = row
     if not intact(crc, number, seq, data):
-        raise CorruptLog(f"execution {number}: the summary is damaged; restore it from a backup")
+        raise CorruptLog(
+            f"execution {number}: the summary is damaged; `noetl doctor --repair` writes it again from the log"
+        )
     return decode_summary(data)
 
 

@@ -75,7 +75,8 @@ NAMED = {  # the files of the manifest of a bundle
     "postgres": "SELECT f.value FROM noetl_bundles b, jsonb_each_text(b.manifest::jsonb -> 'files') f",
 }
 
-_COLUMNS = "c.path, c.version, c.digest, t.text, c.registered_at, t.file, c.origin"
+# A version without its text is found with an empty one, which does not match its digest.
+_COLUMNS = "c.path, c.version, c.digest, coalesce(t.text, ''), c.registered_at, coalesce(t.file, ''), c.origin"
 
 
 class SqlPlaybookStore:
@@ -148,7 +149,7 @@ class SqlPlaybookStore:
 
     async def _select(self, where: str, *values: object) -> list[StoredPlaybook]:
         rows = await self._database.fetch(
-            f"SELECT {_COLUMNS} FROM {self._catalog} c JOIN {self._texts} t ON t.digest = c.digest WHERE {where}",
+            f"SELECT {_COLUMNS} FROM {self._catalog} c LEFT JOIN {self._texts} t ON t.digest = c.digest WHERE {where}",
             *values,
         )
         return [_stored(*row) for row in rows]
@@ -163,7 +164,7 @@ class SqlPlaybookStore:
             f"SELECT (SELECT n.path {following.format('p.path')}) FROM paths p WHERE p.path IS NOT NULL), "
             f"found(path) AS (SELECT path FROM paths WHERE path IS NOT NULL AND path {self._database.like} $2 "
             f"ESCAPE '\\' LIMIT $3) SELECT {_COLUMNS} FROM found f JOIN {self._catalog} c ON c.path = f.path "
-            f"AND {self._newest.format('f.path')} JOIN {self._texts} t ON t.digest = c.digest ORDER BY c.path",
+            f"AND {self._newest.format('f.path')} LEFT JOIN {self._texts} t ON t.digest = c.digest ORDER BY c.path",
             after or "",
             like_pattern(search or ""),
             limit,
@@ -260,6 +261,9 @@ def decoded_bundle(digest: str, manifest: str) -> Bundle | None:
 
 
 def _stored(path: str, version: int, digest: str, text: str, at: float, file: str, origin: str) -> StoredPlaybook:
-    known = is_intact(origin.encode(), path, version, digest, at)
-    found = msgspec.json.decode(origin, type=Origin) if known else Origin()  # it is informative only
-    return StoredPlaybook(path, version, digest, text, at, file, found)
+    known = isinstance(origin, str) and is_intact(origin.encode(), path, version, digest, at)
+    try:
+        found = msgspec.json.decode(origin, type=Origin) if known else Origin()  # it is informative only, like the time
+    except msgspec.ValidationError:
+        found = Origin()
+    return StoredPlaybook(path, version, digest, text, at if isinstance(at, int | float) else 0.0, file, found)

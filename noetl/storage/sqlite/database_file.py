@@ -209,6 +209,12 @@ class SqliteFile:
 
         return await asyncio.to_thread(self._alone, lambda connection: rebuild(connection, derived, self._scripts))
 
+    async def unreadable(self, derived: Collection[str]) -> list[str]:
+        """The tables, except those of `derived`, that cannot be read without their indexes."""
+        from noetl.storage.sqlite.rebuild import unreadable
+
+        return await self.read(lambda db: unreadable(db, derived))
+
     async def missing(self) -> list[str]:
         """The tables and indexes that do not exist, although the stores of this process have created them."""
         from noetl.storage.sqlite.rebuild import missing

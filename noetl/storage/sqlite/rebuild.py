@@ -23,6 +23,12 @@ def missing(db: sqlite3.Connection, scripts: Iterable[str]) -> list[Definition]:
     return [each for each in expected if each[1] not in present]
 
 
+def unreadable(db: sqlite3.Connection, derived: Collection[str]) -> list[str]:
+    """The tables, except those of `derived`, that `rebuild` cannot read."""
+    names = [name for kind, name, _, _ in db.execute(_DEFINITIONS).fetchall() if kind == "table"]
+    return [name for name in names if name not in derived and not _is_readable(db, name, raises=False)]
+
+
 def rebuild(db: sqlite3.Connection, derived: Collection[str], scripts: Iterable[str]) -> list[str]:
     """Rebuild the indexes of all tables, and the tables of `derived` that cannot be read, which are empty afterwards;
     returns the names of these. Indexes and derived tables of the migrations that are missing are created.

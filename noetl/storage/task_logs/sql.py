@@ -45,6 +45,7 @@ SCHEMAS: Schemas = {
 
 ATTEMPTS = 20  # of an append that conflicts with those of other servers
 ROWS = 64  # chunks of one query
+_ADVICE = "`noetl doctor --verify` finds the row"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(LogChunk).decode
 
@@ -101,7 +102,7 @@ class SqlTaskLogStore:
                 return LogPage(found, found[-1].seq if found else begin)
             if len(rows) < ROWS:
                 return LogPage(found)
-            begin = rows[-1][0] + rows[-1][1] - 1
+            begin = _number(rows[-1][0]) + _number(rows[-1][1]) - 1
 
     async def last(self, execution_id: str) -> int:
         """The number of the last line; 0 without any."""
@@ -118,12 +119,20 @@ class SqlTaskLogStore:
         row = await self._database.row(
             f"SELECT first, count, total FROM {self._table} WHERE execution = $1 ORDER BY first DESC LIMIT 1", execution
         )
-        return (row[0] + row[1] - 1, row[2]) if row else (0, 0)
+        first, count, total = map(_number, row or (1, 0, 0))
+        return first + count - 1, total
 
 
 def _chunks(rows: Sequence[Sequence[object]]) -> Iterator[tuple[int, LogChunk]]:
     for first, _, data in rows:
-        yield int(str(first)), decode_chunk(data)
+        yield _number(first), decode_chunk(data)
+
+
+def _number(value: object) -> int:
+    """A position; CorruptLog if it is damaged: a column of SQLite can have values of any type."""
+    if not isinstance(value, int):
+        raise CorruptLog(f"the task log is damaged: {value!r} is not a position; {_ADVICE}")
+    return value
 
 
 def decode_chunk(data: object) -> LogChunk:
@@ -131,4 +140,4 @@ def decode_chunk(data: object) -> LogChunk:
     try:
         return _decode(zlib.decompress(data))  # type: ignore[arg-type]
     except (TypeError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise CorruptLog(f"the task log is damaged: {problem}; `noetl doctor --verify` finds the row") from None
+        raise CorruptLog(f"the task log is damaged: {problem}; {_ADVICE}") from None
