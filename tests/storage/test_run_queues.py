@@ -13,13 +13,24 @@ from noetl.storage.queue import postgres_queries as queries
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.queue.postgres import PostgresRunQueue
 from noetl.transport.nats_bus import NatsBus
-from tests.conformance.run_queue import RunQueueSuite, runs, taken_within
+from tests.conformance.run_queue import RunQueueSuite, in_line, runs, taken_within
 from tests.waiting import until
 
 
 class TestMemory(RunQueueSuite):
     async def open_queue(self) -> RunQueue:
         return MemoryRunQueue()
+
+    def test_released_executions_are_taken_in_the_order_in_which_they_began_to_wait(self) -> None:
+        async def scenario() -> None:
+            queue = await self.open_queue()
+            executions = [str(number * 7 % 20) for number in range(20)]
+            for execution in executions:
+                await queue.put(in_line(runs(execution, 1), "playbook etl"))
+            await queue.release_waiting("playbook etl", 20, whole=True)
+            assert [run.execution_id for run in await queue.take(Claim("w", 20))] == executions
+
+        asyncio.run(self.closing(scenario))
 
 
 class TestPostgres(RunQueueSuite):

@@ -293,7 +293,8 @@ class WorkerService:
 
     def _tenants_of(self, reports: Sequence[Report]) -> set[str]:
         """The tenants of the executions of these reports, as far as their states are in memory."""
-        states = (self.executions.get(each).state for each in {execution_of(report.run_id) for report in reports})
+        ids = dict.fromkeys(execution_of(report.run_id) for report in reports)
+        states = (self.executions.get(each).state for each in ids)
         return {self.limiter.tenant_of(each.request.labels) for each in states if each is not None and each.request}
 
     def _send_reports(self, worker: str, reports: Sequence[Report]) -> tuple[list[ReplyFuture], list[str]]:

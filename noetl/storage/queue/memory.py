@@ -64,7 +64,7 @@ class MemoryRunQueue:
 
     async def put(self, runs: Sequence[QueuedRun]) -> None:
         """Enqueue runs."""
-        pools = set()
+        pools: dict[str, None] = {}  # in the order of their runs
         for run in runs:
             if self._one_pool and run.pool != DEFAULT_POOL:
                 run = msgspec.structs.replace(run, pool=DEFAULT_POOL)
@@ -76,7 +76,7 @@ class MemoryRunQueue:
                 self._park(run, run.limit)
                 continue
             self._add(run)
-            pools.add(run.pool)
+            pools[run.pool] = None
         for pool in pools:
             self._wake(pool)
 
@@ -89,7 +89,7 @@ class MemoryRunQueue:
             names.update(sorted(others, key=lambda each: (len(each), each))[: max(0, most)])
         out: list[QueuedRun] = []
         for tenant in list(parked) if names else ():
-            for name in names & parked[tenant].executions.keys():
+            for name in [each for each in parked[tenant].executions if each in names]:
                 runs = list(parked[tenant].executions[name].values())
                 out += self._removed(parked, tenant, name, runs)
         if not whole:
@@ -99,7 +99,7 @@ class MemoryRunQueue:
         for run in out:
             del self._limit_of[run.run_id]
             self._add(msgspec.structs.replace(run, turn=0))
-        for pool in {run.pool for run in out}:
+        for pool in dict.fromkeys(run.pool for run in out):
             self._wake(pool)
         return len(out)
 

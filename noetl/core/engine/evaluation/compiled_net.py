@@ -137,7 +137,7 @@ class Net:
         self._origins: dict[str, int] | None = None
         self._endless: frozenset[str] | None = None
         self._keys: dict[str, tuple[str, ...]] = {}
-        self._all_keys: set[str] | None = None
+        self._all_keys: tuple[str, ...] | None = None
 
     def extended(self, extra: Mapping[str, Step]) -> Net:
         """This net with synthesized steps added."""
@@ -184,12 +184,12 @@ class Net:
             known = self._keys[name] = concurrency_keys_of(self.playbook, step_of(self.steps, name))
         return known
 
-    def all_concurrency_keys(self) -> set[str]:
+    def all_concurrency_keys(self) -> tuple[str, ...]:
         """All keys of which executions of this playbook may take slots, including the playbook's own key."""
         if self._all_keys is None:
             names = [*self.steps, *(each.compensation.step.name for each in self.steps.values() if each.compensation)]
             of_steps = (key for name in names for key in self.concurrency_keys(name))
-            self._all_keys = {playbook_key(self.playbook.path), *of_steps}
+            self._all_keys = tuple(dict.fromkeys((playbook_key(self.playbook.path), *of_steps)))
         return self._all_keys
 
     def origins(self, target: str) -> int:
