@@ -34,11 +34,6 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "False becomes True",
     ): "every decision sets it before it is read",
     (
-        "noetl/core/pipeline/directives.py",
-        "if rule is None or target is None:",
-        "the condition is always false",
-    ): CHECKED,
-    (
         "noetl/server/orchestrator/catalog.py",
         "if len(source.text) <= MAX_INLINE_CHARACTERS:",
         "the condition is always false",

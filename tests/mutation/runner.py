@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import gc
 import itertools
+import math
 import os
 import resource
 import signal
@@ -33,7 +34,8 @@ from tests.mutation.install import (
 from tests.mutation.mutants import Mutant
 from tests.mutation.recording import OPTIONS, ROOT, Recorded, needs_services
 
-CPU_SECONDS = 60  # beyond the time of its tests: a mutant that loops for ever is noticed by this
+CPU_SECONDS = 15  # of one test, beyond which a mutant loops for ever
+MEMORY = 3 * 1024**3  # bytes of addresses: one that collects without end
 IDLE_SECONDS = 45.0  # one that waits for ever: its process neither ran nor wanted to run for this long
 MOST_TESTS = 250  # of the area of a mutant, and as many others
 TEST_SECONDS = 8.0  # that these tests took when they were recorded
@@ -217,8 +219,7 @@ class _Process:
         self._cpu = 0.0
         self._pid = os.fork()
         if not self._pid:
-            seconds = CPU_SECONDS + (int(MORE_SECONDS) if survived else 0)
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             _child(mutant, tests, collected, self._folder)
 
     @property
@@ -282,6 +283,7 @@ def _child(mutant: Mutant, tests: list[str], collected: Collected | None, folder
         os.dup2(null, 1)
         os.dup2(null, 2)
         if collected is None:
+            _limit_cpu(CPU_SECONDS + MORE_SECONDS)  # of all tests together
             words = [mutant.file, str(mutant.number), str(folder), *tests]
             os.chdir(ROOT)
             os.execv(sys.executable, [sys.executable, "-m", "tests.mutation.runner", *words])
@@ -294,9 +296,15 @@ def _child(mutant: Mutant, tests: list[str], collected: Collected | None, folder
         os._exit(code)
 
 
+def _limit_cpu(seconds: float) -> None:
+    """End this process when it has used so many more seconds of CPU time."""
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + seconds), resource.RLIM_INFINITY))
+
+
 def _run(items: Sequence[pytest.Item], folder: Path) -> int:
     for item, following in itertools.pairwise([*items, None]):
         assert item is not None
+        _limit_cpu(CPU_SECONDS)
         session = item.session
         session.config._tmp_path_factory._given_basetemp = folder / "tmp"  # type: ignore[attr-defined]
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

@@ -90,11 +90,11 @@ class Finished(Struct, frozen=True, gc=False):
     step_patch: dict[str, Any]
     nondeterminism: dict[str, Any]
     events: tuple[Event, ...]
-    stop: bool = False
-    skipped: bool = False
-    looping: bool = False
-    item: Any = None  # of a failed iteration, if the server does not have it
-    input: dict[str, Any] | None = None  # for the compensation and the arcs, if the server does not have it
+    stop: bool
+    skipped: bool
+    looping: bool
+    item: Any  # of a failed iteration, if the server does not have it
+    input: dict[str, Any] | None  # for the compensation and the arcs, if the server does not have it
 
     def event(self, output: Outcome, results: dict[str, Outcome]) -> Event:
         """The terminal event, with the packed output."""

@@ -24,7 +24,7 @@ from noetl.core.pipeline.actions import Action, Finished, KnownOutcome, Recorded
 from noetl.core.pipeline.calls import end_pipeline
 from noetl.core.pipeline.directives import DIRECTIVES, Move, retry_call
 from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, with_unset
-from noetl.core.pipeline.frame import Frame, Level, TaskResult, enter, position_of, show
+from noetl.core.pipeline.frame import Frame, Level, TaskResult, enter, position_after, show
 from noetl.core.pipeline.policy import default_directive, matching_rule
 from noetl.core.pipeline.program import CompiledRule, CompiledTask, Hooks
 from noetl.core.pipeline.run_completion import fail_level, finish, runaway
@@ -98,9 +98,11 @@ def apply_outcome(
     remembered = outcome.state if outcome.status == "ok" else {}
     if outcome.state:
         outcome, recorded = (msgspec.structs.replace(each, state={}) for each in (outcome, recorded))
+    mark = frame.nondeterminism.mark()
     try:
         again = retry_call(frame, level, compiled, outcome)
     except MISSING_DATA:
+        frame.nondeterminism.rewind(mark)
         raise
     except TemplateError as problem:
         again = Move("fail", error=info_of(problem))
@@ -182,8 +184,7 @@ def _record_outcome(
             rule=rule.index if rule else None,
             patch=patch,
             nondeterminism=frame.nondeterminism.take(),
-            # The terminal event in the same report describes an ended pipeline.
-            position=None if level.ended else position_of(frame),
+            position=position_after(frame, level),
             input=None if frame.task_input is None else frame.task_input.values,
             input_ref=None if frame.task_input is None else frame.task_input.ref,
         )
@@ -246,7 +247,6 @@ def _leave_main(
 ) -> None:
     """Go on with the tasks after a task; its move is pending until they have run."""
     failed_before = level.pending is not None and level.pending.failed is not None
-    level.pending = None
     if move.do == "retry":
         frame.wait = move.delay
         level.attempt += 1
@@ -371,9 +371,8 @@ def _remember(frame: Frame, level: Level, compiled: CompiledTask, result: TaskRe
     level.ran = True
     if "_prev" in level.program.bare:
         level.names["_prev"] = result.view
-    if compiled.without_policy:
-        show_output(frame.shared, level, result.outcome)
-        _show_result(level, name, result)
+    show_output(frame.shared, level, result.outcome)
+    _show_result(level, name, result)
     level.fallbacks.discard(name)
 
 

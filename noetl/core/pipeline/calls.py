@@ -75,20 +75,23 @@ def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
 
 def end_pipeline(frame: Frame, level: Level) -> Outcome | None:
     """End the block's pipeline: return its outcome, or None if its loop continues."""
-    outcome = outcome_of(level)
-    if level.loops:
-        before = _loop_marks(level)
-        try:
-            collected = _ascend(frame, level, recorded_of(level, outcome))
-        except MISSING_DATA:
-            _loop_restore(frame, level, before)
-            raise
-        except TemplateError as problem:
-            collected = Outcome(status="error", error=info_of(problem))
-        if collected is None:
-            return None
-        outcome = collected
-    return _close(frame, level, outcome)
+    before, mark = _loop_marks(level), frame.nondeterminism.mark()
+    try:
+        outcome = _end_iteration(frame, level) if level.loops else outcome_of(level)
+        return None if outcome is None else _close(frame, level, outcome)
+    except MISSING_DATA:
+        _loop_restore(frame, level, before)
+        frame.nondeterminism.rewind(mark)
+        raise
+
+
+def _end_iteration(frame: Frame, level: Level) -> Outcome | None:
+    try:
+        return _ascend(frame, level, recorded_of(level, outcome_of(level)))
+    except MISSING_DATA:
+        raise
+    except TemplateError as problem:
+        return Outcome(status="error", error=info_of(problem))
 
 
 def outcome_of(level: Level) -> Outcome:
@@ -232,8 +235,6 @@ def _restart(frame: Frame, level: Level) -> None:
 
 def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
     described = level.program.loops[len(level.loops) - 1]
-    if described.until is None:
-        return False
     show_output(frame.shared, level, outcome)
     try:
         return holds(described.until, level.names, frame.nondeterminism)
@@ -264,7 +265,7 @@ def _collected(loop: BlockLoop) -> Outcome:
     failures = [
         listed_failure(index, loop.items[index], each.error)
         for index, each in enumerate(loop.outputs)
-        if each.status == "error" and each.error is not None
+        if each.error is not None
     ]
     counts: dict[str, Any] = {
         "total": len(loop.items),
@@ -292,16 +293,17 @@ def recorded_of(level: Level, outcome: Outcome) -> Outcome:
     return level.last.recorded if level.last else outcome
 
 
-Marks = tuple[Literal["done", "failed"] | None, list[tuple[BlockLoop, int, int, int]]]
+Marks = tuple[Literal["done", "failed"] | None, dict[str, Any], list[tuple[BlockLoop, int, int, int]]]
 
 
 def _loop_marks(level: Level) -> Marks:
-    return level.ended, [(loop, loop.index, len(loop.outputs), loop.skipped) for loop in level.loops]
+    loops = [(loop, loop.index, len(loop.outputs), loop.skipped) for loop in level.loops]
+    return level.ended, level.scratch, loops
 
 
 def _loop_restore(frame: Frame, level: Level, marks: Marks) -> None:
     """Restore the loops before an evaluation is repeated."""
-    level.ended, loops = marks
+    level.ended, scratch, loops = marks
     level.loops = []
     for loop, index, outputs, skipped in loops:
         loop.index = index
@@ -309,4 +311,5 @@ def _loop_restore(frame: Frame, level: Level, marks: Marks) -> None:
         del loop.outputs[outputs:]
         level.loops.append(loop)
     block_iteration(frame, level)
+    level.write_iter(scratch)
     show(frame, level)

@@ -44,14 +44,9 @@ def do_continue(frame: Frame, level: Level, rule: CompiledRule | None, outcome: 
 
 def do_jump(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
     """Go to the task that `to` names."""
-    to = rule.then.to if rule else None
-    target = level.program.entry(to) if to else None
-    if rule is None or target is None:
-        where = frame.playbook.where(rule.path if rule else level.task.path)
-        return Move(
-            "fail", error=error_info("schema", f"{where}: the target {to!r} of jump is not a task of this pipeline")
-        )
-    return Move("jump", target=target, to=to, delay=_pause(frame, level, rule))
+    assert rule is not None
+    to = str(rule.then.to)
+    return Move("jump", target=level.program.entry(to), to=to, delay=_pause(frame, level, rule))
 
 
 def do_break(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
@@ -75,8 +70,7 @@ def do_fail(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outc
 
 def do_retry(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outcome) -> Move:
     """Run the same task again while attempts are left."""
-    if rule is None:
-        return do_fail(frame, level, rule, outcome)
+    assert rule is not None
     then = rule.then
     attempts = int(number(frame, level, then.attempts, "attempts", rule.path))
     if level.attempt >= attempts:

@@ -234,8 +234,6 @@ class Frame:
 
     def drain(self) -> tuple[Event, ...]:
         """Remove and return the events of the outbox."""
-        if not self.outbox:
-            return ()
         events = tuple(self.outbox)
         self.outbox.clear()
         return events
@@ -293,9 +291,8 @@ def enter(frame: Frame, level: Level, index: int) -> None:
 def show(frame: Frame, level: Level) -> None:
     """Build the names that are visible to templates of this level."""
     iterators: dict[str, Any] = {}
-    items = frame.order.items
-    if items and (level is frame.root or not level.loops):
-        for item in items:
+    if not level.loops:
+        for item in frame.order.items:
             iterators[item.name] = _named(frame.root.iter_base, item.name)
     for loop in level.program.loops[: len(level.loops)]:
         iterators[loop.iterator] = _named(level.iter_base, loop.iterator)
@@ -348,6 +345,13 @@ def position_of(frame: Frame) -> Position:
     return _position(frame.root, frame.written, calls)
 
 
+def position_after(frame: Frame, level: Level) -> Position | None:
+    """The position after a task of a level; None at the end of its pipeline, which the same report describes.
+
+    After an iteration of a block the next one follows, which may run long after the report."""
+    return None if level.ended and not level.loops else position_of(frame)
+
+
 def _position(
     level: Level, written: Mapping[str, Any] = MappingProxyType({}), calls: tuple[CallFrame, ...] = ()
 ) -> Position:
@@ -372,7 +376,7 @@ def _position(
         previous=level.previous,
         input=level.input if level.input_evaluated else None,
         calls=calls,
-        pending=level.pending,
+        pending=PendingMove("fail", error=level.error) if level.ended == "failed" else level.pending,
     )
 
 
@@ -380,12 +384,11 @@ def _restore(frame: Frame, position: Position) -> None:
     """Restore the position of an earlier lease."""
     root = frame.root
     _restore_level(frame, root, position)
-    if position.ctx:
-        frame.written = dict(position.ctx)
-        for path, value in position.ctx.items():
-            keys = tuple(path.split("."))
-            if len(keys) == 1 or not isinstance(frame.ctx.get(keys[0]), StoredView):  # the stored value has the write
-                frame.ctx = put_path(frame.ctx, keys, value)
+    frame.written = dict(position.ctx)
+    for path, value in position.ctx.items():
+        keys = tuple(path.split("."))
+        if len(keys) == 1 or not isinstance(frame.ctx.get(keys[0]), StoredView):  # the stored value has the write
+            frame.ctx = put_path(frame.ctx, keys, value)
     for call in position.calls:
         program = frame.programs.block(call.block)
         if program is None:
@@ -404,15 +407,17 @@ def _restore(frame: Frame, position: Position) -> None:
 
 
 def _restore_level(frame: Frame, level: Level, position: Position) -> None:
-    if position.task is None:
+    if position.task is not None:
+        level.current = level.program.index[position.task]
+        level.pending = position.pending
+    elif position.pending is None:
         level.ended = "done"
     else:
-        level.current = level.program.index[position.task]
+        level.ended, level.error = "failed", position.pending.error
     level.visit = level.event_visit = position.visit
     level.attempt = position.attempt
     level.visits = dict(position.visits)
     level.task_runs = position.task_runs
-    level.pending = position.pending
     level.step = {**level.step, **position.step}
     level.scratch = dict(position.iter)
     level.iter = {**level.iter_base, **level.scratch}
@@ -425,3 +430,5 @@ def _restore_level(frame: Frame, level: Level, position: Position) -> None:
     if position.previous is not None:
         level.last = level.results.get(position.previous)
     level.ran = position.previous is not None
+    if level.ended == "failed":
+        level.failing = level.last

@@ -165,10 +165,10 @@ class Program(Struct, frozen=True):
     quota: CompiledQuota | None = None  # of every run
     reports_input: bool = False  # the server needs the step's input at its end
 
-    def entry(self, name: str) -> int | None:
+    def entry(self, name: str) -> int:
         """Where a jump to a task leads: to the first task before it."""
         around = self.hooks.get(name)
-        return self.index.get(name) if around is None or around.before is None else around.before
+        return self.index[name] if around is None or around.before is None else around.before
 
     def label_at(self, index: int | None) -> str | None:
         """The name of the task at an index; None: the end of the pipeline."""

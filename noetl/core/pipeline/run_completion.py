@@ -31,13 +31,13 @@ def finish(frame: Frame, level: Level) -> Finished:
     stop = False
     try:
         if frame.looping:
-            stop = not failed and level.program.until is not None and _until_holds(frame, level, outcome)
+            stop = not failed and _until_holds(frame, level, outcome)
         elif level.program.assignments:
             unset = _apply_step_set(frame, level, outcome, patch, failed=failed)
             stored = frame.shared.with_reference(outcome)
             if stored is not outcome:
                 outcome, recorded = stored, msgspec.structs.replace(recorded, ref=stored.ref)
-            if unset and outcome.error is not None:
+            if outcome.error is not None:
                 incomplete = with_unset(outcome.error, unset)
                 outcome = msgspec.structs.replace(outcome, error=incomplete)
                 recorded = msgspec.structs.replace(recorded, error=incomplete)
@@ -103,12 +103,9 @@ def _apply_step_set(
 
 
 def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
-    until = level.program.until
-    if until is None:
-        return False
     show_output(frame.shared, level, outcome)
     try:
-        return holds(until, level.names, frame.nondeterminism)
+        return holds(level.program.until, level.names, frame.nondeterminism)
     except MISSING_DATA:
         raise
     except TemplateError as problem:

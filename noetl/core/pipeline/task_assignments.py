@@ -134,7 +134,7 @@ def _write_ctx(frame: Frame, keys: tuple[str, ...], value: Any) -> None:
 def _scratch_below(owner: Level, keys: tuple[str, ...]) -> dict[str, Any]:
     """The writes so far; a nested write to the loop's element starts from that element."""
     head = keys[0]
-    if len(keys) > 1 and head not in owner.scratch and isinstance(owner.iter_base.get(head), Mapping):
+    if head not in owner.scratch and isinstance(owner.iter_base.get(head), Mapping):
         return {**owner.scratch, head: owner.iter_base[head]}
     return owner.scratch
 

@@ -19,7 +19,7 @@ from noetl.core.pipeline.calls import begin_call
 from noetl.core.pipeline.child_calls import child_request
 from noetl.core.pipeline.directives import DIRECTIVES
 from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located
-from noetl.core.pipeline.frame import Frame, Level, enter, position_of, show
+from noetl.core.pipeline.frame import Frame, Level, enter, position_after, show
 from noetl.core.pipeline.policy import skip_rule
 from noetl.core.pipeline.program import CompiledField, CompiledTask
 from noetl.core.pipeline.quotas import needed_token, release_tokens
@@ -108,7 +108,7 @@ def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
             rule=rule.index,
             patch=patch,
             nondeterminism=frame.nondeterminism.take(),
-            position=None if level.ended else position_of(frame),
+            position=position_after(frame, level),
             skipped=True,
         )
     )
@@ -118,7 +118,7 @@ def skip(frame: Frame, level: Level, compiled: CompiledTask) -> bool:
 
 def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
     """Start an attempt of the current task; None if a call was pushed instead."""
-    task, names = compiled.task, level.names
+    task = compiled.task
     interrupted = frame.interrupted and task.kind != WORKBOOK
     if interrupted and task.effect == "at_most_once":
         frame.interrupted = False
@@ -128,20 +128,17 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
     if interrupted:
         level.attempt += frame.lost
     _show_locals(level, level.attempt)
-    names["input"] = level.input
     mark = frame.nondeterminism.mark()
     problem: TemplateError | None = None
     if level.pending is not None and level.pending.failed is not None and not task.hook:
         return _failed_before(frame, level, level.pending.failed)
     try:
-        if compiled.quota is not None or frame.root.program.quota is not None:
-            needed = needed_token(frame, level, compiled)
-            if needed is not None:
-                frame.interrupted = frame.interrupted and not interrupted  # the attempt has its number
-                return needed
+        needed = needed_token(frame, level, compiled)
+        if needed is not None:
+            frame.interrupted = frame.interrupted and not interrupted  # the attempt has its number
+            return needed
         rendered = _render(frame, level, compiled)
         spec = _spec(frame, level, compiled, rendered)
-        names["input"] = level.input
         if task.raw:
             _fetch_for_code(frame, rendered, task.raw)
         state = own_state(frame, level) if frame.playbook.uses_state else {}
@@ -152,8 +149,9 @@ def start(frame: Frame, level: Level, compiled: CompiledTask) -> Action | None:
         level.attempt = before
         raise
     except TemplateError as raised:
-        names["input"] = level.input
         problem = located(frame.playbook, raised, task.path)
+    finally:
+        level.names["input"] = level.input
     tokens = release_tokens(frame) if frame.tokens else ()
     if task.kind != WORKBOOK or problem is not None:
         frame.interrupted = False
@@ -245,17 +243,17 @@ def resumed(frame: Frame, level: Level) -> Action:
     return KnownOutcome(task, outcome, frame.drain())
 
 
-def _render_again(frame: Frame, level: Level) -> dict[str, Any]:
+def _render_again(frame: Frame, level: Level) -> dict[str, Any] | None:
     """The input of a task that started under an earlier lease, if its rules read it."""
     if not level.compiled.policy_reads_input:
-        return {}
+        return None
     mark = frame.nondeterminism.mark()
     try:
         return _render(frame, level, level.compiled)
     except MISSING_DATA:
         raise
     except TemplateError:
-        return {}  # it was rendered when the task started; only its rules read it now
+        return None  # it was rendered when the task started; only its rules read it now
     finally:
         frame.nondeterminism.rewind(mark)
         level.names["input"] = level.input
@@ -273,7 +271,7 @@ def _render(frame: Frame, level: Level, compiled: CompiledTask) -> dict[str, Any
 
 def _spec(frame: Frame, level: Level, compiled: CompiledTask, rendered: dict[str, Any]) -> dict[str, Any]:
     spec = dict(compiled.static_spec)
-    if compiled.spec and compiled.fields_read_input:
+    if compiled.fields_read_input:
         level.names["input"] = {**level.input, **rendered}
     for each in compiled.spec:
         spec[each.name] = value = _evaluate(frame, level, each)

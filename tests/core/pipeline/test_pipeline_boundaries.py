@@ -8,13 +8,16 @@ from pipeline_harness import LOOP, PipelineRun, drive, playbook, rule, sets, tas
 from pipeline_logs import stored
 
 from noetl.core.model.outcome import error, error_info, ok
-from noetl.core.model.playbook import Location
+from noetl.core.model.playbook import Block, Location, Loop
 from noetl.core.model.position import CallFrame, Item, Position
 from noetl.core.model.reference import stored_marker
+from noetl.core.pipeline import calls
 from noetl.core.pipeline.advance import abort, apply_outcome, final_tasks, next_action
+from noetl.core.pipeline.error_locations import info_of
 from noetl.core.pipeline.program import Programs
 from noetl.core.pipeline.run_completion import MAX_ITEM
 from noetl.core.templates.views import NeedsPayload
+from noetl.errors import TemplateError
 
 
 def iteration(value, outcome):
@@ -166,3 +169,86 @@ def test_a_result_with_a_reserved_name_does_not_hide_that_name():
     book = playbook(task("input"), task("b", input={"x": "{{ input.x }}", "prev": "{{ _prev.x }}"}))
     run = PipelineRun(book, position=position, input={"x": "of the step"}).run()
     assert run.runs[0].input == {"x": "of the step", "prev": "of the task"}
+
+
+def looping(*tasks, failure="fail_fast"):
+    return Block(name="b", tasks=tasks, failure=failure, loop=Loop("{{ workload.items }}", "item"), path="workbook/b")
+
+
+def call(**fields):
+    return task("c", "workbook", input={"block": "b"}, **fields)
+
+
+@pytest.mark.parametrize(("count", "status"), [(3, "done"), (4, "failed")])
+def test_the_elements_of_a_block_are_limited(monkeypatch, count, status):
+    monkeypatch.setattr(calls, "MAX_BLOCK_ITERATIONS", 3)
+    run = drive(call(), blocks=[looping(task("t"))], workload={"items": [0] * count})
+    assert run.status == status and len(run.runs) == (count if count == 3 else 0)
+    assert run.output.error is None or "is limited to 3 elements, this one has 4" in run.output.error.message
+
+
+@pytest.mark.parametrize(("count", "omitted"), [(2, None), (3, 1)])
+def test_the_listed_failures_of_a_block_are_limited(monkeypatch, count, omitted):
+    monkeypatch.setattr(calls, "MAX_FAILURES_LISTED", 2)
+    tools = {"c/t": error("python", "no")}
+    block = looping(task("t"), failure="best_effort")
+    loop = drive(call(), blocks=[block], workload={"items": [0] * count}, tools=tools).output.helpers["loop"]
+    assert len(loop["failures"]) == 2 and loop["failed"] == count and loop.get("failures_omitted") == omitted
+
+
+@pytest.mark.parametrize("failure", ["fail_fast", "best_effort"])
+def test_a_worker_that_is_lost_in_an_iteration_of_a_block_continues_there(failure):
+    book = playbook(task("first"), call(), blocks=[looping(task("t"), failure=failure)])
+    items = {"items": ["a", "b", "c"]}
+    tools = {"c/t": [ok(1), ok(2) if failure == "fail_fast" else error("python", "no")]}
+    before = PipelineRun(book, workload=items).run(tools, stop_after=3)
+    after = PipelineRun(book, workload=items, position=before.position, lost=1).run({"c/t": ok(3)})
+    assert [(each.label, each.visit, each.attempt) for each in after.runs] == [("c/t", 3, 2)]
+    assert after.output.data == ([1, 2, 3] if failure == "fail_fast" else [1, None, 3])
+    assert after.output.helpers["loop"]["failed"] == (failure == "best_effort")
+
+
+@pytest.mark.parametrize(("size", "shown"), [(200, "x" * 200), (201, "x" * 200 + "...")])
+def test_an_error_shows_the_beginning_of_a_long_template(size, shown):
+    assert info_of(TemplateError("wrong", text="x" * size)).details["template"] == shown
+
+
+def test_code_reads_no_name_that_is_not_defined():
+    def check(action):
+        for name in ("output", "_prev", "unknown", "keychain", "steps"):
+            assert name not in action.scopes and name not in list(action.scopes)
+            with pytest.raises(KeyError):
+                action.scopes[name]
+        return ok()
+
+    assert drive(task("t"), tools={"t": check}).ran == ["t"]
+
+
+def test_payloads_that_failed_are_fetched_again():
+    run = PipelineRun(playbook(task("t")))
+    shared = run.frame.shared
+    shared.provide(stored(), {"a": 1})
+    assert shared.resolve(stored()) == {"a": 1} and shared.payload_bytes == stored().meta.bytes
+    shared.clear()
+    assert shared.payload_bytes == 0
+    shared.fail(stored(), "lost", "timeout")
+    with pytest.raises(TemplateError, match="lost"):
+        shared.resolve(stored())
+    shared.clear()
+    with pytest.raises(NeedsPayload):
+        shared.resolve(stored())
+
+
+def test_a_stored_value_has_the_writes_of_an_earlier_lease():
+    written = {"big.extra": 1, "small.a": 2, "whole": 3}
+    ctx = {"big": stored_marker(stored()), "small": {"b": 1}, "whole": stored_marker(stored())}
+    frame = PipelineRun(playbook(task("t")), ctx=ctx, position=Position("t", ctx=written)).frame
+    frame.shared.provide(stored(), {"extra": 1, "other": 2})
+    assert frame.ctx["big"].value() == {"extra": 1, "other": 2} and frame.written == written
+    assert frame.ctx["small"] == {"a": 2, "b": 1} and frame.ctx["whole"] == 3
+
+
+def test_a_pipeline_that_had_ended_only_finishes():
+    results = {"t": ok({"v": 1})}
+    run = PipelineRun(playbook(task("t")), position=Position(None, results=results, previous="t")).run()
+    assert run.runs == [] and run.output == ok({"v": 1})
