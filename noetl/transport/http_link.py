@@ -51,6 +51,7 @@ class HttpWorkLink:
         self._unreachable = False
         self._session_key = secrets.token_hex(16)
         self._proofs: dict[tuple[str, int], str] = {}  # of the leases that this worker holds
+        self._unheld: set[tuple[str, int]] = set()  # leases with a proof that the last heartbeat did not have
         self._latest: dict[str, tuple[str, int]] = {}  # the latest lease of each execution
         self._ended: dict[tuple[str, int], str] = {}  # of leases that have ended
         self.on_lost_reply: Callable[[], None] = _ignore  # called when a reply was lost that may have had orders
@@ -65,6 +66,11 @@ class HttpWorkLink:
 
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         """Send a heartbeat with all leases of this worker, which extends them."""
+        # A lease also ends without a report that says so (a run that waits): two heartbeats did not have it.
+        unheld = self._proofs.keys() - {(run_id, epoch) for run_id, epoch in runs}
+        for run in unheld & self._unheld:
+            self._retire(run)
+        self._unheld = unheld
         request = wire.ExtendRequest(worker, list(runs), self._proofs_of(runs), self._session_key)
         reply = await self._request("extend", request, HeartbeatReply)
         for (run_id, epoch), proof in zip(reply.unknown, reply.proofs, strict=False):

@@ -16,7 +16,7 @@ import uvicorn
 
 from devcluster.services import Nats
 from noetl.core.model.events import WorkerLost
-from noetl.core.model.work import Claim
+from noetl.core.model.work import Claim, HeartbeatReply
 from noetl.errors import StoreUnavailable
 from noetl.runtime.clock import RealClock
 from noetl.server.dispatch import worker_service as workers
@@ -62,6 +62,29 @@ class _ConnectedBus:
 
     def subscribe(self, kind: str, on_message: Any, *, to: str) -> None:
         self.deliver = on_message
+
+
+def test_the_proof_of_a_lease_that_ended_without_a_report_is_not_kept_forever(monkeypatch) -> None:
+    """A run that waits holds no lease, and no report says that it ended."""
+    replies = iter(HeartbeatReply(unknown=[(f"{number}:start:1", 1)], proofs=[f"p{number}"]) for number in range(1, 9))
+    sent: list[Any] = []
+
+    async def reply(name: str, request: Any, *_: Any) -> HeartbeatReply:
+        sent.append(request)
+        return next(replies)
+
+    async def scenario() -> None:
+        link = HttpWorkLink("http://127.0.0.1:1", "token")
+        monkeypatch.setattr(link, "_request", reply)
+        await link.extend("w", [])
+        for _ in range(5):
+            await link.extend("w", [("1:start:1", 1)])  # held all the time
+        assert sent[-1].proofs == ["p1"]
+        assert len(link._proofs) <= 3
+        await link.extend("w", [("2:start:1", 1)])
+        assert sent[-1].proofs == ["p2"]  # its last report may be sent again
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("turns", range(4))
