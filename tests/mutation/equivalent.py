@@ -73,6 +73,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if not compiled.static:",
         "the condition is always true",
     ): "a value without a template is evaluated to itself",
+    (
+        "noetl/server/orchestrator/catalog.py",
+        "StoredPlaybook(playbook.path, 0, playbook.digest, source.text, at, source.file, origin or Origin())",
+        "0 becomes 1",
+    ): "the store assigns the version",
+    (
+        "noetl/server/orchestrator/service.py",
+        "if not found:",
+        "the condition is always true",
+    ): "only reads a summary that is not used",
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from types import SimpleNamespace
 
 import msgspec
@@ -274,6 +276,29 @@ def test_an_execution_is_given_up_after_the_third_death_at_the_same_event(tmp_pa
         watch.close()
     assert decision_watch.NOT_WATCHED.poisoned() == []
     assert msgspec.json.encode([each.name for each in tmp_path.iterdir()]) == b'["77.deaths"]'
+
+
+def test_the_files_of_other_living_servers_are_left_alone(tmp_path):
+    one, two = MappedDecisionWatch(tmp_path / "new"), MappedDecisionWatch(tmp_path / "new")
+    try:
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+        with one.deciding("77", 4):
+            assert two.poisoned() == one.poisoned() == []
+            assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] > 9
+            assert one._path.exists() and one._path.with_suffix(".stack").exists()
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] == 0
+        assert decision_watch._is_locked(one._path)
+        assert decision_watch._is_locked(tmp_path / "none")  # its server has removed it meanwhile
+        (tmp_path / "free").touch()
+        descriptors = len(os.listdir("/proc/self/fd"))
+        assert not decision_watch._is_locked(tmp_path / "free")
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+    finally:
+        for path in (two._path, two._path.with_suffix(".stack")):
+            path.unlink()  # an operator has removed them
+        two.close()
+        one.close()
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 # ── take-over ───────────────────────────────────────────────────────────────────────────

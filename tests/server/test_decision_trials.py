@@ -172,3 +172,54 @@ def test_only_old_executions_are_suspects_and_only_for_a_while():
         assert marked == ["old"]
 
     asyncio.run(scenario())
+
+
+def test_a_decision_is_made_alone_and_its_mark_is_removed_however_it_ends():
+    calls = []
+
+    class Marks:
+        free = True
+
+        async def mark_decision(self, execution_id, seq):
+            calls.append(("mark", execution_id, seq))
+            return self.free
+
+        async def unmark_decision(self, execution_id):
+            calls.append(("unmark", execution_id))
+
+        async def fatal_decisions(self, evidence):
+            calls.append(("fatal", evidence))
+            return [("7", 3)]
+
+    async def scenario():
+        marks = Marks()
+        trials = DecisionTrials(marks, lambda: 100.0)
+        with pytest.raises(ValueError, match="a defect"):
+            async with trials.alone("1", 3):
+                raise ValueError("a defect")
+        assert calls == [("mark", "1", 3), ("unmark", "1")]
+        assert trials.due("1", 100.0)  # it was not decided
+        marks.free = False
+        with pytest.raises(StoreUnavailable, match="another server is deciding what follows event 4 of 1"):
+            async with trials.alone("1", 4):
+                raise AssertionError("it is decided elsewhere")
+        assert calls[2:] == [("mark", "1", 4)]
+        ((execution_id, error),) = await trials.poisoned()
+        assert calls[3:] == [("fatal", MAX_EVIDENCE)]
+        assert (execution_id, error.kind) == ("7", "limit")
+        assert error.message == "2 servers ended while they decided what follows event 3"
+
+    asyncio.run(scenario())
+
+
+def test_suspects_are_forgotten_after_a_minute():
+    now = [100.0]
+    trials = DecisionTrials(None, lambda: now[0])
+    now[0] = 100.0 + decision_trials.SECONDS
+    assert trials.due("1", 100.0) and not trials.due("1", 100.1)
+    now[0] += 0.1
+    assert not trials.due("1", 100.0)
+    now[0] = 100.0
+    assert not trials.due("1", 100.0)  # until another server stops
+    trials.begin()
+    assert trials.due("1", 100.0)

@@ -7,11 +7,13 @@ import pytest
 
 from noetl.core.engine.concurrency_keys import concurrency_keys_of
 from noetl.core.model.work import Claim
-from noetl.errors import NotFound, RequestRefused
-from noetl.server.concurrency.limits import MAX_HOLDERS
+from noetl.errors import Conflict, NotFound, RequestRefused
+from noetl.server.concurrency import limits as module
+from noetl.server.concurrency.limits import CHANNEL, MAX_HOLDERS, MAX_NAMED, MOST
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.events.memory import MemoryEventStore
+from noetl.storage.ports.queue import MAX_WEIGHT
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from tests.server.conftest import Hand, make_orchestrator
 from tests.waiting import until
@@ -276,7 +278,13 @@ def test_executions_of_a_weighted_playbook_get_their_share_of_the_turns():
         ("worker", "w", 1, "a pool, a credential, a playbook or a label"),
         ("pool", "", 1, "1 to 900 characters"),
         ("pool", "a\nb", 1, "no control characters"),
+        ("pool", "a\x1fb", 1, "no control characters"),
+        ("pool", " a", 1, "no surrounding blanks"),
+        ("pool", "a" * 901, 1, "1 to 900 characters"),
         ("pool", "gpu", -1, "from 0 to"),
+        ("pool", "gpu", MOST + 1, "from 0 to"),
+        ("label", "tenant", 1, "is not a label"),
+        ("label", "=acme", 1, "is not a label"),
     ],
 )
 def test_an_invalid_limit_is_refused_with_a_reason(subject, name, most, words):
@@ -351,5 +359,136 @@ def test_a_limit_lists_some_of_its_holders():
             document = await orchestrator.limits.document(await orchestrator.limits.get("pool", "default"))
             assert document["held"] == MAX_HOLDERS + 1
             assert (len(document["holders"]), MAX_HOLDERS) == (20, 20)
+
+    asyncio.run(scenario())
+
+
+def test_limits_at_their_bounds_are_set_and_a_tenant_has_more_values():
+    async def scenario():
+        async with control_plane() as (orchestrator, _):
+            limits = orchestrator.limits
+            await limits.set("pool", "a b", 0)
+            await limits.set("credential", "c" * 900, MOST)
+            await limits.set("playbook", "p", weight=MAX_WEIGHT)
+            await limits.set("label", "team=x", 3)
+            await limits.set("label", "tenant=a", weight=2, max_waiting=0, by="ann")
+            await limits.set("label", "tenant=a", 7)
+            assert orchestrator.limiter.most == {
+                "credential " + "c" * 900: MOST, "label team=x": 3, "label tenant=a": 7, "pool a b": 0,
+            }  # fmt: skip
+            assert (orchestrator.limiter.weights, orchestrator.limiter.max_waiting) == ({"p": MAX_WEIGHT}, {"a": 0})
+            kept = await limits.get("label", "tenant=a")
+            assert (kept.most, kept.weight, kept.max_waiting, kept.changed_by) == (7, 2, 0, "")
+            for subject, name, values, words in (
+                ("playbook", "p", {"weight": 0}, "a weight is a number from 1"),
+                ("playbook", "p", {"weight": MAX_WEIGHT + 1}, "a weight is a number from 1"),
+                ("label", "team=x", {"weight": 1}, "that of a tenant"),
+                ("label", "team=x", {"max_waiting": 1}, "only tenants have max_waiting"),
+                ("label", "tenant=a", {"max_waiting": -1}, "from 0 to"),
+            ):
+                with pytest.raises(RequestRefused, match=words):
+                    await limits.set(subject, name, **values)
+            for work in (limits.get("pool", "ab"), limits.remove("pool", "ab")):
+                with pytest.raises(NotFound, match="pool a b"):
+                    await work
+            assert [each.key for each in await limits.list(after="label team=x", limit=2)] == [
+                "label tenant=a",
+                "playbook p",
+            ]
+            await limits.remove("label", "tenant=a")
+            assert (orchestrator.limiter.max_waiting, len(orchestrator.limiter.most)) == ({}, 3)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lost", [1, 5, 100])
+def test_a_limit_that_others_change_at_the_same_time_is_set_again_some_times(lost, monkeypatch):
+    class Contended(MemoryTriggerStore):
+        left = lost
+
+        async def add(self, trigger):
+            if self.left % 2:
+                self.left -= 1
+                raise Conflict("it exists now")
+            await super().add(trigger)
+
+        async def save(self, trigger):
+            self.left -= 1
+            return self.left < 0 and await super().save(trigger)
+
+    async def scenario():
+        triggers = Contended()
+        orchestrator = make_orchestrator(triggers=triggers)
+        monkeypatch.setattr(module, "MAX_ATTEMPTS", 8)
+        try:
+            triggers.left = 1
+            await orchestrator.limits.set("pool", "gpu", 1)
+            triggers.left = lost
+            if lost > 8:
+                with pytest.raises(Conflict, match="changed at the same time"):
+                    await orchestrator.limits.set("pool", "gpu", 2)
+            else:
+                await orchestrator.limits.set("pool", "gpu", 2)
+            assert orchestrator.limiter.most == {"pool gpu": 1 if lost > 8 else 2}
+        finally:
+            await orchestrator.close()
+
+    asyncio.run(scenario())
+
+
+def test_servers_notify_each_other_of_changed_limits(monkeypatch):
+    monkeypatch.setattr(module, "POLL_SECONDS", 600.0)
+
+    class Notifier:
+        def __init__(self):
+            self.published = []
+            self.subscribed = {}
+
+        def publish(self, channel, message, *, always=False):
+            self.published.append((channel, message, always))
+
+        def subscribe(self, channel, on_message):
+            self.subscribed[channel] = on_message
+
+    async def scenario():
+        notifier = Notifier()
+        async with control_plane() as (orchestrator, _):
+            limits = orchestrator.limits
+            here = module.Limits(
+                limits._triggers, orchestrator.limiter, limits._store, limits._queue, limits._clock, notifier
+            )
+            await here.set("pool", "gpu", 1)
+            assert notifier.published == [(CHANNEL, "changed", True)]
+            here.start()
+            await limits._triggers.remove("limit", "pool gpu")
+            await asyncio.sleep(0)
+            notifier.subscribed[CHANNEL]("changed")
+            await until(lambda: not orchestrator.limiter.most)
+            await here.close()
+            assert here._watch.done()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("others", "named"), [(0, 0), (1, 1), (2, 2), (MAX_NAMED, MAX_NAMED), (MAX_NAMED + 2, MAX_NAMED)]
+)
+def test_a_reached_limit_names_the_executions_that_hold_it(others, named):
+    async def scenario():
+        async with control_plane(pool_default=max(1, others)) as (orchestrator, _):
+            ids = [await orchestrator.submit(Submission(text=text("one", PLAIN))) for _ in range(others)]
+            taken = 0
+            while taken < others:
+                taken += len(await orchestrator.work.claim(Claim("w", 30), wait=1))
+            waiting = await orchestrator.submit(Submission(text=text("one", PLAIN)))
+            reached = await orchestrator.limits.reached(await orchestrator.state(waiting))
+            if not others:
+                assert reached == {}
+                return
+            names = [f"{each} (one)" for each in ids[:named]] + ([f"{others - named} more"] if others > named else [])
+            what = "executions" if len(names) > 1 else "execution"
+            assert reached == {
+                "pool default": f"the limit of pool default: {others} of {others} slots in use, by {what} {', '.join(names)}"
+            }
 
     asyncio.run(scenario())

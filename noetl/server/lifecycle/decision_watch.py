@@ -91,7 +91,6 @@ class MappedDecisionWatch(DecisionWatch):
 
     def close(self) -> None:
         """Stop watching and remove the files."""
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         faulthandler.unregister(signal.SIGVTALRM)
         self._mapped.close()
         self._stack.close()

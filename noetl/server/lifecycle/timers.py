@@ -39,10 +39,6 @@ class Timers:
         elif self._heap[0] == (at, execution_id):
             self._changed.set()
 
-    def next_at(self, execution_id: str) -> float | None:
-        """The instant of an execution's timer."""
-        return self._at.get(execution_id)
-
     def __len__(self) -> int:
         return len(self._at)
 

@@ -77,7 +77,7 @@ async def step_source(dependencies: ActorDependencies, state: State, step: str) 
     async for recorded in log_events(dependencies.store, state.execution_id):
         if isinstance(recorded.body, StepScheduled) and recorded.body.step == step:
             last, args = recorded.seq, recorded.body.args
-    before = (await load_state(dependencies, state.execution_id, last - 1))[0] if last > 1 else state
+    before = (await load_state(dependencies, state.execution_id, last - 1))[0] if last else state
     return _source(before, "rerun", None, from_step=step, args=args)
 
 

@@ -273,8 +273,6 @@ class Orchestrator:
 
     async def _has_unplaceable_runs(self) -> bool:
         """Whether runs of some execution wait for a worker that does not exist."""
-        if not self.effects.enabled:
-            return False
         problem = self.work.placement_problem
         return any(problem(pool, labels) is not None for pool, labels in await self.queue.kinds())
 
