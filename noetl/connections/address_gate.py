@@ -1,21 +1,27 @@
 """The network policy for drivers that open their own sockets: the address is resolved and checked before they connect.
 
 Where the driver accepts an address beside the name of a server (Postgres, NATS), it connects to the checked address, so
-that a second answer of the name server cannot replace it. Object stores and DuckDB resolve the name again.
+that a second answer of the name server cannot replace it. Object stores and DuckDB connect through `gate_proxy`.
+Addresses that drivers may parse differently than this module are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Callable, Iterable
-from urllib.parse import urlsplit
 
 from noetl.errors import StoreUnavailable
 
 Allows = Callable[[str], bool]
 LOOPBACK = "127.0.0.1"
+_NAME = re.compile(r"(?:[\w-]+\.)*(?:[\w-]+|[A-Za-z][\w-]*\.)", re.ASCII)  # a number has no dot at its end
+_URL = re.compile(
+    r"(?:[A-Za-z][\w+.-]*://)?(?:[^\s/?#@\\]*@)?(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[\w.-]+)(?::\d+)?(?:[/?#][^\s\\]*)?",
+    re.ASCII,
+)
 
 
 class AddressDenied(StoreUnavailable):
@@ -29,13 +35,21 @@ class AddressDenied(StoreUnavailable):
         )
 
 
+class NameUnresolved(StoreUnavailable):
+    """The name of a server has no address now; a driver that asked again might get one that was not checked."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"the host name {host!r} cannot be resolved", kind="connection")
+
+
 async def allowed_addresses(host: str, allows: Allows, *, every: bool = False) -> list[str]:
     """The allowed addresses of a server; AddressDenied if there is none, or (`every`) if one is denied.
 
-    A path is a local socket and counts as the loopback address. A name that cannot be resolved has no addresses."""
-    if host.startswith(("/", "@", "\\")):
+    A path is a local socket and counts as the loopback address, and so does an empty name. NameUnresolved if the name
+    has no address."""
+    if not host or host.startswith(("/", "@", "\\")):
         if not allows(LOOPBACK):
-            raise AddressDenied(host, "of a local socket")
+            raise AddressDenied(host or "without a host", "of a local socket")
         return []
     found = await _resolved(host.strip("[]"))
     denied = [address for address in found if not allows(address)]
@@ -49,25 +63,27 @@ async def check_urls(urls: Iterable[str], allows: Allows) -> None:
     for url in urls:
         host = host_of(url)
         if not host:
-            raise AddressDenied(url, "without a host")
+            raise AddressDenied(url, "without a valid host")
         await allowed_addresses(host, allows, every=True)
 
 
 def host_of(url: str) -> str:
-    """The host of an address; empty if it cannot be read."""
-    try:
-        return urlsplit(url if "://" in url else f"//{url}").hostname or ""
-    except ValueError:
-        return ""
+    """The host of an address; empty if it has none, or if parsers of URLs may read it differently."""
+    found = _URL.fullmatch(url)
+    return found[1].strip("[]").lower() if found else ""
 
 
 async def _resolved(host: str) -> list[str]:
     try:
-        return [str(ipaddress.ip_address(host.partition("%")[0]))]
+        return [str(ipaddress.ip_address(host.partition("%")[0] if ":" in host else host))]
     except ValueError:
         pass
+    if not _NAME.fullmatch(host):
+        raise AddressDenied(
+            repr(host), "of a host with other characters than letters, digits, dots and dashes (write xn--... names)"
+        )
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return []
+    except (OSError, ValueError):
+        raise NameUnresolved(host) from None
     return list(dict.fromkeys(str(place[0]) for *_, place in found))

@@ -2,8 +2,9 @@
 
 The addresses that a call names (in string literals, parameters, `ATTACH` and `CREATE SECRET`) are checked before its
 statements are executed. A call that names none cannot load the extensions that connect. Extensions with access to the
-network are not installed or loaded by statements, and settings that redirect connections are not changed. Not checked:
-redirects of a server that is allowed, and names that a name server answers differently the second time.
+network are not installed or loaded by statements, and settings that redirect connections are not changed. Requests over
+HTTP (also to S3) go through the gate's proxy, which checks redirects, computed addresses and name servers.
+Not checked: addresses of other servers (Postgres, MySQL) that a call computes besides an allowed one that it names.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from noetl.connections.address_gate import LOOPBACK, AddressDenied, Allows, check_urls, host_of
+from noetl.connections.gate_proxy import gate_proxy
 from noetl.data.sql import Token, tokens
+from noetl.runtime.threads import in_thread
 
 # Extensions without access to the network.
 _LOCAL_EXTENSIONS = {
@@ -43,10 +46,17 @@ async def check_statements(statements: Sequence[tuple[str, Any]], allows: Allows
     return named
 
 
-def settings(named: bool) -> str:
-    """The statement that prepares a cursor: extensions are loaded on demand only if the call names an address."""
+async def apply_policy(cursor: Any, statements: Sequence[tuple[str, Any]], allows: Allows) -> None:
+    """Check statements, and prepare a cursor for them: extensions are loaded on demand only if they name an address.
+
+    Requests over HTTP go through the gate's proxy, also those to addresses that statements compute."""
+    named = await check_statements(statements, allows)
     value = str(named).lower()
-    return f"SET autoinstall_known_extensions = {value}; SET autoload_known_extensions = {value}"
+    text = f"SET autoinstall_known_extensions = {value}; SET autoload_known_extensions = {value}"
+    proxy = await gate_proxy(allows)
+    if proxy is not None:
+        text += f"; SET GLOBAL http_proxy = '{proxy}'"
+    await in_thread(lambda: cursor.execute(text), interrupt=cursor.interrupt)
 
 
 def _refuse_changes(words: list[str], found: list[Token]) -> None:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
-from noetl.connections.address_gate import LOOPBACK, Allows, allowed_addresses
+from noetl.connections.address_gate import LOOPBACK, Allows, NameUnresolved, allowed_addresses
 
 _NAMES = re.compile(
     r"(?:\w+[_.])?(?:host|hosts|hostname|hostaddr|hostlist|server|servers|broker|brokers|endpoint|endpoint_url|node|nodes|address|"
-    r"addresses|peers|sentinels|startup_nodes|proxy|socket|unix_socket|url|uri|dsn|connection_string)"
+    r"addresses|peers|sentinels|startup_nodes|proxy|socket|unix_socket|url|uri|dsn|connection_string|broker\.list)"
 )
 _CONNECTION = frozenset({"auth", "credential", "connection", "config", "options", "settings", "client"})
 _LIBPQ = re.compile(r"(?:^|[\s;])(?:host|hostaddr|server|data source|addr|address)\s*=\s*'?([^\s;']+)", re.IGNORECASE)
 _URL = re.compile(r"[A-Za-z][\w+.-]*://([^/?#\s]*)([^\s#]*)")
 _BUCKETS = re.compile(r"(?:s3|s3a|gs|gcs|az|abfss?|wasbs?)://")
 _LOCAL = re.compile(r"(?:file|unix|sqlite|duckdb)\b")
+_HOST = re.compile(r"(?:[\w.-]+@)?(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d+)?", re.ASCII)
 
 
 async def check_named_addresses(fields: Mapping[str, Any], address_check: Callable[[str], Allows | None]) -> None:
@@ -30,7 +33,10 @@ async def check_named_addresses(fields: Mapping[str, Any], address_check: Callab
         if allows is None:
             continue
         for name in hosts_of(place):
-            await allowed_addresses(name or LOOPBACK, allows, every=True)
+            if re.search(r"\s", name):
+                continue  # no name of a server
+            with suppress(NameUnresolved):  # the driver reports it; the text may also be no name of a server
+                await allowed_addresses(name or LOOPBACK, allows, every=True)
 
 
 def places_of(fields: Mapping[str, Any], *, is_connection: bool = False) -> Iterator[str]:
@@ -47,29 +53,41 @@ def places_of(fields: Mapping[str, Any], *, is_connection: bool = False) -> Iter
 
 
 def hosts_of(place: str) -> list[str]:
-    """The hosts of an address: of a URL, of a list of servers, or of a connection string."""
+    """The hosts of an address: of a URL, of a list of servers (also of URLs), or of a connection string."""
     text = place.strip().removeprefix("jdbc:")
     if _BUCKETS.match(text):
         return []
+    found = [] if _URL.match(text) else _LIBPQ.findall(text)
+    if found:
+        return [host for names in found for each in names.split(",") for host in _hosts(each)]
+    return [host for server in text.split(",") for host in _hosts_of_server(server.strip())]
+
+
+def _hosts_of_server(text: str) -> list[str]:
     url = _URL.match(text)
     if url is not None:
         if _LOCAL.match(text) and not url[1]:
             return ["/"] if text.startswith("unix") else []
         more = re.findall(r"[?&](?:host|hostaddr|server|unix_socket)=([^&]*)", url[2])
-        return [*(_host(each) for each in url[1].rpartition("@")[2].split(",")), *map(_host, more)]
-    found = _LIBPQ.findall(text)
-    if found:
-        return [_host(each) for names in found for each in names.split(",")]
+        return [host for each in (url[1], *more) for host in _hosts(each)]
     if "=" in text or (re.search(r"[/\\]|\.(?:db|sqlite|duckdb)$", text) and not text.startswith(("/", "@"))):
-        return []  # a file, or a connection string without a server
-    return [_host(each) for each in text.split(",")]
+        first = re.split(r"[/\\=]", text)[0]
+        return _hosts(first) if _HOST.fullmatch(first) else []  # a file, or a connection string without a server
+    return _hosts(text)
+
+
+def _hosts(text: str) -> list[str]:
+    """The hosts of `host:port`, `user@host`, `[::1]:port`, `tcp(host:port)` or a path of a socket.
+
+    Some parsers end the host at a backslash, others do not: both readings are hosts."""
+    text = unquote(re.sub(r"^\w+\((.*)\)$", r"\1", text.strip()))
+    if text.startswith(("/", "@")):
+        return ["/"]
+    whole = re.split(r"[/?#]", text)[0]
+    return [_host(each.rpartition("@")[2]) for each in dict.fromkeys((whole, whole.partition("\\")[0]))]
 
 
 def _host(text: str) -> str:
-    """The host of `host:port`, `[::1]:port`, `tcp(host:port)` or a path of a socket."""
-    text = re.sub(r"^\w+\((.*)\)$", r"\1", text.strip())
-    if text.startswith(("/", "@", "%2F", "%2f")):
-        return "/"
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text if text.count(":") > 1 else text.partition(":")[0]

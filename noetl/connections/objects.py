@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,7 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 from noetl.connections.address_gate import LOOPBACK, Allows, check_urls
 from noetl.connections.auth import BadAuth, renamed
+from noetl.connections.gate_proxy import DENIED, gate_proxy
 from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.core.model.tool import Timeout
 from noetl.runtime.resources import per_loop
 
 PREFIXES = ("aws_", "s3_", "gcs_", "google_", "azure_storage_", "azure_")
@@ -102,44 +105,66 @@ def parse_location(address: str, *, scheme: str | None = None, bucket: str | Non
 
 
 def shared_store(
-    place: ObjectLocation, fields: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
+    place: ObjectLocation,
+    fields: Mapping[str, Any],
+    *,
+    connect: float | None = None,
+    total: float | None = None,
+    proxy: str | None = None,
 ) -> Any:
     """Return the store of a location; calls with the same location and credential share connections."""
     config = config_of(place, fields)
-    key = ("objects", place.scheme, place.bucket, place.account, repr(sorted(config.items())), connect, total)
-    return per_loop(key, lambda: new_store(place, config, connect=connect, total=total))
+    key = ("objects", place.scheme, place.bucket, place.account, repr(sorted(config.items())), connect, total, proxy)
+    return per_loop(key, lambda: new_store(place, config, connect=connect, total=total, proxy=proxy))
+
+
+async def checked_store(
+    place: ObjectLocation,
+    fields: Mapping[str, Any],
+    address_check: Callable[..., Allows | None],
+    timeout: Timeout | None = None,
+) -> Any:
+    """`shared_store` after `check_endpoint`; all connections to a checked endpoint go through the gate's proxy."""
+    allows = await check_endpoint(place, fields, address_check)
+    proxy = await gate_proxy(allows) if allows is not None else None
+    limits = timeout or Timeout()
+    return shared_store(place, fields, connect=limits.connect, total=limits.total, proxy=proxy)
 
 
 async def check_endpoint(
     place: ObjectLocation, fields: Mapping[str, Any], address_check: Callable[..., Allows | None]
-) -> None:
+) -> Allows | None:
     """Apply the network policy to the addresses that a store is reached at; AddressDenied names a denied one.
 
-    Without an endpoint the driver builds the name of the provider's server from account, region and bucket, which
-    therefore may have no characters of addresses."""
+    Returns the policy that has to be applied to connections. Without an endpoint the driver builds the name of the
+    provider's server from account, region and bucket, which therefore may have no characters of addresses."""
     if place.scheme not in ("s3", "gs", "az"):
-        return
+        return None
     config = config_of(place, fields)
     urls = [str(config["endpoint"])] if config.get("endpoint") else []
     if str(config.get("use_emulator", "")).lower() in ("true", "1", "yes", "on"):
         urls.append(LOOPBACK)
     if place.scheme == "gs":
-        urls += _urls_of_key(config)
+        urls += await asyncio.to_thread(_urls_of_key, config)
     allows = address_check(*urls) if urls else None
     if allows is not None:
         await check_urls(urls, allows)
     for name in ("region", "account_name"):
-        if re.search(r"[^\w-]", str(config.get(name, ""))):
+        if re.search(r"[^\w-]", str(config.get(name, "")), re.ASCII):
             raise BadAuth(f"{name} {config[name]!r} may have letters, digits and dashes only")
-    if re.search(r"[^\w.-]", place.bucket):
+    if re.search(r"[^\w.-]", place.bucket, re.ASCII):
         raise BadAuth(f"{place.bucket!r} is not the name of a bucket")
+    return allows
 
 
 def _urls_of_key(config: Mapping[str, Any]) -> list[str]:
     """The addresses that a service account's key sends requests to."""
+    text = str(config.get("service_account_key") or "{}")
     try:
-        key = json.loads(str(config.get("service_account_key") or "{}"))
-    except ValueError:
+        if config.get("service_account_path"):
+            text = Path(str(config["service_account_path"])).read_text()
+        key = json.loads(text)
+    except (ValueError, OSError):
         return []  # the driver's error says what is wrong with it
     names = ("gcs_base_url", "token_uri")
     return [str(key[name]) for name in names if isinstance(key, Mapping) and key.get(name)]
@@ -159,7 +184,12 @@ def config_of(place: ObjectLocation, fields: Mapping[str, Any]) -> dict[str, Any
 
 
 def new_store(
-    place: ObjectLocation, config: Mapping[str, Any], *, connect: float | None = None, total: float | None = None
+    place: ObjectLocation,
+    config: Mapping[str, Any],
+    *,
+    connect: float | None = None,
+    total: float | None = None,
+    proxy: str | None = None,
 ) -> Any:
     """Open a store; nothing is sent until it is used."""
     from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
@@ -176,6 +206,7 @@ def new_store(
             "connect_timeout": timedelta(seconds=connect or 10),
             "timeout": timedelta(seconds=total or 300),
             "user_agent": "noetl",
+            **({"proxy_url": proxy} if proxy else {}),
         },
         # Retries are the playbook's policy; this only covers a lost packet.
         "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=min(total or 30, 30))},
@@ -321,6 +352,8 @@ def to_error_info(failure: Exception, what: str) -> ErrorInfo:
         r"status(?: code)?[ :]+(\d{3})|\b(40[0-9]|50[0-9])\b (?:Forbidden|Unauthorized|Service|Internal|Bad)", text
     )
     code = int(next(group for group in status.groups() if group)) if status else None
+    if code == DENIED:
+        return error_info("client_error", f"{what}: the network policy does not allow the address of a redirect")
     if isinstance(failure, FileNotFoundError | exceptions.NotFoundError):
         return error_info("not_found", f"{what}: object or bucket not found")
     if isinstance(failure, FileExistsError | exceptions.AlreadyExistsError | exceptions.PreconditionError):

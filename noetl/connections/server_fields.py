@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -32,6 +33,10 @@ async def server_fields(
         found["user"] = found["username"]
     if found.get("port") not in (None, ""):
         found["port"] = port_number(found["port"])
+    if found.get("host") and not re.fullmatch(
+        r"[\w.-]+|\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?\]?", str(found["host"]), re.ASCII
+    ):
+        raise BadAuth("`host` of the connection must be a host name or an IP address, without port, path and user")
     return found
 
 

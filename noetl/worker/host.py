@@ -222,11 +222,10 @@ class TaskHost(Struct, eq=False):
 
     async def _fetch_object(self, uri: str, source: Mapping[str, Any]) -> bytes:
         from noetl.connections.objects import (
-            check_endpoint,
+            checked_store,
             download,
             errors,
             parse_location,
-            shared_store,
             to_error_info,
         )
 
@@ -237,8 +236,8 @@ class TaskHost(Struct, eq=False):
         except ValueError as wrong:
             raise StoreUnavailable(str(wrong), kind="client_error") from None
         try:
-            await check_endpoint(place, fields, self.address_check)
-            content = b"".join([part async for part in download(shared_store(place, fields), place.key)])
+            store = await checked_store(place, fields, self.address_check)
+            content = b"".join([part async for part in download(store, place.key)])
         except errors() as failure:
             problem = to_error_info(failure, uri)
             raise StoreUnavailable(problem.message, kind=problem.kind) from None

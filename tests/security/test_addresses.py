@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -32,8 +33,8 @@ class PolicyHost(ToolHost):
 class Listener:
     """A loopback server that counts connections and closes them."""
 
-    def __init__(self) -> None:
-        self.socket = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.socket = socket.create_server((address, 0))
         self.port = self.socket.getsockname()[1]
         self.connections = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -45,7 +46,11 @@ class Listener:
             except OSError:
                 return
             self.connections += 1
-            connection.close()
+            with connection, contextlib.suppress(OSError):
+                self.respond(connection)
+
+    def respond(self, connection: socket.socket) -> None:
+        """Send nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +99,47 @@ S3 += [
         "auth": {"service_account_key": {"token_uri": "http://127.0.0.1:PORT", "private_key": "x"}, "region": "r"},
     },
 ]
+# Texts that a driver reads differently than Python's parser of URLs, or that only the driver can resolve.
+UNUSUAL = [
+    "http://127.0.0.1:PORT\\@1.1.1.1/", "http://1.1.1.1\\@127.0.0.1:PORT", "http:\\\\127.0.0.1:PORT", "http:/127.0.0.1:PORT",
+    "http:///127.0.0.1:PORT", "http://127%2e0%2e0%2e1:PORT", "http://%31%32%37.0.0.1:PORT", "http://1.1.1.1%2elocalhost:PORT",
+    "http://127.0.0.1.:PORT", "http://0177.0.0.1:PORT", "http://0x7f.0.0.1:PORT", "http://017700000001:PORT", "http://0:PORT",
+    "http://127.0.1:PORT", "http://127。0。0。1:PORT", "http://①②⑦.⓪.⓪.①:PORT", "http://🯱🯲🯷.🯰.🯰.🯱:PORT",
+    "http://１２７.0.0.1:PORT", "http://l\u00adocalhost:PORT", "http://localhoſt:PORT", "http://[::ffff:7f00:1]:PORT",
+    "http://[0:0:0:0:0:ffff:127.0.0.1]:PORT", "http://[64:ff9b::127.0.0.1]:PORT", "http://[::127.0.0.1]:PORT", "http://[::]:PORT",
+    "http://[::1%25lo]:PORT", "http://u:p@127.0.0.1:PORT", "http://1.1.1.1 @127.0.0.1:PORT", "http://127.0.0.1\t:PORT",
+    "h\nttp://127.0.0.1:PORT", " http://127.0.0.1:PORT", "HTTP://LOCALHOST:PORT", "http://127.0.0.1:PORT#@1.1.1.1",
+    "http://127.0.0.1:PORT?@1.1.1.1", "http://\x00127.0.0.1:PORT", "127.0.0.1:PORT/x@1.1.1.1", "//127.0.0.1:PORT",
+    "http:127.0.0.1:PORT", "http://none.invalid:PORT",
+]  # fmt: skip
+POSTGRES += [
+    {"auth": "host=127.0.0.1,1.1.1.1 hostaddr=,1.1.1.1 port=PORT,1 user=u dbname=d"},
+    {"auth": "host=1.1.1.1,127.0.0.1 hostaddr=1.1.1.1, port=1,PORT user=u dbname=d"},
+    {"auth": "host=,1.1.1.1 port=PORT user=u dbname=d"},
+    {"auth": "host=1.1.1.1, port=PORT user=u dbname=d"},
+    {"auth": "postgresql://u@1.1.1.1,:PORT/d"},
+    {"auth": "postgresql://u@1.1.1.1,127.0.0.1:PORT/d"},
+    {"auth": "postgresql://u@127.0.0.1%2c1.1.1.1:PORT/d"},
+    {"auth": "postgresql://u@%31%32%37.0.0.1:PORT/d"},
+    {"auth": "postgresql:///d?hostaddr=127.0.0.1&port=PORT&user=u"},
+    {"auth": "host=::1%lo port=PORT user=u dbname=d"},
+    {"auth": "host='127.0.0.1 ' port=PORT user=u dbname=d"},
+    {"auth": "host=①②⑦.0.0.1 port=PORT user=u dbname=d"},
+    {"auth": "host=127.0.0.1. port=PORT user=u dbname=d"},
+    {"auth": {"host": "1.1.1.1,127.0.0.1", "port": "PORT", "user": "u", "database": "d"}},
+    {"auth": {"dsn": "postgresql://u@1.1.1.1/d", "hostaddr": "127.0.0.1", "port": "PORT"}},
+    {"auth": "host=1.1.1.1 user=u dbname=d oauth_issuer=http://127.0.0.1:PORT oauth_client_id=x"},
+    {"auth": "host=1.1.1.1 user=u dbname=d sslkeylogfile=/tmp/keys"},
+]
+NATS += [
+    {"url": text}
+    for text in (
+        "nats://1.1.1.1:1,nats://127.0.0.1:PORT", "nats://%31%32%37.0.0.1:PORT", "nats://1.1.1.1\\@127.0.0.1:PORT",
+        "nats://127.0.0.1.:PORT", "nats://①②⑦.0.0.1:PORT", "nats://🯱🯲🯷.🯰.🯰.🯱:PORT", "nats://127.0.0.1:PORT/a@1.1.1.1",
+        "ws://127.0.0.1.:PORT", "nats://0x7f.1:PORT", "nats://[::ffff:7f00:1]:PORT", "nats://[fe80::1%25lo]:PORT", "nats://0:PORT",
+    )
+]  # fmt: skip
+
 DUCKDB = [
     "INSTALL httpfs", "LOAD httpfs", "FORCE INSTALL httpfs", "INSTALL httpfs FROM 'http://127.0.0.1:PORT'",
     "INSTALL x FROM community", "LOAD 'http://127.0.0.1:PORT/x.duckdb_extension'", "install /* a */ httpfs",
@@ -132,21 +178,29 @@ def test_nats(fields, listener):
     assert "network policy" in refused("nats", {"action": "publish", "subject": "a", "data": "x", **fields}, listener)
 
 
+def fields_of_store(kind: str, uri: str, auth: dict) -> dict:
+    """The parameters of a call that reads an object."""
+    if kind == "object":
+        return {"action": "get", "path": uri, "auth": auth}
+    if kind == "resolve":
+        return {"uri": uri, "auth": auth}
+    source = {"kind": "object", "uri": uri, "format": "csv", "auth": auth}
+    return {"source": source, "target": {"kind": "object", "uri": "file:///tmp/unused.csv"}}
+
+
 @pytest.mark.parametrize("fields", S3, ids=repr)
 @pytest.mark.parametrize("kind", ["object", "resolve", "transfer"])
 def test_object_stores(fields, kind, listener):
-    uri, auth = fields["uri"], fields["auth"]
-    if kind == "object":
-        given = {"action": "get", "path": uri, "auth": auth}
-    elif kind == "resolve":
-        given = {"uri": uri, "auth": auth}
-    else:
-        given = {
-            "source": {"kind": "object", "uri": uri, "format": "csv", "auth": auth},
-            "target": {"kind": "object", "uri": "file:///tmp/unused.csv"},
-        }
-    message = refused(kind, given, listener)
+    message = refused(kind, fields_of_store(kind, fields["uri"], fields["auth"]), listener)
     assert "network policy" in message or "may have" in message or "not the name of a bucket" in message
+
+
+@pytest.mark.parametrize("kind", ["object", "resolve", "transfer"])
+@pytest.mark.parametrize("endpoint", UNUSUAL, ids=ascii)
+def test_endpoints_that_drivers_read_differently(endpoint, kind, listener):
+    auth = {"endpoint": endpoint, "skip_signature": "true"}
+    message = refused(kind, fields_of_store(kind, "s3://b/k", auth), listener)
+    assert "network policy" in message or "cannot be resolved" in message
 
 
 @pytest.mark.parametrize("statement", DUCKDB)
@@ -203,6 +257,22 @@ PLUGINS += [
     {"auth": {"options": {"proxy": "http://127.0.0.1:PORT"}}},
     {"endpoint": "http://169.254.169.254/latest"},
     {"hosts": ["tcp(127.0.0.1:PORT)"]},
+    {"config": {"metadata.broker.list": "127.0.0.1:PORT"}},
+    {"servers": "1.1.1.1:1,PLAINTEXT://127.0.0.1:PORT"},
+    {"auth": {"url": "redis://1.1.1.1:1,redis://127.0.0.1:PORT"}},
+    {"auth": {"servers": "1.1.1.1:1,u:p@127.0.0.1:PORT"}},
+    {"auth": {"host": "u@127.0.0.1"}},
+    {"auth": {"host": "127.0.0.1/x"}},
+    {"auth": {"host": "127.0.0.1\\x"}},
+    {"auth": {"host": "127.0.0.1:PORT/?x="}},
+    {"url": "http://127.0.0.1:PORT\\@1.1.1.1/"},
+    {"url": "http://127%2e0.0.1:PORT/"},
+    {"url": "mysql://u@%6cocalhost:PORT/d"},
+    {"endpoint": "①②⑦.0.0.1:PORT"},
+    {"host": "127.0.0.1."},
+    {"auth": {"broker": "[::1]:PORT"}},
+    {"auth": {"dsn": "mysql://u@1.1.1.1/d?host=127.0.0.1"}},
+    {"connection": {"proxy": "socks5://127.0.0.1:PORT"}},
 ]
 
 
@@ -246,11 +316,42 @@ def test_plug_ins(fields, listener, plugin):
         {"auth": {"uri": "file:data.db"}},
         {"path": "/srv/data", "database": "x.duckdb", "auth": {"uri": "x.duckdb"}},
         {"uri": "s3://localhost/key"},
+        {"address": "someone@example.com"},
+        {"address": "10 Downing Street"},
+        {"uri": "lake/orders"},
+        {"uri": "mes données/x.db"},
+        {"auth": {"dsn": "redis://default:p,a@1.1.1.1/0"}},
+        {"auth": {"dsn": "redis://:p@1.1.1.1/0"}},
+        {"auth": {"dsn": "mysql://10:p@1.1.1.1/0"}},
+        {"server": "production"},
     ],
 )
 def test_data_of_plug_ins_is_not_an_address(fields, plugin):
     assert run_tool("probe", fields, host=PolicyHost()).status == "ok"
     assert plugin.calls == 1
+
+
+SERVER_HOSTS = [
+    "u@127.0.0.1",
+    "127.0.0.1/",
+    "127.0.0.1:80",
+    "127.0.0.1?x",
+    "a b",
+    "127.0.0.1\\",
+    "１２７.0.0.1",
+    "a\nb",
+    "%31.1.1.1",
+]
+
+
+@pytest.mark.parametrize("host", SERVER_HOSTS, ids=ascii)
+def test_the_host_of_a_server_is_a_name_or_an_address(host):
+    """Plug-ins build URLs of it."""
+    from noetl.connections.auth import BadAuth
+    from noetl.connections.server_fields import server_fields
+
+    with pytest.raises(BadAuth, match="host name or an IP address"):
+        asyncio.run(server_fields({"host": host, "user": "u"}, PolicyHost(), schemes=("mysql",)))
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -424,3 +525,135 @@ def test_special_addresses_are_denied_in_every_spelling(address):
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_public_addresses_are_allowed(address):
     assert POLICY.allows(address)
+
+
+class Redirector(Listener):
+    """A server of an allowed address that redirects every request to another one."""
+
+    def __init__(self, location: str, status: int = 307) -> None:
+        self._response = (
+            f"HTTP/1.1 {status} R\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        super().__init__("127.0.0.2")
+
+    def respond(self, connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(self._response.encode())
+
+
+class NeighbourHost(PolicyHost):
+    """A host whose policy allows one other address."""
+
+    def allows_address(self, address: str) -> bool:
+        return AddressPolicy(private=False, networks=("127.0.0.2/32",)).allows(address)
+
+
+@pytest.mark.parametrize("kind", ["object", "resolve", "transfer"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "127.0.0.1."])
+def test_redirects_of_object_stores(kind, status, host, listener):
+    redirector = Redirector(f"http://{host}:{listener.port}/x", status)
+    auth = {"endpoint": f"http://127.0.0.2:{redirector.port}", "skip_signature": "true"}
+    outcome = run_tool(kind, fields_of_store(kind, "s3://b/k", auth), host=NeighbourHost(), spec={"timeout": 20})
+    redirector.socket.close()
+    assert outcome.status == "error"
+    assert redirector.connections
+    assert listener.connections == 0
+
+
+def test_names_that_resolve_differently_the_second_time(monkeypatch, listener):
+    """The first answer of the name server is allowed, the next ones are not."""
+    asked = []
+
+    async def answers(self, host, port, **others):
+        asked.append(host)
+        address = "127.0.0.2" if len(asked) == 1 else "127.0.0.1"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port or 0))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answers)
+    for kind, fields in (
+        ("object", fields_of_store("object", "s3://b/k", {"endpoint": f"http://rebind.example:{listener.port}"})),
+        ("nats", {"action": "publish", "subject": "a", "data": "x", "url": f"nats://rebind.example:{listener.port}"}),
+        ("postgres", {"query": "SELECT 1", "auth": f"host=rebind.example port={listener.port} user=u dbname=d"}),
+    ):
+        asked.clear()
+        outcome = run_tool(kind, fields, host=NeighbourHost(), spec={"timeout": 20})
+        assert outcome.status == "error"
+        assert asked
+    assert listener.connections == 0
+
+
+def test_a_key_file_of_a_service_account(tmp_path, listener):
+    import json
+
+    for name in ("gcs_base_url", "token_uri"):
+        key = {
+            name: f"http://127.0.0.1:{listener.port}",
+            "private_key": "x",
+            "client_email": "a",
+            "private_key_id": "b",
+        }
+        (tmp_path / "key.json").write_text(json.dumps(key))
+        auth = {"service_account_path": str(tmp_path / "key.json")}
+        assert "network policy" in refused("object", fields_of_store("object", "gs://b/k", auth), listener)
+
+
+PROXIED = [
+    "CONNECT 127.0.0.1:PORT HTTP/1.1", "CONNECT localhost:PORT HTTP/1.1", "CONNECT [::1]:PORT HTTP/1.1", "CONNECT 0:PORT HTTP/1.1",
+    "CONNECT u@127.0.0.1:PORT HTTP/1.1", "CONNECT 127.0.0.1.:PORT HTTP/1.1", "CONNECT 127.0.0.1:PORT\\@1.1.1.1 HTTP/1.1",
+    "CONNECT [::ffff:7f00:1]:PORT HTTP/1.1", "CONNECT :PORT HTTP/1.1", "CONNECT  HTTP/1.1", "CONNECT /tmp/socket HTTP/1.1",
+    "GET http://127.0.0.1:PORT/ HTTP/1.1", "GET http://1.1.1.1@127.0.0.1:PORT/ HTTP/1.1", "GET / HTTP/1.1", "GET //127.0.0.1:PORT/ HTTP/1.1",
+    "GET http://127.0.0.1:PORT HTTP/1.0", "POST http://localhost:PORT/x?y HTTP/1.1", "GET https://127.0.0.1:PORT/ HTTP/1.1",
+    "GET ftp://127.0.0.1:PORT/ HTTP/1.1", "GET http:\\\\127.0.0.1:PORT/ HTTP/1.1", "PRI * HTTP/2.0", "x", "GET http://①27.0.0.1:PORT/ HTTP/1.1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", PROXIED, ids=ascii)
+def test_requests_to_the_proxy(line, listener):
+    from noetl.connections.gate_proxy import gate_proxy
+    from noetl.runtime.resources import close_loop_resources
+
+    async def scenario() -> bytes:
+        proxy = await gate_proxy(POLICY.allows)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.rpartition(":")[2]))
+        head = f"{line.replace('PORT', str(listener.port))}\r\nHost: 127.0.0.1:{listener.port}\r\n\r\n"
+        writer.write(head.encode())
+        answer = await reader.read()
+        writer.close()
+        await close_loop_resources()
+        return answer
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 20)).split()[1] in (b"421", b"502")
+    assert listener.connections == 0
+
+
+def test_the_proxy_forwards_allowed_requests_and_tunnels():
+    from noetl.connections.gate_proxy import gate_proxy
+    from noetl.runtime.resources import close_loop_resources
+
+    class Echo(Listener):
+        def respond(self, connection):
+            connection.sendall(b"got " + connection.recv(65536))
+
+    echo = Echo("127.0.0.2")
+    place = f"127.0.0.2:{echo.port}"
+
+    async def exchange(*parts: bytes) -> bytes:
+        proxy = await gate_proxy(NeighbourHost().allows_address)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.rpartition(":")[2]))
+        answer = b""
+        for part in parts:
+            writer.write(part)
+            answer = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        await close_loop_resources()
+        return answer
+
+    request = (
+        f"GET http://{place}/a?b HTTP/1.1\r\nHost: {place}\r\nProxy-Authorization: x\r\nConnection: keep-alive\r\n\r\n"
+    )
+    forwarded = asyncio.run(exchange(request.encode()))
+    assert forwarded == f"got GET /a?b HTTP/1.1\r\nconnection: close\r\nHost: {place}\r\n\r\n".encode()
+    tunnelled = asyncio.run(exchange(f"CONNECT {place} HTTP/1.1\r\n\r\n".encode(), b"hello\r\n\r\n"))
+    assert tunnelled == b"got hello\r\n\r\n"
+    echo.socket.close()

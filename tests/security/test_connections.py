@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -106,6 +107,14 @@ def test_a_head_is_limited_in_size_and_fields(cluster):
     with ExitStack() as stack:
         long = connect(cluster, stack, b"GET /" + b"y" * 300_000)
         assert b"431" in answer(long)
+
+
+@pytest.mark.parametrize("sent", [b"GET /" + b"y" * 300_000, b"no HTTP\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"])
+def test_requests_that_are_no_valid_http_get_problem_documents(cluster, sent):
+    with ExitStack() as stack:
+        head, _, body = answer(connect(cluster, stack, sent)).partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    assert json.loads(body)["status"] in (400, 431)
 
 
 def test_idle_connections_are_closed_for_new_ones(cluster):

@@ -16,6 +16,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from noetl.server.http.problems import encoded_problem
+
 HEAD_SECONDS = 20.0
 BODY_SECONDS = 30.0
 BODY_BYTES_PER_SECOND = 4096  # after BODY_SECONDS, on average
@@ -36,7 +38,7 @@ def connection_limit(wanted: int = MAX_CONNECTIONS) -> int:
 
 
 _HEAD = (
-    b"content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n"
+    b"content-type: application/problem+json\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n"
 )
 
@@ -55,7 +57,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refused = False
         super().connection_made(transport)
         if len(self.connections) > self.limit and not self._close_idle():
-            self._refuse(503, b"too many connections")
+            self._refuse(503, "too many connections")
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -68,9 +70,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._received += len(data)
         super().data_received(data)
         if self._in_head and self._received > MAX_HEAD:
-            self._refuse(431, b"the head of the request is too large")
+            self._refuse(431, "the head of the request is too large")
         elif self._waits and self._received > MAX_CHUNK_OVERHEAD + OVERHEAD_PER_BYTE * self._content:
-            self._refuse(413, b"the chunks of the body have too much besides their content")
+            self._refuse(413, "the chunks of the body have too much besides their content")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the head. Trailers are ignored: they would change headers that have been checked."""
@@ -82,11 +84,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._received = self._content = 0
         if len(self.headers) > MAX_FIELDS:
-            self._refuse(431, b"the request has too many header fields")
+            self._refuse(431, "the request has too many header fields")
         elif self.parser.get_http_version() not in ("1.0", "1.1"):
-            self._refuse(400, b"only HTTP/1.0 and HTTP/1.1 are supported")
+            self._refuse(400, "only HTTP/1.0 and HTTP/1.1 are supported")
         elif not self.url.startswith(b"/") and not self._names_host():
-            self._refuse(400, b"the target of the request is not one of the host that the header Host names")
+            self._refuse(400, "the target of the request is not one of the host that the header Host names")
         else:
             super().on_headers_complete()
 
@@ -142,17 +144,18 @@ class GuardedProtocol(HttpToolsProtocol):
         oldest.transport.abort()
         return True
 
-    def _refuse(self, status: int, reason: bytes) -> None:
+    def _refuse(self, status: int, reason: str) -> None:
         self._in_head = self._waits = False
         self._refused = True
         if self.transport.is_closing():
             return
-        self.transport.write(STATUS_LINE[status] + _HEAD % len(reason) + reason)
+        document = encoded_problem(status, reason)
+        self.transport.write(STATUS_LINE[status] + _HEAD % len(document) + document)
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that is not HTTP."""
-        self._refuse(400, msg.encode("ascii"))
+        self._refuse(400, msg)
 
 
 async def close_late_connections(connections: set[Any]) -> None:

@@ -52,6 +52,7 @@ _TITLES = {
     421: "Misdirected request",
     422: "Invalid request",
     429: "Too many requests",
+    431: "Request header fields too large",
     500: "Internal server error",
     503: "Service unavailable",
 }
@@ -61,9 +62,14 @@ def problem(
     status: int, detail: str, *, headers: Mapping[str, str] | None = None, kind: str = "about:blank", **more: Any
 ) -> Response:
     """A problem document as a response."""
-    document = {"type": kind, "title": _TITLES.get(status, "Error"), "status": status, "detail": detail, **more}
-    return Response(
-        msgspec.json.encode(document), status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {})
+    document = encoded_problem(status, detail, kind=kind, **more)
+    return Response(document, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
+
+
+def encoded_problem(status: int, detail: str, *, kind: str = "about:blank", **more: Any) -> bytes:
+    """A problem document as JSON."""
+    return msgspec.json.encode(
+        {"type": kind, "title": _TITLES.get(status, "Error"), "status": status, "detail": detail, **more}
     )
 
 

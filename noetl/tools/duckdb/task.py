@@ -14,8 +14,10 @@ from msgspec import ValidationError, convert
 
 from noetl.connections import duckdb as driver
 from noetl.connections import objects
+from noetl.connections.address_gate import host_of
 from noetl.connections.auth import BadAuth, fields_of
 from noetl.connections.duckdb import attach_statement, batches, to_error_info
+from noetl.connections.gate_proxy import gate_proxy
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
@@ -135,13 +137,11 @@ class _Task:
         allows = self.call.host.address_check()
         if allows is None:
             return
-        from noetl.connections.duckdb_gate import check_statements, settings
+        from noetl.connections.duckdb_gate import apply_policy
 
         attached = [(statement, None) for _, _, statement in self._attached()]
-        named = await check_statements(
-            [*attached, *((statement.text, statement.params) for statement in statements)], allows
-        )
-        await _in_thread(cursor, cursor.execute, settings(named))
+        given = [(statement.text, statement.params) for statement in statements]
+        await apply_policy(cursor, [*attached, *given], allows)
 
     def _attached(self) -> Iterator[tuple[str, str, str]]:
         """Names, files and statements of `attach`."""
@@ -170,9 +170,12 @@ class _Task:
         if not auth or not any("s3://" in statement.text for statement in statements):
             return
         fields = await fields_of(auth, self.call.host, prefixes=objects.PREFIXES)
-        await objects.check_endpoint(objects.parse_location("s3://x/y"), fields, self.call.host.address_check)
-        config = objects.config_of(objects.parse_location("s3://x/y"), fields)
+        place, policy = objects.parse_location("s3://x/y"), self.call.host.address_check()
+        checked = await objects.check_endpoint(place, fields, self.call.host.address_check)
+        config = objects.config_of(place, fields)
         endpoint = str(config.get("endpoint", ""))
+        if endpoint and checked is None and policy is not None:
+            await gate_proxy(policy, host_of(endpoint))  # of a stored credential
         parts = {
             "KEY_ID": config.get("access_key_id"),
             "SECRET": config.get("secret_access_key"),
@@ -220,8 +223,7 @@ class _Task:
         if place is None or place.scheme == "file":
             return call.host.resolve_path(source.removeprefix("file://")), format
         fields = await fields_of(call.input.get("auth"), call.host, prefixes=objects.PREFIXES)
-        await objects.check_endpoint(place, fields, call.host.address_check)
-        store = objects.shared_store(place, fields, connect=call.timeout.connect, total=call.timeout.total)
+        store = await objects.checked_store(place, fields, call.host.address_check, call.timeout)
         return await _save(objects.download(store, place.key), Path(f"{stem}.{format}")), format
 
 

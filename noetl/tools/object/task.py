@@ -60,8 +60,7 @@ class _Task:
         fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
         place = self._place(action, fields)
         self.target = place.url
-        await objects.check_endpoint(place, fields, self.call.host.address_check)
-        store = objects.shared_store(place, fields, connect=self.call.timeout.connect, total=self.call.timeout.total)
+        store = await objects.checked_store(place, fields, self.call.host.address_check, self.call.timeout)
         if action in ("put", "get", "head", "exists", "copy", "move") and not place.key:
             raise ValueError(f"`{action}` requires a key: {place.url} contains only a bucket")
         outcome: Outcome = await getattr(self, f"_{action}")(store, place)
@@ -186,10 +185,7 @@ class _Task:
             await obstore.copy_async(store, place.key, target.key)
         else:
             fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
-            await objects.check_endpoint(target, fields, self.call.host.address_check)
-            other = objects.shared_store(
-                target, fields, connect=self.call.timeout.connect, total=self.call.timeout.total
-            )
+            other = await objects.checked_store(target, fields, self.call.host.address_check, self.call.timeout)
             counted = _CountedBlocks(objects.download(store, place.key), self.call)
             await objects.upload(other, target.key, counted.blocks(), content_type=known["content_type"], create=create)
         if move:

@@ -15,7 +15,6 @@ from msgspec import convert, json
 from psycopg import pq
 
 from noetl.connections import postgres as driver
-from noetl.connections.address_gate import AddressDenied
 from noetl.connections.auth import BadAuth
 from noetl.connections.connection_pool import PoolExhausted
 from noetl.connections.postgres import (
@@ -33,7 +32,7 @@ from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import batch_of_rows
 from noetl.data.sql import ParameterError, bind, bind_sets, first_word, leaves_traces, steers_transaction, tokens
-from noetl.errors import SecretUnavailable
+from noetl.errors import SecretUnavailable, StoreUnavailable
 from noetl.tools._common import sql_task as sql
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput, Limits, Result, Statement, flag
@@ -51,7 +50,7 @@ async def run(call: ToolCall) -> Outcome:
             return await task.run()
     except (BadInput, BadAddress, BadAuth, ParameterError) as wrong:
         return _failure("schema", str(wrong))
-    except (SecretUnavailable, AddressDenied) as missing:
+    except (SecretUnavailable, StoreUnavailable) as missing:
         return _failure(missing.kind, str(missing))
     except TimeoutError:
         message = f"the statement was cancelled: it ran longer than {call.timeout.total:g} s (spec.timeout)"

@@ -73,8 +73,7 @@ def _max_bytes(call: ToolCall) -> int:
 async def _open_store(call: ToolCall, address: str) -> tuple[Any, objects.ObjectLocation]:
     place = objects.parse_location(address if "://" in address else call.host.resolve_path(address))
     fields = await fields_of(call.input.get("auth"), call.host, prefixes=objects.PREFIXES)
-    await objects.check_endpoint(place, fields, call.host.address_check)
-    return objects.shared_store(place, fields, connect=call.timeout.connect, total=call.timeout.total), place
+    return await objects.checked_store(place, fields, call.host.address_check, call.timeout), place
 
 
 async def _get_address(call: ToolCall, address: str, part: Part) -> Outcome:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from noetl.connections import duckdb, postgres, sqlite
 from noetl.connections.auth import fields_of
-from noetl.connections.duckdb_gate import check_statements, settings
+from noetl.connections.duckdb_gate import apply_policy
 from noetl.core.model.tool import ToolCall
 from noetl.data.column_types import DeclaredType
 from noetl.data.content import reference_in
@@ -158,8 +158,7 @@ class DuckdbSource:
             await in_thread(lambda: cursor.execute(f"SET file_search_path = '{folder}'"))
             allows = self._call.host.address_check()
             if allows is not None:
-                named = await check_statements([(self._bound.text, self._bound.values)], allows)
-                await in_thread(lambda: cursor.execute(settings(named)))
+                await apply_policy(cursor, [(self._bound.text, self._bound.values)], allows)
             columns, parts, _ = await in_thread(
                 lambda: duckdb.run_statement(cursor, self._bound), interrupt=cursor.interrupt
             )

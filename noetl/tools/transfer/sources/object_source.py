@@ -152,9 +152,7 @@ class ObjectSource:
                 yield batch
 
     async def _store(self, place: objects.ObjectLocation) -> Any:
-        timeout = self._call.timeout
-        await objects.check_endpoint(place, self._credential, self._call.host.address_check)
-        return objects.shared_store(place, self._credential, connect=timeout.connect, total=timeout.total)
+        return await objects.checked_store(place, self._credential, self._call.host.address_check, self._call.timeout)
 
     async def _find(self, store: Any, place: objects.ObjectLocation, has_pattern: bool) -> list[FoundObject]:
         """What the address matches, in the order of the names."""

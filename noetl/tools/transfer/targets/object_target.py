@@ -255,6 +255,5 @@ class ObjectTarget(Target):
         return ObjectWriter(await self._store(place), place.key, content_type)
 
     async def _store(self, place: objects.ObjectLocation) -> Any:
-        timeout, credential = self.call.timeout, await self._get_credential()
-        await objects.check_endpoint(place, credential, self.call.host.address_check)
-        return objects.shared_store(place, credential, connect=timeout.connect, total=timeout.total)
+        credential = await self._get_credential()
+        return await objects.checked_store(place, credential, self.call.host.address_check, self.call.timeout)
