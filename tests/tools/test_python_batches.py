@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -350,3 +351,56 @@ def test_a_process_killed_from_outside_fails_one_call(batches, started):
     found = run(check())
     assert [n for n, each in enumerate(found) if isinstance(each, ProcessEnded)] == [3]
     assert started() == once()
+
+
+FIND_DESCRIPTORS = """
+import os, select, socket, stat
+def each(use):
+    for fd in range(3, 40):
+        try:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+                use(fd)
+        except OSError:
+            pass
+def read(fd, size):
+    if select.select([fd], [], [], 0)[0]:
+        os.read(fd, size)
+"""
+
+
+@pytest.mark.parametrize("attacker", [0, 2, COUNT - 1])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "each(lambda fd: read(fd, 1))",  # one start
+        "each(lambda fd: read(fd, 1000))",  # all starts
+        "each(lambda fd: os.set_blocking(fd, True)); os._exit(3)",
+        "each(lambda fd: os.set_blocking(fd, True))",
+        "each(lambda fd: os.write(os.open(f'/proc/self/fd/{fd}', os.O_WRONLY), b'.' * 1000)); os._exit(3)",
+        "each(lambda fd: os.write(fd, b'.' * 1000))",
+        "each(lambda fd: socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RD))",
+        "each(lambda fd: socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR))",
+        "os.closerange(3, 40)",
+    ],
+)
+def test_code_that_uses_the_sockets_of_its_process_stops_no_other_call(batches, started, attack, attacker):
+    """Each call has an outcome, without a timeout of its own, and none starts twice."""
+    code = RECORD + FIND_DESCRIPTORS + f"if n == {attacker}:\n    {attack}\nresult = n\n"
+
+    async def scenario():
+        pool = PythonPool(cores=1, max_processes=1)
+        try:
+            found = await outcomes(await calls_of(pool, code, started.file))
+            request = {"code": "result = 7", "inputs": {}, "limits": {}}
+            with contextlib.suppress(ProcessEnded):  # the process has closed its socket
+                await pool.call(request, code="result = 7")
+            after = await pool.call(request, code="result = 7")
+        finally:
+            await pool.close()
+        return found, after.body
+
+    found, after = run(scenario())
+    assert after == b"7"
+    assert all(each == str(n) or isinstance(each, ProcessEnded) for n, each in enumerate(found))
+    assert set(started().values()) == {1}

@@ -2,10 +2,12 @@
 
 A process has its own session and process group and an almost empty environment, and exits with its parent. It gets
 one or more calls in a message and handles them one after the other. The first call of a message starts at once; for
-each other call there is one byte, a token, in a pipe from which both the process and this side read: the process takes
-a token before it starts the next call, and this side takes tokens back together with the last calls. A byte is
+each other call there is one byte, a token, in a socket from which both the process and this side read: the process
+takes a token before it starts the next call, and this side takes tokens back together with the last calls. A byte is
 read by one of them only, so a call that was taken back never starts. Each call is replied to before the next one
-starts: the running call is the first one without a reply.
+starts: the running call is the first one without a reply. A process that finds no token reports it: if calls are left
+then, the code has read their tokens, and the process is replaced. The code cannot write tokens, because only this side
+has the other end of the socket, and cannot make reads wait, because they do not depend on flags of the socket.
 """
 
 from __future__ import annotations
@@ -186,33 +188,35 @@ class Process:
         self.calls: deque[Call] = deque()  # without a reply; the first one is running
         self.mark = ""  # of the processes that the last call has started
         self.buffer = bytearray()
+        self._messages = 0  # that were sent
         self.idle_since = 0.0
         self._began = 0.0  # the running call
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._paused: dict[OutputPipe, asyncio.Task[None]] = {}  # pipes that are not read for now
         ours, theirs = socket.socketpair()
-        token_read, token_write = os.pipe()
+        self._tokens = socket.socketpair()  # read by both, written by this side
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         try:
             prefix = key[0]
             parent = 0 if prefix else os.getpid()
             environment = {**child_environment(), **marked_environment()}
-            numbers = map(str, (theirs.fileno(), token_read, parent))
+            numbers = map(str, (theirs.fileno(), self._tokens[0].fileno(), parent))
             with marked_limit() as self.limit:
                 self.popen = subprocess.Popen(
                     [*prefix, sys.executable, "-P", "-X", "utf8", "-c", BOOT, ROOT, *numbers],
                     stdin=subprocess.DEVNULL,
                     stdout=out_write,
                     stderr=err_write,
-                    pass_fds=(theirs.fileno(), token_read),
+                    pass_fds=(theirs.fileno(), self._tokens[0].fileno()),
                     env=environment,
                     start_new_session=True,
                 )
         except BaseException:
-            ours.close()
-            for fd in (out_read, err_read, token_read, token_write):
+            for each in (ours, *self._tokens):
+                each.close()
+            for fd in (out_read, err_read):
                 os.close(fd)
             raise
         finally:
@@ -221,9 +225,8 @@ class Process:
             os.close(err_write)
         ours.setblocking(False)
         self.socket = ours
-        self.tokens = (token_read, token_write)
         self.outputs = (OutputPipe(out_read, "stdout"), OutputPipe(err_read, "stderr"))
-        for fd in (token_read, out_read, err_read):
+        for fd in (out_read, err_read):
             os.set_blocking(fd, False)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -248,8 +251,11 @@ class Process:
         self.calls.extend(calls)
         self.handled += len(calls)
         self.interrupted = False
+        self._messages += 1
         if len(calls) > 1:
-            os.write(self.tokens[1], b"." * (len(calls) - 1))  # before the message, because the process does not wait
+            with contextlib.suppress(OSError):  # the code has shut the socket down: the process finds no token
+                # Before the message, because the process does not wait.
+                self._tokens[1].send(b"." * (len(calls) - 1), socket.MSG_DONTWAIT)
         try:
             sent = self.socket.send(message)
         except BlockingIOError:
@@ -267,7 +273,7 @@ class Process:
     def take_back(self) -> list[Call]:
         """Take back the calls that have not started; they never will. At most one call is running then."""
         try:
-            count = len(os.read(self.tokens[0], READ_BYTES))
+            count = len(self._tokens[0].recv(READ_BYTES, socket.MSG_DONTWAIT))
         except BlockingIOError:
             return []
         self.interrupted = True
@@ -338,11 +344,17 @@ class Process:
 
     def _read_replies(self) -> bool:
         buffer, start = self.buffer, 0
+        call: Call | None = None
         listener = self._listener()
         loop = asyncio.get_running_loop()
         while len(buffer) - start >= HEAD:
             size = int.from_bytes(buffer[start : start + 8], "little")
             tag = buffer[start + 8 : start + 9]
+            if tag == b"T" and size == HEAD - 8:
+                if self.calls and int.from_bytes(buffer[start + 10 : start + HEAD], "little") == self._messages:
+                    return False  # they were not taken back
+                start += HEAD
+                continue
             if size > MAX_REPLY or size < HEAD - 8 or not self.calls or tag not in b"REre" or listener is None:
                 return False  # the author's code wrote to the socket
             if len(buffer) - start < 8 + size:
@@ -365,13 +377,12 @@ class Process:
         self.buffer = buffer[start:]
         assert listener is not None
         unstarted = self.take_back() if self.retired else []  # it starts no more
-        if not self.calls:
-            if self.buffer:
-                return False
+        is_intact = not self.buffer or bool(self.calls)
+        if call is not None and not self.calls and is_intact:
             listener.finished(self)
         if unstarted:
             listener.redistribute(unstarted)
-        return True
+        return is_intact and not (self.retired and self.calls)
 
     def _end_output(self, call: Call, printed: bool) -> None:
         """Read the output that precedes a reply, and end its last line."""
@@ -448,11 +459,10 @@ class Process:
         """Kill the process, wait for it, close its descriptors, and return the exit status."""
         self.kill()
         status = self.popen.wait()
-        self.socket.close()
-        for fd in (*self.tokens, *(output.fd for output in self.outputs)):
-            if fd >= 0:
-                os.close(fd)
-        self.tokens = (-1, -1)
+        for each in (self.socket, *self._tokens):
+            each.close()
         for output in self.outputs:
+            if output.fd >= 0:
+                os.close(output.fd)
             output.fd = -1
         return status

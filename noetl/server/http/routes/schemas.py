@@ -16,7 +16,10 @@ from noetl.server.orchestrator.schema_registry import SchemaRegistry, document
 router = APIRouter(tags=["schemas"])
 
 Name = Annotated[str, Path(min_length=1, max_length=220, description="name of a schema")]
-NewName = Annotated[str, Path(min_length=1, max_length=200, description="name of a schema without a version")]
+NewName = Annotated[
+    str,
+    Path(max_length=200, pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", description="name of a schema without a version"),
+]
 
 
 class SchemaBody(Body):

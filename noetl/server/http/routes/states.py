@@ -21,7 +21,9 @@ PlaybookPath = Annotated[str, Path(min_length=1, max_length=500, description="pa
 class StateBody(Body):
     """Values by key or dotted path; `versions` of keys (null: absent) must be the stored ones."""
 
-    values: dict[Annotated[str, Field(max_length=500, pattern=r"^[^.\x00]+(\.[^.\x00]+)*$")], Any]
+    values: dict[Annotated[str, Field(max_length=500, pattern=r"^[^.\x00]+(\.[^.\x00]+)*$")], Any] = Field(
+        json_schema_extra={"additionalProperties": False}
+    )
     versions: dict[str, str | None] | None = None
 
 

@@ -1,7 +1,7 @@
 """Main loop of the child process: reads requests, sets up the process state, runs the code, replies.
 
 A message of the parent contains one or more calls. The first one starts at once. Before each other call this process
-takes one byte from the pipe of tokens; where none is left, the parent has taken the remaining calls back. Each call
+takes one byte from the socket of tokens; where none is left, the parent has taken the remaining calls back. Each call
 is replied to before the next one starts, so the parent knows which call is running.
 
 Every call gets its own module for its globals. The state that calls commonly change (working directory,
@@ -15,6 +15,7 @@ import _thread
 import marshal
 import os
 import sys
+from _socket import MSG_DONTWAIT, socket
 from collections.abc import Iterator
 from operator import is_
 from time import perf_counter, sleep
@@ -229,13 +230,16 @@ def handle(request: dict[str, Any], state: ProcessState) -> tuple[bytes, bytes]:
     return (tag if reusable else tag.lower()), body
 
 
-def serve(fd: int, tokens: int) -> None:
+def serve(fd: int, tokens: socket) -> None:
     """Handle requests until the parent closes the socket."""
     state = ProcessState()
     unread = create_output_check()
+    messages = 0
     while (message := read_message(fd)) is not None:
+        messages += 1
         for number, body in enumerate(calls_of(message)):
             if number and not take_token(tokens):
+                write_all(fd, (6).to_bytes(8, "little") + b"T-" + messages.to_bytes(4, "little"))
                 break
             began = perf_counter()
             tag, reply = handle(marshal.loads(body), state)
@@ -272,11 +276,11 @@ def calls_of(message: memoryview) -> Iterator[memoryview]:
         start = end
 
 
-def take_token(tokens: int) -> bool:
+def take_token(tokens: socket) -> bool:
     """Whether the next call may start."""
     try:
-        return bool(os.read(tokens, 1))
-    except BlockingIOError:
+        return bool(tokens.recv(1, MSG_DONTWAIT))
+    except OSError:  # none is left, or the code has closed the socket
         return False
 
 
@@ -348,7 +352,7 @@ def main(fd: int, tokens: int, parent: int) -> None:
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     sys.argv = [NAME]
     try:
-        serve(fd, tokens)
+        serve(fd, socket(fileno=tokens))
     except KeyboardInterrupt:
         pass
     os._exit(0)
