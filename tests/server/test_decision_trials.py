@@ -122,6 +122,26 @@ def test_a_trial_that_succeeds_removes_the_evidence(database, tmp_path, monkeypa
     asyncio.run(scenario())
 
 
+def test_heartbeats_show_which_workers_were_lost_together(database):
+    async def scenario():
+        opened = PostgresDatabase(database)
+        try:
+            cluster = PostgresCluster(opened, "one")
+            await cluster.join()
+            assert await cluster.silent_together("w1", 10.0)  # nothing is known
+            for worker in ("w1", "w2", "w3"):
+                await cluster.record_heartbeat(worker, [])
+            await opened.execute("UPDATE noetl_signs SET seen = seen - interval '30 seconds' WHERE worker <> 'w3'")
+            assert await cluster.silent_together("w1", 10.0)
+            assert not await cluster.silent_together("w3", 10.0)
+            await opened.execute("UPDATE noetl_signs SET seen = seen - interval '11 seconds' WHERE worker = 'w2'")
+            assert not await cluster.silent_together("w1", 10.0)
+        finally:
+            await opened.close()
+
+    asyncio.run(scenario())
+
+
 def test_one_server_at_a_time_decides_a_suspect(database):
     async def scenario():
         opened = PostgresDatabase(database)

@@ -32,6 +32,24 @@ def test_a_lease_without_heartbeat_expires():
     assert [lease.run_id for lease in leases.expired()] == ["1:b:1"]
 
 
+def test_workers_that_were_seen_last_at_the_same_time_are_lost_together():
+    clock = StoppedClock()
+    leases = Leases(clock, 30.0)
+    leases.grant("1:a:1", 1, "w1")
+    leases.grant("1:b:1", 1, "w2")
+    leases.grant("1:c:1", 1, "w3", seen=False)  # granted again after a restart
+    clock.time += 7
+    leases.extend("w2", [])
+    assert leases.lost_together("w1", 30.0) and leases.lost_together("w2", 30.0)
+    assert leases.lost_together("w3", 30.0)
+    clock.time += 23
+    leases.extend("w2", [])  # it is alive
+    assert not leases.lost_together("w1", 30.0)
+    leases.grant("1:d:1", 1, "w1")
+    leases.forget("w2")
+    assert not leases.lost_together("w1", 30.0)
+
+
 def test_in_one_process_nothing_expires():
     clock = StoppedClock()
     leases = Leases(clock, None)

@@ -391,6 +391,9 @@ class Heartbeats:
             raise self.silent
         return self.silent
 
+    async def silent_together(self, worker, seconds):
+        return False
+
 
 @pytest.mark.parametrize(
     ("silent", "left"), [(4.0, 6.0), (9.5, 0.5), (10.0, None), (None, None), (StoreUnavailable("down"), 10.0)]

@@ -47,13 +47,13 @@ class Hooks(Protocol):
     def ended(self, task_run: str) -> None:
         """The tool has its effect."""
 
-    def crash(self) -> None:
-        """The tool ends its process."""
+    def crash(self, *, others: bool) -> None:
+        """The tool ends its process, and those of the other workers."""
 
 
 def tools(ledger: EffectLedger, hooks: Hooks) -> Callable[[str], Callable[[ToolCall], Awaitable[Outcome]]]:
     """The tool kinds of the simulation: `effect` counts its call, takes time, fails a given number of times, and `kills`
-    its worker."""
+    its worker, or `all` of them."""
 
     async def noop(call: ToolCall) -> Outcome:
         return ok(None)
@@ -63,7 +63,7 @@ def tools(ledger: EffectLedger, hooks: Hooks) -> Callable[[str], Callable[[ToolC
         ledger.started[call.task_run_id] += 1
         hooks.started(call.task_run_id)
         if call.input.get("kills"):
-            hooks.crash()
+            hooks.crash(others=call.input["kills"] == "all")
         await asyncio.sleep(float(call.input.get("takes") or 0.01))
         await block_if_dead()
         hooks.ended(call.task_run_id)

@@ -40,7 +40,7 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "an ended iteration is leased again": ((lease_rules.claim_rejection, "loop.status(index) != PENDING", "False"),),
     "a heartbeat does not extend leases": ((Leases.extend, "self._leases[run_id].expires_at = end", "pass"),),
     "an expired lease is released and the log is not told": (
-        (WorkerService._end_expired, "self._expire(ExpireLease(lease.run_id, lease.epoch))", "pass"),
+        (WorkerService._end_expired, "self._expire(ExpireLease(lease.run_id, lease.epoch, together=together))", "pass"),
     ),
     "a lease expires although another server had its heartbeat": (
         (WorkerService._end_expired, "if await self._seen_elsewhere(self.heartbeats, lease, term):", "if False:"),
@@ -48,7 +48,7 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "returned runs stay leased": ((accept._returned, "return _end_lease(state, command, record, returned=True, begun=command.begun)", "return Reply(True)"),),
     # attempts
     "a lost worker uses up two attempts of three": ((lease_rules.worker_lost, "run.suspect < SUSPECT", "False"),
-                                                     (lease_rules.worker_lost, "run.suspect < POISON and run.lost < MAX_LOST", "run.lost < 2")),
+                                                     (lease_rules.worker_lost, "run.suspect < needed * POISON and run.lost < needed * MAX_LOST", "run.lost < 2")),
     "a poisonous run is retried for ever": ((lease_rules.worker_lost, "return [end_run(state, env, run, why)]", "return []"),),
     "a returned run uses up an attempt": ((runs._worker_lost, "not event.returned or event.begun", "True"),),
     "a begun run that is returned uses up no attempt": (

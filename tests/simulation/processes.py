@@ -120,9 +120,10 @@ class WorkerProcess:
         """A tool has its effect."""
         self._cluster.check_end(self.name, task_run)
 
-    def crash(self) -> None:
-        """A tool ends this process."""
-        self._cluster.crash_worker(self.name)
+    def crash(self, *, others: bool) -> None:
+        """A tool ends this process, and those of the other workers."""
+        for name in [each.name for each in self._cluster.workers] if others else [self.name]:
+            self._cluster.crash_worker(name)
 
     async def stop(self, grace: float) -> None:
         """Stop as on SIGTERM: unfinished runs are given back, then the process ends."""

@@ -64,7 +64,7 @@ def simulate(
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     try:
-        with _logging_disabled(), _frequent_snapshots(seed):
+        with logging_disabled(), _frequent_snapshots(seed):
             loop.run_until_complete(_run(result, injector, VirtualClock(loop), executions, prepare))
     except Deadlock:
         result.violations.append("deadlock: no task is ready and no timer is set")
@@ -77,7 +77,7 @@ def simulate(
     finally:
         result.injected = injector.injected
         result.seconds = loop.time()
-        _close(loop)
+        close(loop)
     return result
 
 
@@ -112,9 +112,9 @@ async def _run(
     ids = await asyncio.gather(*submitted)
     steps = scripts(seed, paths)
     users = [asyncio.ensure_future(follow_script(cluster, *each)) for each in zip(ids, steps, strict=True)]
-    ended = await _all_ended(cluster, FAULT_SECONDS)
+    ended = await all_ended(cluster, FAULT_SECONDS)
     injector.stopped = True
-    if not ended and not await _all_ended(cluster, RECOVERY_SECONDS):
+    if not ended and not await all_ended(cluster, RECOVERY_SECONDS):
         result.violations.append(
             f"not finished {RECOVERY_SECONDS:.0f} s after the last fault: {await cluster.store.unfinished()}"
         )
@@ -130,7 +130,8 @@ async def _run(
     result.stories = stories_of(cluster, await all_logs(cluster))
 
 
-async def _all_ended(cluster: Cluster, seconds: float) -> bool:
+async def all_ended(cluster: Cluster, seconds: float) -> bool:
+    """Wait until no execution is unfinished, for some virtual seconds at most."""
     deadline = cluster.clock.monotonic() + seconds
     while cluster.clock.monotonic() < deadline:
         if not await cluster.store.unfinished():
@@ -160,7 +161,7 @@ def _frequent_snapshots(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _logging_disabled() -> Iterator[None]:
+def logging_disabled() -> Iterator[None]:
     """Disable the loggers that would report every injected fault."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     before = [logger.disabled for logger in loggers]
@@ -173,11 +174,12 @@ def _logging_disabled() -> Iterator[None]:
             logger.disabled = was
 
 
-def _close(loop: VirtualLoop) -> None:
+def close(loop: VirtualLoop) -> None:
+    """Cancel all tasks of a loop and close it."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
-    with _logging_disabled():
+    with logging_disabled():
         for _ in range(20):  # handlers of cancelled tasks may start others
             tasks = asyncio.all_tasks(loop)
             if not tasks:

@@ -143,6 +143,12 @@ class MemoryHeartbeats:
         at, runs = self._last.get(worker, (0.0, frozenset()))
         return self._clock.monotonic() - at if (run_id, epoch) in runs else None
 
+    async def silent_together(self, worker: str, seconds: float) -> bool:
+        """Whether another worker had its last heartbeat at about the same time."""
+        last = self._last.get(worker)
+        others = (at for other, (at, _) in self._last.items() if other != worker)
+        return last is None or any(abs(at - last[0]) <= seconds for at in others)
+
 
 class ServerQueue:
     """The connection of one server to the shared run queue: a dead server is not woken any more."""

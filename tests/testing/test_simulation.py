@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from noetl.core.engine.concurrency_keys import SUSPECTS
+from noetl.server.concurrency import limiter
+from noetl.server.dispatch.worker_service import WorkerService
 from noetl.storage.ports.queue import QueuedRun
 from tests.simulation import shrink, simulate
+from tests.simulation.killers import outcomes
 from tests.simulation.many_nodes import Simulation, Size
 from tests.simulation.planted_bugs import PLANTED_BUGS, first_violation
 from tests.simulation.planted_edits import EDITS, QUICK_EDITS
@@ -43,6 +48,29 @@ QUICK = [name for name in PLANTED_BUGS if name not in EDITS or name in QUICK_EDI
 def test_a_planted_bug_is_caught(name: str):
     result = first_violation(name)
     assert result is not None, f"not caught: {name}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_only_tasks_that_end_all_workers_fail(seed: int):
+    killers = 1 + seed % 3
+    ended = outcomes(seed, killers=killers, servers=1 + seed % 2)
+    assert ended == {"innocent success": 8, "killer failed": killers}
+
+
+async def _never(*_: object) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(patch.object(WorkerService, "_lost_together", _never), id="each loss is evidence against one run"),
+        pytest.param(patch.dict(limiter.BUILT_IN, {SUSPECTS: 100}), id="suspects do not wait for their turn"),
+    ],
+)
+def test_wrong_rules_for_lost_workers_fail_innocent_runs(wrong: AbstractContextManager[object]):
+    with wrong:
+        assert any(outcomes(seed, killers=1 + seed % 3)["innocent failed"] for seed in range(4))
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from noetl.core.engine.capacity import CapacityCheck
+from noetl.core.engine.capacity import NO_CAPACITY, CapacityCheck
 from noetl.core.engine.commands import (
     CancelExecution,
     ClaimRun,
@@ -198,8 +198,9 @@ def _claim(state: State, command: ClaimRun, env: EvaluationContext, record: Reco
         return Reply(False, refusal)
     if reserved_for_other(state, command.run_id, command.worker):
         return Reply(False, "the loop is local and runs on another worker", reserved=True)
-    if env.capacity is not None:
-        full = CapacityCheck(state, env.capacity, waited=True).missing_key(step_of(state, command.run_id))
+    if env.capacity is not None or command.run_id in state.isolated:
+        check = CapacityCheck(state, env.capacity or NO_CAPACITY, waited=True)
+        full = check.missing_key(step_of(state, command.run_id), command.run_id)
         if full is not None:
             return Reply(False, f"the limit of {full} is reached", limit=full)
     record(*claim(state, command.worker, command.run_id))
@@ -207,7 +208,7 @@ def _claim(state: State, command: ClaimRun, env: EvaluationContext, record: Reco
 
 
 def _expired(state: State, command: ExpireLease, env: EvaluationContext, record: Record) -> Reply:
-    return _end_lease(state, command, record, stopped=command.stopped)
+    return _end_lease(state, command, record, stopped=command.stopped, together=command.together)
 
 
 def _returned(state: State, command: ReturnRun, env: EvaluationContext, record: Record) -> Reply:

@@ -25,7 +25,7 @@ from noetl.core.engine.capacity import Capacity, CapacityCheck
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, Command, Reply
 from noetl.core.engine.decide import HANDLERS, decide, settle
 from noetl.core.engine.decision import Decision
-from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, ReturnTurns, SetTimer
+from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, ReturnTurns, SetTimer
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext
 from noetl.core.engine.evolve import APPLIERS, Applier, evolve
 from noetl.core.engine.evolve.compensation import CHILD_TASK
@@ -391,7 +391,10 @@ class _Advance(Struct, eq=False, gc=False):
             effects += [enqueue_iteration(state, loop, index) for index in issued if index not in loop.ahead]
         if self.env.capacity is not None:
             check = CapacityCheck(state, self.env.capacity, waited=False)
-            effects[start:] = [structs.replace(each, limit=check.missing_key(each.step)) for each in effects[start:]]  # type: ignore[attr-defined]
+            waiting: list[EnqueueRun] = effects[start:]  # type: ignore[assignment]
+            effects[start:] = [
+                structs.replace(each, limit=check.missing_key(each.step, each.run_id)) for each in waiting
+            ]
 
 
 _FOLLOW_UPS: dict[type[Event], Any] = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from noetl.core.engine.concurrency_keys import label_keys, playbook_key
+from noetl.core.engine.concurrency_keys import SUSPECTS, label_keys, playbook_key
 from noetl.core.engine.state import State
 
 
@@ -25,6 +25,9 @@ class Capacity(Struct, frozen=True):
     contended: frozenset[str] = frozenset()
 
 
+NO_CAPACITY = Capacity({})  # unknown: what is not limited by users is free, a run of `State.isolated` is not
+
+
 def slots_held(state: State) -> dict[str, int]:
     """The slots that an execution holds now, by key."""
     if state.finished is not None or not state.begun or state.only_waits:
@@ -34,6 +37,8 @@ def slots_held(state: State) -> dict[str, int]:
     for name, count in state.leased.items():
         for key in keys_of(name):
             holding[key] = holding.get(key, 0) + count
+    if state.isolated and (alone := sum(state.open[run_id].status == "leased" for run_id in state.isolated)):
+        holding[SUSPECTS] = alone
     if state.request is not None and state.request.labels and (leased := sum(state.leased.values())):
         holding |= dict.fromkeys(label_keys(state.request.labels), leased)
     return holding
@@ -53,16 +58,18 @@ class CapacityCheck:
         labels = state.request.labels if state.request is not None else {}
         self._labels = [key for key in label_keys(labels) if key in capacity.allowed]
 
-    def missing_key(self, step: str) -> str | None:
-        """The first key without a free slot for one more run of this step; None: the run has taken its slots."""
+    def missing_key(self, step: str, run_id: str) -> str | None:
+        """The first key without a free slot for this run of a step; None: the run has taken its slots."""
         state, allowed, holding = self._state, self._capacity.allowed, self._holding
         keys = [key for key in state.net.concurrency_keys(step) if key in allowed] + self._labels
         own = playbook_key(state.playbook.path)
+        if run_id in state.isolated:
+            keys.append(SUSPECTS)
         starts = own not in holding
         if starts and own in allowed:
             keys.insert(0, own)
         for key in keys:
-            if holding.get(key, 0) + 1 > allowed[key] or (key in self._capacity.contended and not self._waited):
+            if holding.get(key, 0) + 1 > allowed.get(key, 0) or (key in self._capacity.contended and not self._waited):
                 return key
         for key in keys:
             holding[key] = holding.get(key, 0) + 1

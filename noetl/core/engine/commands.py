@@ -64,11 +64,13 @@ class ReportRun(Command, frozen=True):
 class ExpireLease(Command, frozen=True):
     """A lease expired without a heartbeat: the run is queued again, and one attempt is used up.
 
-    `stopped`: the process that ran server and worker was stopped, which is not counted against the run."""
+    `stopped`: the process that ran server and worker was stopped, which is not counted against the run.
+    `together`: other workers may have been lost at the same time, perhaps by a run of theirs."""
 
     run_id: str
     epoch: int
     stopped: bool = False
+    together: bool = False
 
 
 class ReturnRun(Command, frozen=True):

@@ -18,6 +18,7 @@ from noetl.core.templates.template import compile_value
 
 DEFAULT_POOL = "default"
 PLAYBOOK = "playbook "  # prefix of the keys of playbooks
+SUSPECTS = "suspects"  # the key of `State.isolated`, whose limit is one in the whole installation
 
 NAMING = frozenset({"auth", "credential", "credentials"})  # parameters that name a keychain entry or a credential
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # does not match a DSN

@@ -2,8 +2,9 @@
 
 A claim raises the run's epoch; the event that records it is the lease. A lost worker uses up an
 attempt. After two lost workers in a row without an accepted task the run is executed alone on a worker; if that
-worker is lost too, the run fails as poison. A task
-marked `at_most_once` that may have been running gets the outcome `ambiguous`, which its policy handles.
+worker is lost too and no other with it, the run fails as poison. If workers were lost together, the run of any of them
+may be the cause: such runs are executed one at a time in the whole installation (`State.isolated`). A task marked
+`at_most_once` that may have been running gets the outcome `ambiguous`, which its policy handles.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from noetl.core.model.position import Position
 
 POISON = SUSPECT + 1  # workers lost in a row without progress, the last one while the run was alone on it
 MAX_LOST = 10  # attempts that lost workers used up; bounds the losses of a run whose tool never begins
+TOGETHER = 2  # times as many losses of each kind are needed if other workers were lost with the last one
 
 
 def is_local(state: State, step_run: StepRun) -> bool:
@@ -119,17 +121,18 @@ def claimable(state: State, claim: ClaimAnyRun, check: CapacityCheck | None = No
         if not _is_placed(step_run.step, claim):
             continue
         if step_run.step.pool == pool and local_worker(state, step_run) in (None, worker):
-            if check is not None and check.missing_key(step_run.step.name):
-                continue
+            if run_id in state.isolated or (check is not None and check.missing_key(step_run.step.name, run_id)):
+                continue  # one of them at a time: they wait in the queue
             yield run_id
     for loop in open_loops(state) if state.looping else ():
         if not _is_placed(loop.step_run.step, claim):
             continue
         if loop.step_run.step.pool == pool and local_worker(state, loop.step_run) in (None, worker):
             for index in loop.unclaimed():
-                if check is not None and check.missing_key(loop.step_run.step.name):
+                run_id = loop.id_of(index)
+                if check is not None and check.missing_key(loop.step_run.step.name, run_id):
                     break
-                yield loop.id_of(index)
+                yield run_id
 
 
 def _is_placed(step: Step, claim: ClaimAnyRun) -> bool:
@@ -151,7 +154,13 @@ def is_innermost(state: State, loop: Loop) -> bool:
 
 
 def lose_lease(
-    state: State, run: Run, *, returned: bool = False, begun: bool = False, stopped: bool = False
+    state: State,
+    run: Run,
+    *,
+    returned: bool = False,
+    begun: bool = False,
+    stopped: bool = False,
+    together: bool = False,
 ) -> WorkerLost:
     """The event that ends a lease (expired or returned), so that another worker can claim the run.
 
@@ -167,6 +176,7 @@ def lose_lease(
         returned=returned,
         begun=begun,
         stopped=stopped,
+        together=together,
         resume=_ambiguous(state, run) if begun or not returned else None,
     )
 
@@ -216,7 +226,8 @@ def worker_lost(state: State, event: WorkerLost, env: EvaluationContext) -> list
     run = state.open.get(iteration_id(event.step_run_id, event.path))
     if run is None or event.returned or event.stopped or run.suspect < SUSPECT:
         return []
-    if run.suspect < POISON and run.lost < MAX_LOST:
+    needed = TOGETHER if event.together else 1
+    if run.suspect < needed * POISON and run.lost < needed * MAX_LOST:
         return []
     why = error_info(
         "worker.lost",

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from noetl.core.engine.identity import checksum_of, checksums_seen
 from noetl.core.engine.state import (
+    SUSPECT,
     BoundaryEvent,
     Child,
     CommandContent,
@@ -356,6 +357,8 @@ def decode_state(playbook: Playbook, data: bytes) -> State:
         state.runs[each.id] = _to_step_run(state, each)
     for run in stored.open:
         restored = state.open[run.id] = _to_run(state, run)
+        if restored.suspect > SUSPECT:
+            state.isolated[run.id] = None
         if restored.status == "leased":
             name = restored.step_run.step.name
             state.leased[name] = state.leased.get(name, 0) + 1

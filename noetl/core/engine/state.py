@@ -42,7 +42,7 @@ PENDING, OK, FAILED, SKIPPED = 0, 1, 2, 3
 CHUNK = 64 * 1024
 MAX_FAILURES = 100  # failures that a loop lists individually
 CommandContent = tuple[int, str]  # of a command with an idempotency key: the checksum, and the name of a signal
-SUSPECT = 2  # workers lost in a row after which a run is executed alone
+SUSPECT = 2  # workers lost in a row after which a run is executed alone on its worker
 MAX_SEEN = 1024  # reported events of one lease that repetitions are compared with
 
 
@@ -98,7 +98,7 @@ class Run(Struct, eq=False, gc=False):
     seen: dict[str, int] = {}  # event key -> checksum of the earlier ones
     contributions: dict[str, Any] | None = None  # writes to reduced keys; the last one counts
     started: tuple[str, int, int] | None = None  # task, visit and attempt of the last reported start
-    suspect: int = 0  # workers lost in a row without an accepted task between them
+    suspect: int = 0  # workers lost in a row without an accepted task between them; see `State.isolated`
 
 
 class Loop:
@@ -324,8 +324,8 @@ class State:
 
     __slots__ = (
         "_cause", "_mask", "at", "begun", "bucket", "bucket_at", "children", "compensated", "compensating",
-        "compensations_left", "completed", "ctx", "due", "ending", "entry", "error",
-        "execution_id", "finished", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
+        "compensations_left", "completed", "ctx", "due", "ending", "entry", "error", "execution_id", "finished",
+        "isolated", "last_leaf", "leased", "live", "looping", "net", "open", "output", "paused",
         "playbook", "processed", "queued", "refused", "request", "result_step", "runs", "seq", "signal_ids", "signals",
         "started", "started_at", "step_runs", "steps", "synthesized", "tokens", "uncommitted", "unexamined",
         "versions", "waiting", "waiting_children", "waits", "workload",
@@ -364,6 +364,7 @@ class State:
         self.open: dict[str, Run] = {}
         self.queued: dict[str, None] = {}  # ids in `open` that wait for a lease
         self.leased: dict[str, int] = {}  # step -> number of its leased runs
+        self.isolated: dict[str, None] = {}  # ids in `open` with more losses than SUSPECT: one of all executions runs
         self.begun = False  # whether any run was leased yet
         self.steps: dict[str, StepRecord] = {}
         self.children: dict[str, Child] = {}

@@ -723,6 +723,7 @@ class WorkerLost(Event, frozen=True, omit_defaults=True):
     returned: bool = False  # the worker returned the run
     begun: bool = False  # of a returned run: its tool had begun
     stopped: bool = False  # the whole process (server and worker) stopped: no evidence against the run
+    together: bool = False  # other workers may have been lost at the same time: weak evidence against the run
     resume: Outcome | None = None  # `ambiguous`: the effect of an at_most_once task is unknown
 
 

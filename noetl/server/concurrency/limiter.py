@@ -8,6 +8,9 @@ in the queue.
 Parked runs are released when an append frees slots, when a limit is raised or removed, and at least once a second,
 so a lost notification costs at most a second.
 
+Runs that may have ended several workers at once (`State.isolated`) wait for a slot of their own key, which has one slot
+in the whole installation and needs no limit of a user.
+
 A child execution waits for the limit of its playbook unless that could be a deadlock: if playbooks call each other
 in a cycle (a caller of its caller holds the slot that the child waits for), the child exceeds the limit.
 """
@@ -19,7 +22,7 @@ from collections.abc import Iterable, Mapping, Set
 from msgspec import structs
 
 from noetl.core.engine.capacity import Capacity
-from noetl.core.engine.concurrency_keys import PLAYBOOK, label_keys, playbook_key
+from noetl.core.engine.concurrency_keys import PLAYBOOK, SUSPECTS, label_keys, playbook_key
 from noetl.core.engine.state import State
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary, SlotReservation
@@ -29,6 +32,7 @@ MAX_CHILDREN = 1000  # waiting children of a playbook that are checked for a cyc
 TENANT_LABEL = "tenant"  # the default of the setting server.tenant_label
 MAX_TENANT = 200  # characters of a tenant's name that count
 NO_SLOTS: Mapping[str, int] = {}
+BUILT_IN = {SUSPECTS: 1}
 
 
 class ConcurrencyLimiter:
@@ -67,7 +71,7 @@ class ConcurrencyLimiter:
         keys = self.limited_keys(state)
         if not keys:
             return None
-        known = self.most
+        known = self._all()
         held = await self._store.held(keys)
         own = (row.held if row is not None else None) or NO_SLOTS
         most = {key: known[key] - held[key] + own.get(key, 0) for key in keys}
@@ -81,18 +85,25 @@ class ConcurrencyLimiter:
     def limited_keys(self, state: State) -> list[str]:
         """The limited keys of which an execution may take slots."""
         labels = label_keys(state.request.labels) if state.request is not None else ()
-        return [key for key in (*state.net.all_concurrency_keys(), *labels) if key in self.most]
+        keys = [key for key in (*state.net.all_concurrency_keys(), *labels) if key in self.most]
+        return [*keys, SUSPECTS] if state.isolated else keys
+
+    def limit_of(self, key: str) -> int | None:
+        """The number of slots of a key; None: unlimited."""
+        return self._all().get(key)
+
+    def _all(self) -> Mapping[str, int]:
+        return self.most | BUILT_IN
 
     def reservations(
         self, capacity: Capacity, before: Mapping[str, int] | None, after: Mapping[str, int]
     ) -> tuple[SlotReservation, ...]:
         """The limited slots that an append adds."""
         before = before or NO_SLOTS
+        known = self._all()
         added = {key: after[key] - before.get(key, 0) for key in capacity.allowed if key in after}
         return tuple(
-            SlotReservation(key, count, self.most[key])
-            for key, count in added.items()
-            if count > 0 and key in self.most
+            SlotReservation(key, count, known[key]) for key, count in added.items() if count > 0 and key in known
         )
 
     def slots_changed(self, before: Mapping[str, int] | None, after: Mapping[str, int]) -> None:
@@ -103,7 +114,8 @@ class ConcurrencyLimiter:
         before = before or NO_SLOTS
         freed = [key for key, count in before.items() if count > after.get(key, 0)]
         begun = [key for key in after if key not in before and key.startswith(PLAYBOOK)]
-        self.recheck(key for key in (*freed, *begun) if key in self.most)
+        known = self._all()
+        self.recheck(key for key in (*freed, *begun) if key in known)
 
     # ── for the queue ───────────────────────────────────────────────────────────────────
 
@@ -129,7 +141,7 @@ class ConcurrencyLimiter:
 
         A check of all limits also searches for cycles: two children may have begun to wait at the same time."""
         depths = [each for each in await self._queue.limit_depths() if only is None or each.key in only]
-        most = self.most  # a change meanwhile releases again
+        most = self._all()  # a change meanwhile releases again
         limited = [each.key for each in depths if each.key in most]
         held = await self._store.held(limited) if limited else {}
         for depth in depths:

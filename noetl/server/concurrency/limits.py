@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import msgspec
 from msgspec import Struct, field
 
+from noetl.core.engine.concurrency_keys import SUSPECTS
 from noetl.core.engine.state import State
 from noetl.core.model.events import instant
 from noetl.errors import Conflict, NoetlError, NotFound, RequestRefused, unknown
@@ -206,8 +207,8 @@ class Limits(Struct, eq=False):
         held = await self._store.held(keys) if keys else {}
         found = {}
         for key, count in held.items():
-            most = self._limiter.most.get(key, count + 1)
-            if count >= most:
+            most = self._limiter.limit_of(key)
+            if most is not None and count >= most:
                 found_holders = (await self._store.holders([key]))[key]
                 holders = [each for each in found_holders if each.execution_id != state.execution_id]
                 found[key] = _description(key, count, most, holders)
@@ -270,6 +271,8 @@ def _description(key: str, count: int, most: int, holders: Sequence[ExecutionSum
     if len(holders) > MAX_NAMED:
         names.append(f"{len(holders) - MAX_NAMED} more")
     by = f", by executions {', '.join(names)}" if len(names) > 1 else f", by execution {names[0]}" if names else ""
+    if key == SUSPECTS:
+        return f"such runs are executed one at a time, and the turn is taken{by}"
     return f"the limit of {key}: {count} of {most} slots in use{by}"
 
 

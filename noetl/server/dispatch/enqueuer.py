@@ -44,5 +44,5 @@ class Enqueuer:
         while runs := list(self.pending):
             await self._queue.put(runs)
             del self.pending[: len(runs)]
-            if self._limiter.most:  # slots may have been freed before the runs were in the queue
-                self._limiter.recheck({run.limit for run in runs if run.limit is not None})
+            # Slots may have been freed before the runs were in the queue.
+            self._limiter.recheck({run.limit for run in runs if run.limit is not None})

@@ -15,6 +15,7 @@ from msgspec import Struct
 from noetl.runtime.clock import Clock
 
 _NEVER = float("inf")
+TOGETHER = 0.5  # of a term between the last signs of two workers that may have been lost together
 MAX_PENDING_REVOCATIONS = 10_000  # per worker; more are dropped, since a heartbeat reports them as well
 
 
@@ -35,6 +36,7 @@ class Leases:
         self._clock = clock
         self._term = term
         self._leases: dict[str, Lease] = {}
+        self._seen: dict[str, float] = {}  # worker -> its last heartbeat or claim, on the monotonic clock
         self._revoked: dict[str, dict[str, None]] = {}
         self._changed: dict[str, asyncio.Event] = {}  # worker -> set when a revocation is pending
         self._push: Callable[[str, str], bool] | None = None
@@ -43,9 +45,11 @@ class Leases:
         """Send revocations through `push(worker, run_id)` first; it returns False when the worker is not connected."""
         self._push = push
 
-    def grant(self, run_id: str, epoch: int, worker: str) -> None:
-        """Grant the lease of a run to a worker for a full term."""
+    def grant(self, run_id: str, epoch: int, worker: str, *, seen: bool = True) -> None:
+        """Grant the lease of a run to a worker for a full term; `seen`: the worker is alive."""
         now = self._clock.monotonic()
+        if seen:
+            self._seen[worker] = now
         self._leases[run_id] = Lease(run_id, epoch, worker, now, now + self._term if self._term is not None else _NEVER)
 
     def holds(self, worker: str, run_id: str, epoch: int) -> bool:
@@ -55,7 +59,8 @@ class Leases:
 
     def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> None:
         """Extend the leases that the worker still has by a full term."""
-        end = self._clock.monotonic() + self._term if self._term is not None else _NEVER
+        now = self._seen[worker] = self._clock.monotonic()
+        end = now + self._term if self._term is not None else _NEVER
         for run_id, epoch in runs:
             if self.holds(worker, run_id, epoch):
                 self._leases[run_id].expires_at = end
@@ -110,6 +115,7 @@ class Leases:
         """Drop what is pending for a worker that is not known any more; its leases expire."""
         self._revoked.pop(worker, None)
         self._changed.pop(worker, None)
+        self._seen.pop(worker, None)
 
     def expired(self) -> list[Lease]:
         """Leases that were not extended for a full term."""
@@ -117,6 +123,15 @@ class Leases:
             return []
         now = self._clock.monotonic()
         return [lease for lease in self._leases.values() if lease.expires_at <= now]
+
+    def lost_together(self, worker: str, term: float) -> bool:
+        """Whether another worker was seen last at about the same time as a worker whose lease expired.
+
+        A worker that this process has never seen, because it was started later, counts as lost together."""
+        last = self._seen.get(worker)
+        return last is None or any(
+            abs(seen - last) <= TOGETHER * term for other, seen in self._seen.items() if other != worker
+        )
 
     def __len__(self) -> int:
         return len(self._leases)

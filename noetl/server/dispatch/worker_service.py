@@ -40,7 +40,7 @@ from noetl.runtime.tasks import cancel
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.concurrency.quotas import Quotas
 from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
-from noetl.server.dispatch.leases import Lease, Leases
+from noetl.server.dispatch.leases import TOGETHER, Lease, Leases
 from noetl.server.dispatch.task_logs import TaskLogs
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.orchestrator.catalog import Catalog
@@ -265,7 +265,7 @@ class WorkerService:
         """Grant the leases of a folded log again, each for a full term."""
         for run_id, epoch, worker in leases(state):
             if not self.leases.holds(worker, run_id, epoch):
-                self.leases.grant(run_id, epoch, worker)
+                self.leases.grant(run_id, epoch, worker, seen=False)
 
     def revoke_others(self, state: State) -> None:
         """Revoke leases of an execution that the log does not have (any more): another process cancelled them."""
@@ -429,7 +429,8 @@ class WorkerService:
         )  # fmt: skip
         self._dispatcher.dismiss(lease.worker)
         self.leases.release(lease.run_id, lease.epoch)
-        self._expire(ExpireLease(lease.run_id, lease.epoch))
+        together = await self._lost_together(lease.worker, term)
+        self._expire(ExpireLease(lease.run_id, lease.epoch, together=together))
 
     async def _is_current(self, lease: Lease) -> bool:
         """Whether the log still has a lease that may have ended on another server."""
@@ -450,6 +451,15 @@ class WorkerService:
             return False
         self.leases.prolong(lease, term - silent)
         return True
+
+    async def _lost_together(self, worker: str, term: float) -> bool:
+        """Whether other workers may have been lost with this one, by a run that one of them executed."""
+        if self.heartbeats is None:
+            return self.leases.lost_together(worker, term)
+        try:
+            return await self.heartbeats.silent_together(worker, TOGETHER * term)
+        except StoreUnavailable:
+            return True
 
     def _expire(self, command: ExpireLease) -> None:
         execution_id = execution_of(command.run_id)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from noetl.core.engine.concurrency_keys import SUSPECTS
 from noetl.core.engine.outstanding import outstanding
 from noetl.core.engine.state import State
 from noetl.errors import CorruptLog, InvalidPlaybook, NotFound
@@ -62,4 +63,6 @@ async def resume(
         return True
 
     batches = [ids[start : start + BATCH] for start in range(0, len(ids), BATCH)]
-    return [each for resumed in await asyncio.gather(*map(resume_batch, batches)) for each in resumed]
+    resumed = await asyncio.gather(*map(resume_batch, batches))
+    orchestrator.limiter.recheck([SUSPECTS])  # a server may have stopped after it freed the slot
+    return [each for batch in resumed for each in batch]

@@ -322,7 +322,7 @@ class ExecutionActor:
         offers: list[SlotOffer] = []
         before = state.seq
         try:
-            capacity = await limiter.capacity_for(state, summary, full) if limiter.most else None
+            capacity = await limiter.capacity_for(state, summary, full) if limiter.most or state.isolated else None
             offers = self._host.slot_offers() if error is None else []
             all_commands = [*commands, *(offer.command for offer in offers)] if offers else commands
             self.waited = self.waits

@@ -145,6 +145,17 @@ class PostgresCluster:
         )
         return None if row is None else float(row[0])
 
+    async def silent_together(self, worker: str, seconds: float) -> bool:
+        """Whether the last heartbeat of another worker was at most `seconds` before or after that of this one."""
+        row = await self._database.row(
+            "SELECT EXISTS (SELECT FROM noetl_signs o WHERE o.worker <> w.worker AND o.seen BETWEEN "
+            "w.seen - $2 * interval '1 second' AND w.seen + $2 * interval '1 second') "
+            "FROM noetl_signs w WHERE w.worker = $1",
+            worker,
+            seconds,
+        )
+        return row is None or bool(row[0])
+
     # ── ports.DecisionMarks ──────────────────────────────────────────────────────────────────
 
     async def mark_decision(self, execution_id: str, seq: int) -> bool:

@@ -43,6 +43,11 @@ class WorkerHeartbeats(Protocol):
     async def seconds_since_heartbeat(self, worker: str, run_id: str, epoch: int) -> float | None:
         """Seconds since the last heartbeat of the worker that named this run; None if the last one did not."""
 
+    async def silent_together(self, worker: str, seconds: float) -> bool:
+        """Whether the last heartbeat of another worker was at most `seconds` before or after that of this one.
+
+        True as well if the worker has no heartbeat."""
+
 
 class DecisionMarks(Protocol):
     """Marks of decisions that may end their server, where several servers share a store."""

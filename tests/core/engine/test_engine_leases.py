@@ -6,7 +6,9 @@ import pytest
 from engine_harness import Harness, failure, finished, task_done
 
 from noetl.core.engine.advance import outstanding
+from noetl.core.engine.capacity import Capacity, slots_held
 from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ExpireLease, ReportRun, ReturnRun
+from noetl.core.engine.concurrency_keys import SUSPECTS
 from noetl.core.engine.effects import EnqueueRun
 from noetl.core.engine.outstanding import leases
 from noetl.core.model.events import (
@@ -171,6 +173,43 @@ def test_a_run_that_waited_to_be_alone_is_not_blamed_for_the_loss_of_its_worker(
     assert again.alone
     harness.report(again, started(again, "first", 10))
     harness.send(ExpireLease(again.run_id, again.epoch))
+    assert harness.state.error.kind == "worker.lost"
+
+
+def lose_together(harness, attempt):
+    """Lose the worker of a begun run together with others."""
+    order = harness.claim()
+    harness.report(order, started(order, "first", attempt))
+    harness.send(ExpireLease(order.run_id, order.epoch, together=True))
+    return order
+
+
+def test_a_run_that_was_alone_but_lost_with_other_workers_waits_for_its_turn():
+    harness = Harness(ONE).start()
+    for number in range(3):
+        order = lose_together(harness, number + 1)
+    assert harness.status is None and harness.state.isolated
+    assert harness.send(ClaimRun("w1", order.run_id)).replies[0].limit == SUSPECTS  # the slots are unknown
+    assert harness.send(ClaimAnyRun("w1", slots=1)).replies[0].orders == ()
+    harness.capacity = Capacity({SUSPECTS: 0})
+    assert harness.send(ClaimRun("w1", order.run_id)).replies[0].limit == SUSPECTS
+    harness.capacity = Capacity({SUSPECTS: 1})
+    again = harness.claim(order.run_id)
+    assert again.alone and slots_held(harness.state)[SUSPECTS] == 1
+    assert harness.complete(again).accepted
+    assert SUSPECTS not in slots_held(harness.state) and not harness.state.isolated
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_run_whose_workers_are_lost_in_its_turn_is_poison(together):
+    harness = Harness(ONE).start()
+    harness.capacity = Capacity({SUSPECTS: 1})
+    for number in range(5 if together else 3):
+        lose_together(harness, number + 1)
+    order = harness.claim()
+    harness.report(order, started(order, "first", 6 if together else 4))
+    assert harness.status is None
+    harness.send(ExpireLease(order.run_id, order.epoch, together=together))
     assert harness.state.error.kind == "worker.lost"
 
 

@@ -63,7 +63,9 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
     _remember_report(run, event)
     run.position = event.position
     run.resume = None
-    run.lost = run.suspect = 0
+    run.lost = 0
+    if run.suspect:
+        _clear_suspicion(state, run)
     run.current = None
     run.waits = event.delay > 0
     if not path or not event.patch:
@@ -90,6 +92,11 @@ def _remember_writes(state: State, run: Run, patch: dict[str, Any]) -> None:
             loop.writes[key] = (value, owner)
 
 
+def _clear_suspicion(state: State, run: Run) -> None:
+    run.suspect = 0
+    state.isolated.pop(run.id, None)
+
+
 def _requeue(state: State, run: Run) -> None:
     release_lease(state, run)
     run.status = "queued"
@@ -108,6 +115,8 @@ def _worker_lost(state: State, event: WorkerLost, at: float) -> None:
     waited = run.suspect >= SUSPECT and run.current is None  # it was to run alone and had not begun
     if not event.returned and not event.stopped and not waited:
         run.suspect += 1
+        if run.suspect > SUSPECT:
+            state.isolated[run.id] = None
     if event.resume is not None:
         run.resume = event.resume
     _requeue(state, run)
@@ -129,7 +138,7 @@ def _suspend(state: State, run: Run, event: ChildRequested | WaitStarted, key: s
     run.worker = ""
     run.lost = 0
     if not isinstance(event, WaitStarted) or event.quota is None:
-        run.suspect = 0  # a wait for a quota is no progress
+        _clear_suspicion(state, run)  # a wait for a quota is no progress
     run.current = None
     run.child = key
     _remember_report(run, event)

@@ -172,6 +172,8 @@ def close_run(state: State, run_id: str) -> Run | None:
     release_lease(state, run)
     if state.queued:
         state.queued.pop(run_id, None)
+    if state.isolated:
+        state.isolated.pop(run_id, None)
     if run.child is not None and run.child in state.waits:
         del state.waits[run.child]
         state.due.pop(run.child, None)

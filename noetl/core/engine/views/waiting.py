@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from noetl.core.engine.concurrency_keys import DEFAULT_POOL, label_keys, playbook_key
+from noetl.core.engine.concurrency_keys import DEFAULT_POOL, SUSPECTS, label_keys, playbook_key
 from noetl.core.engine.evaluation.compiled_net import CompiledStep
 from noetl.core.engine.evaluation.context import DataNeeded, EvaluationContext, Failure
 from noetl.core.engine.evaluation.names import at_gate
 from noetl.core.engine.lease_rules import is_innermost
-from noetl.core.engine.state import Loop, OpenWait, Run, State, StepRun, Token
+from noetl.core.engine.state import SUSPECT, Loop, OpenWait, Run, State, StepRun, Token
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.playbook import worker_command
@@ -157,6 +157,8 @@ def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) 
     task = run.current or (run.position.task if run.position else None) or (step.tasks[0].name if step.tasks else None)
     at_task = f' at task "{task}"' if task else ""
     lost = f"; {run.lost} worker{'s' if run.lost > 1 else ''} lost in a row" if run.lost else ""
+    if run.suspect >= SUSPECT:
+        lost += ", so it is executed alone on a worker"
     since = _duration(at - run.at)
     if run.status == "leased":
         text = f"{what} has been running on worker {run.worker} for {since}{at_task} (lease {run.epoch}){lost}"
@@ -174,6 +176,8 @@ def _run_finding(state: State, run: Run, at: float, reached: Mapping[str, str]) 
             step.name,
             run.at,
         )
+    elif run.id in state.isolated and SUSPECTS in reached:
+        text = f"{what} has been waiting for {since} for its turn to run alone{lost}; {reached[SUSPECTS]}"
     elif limit := _limit_of(state, step.name, reached):
         return Finding("limit", f"{what} has been waiting for {since} for {limit}", run.id, step.name, run.at)
     else:
