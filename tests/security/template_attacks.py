@@ -28,11 +28,32 @@ class Case(NamedTuple):
     size: int
 
 
-def _nested(depth: int) -> Any:
-    data: Any = "x"
+def _nested(depth: int, data: Any = "x") -> Any:
     for _ in range(depth):
         data = [data]
     return data
+
+
+def same_places(size: int) -> tuple[list[int], list[int]]:
+    """Keys of a mapping, and numbers for each of which a search in it reads most keys before it ends.
+
+    A mapping with 2**n places looks at `5 * place + 1` next, after the higher bits of the number are used up."""
+    keys, place = [], 0
+    for _ in range(size // 2):
+        keys.append(place)
+        place = (5 * place + 1) % size
+    filled = {key: number for number, key in enumerate(keys)}
+    chosen = random.Random(1)
+    found: list[int] = []
+    while len(found) < 100:
+        number = rest = chosen.randrange(size, 32 * size)
+        place = number % size
+        while place in filled and rest:
+            rest >>= 5
+            place = (5 * place + rest + 1) % size
+        if not rest and filled.get(place, size) < size // 16:
+            found.append(number)
+    return keys, found
 
 
 def _cyclic_free_dag(levels: int) -> Any:
@@ -86,6 +107,7 @@ def values(size: int) -> dict[str, Any]:
         "nested_too": [[["a" * half], list(range(half))]],
         "deep": _nested(190),
         "deeper": _nested(900),
+        "deep_text": _nested(190, "x" * size),
         "shared": _cyclic_free_dag(60),
         "shared_too": _cyclic_free_dag(60),
         "rows": rows,
@@ -250,6 +272,20 @@ REPEATED = (
     "floats | string",
     "entries[:100000]",
     "results[::2]",
+    "'' % mapping",
+    "'%(key_000001)s' % mapping",
+    "nested is eq(other=nested_too)",
+    "nested is ne(other=nested_too)",
+    "nested is sameas(other=nested_too)",
+    "results is eq(other=results_too)",
+    "letters is startswith(part=letters)",
+    "[nested] | select('eq', other=nested_too) | list",
+    "[deep_text] | unique",
+    "[deep_text] | union([deep_text])",
+    "namespace(mapping)",
+    "floats | join",
+    "result[letters]",
+    "view[letters]",
 )
 
 

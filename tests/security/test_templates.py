@@ -14,7 +14,7 @@ from noetl.core.templates.status_helpers import status_functions
 from noetl.core.templates.template import compile_value
 from noetl.core.templates.views import Missing
 from noetl.errors import TemplateError
-from tests.security.template_attacks import REPEATED, Case, cases, composed, values
+from tests.security.template_attacks import REPEATED, Case, cases, composed, same_places, values
 
 SECONDS = 3.0  # CPU time of one evaluation on a slow machine; usual are 0.3 s
 SIZE = 60_000
@@ -101,10 +101,56 @@ def test_a_name_of_nested_data_is_not_written_into_a_message():
         compile_value("{{ 'a' | hash(shared) }}").evaluate(values(40))
 
 
+@pytest.mark.parametrize("owner", ["letters", "integers", "mapping", "view", "result", "results[0]", "one", "range"])
+@pytest.mark.parametrize("key", ["shared", "namespace(a=shared)"])
+@pytest.mark.parametrize(
+    "form", ["{{ OWNER[KEY] }}", "a{{ OWNER[KEY] + 1 }}", "{% for i in [1] %}{{ OWNER[KEY] }}{% endfor %}"]
+)
+def test_nested_data_as_a_key_is_not_written_into_a_message(owner, key, form):
+    began = time.process_time()
+    with pytest.raises(TemplateError):
+        compile_value(form.replace("OWNER", owner).replace("KEY", key)).evaluate(values(400))
+    assert time.process_time() - began < SECONDS
+
+
 def test_the_name_of_a_missing_field_does_not_grow(names):
     step = "{% set ns.m = ns.m.xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx %}"
     body = "{% set ns = namespace(m=missing) %}{% for i in range(100000) %}" + step + "{% endfor %}"
     assert attack(Case("missing", body, LOOPED), names) < SECONDS
+
+
+@pytest.mark.parametrize("size", [1 << 14, 1 << 16, 1 << 18])
+@pytest.mark.parametrize(
+    "made", ["dict(keys | zip(keys))", "keys | zip(keys) | map('list') | list | length and dict(keys | zip(keys))"]
+)
+def test_searches_that_read_the_same_places_are_charged(size, made):
+    """Numbers can be chosen so that a search in a mapping reads all of its keys."""
+    keys, absent = same_places(size)
+    body = "{% set m = " + made + " %}{% for _ in range(100000) %}{% for k in absent %}{% set x = m[k] %}{% endfor %}"
+    began = time.process_time()
+    with pytest.raises(TemplateError, match="operations"):
+        compile_value(body + "{% endfor %}").evaluate({"keys": keys, "absent": absent})
+    assert time.process_time() - began < SECONDS
+
+
+@pytest.mark.parametrize("expression", ["namespace(a)", "dict(a)", "{a[0][0]: 1, a[1][0]: 2}"])
+def test_numbers_with_the_same_hash_value_are_no_keys(expression):
+    pairs = [[(index + 1) * ((1 << 61) - 1), 1] for index in range(60_000)]
+    began = time.process_time()
+    with pytest.raises(TemplateError, match="cannot be a key of a mapping"):
+        compile_value("{% set x = " + expression + " %}").evaluate({"a": pairs})
+    assert time.process_time() - began < SECONDS
+
+
+@pytest.mark.parametrize("literal", ["0x" + "f" * 100_000, "0b" + "1" * 5000, "9" * 2000, "-0x" + "f" * 2000])
+def test_a_literal_has_a_limited_number_of_bits(literal):
+    with pytest.raises(TemplateError, match="more than 4,096 bits"):
+        compile_value("{% set b = " + literal + " %}{{ m[b] }}")
+
+
+def test_a_cycler_without_values_is_an_error_of_the_author():
+    with pytest.raises(TemplateError, match="cycler"):
+        compile_value("{{ cycler() }}").evaluate({})
 
 
 MEMORY = """
@@ -112,7 +158,7 @@ import resource, sys
 from noetl.core.templates.template import compile_value
 from noetl.errors import TemplateError
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (used + (320 << 20),) * 2)
 try:
     compile_value(sys.argv[1]).evaluate({})
 except TemplateError as problem:
@@ -125,6 +171,9 @@ except TemplateError as problem:
     [
         "{{ ('%41' * 5000000) | urldecode | length }}",
         "{{ ''.join('€' * 8000000) | length }}",
+        "{% for i in range(100) %}{% set x = ['😀' * 1200000, i] %}{% endfor %}",
+        "{% set a = '😀' * 8000000 %}{{ [a ~ 'b', a + 'c', a[1:], a.replace('x', ''), a | upper, '%s' % a] | length }}",
+        "{% set a = '😀 ' * 3000000 %}{{ [a.split(' '), a.splitlines(), a.rpartition(' '), a | list] | length }}",
     ],
 )
 def test_no_template_takes_much_memory(template):

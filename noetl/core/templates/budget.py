@@ -121,6 +121,13 @@ class EvaluationBudget:
         if self.text < 0:
             limit_exceeded(f"more than {self.max_text * TOTAL_TEXT_FACTOR:,} characters of text in total")
 
+    def charge_width(self, made: Any) -> None:
+        """Charge what a new text takes beyond one byte for each character: up to three more."""
+        if type(made) is str and not made.isascii() and not (len(made) > _SHORT and _is_latin(made)):
+            self.text -= (_MAX_CHARACTER - 1) * len(made)
+            if self.text < 0:
+                self.charge_text(0)
+
     def charge_items(self, length: int) -> None:
         """Charge a list of that many elements before it is created."""
         if length > MAX_ITEMS:
@@ -129,7 +136,10 @@ class EvaluationBudget:
 
     def weigh(self, created: Any) -> Any:
         """Charge a new list, tuple or mapping, record its weight, and return it."""
-        elements = created.values() if isinstance(created, dict) else created
+        elements = created
+        if isinstance(created, dict):
+            elements = created.values()
+            self.charge_keys(created)
         self.charge(1 + (len(created) >> 3))
         weight = 1 + len(created)
         weighed = 0
@@ -145,6 +155,14 @@ class EvaluationBudget:
                 self.weights = {}
             self.weights[id(created)] = (weight, created)
         return created
+
+    def charge_keys(self, created: dict[Any, Any]) -> None:
+        """Charge the numbers among the keys of a new mapping.
+
+        The hash value of a number can be chosen, and with it the places that a search reads: each may read all keys."""
+        if len(created) > _FEW_KEYS:
+            numbers = sum([type(key) is not str for key in created])
+            self.charge(numbers * numbers >> 9)
 
     def weight_of(self, value: Any) -> int:
         """Return the weight of an element of a new list; data that was not created here has its length as weight."""
@@ -222,7 +240,18 @@ class EvaluationBudget:
             self.charge(operations)
 
 
+def _is_latin(text: str) -> bool:
+    """Whether Python stores a text with one byte for each character."""
+    try:
+        return bool(text.encode("latin-1"))
+    except UnicodeEncodeError:
+        return False
+
+
 _FEW_PLACES = 2001
+_FEW_KEYS = 32
+_SHORT = 256
+_MAX_CHARACTER = 4  # bytes that Python uses for one character
 _LIGHT = frozenset([int, float, bool, type(None)])
 SMALL = 1 << 256  # numbers below it are calculated with and printed at a constant cost
 

@@ -68,7 +68,10 @@ def invoke(budget: EvaluationBudget, function: Any, args: Iterable[Any], kwargs:
             made = function.function(budget, *values, **named)
     except (TypeError, ValueError, LookupError, OverflowError) as problem:
         raise TemplateError(f"{function.name}(): {call_problem(problem)}") from None
-    return budget.weigh(made) if type(made) is list or type(made) is dict else made
+    if type(made) is list or type(made) is dict:
+        return budget.weigh(made)
+    budget.charge_width(made)
+    return made
 
 
 def call_problem(problem: Exception) -> str:
@@ -111,13 +114,29 @@ def _range(budget: EvaluationBudget, first: int, stop: int | None = None, step: 
 
 
 def _dict(budget: EvaluationBudget, pairs: Any = (), /, **fields: Any) -> dict[str, Any]:
+    if isinstance(pairs, Mapping):
+        budget.charge(len(pairs))
+        return {**pairs, **fields}
+    return {**mapping_of(budget, map(_pair, pairs)), **fields}
+
+
+def _pair(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise TemplateError("dict() expects a mapping or a list of pairs")
+    return value
+
+
+def mapping_of(budget: EvaluationBudget, pairs: Iterable[Any]) -> dict[Any, Any]:
+    """Return the mapping of pairs of a key and a value; numbers as keys are charged as they are added."""
     made: dict[Any, Any] = {}
-    for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
-        budget.charge()
-        if isinstance(pair, str) or not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise TemplateError("dict() expects a mapping or a list of pairs")
-        made[key_of(pair[0])] = pair[1]
-    return {**made, **fields}
+    numbers = 0
+    for key, value in pairs:
+        key = key_of(key)
+        if type(key) is not str:
+            numbers += 1
+        budget.charge(1 + (numbers >> 8))
+        made[key] = value
+    return made
 
 
 def _source(budget: EvaluationBudget, name: str) -> Any:
@@ -220,6 +239,7 @@ def _searching(method: Callable[..., Any], *, backwards: bool = False) -> Callab
         found = method(text, part, *bounds)
         if isinstance(found, tuple):
             budget.charge_text(len(text))
+            budget.charge_width(text)
         return found
 
     return search
@@ -255,6 +275,7 @@ def split_text(
     if separator is not None:
         budget.charge_search(len(text), len(separator), backwards=right)
     budget.charge_text(len(text))
+    budget.charge_width(text)
     most = MAX_ITEMS if maxsplit < 0 else min(maxsplit, MAX_ITEMS)
     pieces = text.rsplit(separator, most) if right else text.split(separator, most)
     budget.charge(len(pieces) >> 2)
@@ -270,6 +291,7 @@ def split_lines(budget: EvaluationBudget, text: str, keepends: bool = False) -> 
     """Split a text into its lines."""
     budget.charge(1 + (len(text) >> 6))
     budget.charge_text(len(text))
+    budget.charge_width(text)
     budget.charge_items(sum(map(text.count, _LINE_ENDS)))
     return text.splitlines(keepends)
 

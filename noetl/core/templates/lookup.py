@@ -36,7 +36,7 @@ _REFERENCE_TYPES = frozenset(["relational", "nats", "object_store", "blob"])
 
 
 _UNKNOWN: Any = object()
-_MAX_PATH = 200  # characters to which a missing field adds its name
+MAX_PATH = 200  # characters to which a missing field adds its name
 
 
 class Undefined(StrictUndefined):
@@ -76,7 +76,8 @@ class Undefined(StrictUndefined):
         """Describe what is missing and what exists instead."""
         if self.hint:
             return self.hint
-        name = self.path or str(self.key)
+        key = key_text(self.key)
+        name = self.path or key
         owner = name.rpartition(".")[0]
         where = f'"{owner}"' if owner else "the value"
         container = self.container
@@ -85,10 +86,15 @@ class Undefined(StrictUndefined):
         if isinstance(self.key, int) and isinstance(container, (list, tuple, str, range)):
             return f'"{name}" does not exist: {where} has {len(container)} elements, and indexes start at 0'
         if isinstance(container, (View, Mapping)):
-            return f'"{name}" is not defined here{_beside(container, self.key, self.path, owner)}'
+            return f'"{name}" is not defined here{_beside(container, key, self.path, owner)}'
         if container is _UNKNOWN:
             return f'"{name}" is not defined here'
-        return f'"{name}" cannot be read: {where} is {kind_of(container)}, which has no "{self.key}"'
+        return f'"{name}" cannot be read: {where} is {kind_of(container)}, which has no "{key}"'
+
+
+def key_text(key: Any) -> str:
+    """The text of a key for a message and a path; the text of nested data may be much longer than the data."""
+    return key if isinstance(key, str) else excerpt(key).strip('"')
 
 
 class UndefinedUse(TemplateError):
@@ -131,8 +137,8 @@ class Missing(Undefined):
     def field(self, key: Any) -> Missing:
         """Return a field, which is missing as well."""
         path = self.path or ""
-        if len(path) < _MAX_PATH and isinstance(key, (str, int)):
-            path = f"{path}.{key}" if isinstance(key, str) and len(key) < _MAX_PATH else f"{path}[{excerpt(key)}]"
+        if len(path) < MAX_PATH and isinstance(key, (str, int)):
+            path = f"{path}.{key}" if isinstance(key, str) and len(key) < MAX_PATH else f"{path}[{excerpt(key)}]"
         return Missing(path, self.container)
 
     def __bool__(self) -> bool:  # type: ignore[override]
@@ -239,15 +245,15 @@ def lookup(obj: Any, key: Any) -> Any:
 def _lookup(obj: Any, key: Any) -> Any:
     if isinstance(key, (View, Undefined)):
         key = unwrap(key)
-    if isinstance(obj, View):
-        return obj.field(key)
     if isinstance(obj, Missing):
         return obj.field(key)
     if isinstance(obj, Undefined):
         return obj
+    if isinstance(key, (tuple, list, Mapping)):
+        raise TemplateError(f"{kind_of(key)} cannot be a key of a mapping")
+    if isinstance(obj, View):
+        return obj.field(key)
     if isinstance(obj, Mapping):
-        if isinstance(key, (tuple, list, Mapping)):
-            raise TemplateError(f"{kind_of(key)} cannot be a key of a mapping")
         try:
             return obj[key]
         except KeyError:
@@ -346,11 +352,11 @@ def kind_of(value: Any, *, article: bool = True) -> str:
     return word if article else word.removeprefix("a ").removeprefix("whole ")
 
 
-def _beside(container: Any, key: Any, path: str | None, owner: str) -> str:
+def _beside(container: Any, key: str, path: str | None, owner: str) -> str:
     """`; ctx has: total, ids; did you mean "ctx.total"?` for a missing field."""
     keys = container.fields() if isinstance(container, View) else container
     names = [str(each) for each in islice(keys, MAX_COMPARED)]
-    close = close_match(str(key), names, 0.7)
+    close = close_match(key, names, 0.7)
     guess = f'; did you mean "{owner + "." if owner else ""}{close}"?' if close else ""
     listed = ", ".join(each[:80] for each in names[:20]) + (f", ... ({len(keys)} in all)" if len(keys) > 20 else "")
     if owner:

@@ -33,7 +33,10 @@ def to_text(budget: EvaluationBudget, value: Any) -> str:
     kind = type(value)
     if kind is str:
         return value  # type: ignore[no-any-return]
-    if kind is bool or kind is float or value is None:
+    if kind is float:
+        budget.charge(_FLOAT_COST)
+        return str(value)
+    if kind is bool or value is None:
         return str(value)
     if kind is int:
         if not -SMALL < value < SMALL:
@@ -76,6 +79,9 @@ def measure(budget: EvaluationBudget, value: Any) -> int:
         kind = type(element)
         if kind in _CONTAINERS or kind is str or (kind is int and not -SMALL < element < SMALL):
             length += measure(budget, element)
+        elif kind is float:
+            budget.charge(_FLOAT_COST)
+            length += 3
         else:
             length += 1
         if length > room:
@@ -84,6 +90,7 @@ def measure(budget: EvaluationBudget, value: Any) -> int:
 
 
 _CONTAINERS = frozenset([list, dict])
+_FLOAT_COST = 1  # operations to write a number with a fraction, beside those for an element
 
 
 # ── arithmetic ──────────────────────────────────────────────────────────────────────────
@@ -97,7 +104,9 @@ def add(budget: EvaluationBudget, left: Any, right: Any) -> Any:
     elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple, range)):
         budget.charge_items(len(left) + len(right))
         return budget.weigh([*left, *right])
-    return _calculate(budget, "+", operator.add, left, right)
+    made = _calculate(budget, "+", operator.add, left, right)
+    budget.charge_width(made)
+    return made
 
 
 def multiply(budget: EvaluationBudget, left: Any, right: Any) -> Any:
@@ -113,7 +122,9 @@ def multiply(budget: EvaluationBudget, left: Any, right: Any) -> Any:
             return budget.weigh(left * right)
         elif isinstance(left, int) and left.bit_length() + right.bit_length() > MAX_BITS + 1:
             limit_exceeded(f"a product of more than {MAX_BITS:,} bits")
-    return _calculate(budget, "*", operator.mul, left, right)
+    made = _calculate(budget, "*", operator.mul, left, right)
+    budget.charge_width(made)
+    return made
 
 
 def power(budget: EvaluationBudget, left: Any, right: Any) -> Any:
@@ -200,7 +211,9 @@ def concat(budget: EvaluationBudget, parts: Iterable[Any]) -> str:
     """`~`: everything as text, joined."""
     texts = [part if type(part) is str else to_text(budget, part) for part in parts]
     budget.charge_text(sum(map(len, texts)))
-    return "".join(texts)
+    made = "".join(texts)
+    budget.charge_width(made)
+    return made
 
 
 # ── comparison ──────────────────────────────────────────────────────────────────────────
@@ -354,6 +367,7 @@ def slice_of(budget: EvaluationBudget, value: Any, start: Any, stop: Any, step: 
         raise TemplateError("a slice needs whole numbers, and a step that is not zero") from None
     if isinstance(part, str):
         budget.charge_text(len(part))
+        budget.charge_width(part)
         return part
     return part if isinstance(part, range) else budget.weigh(part)
 
@@ -399,6 +413,8 @@ _CONVERSION = re.compile(r"[#0\- +]{0,8}(\*|\d{1,10})?(?:\.(\*|\d{1,10}))?[hlL]?
 
 def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
     """`template % values`, with limited widths."""
+    if isinstance(values, (tuple, Mapping)):
+        budget.charge(len(values))
     if isinstance(values, tuple):
         values = tuple(_formattable(budget, value) for value in values)
     elif isinstance(values, Mapping):
@@ -417,9 +433,11 @@ def format_percent(budget: EvaluationBudget, template: str, values: Any) -> str:
             break
     budget.charge_text(room)
     try:
-        return whole_text(template % values)
+        made = whole_text(template % values)
     except (TypeError, ValueError, KeyError, OverflowError) as problem:
         raise TemplateError(f"the format does not fit its values: {problem}") from None
+    budget.charge_width(made)
+    return made
 
 
 def _conversions(template: str) -> Iterator[tuple[str, str, str]]:

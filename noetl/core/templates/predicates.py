@@ -37,7 +37,10 @@ def check(
     else:
         value = value.value() if isinstance(value, View) else value
         args = [arg.value() if isinstance(arg, View) else arg for arg in args]
-    if args:
+    if kwargs:
+        kwargs = {key: arg.value() if isinstance(arg, View) else arg for key, arg in kwargs.items()}
+        budget.charge_walk(value, *args, *kwargs.values())
+    elif args:
         budget.charge_walk(value, *args)
     else:  # a test of the type; those that read the value charge for it themselves
         budget.charge()

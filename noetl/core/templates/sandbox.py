@@ -28,6 +28,7 @@ from jinja2.visitor import NodeTransformer, NodeVisitor
 from noetl.core.model.close_match import close_match
 from noetl.core.templates import operators as operations
 from noetl.core.templates.budget import (
+    MAX_BITS,
     MAX_NESTING,
     MAX_NODES,
     MAX_TEMPLATE,
@@ -183,9 +184,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return __context.call(__obj, operations.each(budget, *args))
         if isinstance(__obj, _RUNTIME_CALLABLES) or __obj in _RUNTIME_CLASSES or _is_runtime_method(__obj):
             budget.charge_walk(*args)  # `loop.changed(x)` compares it
+            if __obj is Namespace and args:
+                args = (invoke(budget, FUNCTIONS["dict"][0], args, {}),)
+            elif __obj is Cycler and not args:
+                raise TemplateError("cycler() expects the values that it returns")
             made = __context.call(__obj, *args, **kwargs)
             if isinstance(made, str):  # the text of a macro
                 budget.charge_text(len(made))
+                budget.charge_width(made)
             return made
         return invoke(budget, __obj, args, kwargs)
 
@@ -264,6 +270,9 @@ def _compare(context: Any, value: Any, *rest: Any) -> bool:
 
 @pass_context
 def _made(context: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        for key in value:
+            operations.key_of(key)
     return operations.literal(context.budget, value)
 
 
@@ -434,6 +443,8 @@ class _Check(NodeVisitor):
                 raise problem_at(self._text, node.lineno, problem.message) from None
         elif isinstance(node.value, float) and not isfinite(node.value):
             raise problem_at(self._text, node.lineno, "the number is too large")
+        elif isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
+            raise problem_at(self._text, node.lineno, f"the number has more than {MAX_BITS:,} bits")
 
     def _check_arguments(self, what: str, name: str, lineno: int, args: list[nodes.Expr], given: set[str]) -> None:
         """Filters and tests with arguments that they do not take, or without one that they require."""

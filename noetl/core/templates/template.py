@@ -20,7 +20,7 @@ from jinja2 import nodes
 from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, Meter, NeedsBudget, NondeterminismSource
 from noetl.core.templates.closures import Builder, Closure, NotSimple, text_of
 from noetl.core.templates.free_names import dotted_names, free_names
-from noetl.core.templates.lookup import Undefined, UndefinedUse, View, lookup
+from noetl.core.templates.lookup import Undefined, UndefinedUse, View, key_text, lookup
 from noetl.core.templates.operators import describe_exception
 from noetl.core.templates.sandbox import MAX_CACHED, SANDBOX, bounded, parse, parsed
 from noetl.core.templates.views import plain
@@ -185,7 +185,7 @@ def _path_of(undefined: Undefined, text: str, names: Mapping[str, Any]) -> str |
         for depth, key in enumerate(use.path[1:], start=2):
             if isinstance(value, Undefined):
                 break
-            if value is undefined.container and key == str(undefined.key):
+            if value is undefined.container and key == key_text(undefined.key):
                 return ".".join(use.path[:depth])
             value = lookup(value, int(key) if key.isdigit() and not isinstance(value, Mapping) else key)
     return None

@@ -23,7 +23,7 @@ import msgspec
 from noetl.core.model.outcome import ANSWERS, ErrorInfo, Outcome
 from noetl.core.model.reference import STORED, Reference, is_stored
 from noetl.core.templates.budget import MAX_DEPTH, EvaluationBudget, limit_exceeded
-from noetl.core.templates.lookup import Missing, Undefined, View, is_reference, lookup, unwrap
+from noetl.core.templates.lookup import MAX_PATH, Missing, Undefined, View, is_reference, key_text, lookup, unwrap
 from noetl.errors import TemplateError
 
 __all__ = [
@@ -341,7 +341,8 @@ class _Envelope(View):
             found = lookup(payload, key)
             if not isinstance(found, Undefined):
                 return found
-        return Undefined(name=key, path=f"{self.name}.{key}", container=self)
+        path = f"{self.name}.{key_text(key)}" if not isinstance(key, str) or len(key) < MAX_PATH else None
+        return Undefined(name=key, path=path, container=self)
 
     def http_fields(self) -> dict[str, Any]:
         """The fields of an http result beside its body."""

@@ -11,9 +11,9 @@ from typing import Any
 from noetl.core.model.merge import deep_merge
 from noetl.core.templates.budget import MAX_DEPTH, EvaluationBudget, limit_exceeded
 from noetl.core.templates.filters.registry import apply, elements_of, template_filter
-from noetl.core.templates.functions import FUNCTIONS, join_texts, recase
+from noetl.core.templates.functions import FUNCTIONS, join_texts, mapping_of, recase
 from noetl.core.templates.lookup import Group, Missing, Undefined, kind_of, lookup, unwrap
-from noetl.core.templates.operators import add, is_key, key_of, to_text
+from noetl.core.templates.operators import add, to_text
 from noetl.errors import TemplateError
 
 
@@ -150,9 +150,8 @@ def _dict2items(budget: EvaluationBudget, value: Any, key_name: str = "key", val
 def _items2dict(
     budget: EvaluationBudget, value: Any, key_name: str = "key", value_name: str = "value"
 ) -> dict[Any, Any]:
-    return {
-        key_of(lookup(element, key_name)): unwrap(lookup(element, value_name)) for element in elements_of(budget, value)
-    }
+    elements = elements_of(budget, value)
+    return mapping_of(budget, ((lookup(each, key_name), unwrap(lookup(each, value_name))) for each in elements))
 
 
 @template_filter("without repetitions, in order; `unique(case_sensitive=false, attribute='id')`")
@@ -171,14 +170,9 @@ def _unique(budget: EvaluationBudget, value: Any, case_sensitive: bool = False, 
 def _mark(budget: EvaluationBudget, value: Any) -> Any:
     """Return a hashable form of data that is equal for equal data.
 
-    Only the hash value of text cannot be chosen by an author: many numbers or lists of numbers with the same one would
-    make each lookup as slow as a search. So large numbers, lists and mappings are marked by a text."""
-    if isinstance(value, (list, tuple, Mapping)):
-        return (_written(budget, value, 0),)
-    if type(value) is int and not is_key(value):
-        budget.charge(4 + (value.bit_length() >> 6))
-        return (f"i{value:x}",) if value.bit_length() > 1023 or float(value) != value else float(value)
-    return value
+    Only the hash value of text cannot be chosen by an author: many numbers or lists of numbers that are searched at the
+    same places would make each lookup as slow as a search. So numbers, lists and mappings are marked by a text."""
+    return (_written(budget, value, 0),) if isinstance(value, (int, float, list, tuple, Mapping)) else value
 
 
 def _written(budget: EvaluationBudget, value: Any, depth: int) -> str:
@@ -192,8 +186,11 @@ def _written(budget: EvaluationBudget, value: Any, depth: int) -> str:
         budget.charge(1 + len(value))
         if isinstance(value, Mapping):
             pairs = [f"{_written(budget, key, 0)}={_written(budget, value[key], depth + 1)}" for key in value]
-            return "{" + ",".join(sorted(pairs)) + "}"
-        return "[" + ",".join([_written(budget, each, depth + 1) for each in value]) + "]"
+            made = "{" + ",".join(sorted(pairs)) + "}"
+        else:
+            made = "[" + ",".join([_written(budget, each, depth + 1) for each in value]) + "]"
+        budget.charge_text(len(made))
+        return made
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int):
@@ -383,6 +380,7 @@ def _combine(budget: EvaluationBudget, value: Any, *others: Any, recursive: bool
         if recursive:  # every mapping on both sides may be copied
             budget.charge(budget.whole_weight(merged) + budget.whole_weight(layer) >> 2)
         merged = deep_merge(merged, layer) if recursive else {**merged, **layer}
+        budget.charge_keys(merged)
     return merged
 
 

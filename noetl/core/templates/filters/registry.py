@@ -83,8 +83,11 @@ def apply_filter(
         answer = found.function(budget, value, *args, **kwargs) if kwargs else found.function(budget, value, *args)
     except (TypeError, ValueError, LookupError, OverflowError, ArithmeticError) as problem:
         raise TemplateError(f'filter "{name}": {call_problem(problem)}') from None
-    if answer is not value and (type(answer) is list or type(answer) is dict):
-        budget.weigh(answer)
+    if answer is not value:
+        if type(answer) is list or type(answer) is dict:
+            budget.weigh(answer)
+        else:
+            budget.charge_width(answer)
     return answer
 
 
