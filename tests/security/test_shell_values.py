@@ -13,7 +13,7 @@ import pytest
 from noetl.core.templates.binding import bound_parts, compile_bound
 from noetl.testing import run_tool
 from noetl.tools.shell.value_binding import CannotBind, bind
-from tests.security import shell_attacks, shell_flows
+from tests.security import shell_attacks, shell_flows, shell_places
 
 PAYLOADS = {
     "substitution": "$(touch FILE)",
@@ -110,7 +110,7 @@ def test_no_program_evaluates_a_value(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [*shell_flows.FLOWS, *shell_flows.LISTS], ids=str)
+@pytest.mark.parametrize("command", [*shell_flows.FLOWS, *shell_flows.LISTS, *shell_places.COMMANDS], ids=str)
 def test_no_value_reaches_code_through_variables_files_and_pipes(command, tmp_path):
     for name, payload in HOSTILE.items():
         rendered = compile_bound(command).evaluate({"x": payload.replace("FILE", str(tmp_path / "created"))})
@@ -121,6 +121,16 @@ def test_no_value_reaches_code_through_variables_files_and_pipes(command, tmp_pa
             continue  # the task fails with this error before a shell starts
         run_tool("shell", {"command": rendered, "cwd": str(tmp_path)}, timeout=10)
         assert not (tmp_path / "created").exists(), name
+
+
+@pytest.mark.parametrize(
+    "program", ["docker exec c", "docker compose exec web", "kubectl exec pod --", "podman run img"]
+)
+@pytest.mark.parametrize("code", ["sh -c 'echo {{ x }}'", "bash -s <<< {{ x }}", "bash -c '(( $1 ))' _ {{ x }}"])
+def test_a_shell_in_a_container_is_a_nested_shell(program, code):
+    rendered = compile_bound(f"{program} {code}").evaluate({"x": "a[$(id)]"})
+    with pytest.raises(CannotBind, match="would be evaluated"):
+        bind(bound_parts(rendered))
 
 
 @pytest.mark.parametrize("command", shell_attacks.DATA)

@@ -20,9 +20,36 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from noetl.tools.shell.program_code import ONE_WORD, code_before, code_pattern, precedes, reads_environment
-from noetl.tools.shell.shell_words import HEREDOC, Word, documents, segments, statements, words
-from noetl.tools.shell.value_flow import ASSIGNED, ITERATED, READ, calls_of_function, carriers_of, evaluates
+from noetl.tools.shell.program_code import (
+    ONE_WORD,
+    code_before,
+    code_pattern,
+    foreign_code,
+    precedes,
+    reads_environment,
+)
+from noetl.tools.shell.shell_words import (
+    HEREDOC,
+    Word,
+    arithmetic_spans,
+    dequoted,
+    documents,
+    enclosing,
+    is_literal,
+    segments,
+    statements,
+    words,
+)
+from noetl.tools.shell.value_flow import (
+    ASSIGNED,
+    ITERATED,
+    READ,
+    calls,
+    calls_of_function,
+    carriers_of,
+    evaluates,
+    evaluates_input_of_function,
+)
 
 MARK = "\x01"  # stands for a value in the text of a command
 _SHELLS = r"(?:[\w./-]*/)?(?:ba|da|z|k|mk|a|fi|c|tc|rba)?sh(?![\w.-])|(?:[\w./-]*/)?busybox(?![\w.-])"
@@ -35,21 +62,29 @@ NESTED = "code of a nested shell or program"
 _DECLARING = (
     r"(?:declare|typeset|local|readonly|export|integer|unset|read|mapfile|readarray|getopts|printf\s+-v|wait\s+-p)"
 )
-_NAMING = re.compile(rf"(?<![\w./$-]){_DECLARING}(?:\s+-[A-Za-z]*)*(?:\s+[^\s;|&]+)*\s+[\"']?$")
+_NAMING = re.compile(
+    rf"(?<![\w./$-])(?:{_DECLARING}(?:\s+-[A-Za-z]*)*(?:\s+(?:\d*[<>]+&?\s*)?[^\s;|&<>]+)*\s+|printf\s+-v|read\s+(?:-\w+\s+)*-\w*a|wait\s+-p)[\"']?$"
+)
 _IS_SET = re.compile(r"(?:\[\[?|test)\s.*-[vR]\s+[\"']?$", re.DOTALL)
-_NAMEREF = re.compile(r"(?<![\w./$-])(?:declare|typeset|local)\s+(?:-\w+\s+)*-\w*n\w*\s+\w+=[\"']?$")
-_REFERENCES = re.compile(r"(?<![\w./$-])(?:declare|typeset|local)\s+(?:-\w+\s+)*-\w*n\w*\s+([\w =]+)")
-_INTEGER = re.compile(r"(?<![\w./$-])(?:declare|typeset|local|readonly|export)\s+(?:-\w+\s+)*-[A-Za-z]*i[A-Za-z]*\s")
+_ATTRIBUTES = r"(?<![\w./$-])(?:declare|typeset|local|readonly|export)\s+(?:[-+]\w+\s+)*-[A-Za-z]*"
+_NAMEREF = re.compile(rf"{_ATTRIBUTES}n\w*\s+(?:[-+]\w+\s+)*\w+=[\"']?$")
+_REFERENCES = re.compile(rf"{_ATTRIBUTES}n\w*\s+(?:[-+]\w+\s+)*([\w =]+)")
+_INTEGER = re.compile(rf"{_ATTRIBUTES}i[A-Za-z]*\s")
+# Variables of a shell that evaluate what is assigned to them as an arithmetic expression.
+_INTEGERS = frozenset({"RANDOM", "SRANDOM", "OPTIND", "HISTCMD", "SECONDS", "LINENO", "BASH_SUBSHELL", "BASHPID"})
 _COMPARISON = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge)\s")
-_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[[^\]\s]*$|=\((?:[^)]*\s)?\[[^\]\s]*$")
-_SUBSTRING = re.compile(r"\$\{[A-Za-z_@*]\w*(?:\[[^\]]*\])?:[^-=?+}][^}]*$|\$\{[A-Za-z_@*]\w*(?:\[[^\]]*\])?:$")
+_TEST = re.compile(r"\[\[\s")
+_SUBSCRIPT = re.compile(r"[A-Za-z_]\w*\[[^\]\n]*$|=\((?:[^)]*\s)?\[[^\]\n]*$")
+_PARAMETER = r"\$\{!?(?:\w+|[@*])(?:\[[^\]]*\])?:"
+_SUBSTRING = re.compile(rf"{_PARAMETER}(?:[^-=?+}}][^}}]*)?$")
 _SEPARATOR = re.compile(r"\n|;|&&|\|\||(?<!>)&(?!>)|\bthen\b|\bdo\b|\belse\b")
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_POSITIONAL = r"\$\{?[\d@*]|\$\{![\d@*#]"
 _ARITHMETIC = re.compile(
-    r"\$?\(\((?P<a>.*?)\)\)|\$\[(?P<b>[^\]]*)\]|(?<![\w./$-])let\s(?P<c>[^\n;]*)|"
-    r"\[\[(?P<d>[^\n]*?-(?:eq|ne|lt|le|gt|ge)\s[^\n]*?)\]\]|[A-Za-z_]\w*\[(?P<e>[^\]\n]*)\]|"
-    r"\$\{[\w@*]+(?:\[[^\]]*\])?:(?P<f>[^}=?+-][^}]*)\}|[(\s]\[(?P<h>[^\]\n]+)\]\+?=|(?:declare|typeset|local)\s+-\w*i\w*\s(?P<g>[^\n;]*)",
+    r"\$\[(?P<b>[^\]]*)\]|(?<![\w./$-])let\s(?P<c>[^\n;]*)|"
+    r"\[\[(?P<d>(?:(?!\]\]).)*?\s-(?:eq|ne|lt|le|gt|ge)\s(?:(?!\]\]).)*)|[A-Za-z_]\w*\[(?P<e>[^\]\n]*)\]|"
+    rf"{_PARAMETER}(?P<f>[^}}=?+-][^}}]*)\}}|[(\s]\[(?P<h>[^\]\n]+)\]\+?=|{_ATTRIBUTES}i\w*\s(?P<g>[^\n;]*)",
     re.DOTALL,
 )
 
@@ -121,16 +156,19 @@ def _quoted(command: str, at: int) -> bool:
 
 def _arithmetic(command: str, at: int) -> Place | None:
     place = Place(_NUMBER, "an arithmetic expression")
-    before = command[:at]
-    for opening, closing in (("((", "))"), ("$[", "]")):
-        if before.rfind(opening) > before.rfind(closing):
-            return place
+    if any(first <= at < last for first, last in arithmetic_spans(command)):
+        return place
+    if command.rfind("$[", 0, at) > command.rfind("]", 0, at):
+        return place
     start, end = _statement(command, at)
     statement, before = command[start:end], command[start:at]
     if re.search(r"(?<![\w./$-])let\s", before) or _INTEGER.search(before):
         return place
-    test = command.rfind("[[ ", 0, at)
-    if test > command.rfind("]]", 0, at) and _COMPARISON.search(command[test:].partition("]]")[0].replace(MARK, " ")):
+    test = _test_around(command, at)
+    if test is not None and _COMPARISON.search(command[test:].partition("]]")[0].replace(MARK, " ")):
+        return place
+    word = _word_at(command, at)
+    if word is not None and (assigned := ASSIGNED.match(command, word.start)) and assigned[1] in _INTEGERS:
         return place
     bracket = max(before.rfind("[[ "), before.rfind("[ "), before.rfind("test "))
     if bracket >= 0 and _COMPARISON.search(statement[bracket:].replace(MARK, " ")):
@@ -140,9 +178,16 @@ def _arithmetic(command: str, at: int) -> Place | None:
     return None
 
 
+def _test_around(command: str, at: int) -> int | None:
+    """Where the `[[` around an index is; None if there is none."""
+    test = max((found.start() for found in _TEST.finditer(command, 0, at)), default=-1)
+    return test if test > command.rfind("]]", 0, at) else None
+
+
 def _name(command: str, at: int) -> Place | None:
     start, _ = _statement(command, at)
-    before = command[start:at]
+    test = _test_around(command, at)
+    before = command[start if test is None else test : at]
     if _NAMING.search(before) or _IS_SET.search(before) or _NAMEREF.search(before):
         return Place(_NAME, "the name of a variable")
     return None
@@ -155,6 +200,8 @@ def _code(command: str, at: int) -> Place | None:
     word = _word_at(command, at)
     if word is not None and _CODE_VARIABLES.match(word.text):
         return Place(ONE_WORD, "the value of a variable that programs evaluate")
+    if any(_is_command(command, start - 1 - (command[start - 1] == "(")) for start in enclosing(command, at)):
+        return Place(ONE_WORD, "a command, through a substitution")
     return None
 
 
@@ -173,10 +220,10 @@ def _without_literal_documents(command: str) -> str:
     """A command without the here-documents that no shell expands or evaluates: quoted ones of other programs."""
     for found in HEREDOC.finditer(command):
         line_end = command.find("\n", found.end())
-        body_end = re.compile(rf"^\t*{re.escape(found[2])}$", re.MULTILINE).search(command, max(line_end, 0))
+        end = re.escape(dequoted(found[1]))
+        body_end = re.compile(rf"^\t*{end}$", re.MULTILINE).search(command, max(line_end, 0))
         line = command[command.rfind("\n", 0, found.start()) + 1 : line_end]
-        is_quoted = found[1] or "\\" in found[0]
-        if body_end and line_end >= 0 and is_quoted and not _SHELL.search(line):
+        if body_end and line_end >= 0 and is_literal(found[1]) and not _SHELL.search(line):
             command = command[:line_end] + " " * (body_end.start() - line_end) + command[body_end.start() :]
     return command
 
@@ -189,7 +236,7 @@ def _through_carriers(command: str, at: int) -> Place | None:
         found = Place(_NAME, "the name of a variable, through a variable")
     if found is None and reads_environment(command, carriers.names):
         found = Place(ONE_WORD, "a variable that the code of a program evaluates")
-    if found is None and evaluates(command, carriers):
+    if found is None and (evaluates(command, carriers) or evaluates_input_of_function(command, at)):
         found = Place(ONE_WORD, "code of a file or an input that is executed")
     return found
 
@@ -205,9 +252,10 @@ def _through_arguments(command: str, at: int) -> Place | None:
     code = code_before(command, at)
     if code is None:
         return None
-    return (
-        place_of_arguments(code[0]) if code[1] else Place(ONE_WORD, "an argument that the code of a program evaluates")
-    )
+    if not code[1]:
+        return Place(ONE_WORD, "an argument that the code of a program evaluates")
+    exports = re.search(r"(?<![\w./$-])(?:export|declare|typeset)\s+-\w*f", command)  # functions that the code may call
+    return place_of_arguments(f"{command}\n{code[0]}" if exports else code[0])
 
 
 def place_of_arguments(code: str) -> Place | None:
@@ -218,12 +266,18 @@ def place_of_arguments(code: str) -> Place | None:
 def _place_of_names(command: str, names: set[str]) -> Place | None:
     """A place of a command that evaluates one of these variables."""
     bare = re.compile(rf"(?<![\w])(?:{'|'.join(map(re.escape, sorted(names)))})(?!\w)")
-    for found in _ARITHMETIC.finditer(_without_literal_documents(command)):
-        text = next((group for group in found.groups() if group is not None), "")
-        if bare.search(text) or ("@" in names and re.search(r"\$(?:\{)?[\d@*]", text)):
+    expanded = _without_literal_documents(command)
+    for word in foreign_code(command):  # a shell expands nothing of it, and evaluates nothing
+        expanded = expanded[: word.start] + " " * (word.end - word.start) + expanded[word.end :]
+    texts = [expanded[slice(*span)] for span in arithmetic_spans(expanded)]
+    texts += [next(filter(None, found.groups()), "") for found in _ARITHMETIC.finditer(expanded)]
+    for text in texts:
+        if bare.search(text) or ("@" in names and re.search(_POSITIONAL, text)):
             return Place(_NUMBER, "an arithmetic expression, through a variable")
+    if names & _INTEGERS:
+        return Place(_NUMBER, "an arithmetic expression, through a variable")
     variables = "|".join(re.escape(name) for name in names if name != "@") or "(?!)"
-    positional = r"|\$\{?[\d@*]" if "@" in names else ""
+    positional = f"|{_POSITIONAL}" if "@" in names else ""
     for found in re.finditer(rf"\$\{{?!?(?:{variables})(?!\w){positional}", command):
         at = found.start()
         if found.group().startswith("${!") or re.match(r"[^}]*@[PE]", command[found.end() :]):
@@ -237,8 +291,11 @@ def _place_of_names(command: str, names: set[str]) -> Place | None:
             nested = _place_of_names(inner, names) if inner is not None else Place(pattern, NESTED)
             if nested is not None:
                 return Place(nested.pattern, f"{NESTED}, through a variable")
-        if _is_command(command, at):
+        starts = (start - 1 - (command[start - 1] == "(") for start in enclosing(command, at))
+        if any(_is_command(command, start) for start in (at, *starts)):
             return Place(ONE_WORD, "a command, through a variable")
+        if (code := code_before(command, at)) is not None and (not code[1] or place_of_arguments(code[0])):
+            return Place(ONE_WORD, "an argument that the code of a program evaluates, through a variable")
     return None
 
 
@@ -274,18 +331,20 @@ def _stored(command: str, at: int) -> Iterator[str]:
         yield found[1]
     for found in re.finditer(r"\$\{([A-Za-z_]\w*):?=", command[start:at]):
         yield found[1]
-    for found in re.finditer(r"printf\s+-v\s+([A-Za-z_]\w*)", command[start:at]):
+    for found in re.finditer(r"printf\s+-v\s*[\"']?([A-Za-z_]\w*)", command[start:at]):
         yield found[1]
+    yield "_"  # the last word of the command before
+    test = _test_around(command, at)
+    if test is not None and "=~" in command[test:].partition("]]")[0]:
+        yield "BASH_REMATCH"
     for found in ITERATED.finditer(command):
         if found.start(2) <= at <= found.end(2):
             yield found[1]
-    is_loop_input = re.match(r"\s*(?:done|\}|\)|fi|esac)", command[start:end]) is not None
+    called = calls(command, start, end)
+    is_loop_input = bool(called) or re.match(r"\s*(?:done|\}|\)|fi|esac)", command[start:end]) is not None
     for found in READ.finditer(command):
         if is_loop_input or start <= found.start() < end:
             yield from re.findall(r"(?<![\w-])[A-Za-z_]\w*", found[1])
-            yield "REPLY"
-    if re.match(r"\s*set\s", command[start:at]):
-        yield "@"
-    called = re.match(r"\s*([A-Za-z_]\w*)\s", command[start:at])
-    if called and re.search(rf"(?:^|[\s;]){called[1]}\s*\(\)|function\s+{called[1]}\b", command):
+            yield from ("REPLY", "MAPFILE")
+    if called or re.search(r"(?<![\w./$-])set\s", command[start:at]):
         yield "@"

@@ -63,6 +63,7 @@ PROGRAMS: dict[str, Program] = {
         pattern=_NO_OPTION,
     ),
     r"npx|pnpx|bunx": Program(r"-c|--call"),
+    r"mapfile|readarray": Program(r"-[A-Za-z]*C"),
     r"scp|sftp": Program(r"-[oSDFJ]|-o.*", pattern=_NO_OPTION),
     r"tar|bsdtar|rsync|zip|sort|split|man|less": Program(
         r"--checkpoint-action(?:=.*)?|--to-command(?:=.*)?|--use-compress-program(?:=.*)?|--rsh(?:=.*)?|--compress-program(?:=.*)?|"
@@ -72,12 +73,14 @@ PROGRAMS: dict[str, Program] = {
 }
 _TABLE = [(re.compile(name), program) for name, program in PROGRAMS.items()]
 _CODE_FILE = re.compile(r"-[A-Za-z]*f|--file|--rcfile|--init-file")
+_CODE_INPUT = re.compile(r"(?:-[A-Za-z]*f|--(?:file|rcfile|init-file)=)(?:-$|/dev/(?:stdin|fd/)|/proc/self/fd/)")
+_CODE_PROCESS = re.compile(r"(?:-[A-Za-z]*f|--(?:file|rcfile|init-file)=)<\(")
 # Functions with which code of other languages evaluates its arguments.
 _EVALUATING = re.compile(
     r"\b(?:system|popen|getline|eval|exec[lvpe]*|exec\w+Sync|execSync|spawn\w*|subprocess|child_process|qx|compile|__import__|runpy|pty)\b"
 )
 # Shell code that evaluates what it reads: a shell, `eval`, arithmetic.
-_READS_CODE = re.compile(
+READS_CODE = re.compile(
     r"(?<![\w-])(?:eval|source|trap|xargs|parallel|let|declare|typeset|(?:ba|da|z|k|a)?sh|python\S*|perl|awk)(?![\w-])|"
     r"(?:^|[;&|({]\s*)\.\s|\(\(|\$\[|\w\[|-(?:eq|ne|lt|le|gt|ge)\s"
 )
@@ -94,8 +97,8 @@ INERT = frozenset({
     "echo", "printf", "cat", "cp", "mv", "rm", "mkdir", "rmdir", "ls", "curl", "wget", "grep", "egrep", "fgrep",
     "test", "[", "[[", "true", "false", ":", "date", "touch", "chmod", "chown", "ln", "tee", "head", "tail", "wc",
     "cut", "tr", "sort", "uniq", "basename", "dirname", "realpath", "sleep", "read", "export", "declare", "local",
-    "readonly", "unset", "set", "shift", "return", "exit", "cd", "pwd", "apt", "apt-get", "pip", "npm", "docker",
-    "kubectl", "stat", "file", "which", "type", "md5sum", "sha256sum", "base64", "jq", "diff", "cmp", "gzip",
+    "readonly", "unset", "set", "shift", "return", "exit", "cd", "pwd", "apt", "apt-get", "pip",
+    "stat", "file", "which", "type", "md5sum", "sha256sum", "base64", "jq", "diff", "cmp", "gzip",
     "gunzip", "zcat", "install", "brew",
 })  # fmt: skip
 
@@ -174,6 +177,8 @@ def _programs(command: str, found: Sequence[Word]) -> Iterator[tuple[int, Progra
             program = program_of(word.text)
         if program is not None:
             yield index, program
+        if program is _SHELL and code_words([_expanded(command, each) for each in found[index + 1 :]], program)[0]:
+            return  # what follows are arguments of its code
 
 
 def _is_renamed(command: str, text: str) -> bool:
@@ -204,7 +209,10 @@ def _dynamic(command: str, text: str, found: Sequence[Word], index: int) -> Prog
     for value in re.findall(rf"(?<![\w$]){name[1]}=[\"']?([\w./-]+)", command) if name else ():
         if program := program_of(value):
             return program
-    is_first = index == 0 or _ASSIGNMENT.match(found[0].text) is not None
+    is_first = all(precedes(each.text) for each in found[:index])
+    for part in re.findall(r"\w[\w./-]*", text) if is_first and not re.fullmatch(r"\$\{?\w+\}?", text) else ():
+        if (program := program_of(part)) and part not in _AMBIGUOUS:
+            return program
     has_option = index + 1 < len(found) and re.fullmatch(r"-[A-Za-z]*[ce]", found[index + 1].text)
     return _SHELL if is_first and has_option else None
 
@@ -220,6 +228,7 @@ def _evaluates(
         from_input = from_input or any(
             _CODE_FILE.fullmatch(one.text) and _is_input(two.text) for one, two in pairwise(found)
         )
+        from_input = from_input or any(_CODE_INPUT.match(each.text) for each in arguments)
         if script is not None and re.match(r"[<>]\(", script):
             from_input = from_input or program.script
         is_python = program.script and "py" in found[index].text
@@ -230,7 +239,9 @@ def _evaluates(
     word = next((each for each in arguments if each.start <= at < each.end), None)
     if word is None:
         return None
-    if word.text.startswith("<(") and _CODE_FILE.fullmatch(found[found.index(word) - 1].text):
+    if _CODE_PROCESS.match(word.text) or (
+        word.text.startswith("<(") and _CODE_FILE.fullmatch(found[found.index(word) - 1].text)
+    ):
         return ONE_WORD
     if program.every or word in code:
         first = next((each for each in arguments if each.text != "--"), None)
@@ -246,7 +257,7 @@ def _evaluates(
 def _evaluates_text(name: str, program: Program, code: str) -> bool:
     """Whether code evaluates text that it reads."""
     if program is _SHELL:
-        return _READS_CODE.search(code) is not None
+        return READS_CODE.search(code) is not None
     if _EVALUATING.search(code):
         return True
     return ("awk" in name and _AWK_PIPE.search(code) is not None) or (
@@ -285,7 +296,7 @@ def code_before(command: str, at: int) -> tuple[str, bool] | None:
             for index, program in _programs(command, found):
                 if found[index].start >= at:
                     continue
-                code, _ = code_words([_expanded(command, word) for word in found[index + 1 :]], program)
+                code = _code_of(command, part, [_expanded(command, word) for word in found[index + 1 :]], program)
                 if program is _SHELL and code and code[0].end <= at:
                     return code[0].text, True
                 if program is not _SHELL and any(
@@ -295,18 +306,40 @@ def code_before(command: str, at: int) -> tuple[str, bool] | None:
     return None
 
 
+def foreign_code(command: str) -> Iterator[Word]:
+    """The code of other languages in single quotes."""
+    for start, end in statements(command):
+        for part in segments(command, start, end):
+            found = words(command, *part)
+            for index, program in _programs(command, found):
+                code = () if program is _SHELL else code_words(found[index + 1 :], program)[0]
+                for word in code:
+                    raw = command[word.start : word.end]
+                    if raw[0] == raw[-1] == "'" and "'" not in raw[1:-1] and not program.every:
+                        yield word
+
+
 def reads_environment(command: str, names: set[str]) -> bool:
     """Whether code of another language names one of these variables and has a function that evaluates text."""
     for start, end in statements(command):
         for part in segments(command, start, end):
             found = words(command, *part)
             for index, program in _programs(command, found):
-                code, _ = code_words(found[index + 1 :], program)
+                code = _code_of(command, part, found[index + 1 :], program)
                 for word in code if program is not _SHELL else ():
                     mentioned = names & set(re.findall(r"[A-Za-z_]\w*", word.text))
                     if mentioned and _evaluates_text(found[index].text, program, word.text):
                         return True
     return False
+
+
+def _code_of(command: str, part: tuple[int, int], arguments: Sequence[Word], program: Program) -> Sequence[Word]:
+    """The code of a program: the words with code, or the here-documents that it reads."""
+    code, script = code_words(arguments, program)
+    if code or not program.script or not _is_input(script):
+        return code
+    bodies = [span[1:] for span in documents(command) if part[0] <= span[0] < part[1]]
+    return [Word(*body, command[slice(*body)]) for body in bodies]
 
 
 def code_words(arguments: Sequence[Word], program: Program) -> tuple[Sequence[Word], str | None]:
@@ -346,6 +379,7 @@ def code_words(arguments: Sequence[Word], program: Program) -> tuple[Sequence[Wo
 def _at_start(command: str, word: Word, at: int, program: Program, is_code: bool) -> re.Pattern[str]:
     """The pattern for a value in code: at the beginning of a command it is one word."""
     before = command[word.start : at].rstrip(" \t\"'$\\\n")
+    names_command = precedes(re.split(r"[\s;|&({`\"']", before)[-1]) or before.endswith("eval")
     if program.pattern is _DIGITS:  # sed: text in `s/a/.../` has no delimiter and no line break
         inside = re.search(r"(?:^|[;{}\s\d$'\"])s([^\w\s\\]).*$", command[word.start : at], re.DOTALL)
         flags = re.search(r"[/|,#!][gIipm0-9]*[ew]", command[at : word.end])
@@ -356,4 +390,4 @@ def _at_start(command: str, word: Word, at: int, program: Program, is_code: bool
         return ONE_WORD if is_code else program.pattern
     if re.search(r"\$[({]|`", command[word.start : at]):
         return ONE_WORD  # what is substituted may be a command
-    return ONE_WORD if not before or before[-1] in ";|&({`\n" or program.every else _PLAIN
+    return ONE_WORD if not before or names_command or before[-1] in ";|&({`\n" or program.every else _PLAIN

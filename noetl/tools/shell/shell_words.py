@@ -14,7 +14,7 @@ _BREAKS = re.compile(r"\n|;|&&|\|\||(?<![<>&|])&(?![>&])")
 _PIPE = re.compile(r"(?<!\|)\|&?(?!\|)")
 _SPACE = re.compile(r"[ \t]+|(?=[<>])(?![<>]\()(?<![<>&\d])|(?<=[<>])(?![<>&=(])")
 _COMMA = re.compile(",")
-HEREDOC = re.compile(r"<<-?[ \t]*\\?(['\"]?)([A-Za-z0-9_.+-]+)\1")
+HEREDOC = re.compile(r"<<-?[ \t]*((?:'[^'\n]*'|\"[^\"\n]*\"|\\.|[^\s'\"\\<>|&;()`])+)")
 
 
 class Word(NamedTuple):
@@ -93,8 +93,23 @@ def documents(command: str) -> Iterator[tuple[int, int, int]]:
         line_end = command.find("\n", found.end())
         if line_end < 0:
             continue
-        closing = re.compile(rf"^\t*{re.escape(found[2])}$", re.MULTILINE).search(command, line_end)
+        closing = re.compile(rf"^\t*{re.escape(dequoted(found[1]))}$", re.MULTILINE).search(command, line_end)
         yield found.start(), line_end, closing.end() if closing else len(command)
+
+
+def is_literal(delimiter: str) -> bool:
+    """Whether the delimiter of a here-document has quotes, so that no shell expands the document."""
+    return any(sign in delimiter for sign in "'\"\\")
+
+
+def arithmetic_spans(command: str) -> Iterator[tuple[int, int]]:
+    """Where the texts in `((...))` begin and end; one that is not closed ends with the command."""
+    for found in re.finditer(r"\(\(", command):
+        depth, position = 2, found.end()
+        while depth and position < len(command):
+            depth += {"(": 1, ")": -1}.get(command[position], 0)
+            position += 1
+        yield found.end(), position
 
 
 def enclosing(command: str, at: int) -> Iterator[int]:
@@ -129,8 +144,8 @@ def _split(
         found = None if stack else separator.match(command, position, end)
         if found is not None and (found.end() > position or position > begin):
             yield begin, position
-            begin = max(found.end(), position)
-            position = max(found.end(), position + (found.end() == position))
+            begin = found.end()
+            position = begin if begin > position else _step(command, position, stack)
             continue
         position = _step(command, position, stack)
     if begin < end:

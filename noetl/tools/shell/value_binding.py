@@ -25,9 +25,9 @@ from noetl.core.model.excerpt import excerpt
 from noetl.core.templates.binding import Bound, bound_parts, bound_text
 from noetl.tools.shell.code_contexts import MARK, NESTED, place_of, place_of_argument, place_of_arguments
 from noetl.tools.shell.nested_shell import code_argument
+from noetl.tools.shell.shell_words import HEREDOC, dequoted, is_literal
 
 PREFIX = "NOETL_"
-_HEREDOC = re.compile(r"<<(-?)[ \t]*(\\?)(?:'([^'\n]*)'|\"([^\"\n]*)\"|([A-Za-z0-9_.+-]+))")
 
 
 class CannotBind(ValueError):
@@ -239,13 +239,10 @@ class _Scanner:
         elif text.startswith("<<<", at):
             return at + 3
         elif text.startswith("<<", at):
-            found = _HEREDOC.match(text, at)
+            found = HEREDOC.match(text, at)
             if found is None:
                 return at + 2
-            tabs, backslash, single, double, bare = found.groups()
-            word = next(word for word in (single, double, bare) if word is not None)
-            quoted = bool(backslash) or single is not None or double is not None
-            self.pending.append((word, quoted, bool(tabs)))
+            self.pending.append((dequoted(found[1]), is_literal(found[1]), text.startswith("-", at + 2)))
             return found.end()
         return at + 1
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import NamedTuple
 
-from noetl.tools.shell.program_code import INERT, Program, code_words, precedes, program_of
+from noetl.tools.shell.program_code import INERT, READS_CODE, Program, code_words, precedes, program_of
 from noetl.tools.shell.shell_words import Word, documents, segments, statements, words
 
-ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=")
+ASSIGNED = re.compile(r"[\"']?([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=")
 ITERATED = re.compile(r"(?<!\w)(?:for|select)\s+([A-Za-z_]\w*)(?:\s+in\s([^\n;]*)|\s*(?=;|\n|\sdo\b))")
 READ = re.compile(r"(?<!\w)(?:read|mapfile|readarray)\s+([^\n;|<]*)")
 _WRITTEN = re.compile(r"(?:&?>>?\|?)\s*[\"']?([^\s\"';|&()<>]+)")
@@ -26,12 +27,14 @@ _FILE_NAME = re.compile(r"[\w./-]*\w")
 _GROUP_PIPE = re.compile(r"(?:\}|(?<!\w)(?:done|fi|esac))(?:\s*\d*[<>]+&?\s*\S+)*\s*\|&?((?:[^\n;|&]|\|&?(?!\|))*)")
 _NAMEREF = re.compile(r"(?:declare|typeset|local)\s+(?:-\w+\s+)*-\w*n\w*\s+(\w+)=[\"']?(\w+)")
 _NESTED = re.compile(r"(?:[({]|(?<!\w)(?:do|then|else|coproc))\s*((?!\()[^\n;|&(){}]+)")
-_FUNCTION = re.compile(r"(?:^|[\s;&|])(?:(\w+)\s*\(\)|function\s+(\w+)\s*(?:\(\))?)\s*\{")
+_FUNCTION_NAME = r"([^\s;&|(){}$`'\"<>=]+)"
+_FUNCTION = re.compile(rf"(?:^|[\s;&|])(?:{_FUNCTION_NAME}\s*\(\)|function\s+{_FUNCTION_NAME}\s*(?:\(\))?)\s*[{{(]")
 # Files that a program reads as code although no argument names them.
 _IMPLIED = {
     "python": r".*\.py",
     "make": r"(?:GNU)?[Mm]akefile|.*\.mk",
     "node": r".*\.[mc]?js",
+    "sh": r"\.(?:bash\w*|profile|login|z\w+|kshrc|mkshrc|cshrc)",
     "git": r"\.git.*|config|(?:pre|post|prepare|commit|applypatch|reference|update|push)(?:-[\w-]+)?",
 }
 
@@ -59,12 +62,17 @@ def carriers_of(command: str, at: int | None, names: set[str]) -> Carriers:
                 continue
             files |= set(_written(command, *span))
             is_input = is_input or re.match(r"\s*exec\s+(?:\{?\w*\}?)?<", text) is not None
-            if not is_own and _files(found, files):
-                reads = READ.findall(command if _LOOP_END.match(text) else text)
+            if not is_own:
+                reads = READ.findall(command if _LOOP_END.match(text) or calls(command, *span) else text)
                 names |= {name for read in reads for name in re.findall(r"(?<![\w-])[A-Za-z_]\w*", read)}
+                names |= {"BASH_REMATCH"} if "=~" in text else set()
         names |= {name for name, value in _assigned(command) if _mentions(value, names) or _mentions_file(value, files)}
         names |= {name for pair in _NAMEREF.findall(command) if names & set(pair) for name in pair}
-        names |= {name for name, value in ITERATED.findall(command) if _mentions(value or "$@", names)}
+        names |= {
+            name
+            for name, value in ITERATED.findall(command)
+            if _mentions(value or "$@", names) or _mentions_file(value, files)
+        }
         if size == (len(names), len(files), is_input):
             return Carriers(names, files, is_input)
 
@@ -134,7 +142,10 @@ def _interpreters(found: Sequence[Word]) -> Iterator[tuple[int, Program]]:
     for index, word in enumerate(found):
         program = program_of(word.text)
         is_executed = index > 0 and found[index - 1].text in ("-exec", "-execdir", "-ok", "-okdir")
-        if program is not None and (is_executed or all(precedes(each.text) for each in found[:index])):
+        before = [each.text for each in found[:index]]
+        if "{" in before:  # the head of a function
+            before = before[before.index("{") :]
+        if program is not None and (is_executed or all(map(precedes, before))):
             yield index, program
 
 
@@ -195,10 +206,40 @@ def calls_of_function(command: str, at: int) -> Iterator[tuple[str, int]]:
     if not inside or not command[inside[-1].end() : at].count("{") >= command[inside[-1].end() : at].count("}"):
         return
     name = next(group for group in inside[-1].groups() if group is not None)
-    for found in re.finditer(rf"(?<![\w./$-]){name}(?![\w.(-]|\s*\()", command):
+    for found in re.finditer(rf"(?<![\w./$-]){re.escape(name)}(?![\w.(-]|\s*\()", command):
         if not inside[-1].start() <= found.start() < at:
             before, after = command[: found.start()], command[found.end() :]
             yield before + "echo \x01 " + after, found.start() + 5
+
+
+def calls(command: str, start: int, end: int) -> list[str]:
+    """The functions of a command that a statement calls."""
+    text = command[start:end]
+    return [name for name, _, first, last in _functions(command) if not first <= start < last and _names(text, name)]
+
+
+def evaluates_input_of_function(command: str, at: int) -> bool:
+    """Whether the value at an index is the input of a function with code that evaluates what it reads."""
+    start, end = next(((first, last) for first, last in statements(command) if first <= at < last), (at, at))
+    called = calls(command, start if "<" in command[start:end] else at, end)
+    return any(READS_CODE.search(body) for name, body, *_ in _functions(command) if name in called)
+
+
+def _functions(command: str) -> Iterator[tuple[str, str, int, int]]:
+    """The functions of a command: name, text, and where they begin and end."""
+    for found in _FUNCTION.finditer(command):
+        opening = command[found.end() - 1]
+        depth, position = 1, found.end()
+        while depth and position < len(command):
+            depth += {opening: 1, "}" if opening == "{" else ")": -1}.get(command[position], 0)
+            position += 1
+        name = next(group for group in found.groups() if group is not None)
+        yield name, command[found.end() : position], found.start() + 1, position
+
+
+def _names(text: str, name: str) -> bool:
+    """Whether a text has a name as a word."""
+    return re.search(rf"(?<![\w./$-]){re.escape(name)}(?![\w.(-]|\s*\()", text) is not None
 
 
 def _files(found: Sequence[Word], files: set[str]) -> list[int]:
@@ -208,6 +249,10 @@ def _files(found: Sequence[Word], files: set[str]) -> list[int]:
 
 def _mentions_file(text: str, files: set[str]) -> bool:
     text = _plain_names(text)
+    if re.search(r"[*?\[]", text):
+        patterns = [word.strip("\"'").rpartition("/")[2] for word in text.split()]
+        if any(fnmatchcase(file, pattern) for file in files for pattern in patterns if re.search(r"[*?\[]", pattern)):
+            return True
     return any(re.search(rf"(?<![\w.-]){re.escape(file)}(?![\w.-])", text) for file in files if file)
 
 
@@ -221,7 +266,7 @@ def _assigned(command: str) -> Iterator[tuple[str, str]]:
 
 
 def _mentions(text: str, names: set[str]) -> bool:
-    if "@" in names and re.search(r"\$\{?[\d@*]", text):
+    if "@" in names and re.search(r"\$\{?!?[\d@*]|\$\{!#", text):
         return True
     if text.strip("\"'") in names:
         return True  # the name itself, which arithmetic evaluates
