@@ -87,7 +87,9 @@ def to_error_info(failure: Exception) -> ErrorInfo:
         kind = "storage.access"
     elif name.startswith(("SQLITE_TOOBIG", "SQLITE_NOMEM")):
         kind = "limit"
-    elif name == "SQLITE_MISMATCH" or isinstance(failure, sqlite3.DataError | sqlite3.InterfaceError):
+    elif name == "SQLITE_MISMATCH":
+        kind, text = "schema", f"{text}: a column that is INTEGER PRIMARY KEY holds only integers"
+    elif isinstance(failure, sqlite3.DataError | sqlite3.InterfaceError):
         kind = "schema"
     elif "Could not decode to UTF-8" in text:
         kind, text = "parse", f"{text}: it is not text; read it with CAST(... AS BLOB)"

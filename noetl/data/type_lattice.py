@@ -16,6 +16,7 @@ from noetl.data.arrow_tables import MAX_DIGITS, Digits, digits_of, meaning_of
 from noetl.data.column_types import WrongValue, declared_type
 
 _INTEGERS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
+_JSON_VALUES = ("json", "boolean", "integer", "double", "numeric")
 _EXACT_FLOATS = {"real": 2**24, "double": 2**53}
 _DATABASE_NAMES = {
     "boolean": "boolean", "bool": "boolean", "tinyint": "smallint", "smallint": "smallint", "int2": "smallint",
@@ -110,7 +111,9 @@ def _needed_text(column: Any, given: ColumnKind, existing: ColumnKind) -> Column
     import pyarrow.compute as pc
 
     if existing.name == "json":
-        return TEXT if given.name == "text" and not all(map(_is_json, column.to_pylist())) else None
+        if given.name == "text":
+            return None if all(map(_is_json, column.to_pylist())) else TEXT
+        return None if given.name in _JSON_VALUES else TEXT
     if existing.precision and given.name == "text":
         return TEXT if pc.max(pc.utf8_length(column)).as_py() > existing.precision else None
     return None
@@ -171,7 +174,7 @@ def _numbers(column: Any, existing: ColumnKind) -> ColumnKind | None:
         limit = _INTEGERS[existing.name]
         fits = digits.finite and not digits.scale
         fits = fits and all(-limit <= int(Decimal(text)) < limit for text in texts.to_pylist() if text is not None)
-        return None if fits else _wider_numeric(digits, ColumnKind("numeric", len(str(limit))))
+        return None if fits else _numeric_with(digits, len(str(limit)), 0)
     if existing.name == "double":
         numbers = [Decimal(text) for text in texts.to_pylist() if text is not None]
         exact = all(not number.is_finite() or Decimal(repr(float(number))) == number for number in numbers)
@@ -188,13 +191,16 @@ def significant(texts: Any) -> Any:
 
 
 def _wider_numeric(digits: Digits, existing: ColumnKind) -> ColumnKind | None:
-    if not existing.precision:
+    whole, scale = existing.precision - existing.scale, existing.scale
+    if not existing.precision or (digits.finite and digits.whole <= whole and digits.scale <= scale):
         return None
+    return _numeric_with(digits, whole, scale)
+
+
+def _numeric_with(digits: Digits, whole: int, scale: int) -> ColumnKind:
+    """The numeric type that holds these digits and numbers of `whole` and `scale` digits."""
     if not digits.finite:
         return NUMERIC
-    whole, scale = existing.precision - existing.scale, existing.scale
-    if digits.whole <= whole and digits.scale <= scale:
-        return None
     whole, scale = max(whole, digits.whole), max(scale, digits.scale)
     return ColumnKind("numeric", whole + scale, scale) if whole + scale <= MAX_DIGITS else NUMERIC
 

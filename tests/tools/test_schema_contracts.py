@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -272,3 +273,78 @@ def test_a_column_of_json_becomes_text_for_text_that_is_no_json(place: Place) ->
     good(move(place.folder, [{"id": 3, "a": "plain"}], place.target(schema="evolve")))
     found = place.query("SELECT a FROM t ORDER BY id")
     assert [json.loads(found[0][0]), json.loads(found[1][0]), found[2][0]] == [{"x": 1}, [1], "plain"]
+
+
+# ── numbers and names at their limits ────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("kind", "value"), [("bigint", 2**63 + 5), ("smallint", 40000), ("integer", 2**31)])
+def test_a_number_with_as_many_digits_as_the_limit_widens_the_type(place: Place, kind: str, value: int) -> None:
+    place.query(f"create table t (id int, v {kind})")
+    source = place.folder / "numbers.csv"
+    source.write_text(f"id,v\n1,{value}\n")
+    given = {"kind": "file", "path": str(source), "types": {"v": "numeric"}}
+    good(move(place.folder, given, place.target(schema="evolve")))
+    assert place.query("select v from t") == [(Decimal(value),)]
+
+
+def test_a_column_of_json_becomes_text_for_times(place: Place) -> None:
+    good(move(place.folder, [{"v": {"a": 1}}], place.target(schema="evolve")))
+    source = place.folder / "times.csv"
+    source.write_text("v\n2026-01-01 10:00:00\n")
+    given = {"kind": "file", "path": str(source), "types": {"v": "timestamp"}}
+    good(move(place.folder, given, place.target(schema="evolve")))
+    (first,), (second,) = place.query("select v from t")
+    assert json.loads(first) == {"a": 1} and second.startswith("2026-01-01 10:00:00")
+
+
+def test_names_longer_than_postgres_keeps_are_found_again(tmp_path: Path, database: str) -> None:
+    place, name = Place("postgres", tmp_path, database), "n" * 70
+    for number in (1, 2):
+        good(move(tmp_path, [{"id": number, name: number}], place.target(schema="evolve")))
+    assert place.query("select * from t order by id") == [(1, 1), (2, 2)]
+
+
+def test_letters_that_only_unicode_folds_are_other_columns(tmp_path: Path) -> None:
+    place = Place("duckdb", tmp_path, "")
+    good(move(tmp_path, [{"straße": 1}], place.target(schema="evolve")))
+    good(move(tmp_path, [{"STRASSE": 2}], place.target(schema="evolve")))
+    assert place.query("select * from t") == [(1, None), (None, 2)]
+
+
+def test_a_key_that_duckdb_cannot_widen_is_an_error_that_says_so(tmp_path: Path) -> None:
+    target = Place("duckdb", tmp_path, "").target(schema="evolve", mode="upsert", key="id")
+    good(move(tmp_path, [{"id": 1}], target))
+    error = move(tmp_path, [{"id": "x"}], target).error
+    assert error is not None and error.kind == "schema"
+    assert 'needs ALTER COLUMN "id" TYPE VARCHAR, which DuckDB refuses' in error.message
+
+
+def test_a_file_whose_rows_were_all_discarded_has_no_other_columns(tmp_path: Path) -> None:
+    target = {"kind": "file", "path": "t.parquet"}
+    good(move(tmp_path, [{"id": 1}], target))
+    good(move(tmp_path, [{"id": 2, "new": 1}], {**target, "schema": "discard_row"}))
+    assert pq.read_table(tmp_path / "t.parquet").schema.names == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("first", "value"),
+    [(1, 2**63 + 5), (0.5, 2**60 + 1)],
+    ids=["unsigned in INTEGER", "integer in REAL"],
+)
+def test_a_number_that_a_column_of_sqlite_would_round_is_an_error(tmp_path: Path, first: Any, value: int) -> None:
+    target = {"kind": "sqlite", "file": "t.sqlite", "table": "t"}
+    good(move(tmp_path, [{"v": first}], target))
+    error = move(tmp_path, [{"v": value}], target).error
+    assert error is not None and f"which would round {value}; make it TEXT" in error.message
+    quarantine = {"bad_rows": "quarantine", "quarantine": {"kind": "file", "path": "bad.jsonl"}}
+    summary = good(move(tmp_path, [{"v": value}, {"v": first}], target, **quarantine))
+    assert (summary["targets"][0]["rows"], summary["quarantined"]) == (1, 1)
+
+
+def test_a_double_in_a_text_column_of_sqlite_keeps_its_digits(tmp_path: Path) -> None:
+    target = {"kind": "sqlite", "file": "t.sqlite", "table": "t"}
+    good(move(tmp_path, [{"v": None}], target))
+    good(move(tmp_path, [{"v": 0.1 + 0.2}], target))
+    with sqlite3.connect(tmp_path / "t.sqlite") as connection:
+        assert connection.execute("select v from t").fetchall() == [(None,), ("0.30000000000000004",)]

@@ -97,6 +97,11 @@ class RowTarget:
         """The columns of the existing table and their types as the database spells them (`TargetSpec.evolves`)."""
         raise NotImplementedError
 
+    def identifier(self, name: str) -> str:
+        """The name of a column as the database compares it with others (`TargetSpec.evolves`): `name` for `Name` where
+        upper and lower case are the same."""
+        return name
+
     async def alter(self, add: list[Any], widen: dict[str, str]) -> None:
         """Add columns (Arrow fields) and change types: column -> `smallint integer bigint numeric numeric(p, s)
         double date timestamp timestamptz text` (`TargetSpec.evolves`)."""

@@ -18,18 +18,22 @@ from typing import Any
 SEPARATOR = "__"
 ROOT = "_root_"
 INDEX = "_index_"
-MAX_NAME = 63  # characters of a name in PostgreSQL
+MAX_NAME = 63  # bytes of a name in PostgreSQL
 Path = tuple[str, ...]
 
 
 def child_name(table: str, path: Path) -> str:
-    """The table of a list; a name that is too long ends with a hash."""
+    """The table of a list."""
     before, dot, last = table.rpartition(".")
-    name = SEPARATOR.join([last, *path])
-    if len(name.encode()) > MAX_NAME:
-        hashed = hashlib.sha256(name.encode()).hexdigest()
-        name = "_".join((name[: MAX_NAME - 24], hashed[:12]))
-    return f"{before}{dot}{name}"
+    return f"{before}{dot}{_short(SEPARATOR.join([last, *path]))}"
+
+
+def _short(name: str) -> str:
+    """The name; if it is too long, its beginning and a hash."""
+    encoded = name.encode()
+    if len(encoded) <= MAX_NAME:
+        return name
+    return f"{encoded[: MAX_NAME - 24].decode(errors='ignore')}_{hashlib.sha256(encoded).hexdigest()[:12]}"
 
 
 def is_nested(field: Any) -> bool:
@@ -73,4 +77,4 @@ def _place(
                 _place(child, str(member), each, below, own, children)
             rows.append(child)
     elif value is not None:
-        row[name] = value
+        row[_short(name)] = value

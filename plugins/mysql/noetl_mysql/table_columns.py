@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from noetl_mysql.arrow_types import KEY_TEXT
 from noetl_mysql.names import quoted
 
 Execute = Callable[[str], Awaitable[Any]]
@@ -15,12 +16,12 @@ MAX_DIGITS, MAX_SCALE = 65, 30
 _PORTABLE = {
     "smallint": "smallint", "mediumint": "smallint", "int": "integer", "bigint": "bigint", "float": "real",
     "double": "double", "date": "date", "datetime": "timestamp", "timestamp": "timestamptz", "time": "time",
-    "text": "varchar(16383)", "mediumtext": "text", "longtext": "text", "json": "text", "blob": "blob",
+    "text": "varchar(16383)", "mediumtext": "text", "longtext": "text", "json": "json", "blob": "blob",
     "mediumblob": "blob", "longblob": "blob", "varbinary": "blob", "binary": "blob", "boolean": "boolean",
 }  # fmt: skip
 _WIDE = {
-    "smallint": "SMALLINT", "integer": "INT", "bigint": "BIGINT", "numeric": f"DECIMAL({MAX_DIGITS},{MAX_SCALE})",
-    "double": "DOUBLE", "date": "DATE", "timestamp": "DATETIME(6)", "timestamptz": "DATETIME(6)",
+    "smallint": "SMALLINT", "integer": "INT", "bigint": "BIGINT", "double": "DOUBLE", "date": "DATE",
+    "timestamp": "DATETIME(6)", "timestamptz": "DATETIME(6)",
 }  # fmt: skip
 _DECIMAL = re.compile(r"numeric\((\d+),\s*(\d+)\)")
 _TYPE = r"\w+(?:\([^)]*\))?(?: unsigned)?(?: zerofill)?(?: CHARACTER SET \w+)?(?: COLLATE \w+)?"
@@ -45,16 +46,44 @@ def wide_type(kind: str) -> str:
     return _WIDE.get(kind, "LONGTEXT")
 
 
+async def types_of(execute: Execute, table: str, columns: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The portable types of columns, which are given with their types in the catalog."""
+    definition = await _definition(execute, table) if columns else ""
+    return {name: "json" if _json_check(name) in definition else portable(type) for name, type in columns}
+
+
 async def modifications(execute: Execute, table: str, widen: Mapping[str, str]) -> list[str]:
-    """The clauses that change types; NOT NULL, defaults and comments of the columns stay."""
+    """The clauses that change types; NOT NULL, defaults and comments of the columns stay.
+
+    An indexed text has a limited length, and text is not checked to be JSON."""
     if not widen:
         return []
-    ((_, text),) = await execute(f"SHOW CREATE TABLE {table}")
+    text = await _definition(execute, table)
+    keys = {row[4].lower() for row in await execute(f"SHOW INDEX FROM {table}")}
     clauses = []
     for name, kind in widen.items():
         found = re.search(rf"^\s*{re.escape(quoted(name))} {_TYPE}(?P<rest>.*?),?$", text, re.MULTILINE | re.IGNORECASE)
-        clauses.append(f"MODIFY COLUMN {quoted(name)} {wide_type(kind)}{found['rest'] if found else ''}")
+        rest = found["rest"].replace(_json_check(name), "") if found else ""
+        type = wide_type(kind)
+        type = KEY_TEXT if type == "LONGTEXT" and name.lower() in keys else type
+        clauses.append(f"MODIFY COLUMN {quoted(name)} {type}{rest}")
     return clauses
+
+
+async def _definition(execute: Execute, table: str) -> str:
+    return str((await execute(f"SHOW CREATE TABLE {table}"))[0][1])
+
+
+def _json_check(name: str) -> str:
+    """How MariaDB, which has no type for JSON, says that a column is JSON."""
+    return f" CHECK (json_valid({quoted(name)}))"
+
+
+async def exact_collation(execute: Execute) -> str:
+    """The collation in which every two texts differ: in most of them, trailing spaces are ignored."""
+    names = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")  # MariaDB, MySQL
+    found = await execute(f"SHOW COLLATION WHERE Collation IN {names}")
+    return str(found[0][0]) if found else "utf8mb4_bin"
 
 
 async def has_index(execute: Execute, table: str) -> bool:

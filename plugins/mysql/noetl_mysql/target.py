@@ -49,6 +49,7 @@ class MysqlTarget(RowTarget):
         )
         self._staged = call.contract or (call.mode == "upsert" and not self._has_key)
         if self._staged:
+            self._runs: list[tuple[list[str], int]] = []
             await self._execute(f"CREATE TEMPORARY TABLE {STAGING} SELECT * FROM {self._table} LIMIT 0")
             await self._execute(f"ALTER TABLE {STAGING} ADD COLUMN {ROW} BIGINT AUTO_INCREMENT PRIMARY KEY")
         await self._connection.begin()
@@ -57,6 +58,8 @@ class MysqlTarget(RowTarget):
 
     async def write(self, table: Any) -> None:
         """Insert the rows of a chunk; a chunk that fails leaves nothing behind."""
+        if self._staged and self._names != table.schema.names:
+            await self._end_run()
         self._names = list(table.schema.names)
         rows = values_of(table)
         if self.call.mode == "upsert":
@@ -75,6 +78,10 @@ class MysqlTarget(RowTarget):
     async def columns(self) -> dict[str, str]:
         """The columns of the table and their types, with the changes that were asked for."""
         return self._types
+
+    def identifier(self, name: str) -> str:
+        """The name in lower case, which MySQL does not distinguish from upper case."""
+        return name.lower()
 
     async def alter(self, add: list[Any], widen: dict[str, str]) -> None:
         """Change the temporary table now, and the table before the rows are merged."""
@@ -147,15 +154,17 @@ class MysqlTarget(RowTarget):
             f"SELECT column_name, column_type FROM information_schema.columns WHERE {where} AND table_name = %s "
             "ORDER BY ordinal_position"
         )
-        return {row[0]: table_columns.portable(row[1]) for row in await self._execute(query, [*schema, table])}
+        columns = await self._execute(query, [*schema, table])
+        return await table_columns.types_of(self._execute, self._table, columns)
 
     async def _create(self, schema: Any) -> None:
         key = self.call.key if self.call.mode == "upsert" else ()
         columns = [f"{quoted(field.name)} {column_type(field, key=field.name in key)}" for field in schema]
         if key:
             columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
+        collation = await table_columns.exact_collation(self._execute)
         text = (
-            f"CREATE TABLE {self._table} ({', '.join(columns)}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ENGINE=InnoDB"
+            f"CREATE TABLE {self._table} ({', '.join(columns)}) CHARACTER SET utf8mb4 COLLATE {collation} ENGINE=InnoDB"
         )
         await self._execute(text)
         self._created = True
@@ -187,33 +196,51 @@ class MysqlTarget(RowTarget):
             return ""
         changes = [f"{quoted(name)} = VALUES({quoted(name)})" for name in names if name not in self.call.key]
         first = quoted(self.call.key[0])
-        return f" ON DUPLICATE KEY UPDATE {', '.join(changes or [f'{first} = {first}'])}"
+        return f" ON DUPLICATE KEY UPDATE {', '.join(changes or [f'{first} = VALUES({first})'])}"
+
+    async def _end_run(self) -> None:
+        """Note up to which row the collected rows have the current columns."""
+        ((last,),) = await self._execute(f"SELECT max({ROW}) FROM {STAGING}")
+        if last is not None:
+            self._runs.append((self._names, last))
 
     async def _merge(self) -> None:
-        """Write the collected rows to the table; each statement uses the temporary table once, as MySQL requires."""
-        names = list(self._types) if self.call.contract else self._names
+        """Write the collected rows to the table, each with the columns it has: others keep their values."""
+        await self._end_run()
+        for names, last in self._runs:
+            await self._merge_run(names, last)
+        self._runs = []
+
+    async def _merge_run(self, names: Sequence[str], last: int) -> None:
+        """Merge the rows up to the last one; each statement uses the temporary table once, as MySQL requires."""
         columns = ", ".join(map(quoted, names))
         if self.call.mode == "upsert" and not self._has_key:
-            await self._update_existing(names)
+            await self._update_existing(names, last)
         # In the order in which they arrived: the last row of a key wins.
         await self._execute(
-            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {STAGING} ORDER BY {ROW}"
-            + self._on_conflict(names)
+            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {STAGING} WHERE {ROW} <= {last} "
+            f"ORDER BY {ROW}{self._on_conflict(names)}"
         )
-        await self._execute(f"DELETE FROM {STAGING}")
+        await self._execute(f"DELETE FROM {STAGING} WHERE {ROW} <= {last}")
 
-    async def _update_existing(self, names: Sequence[str]) -> None:
+    async def _update_existing(self, names: Sequence[str], last: int) -> None:
         """Update rows that exist, and remove them and rows that later ones replace from the temporary table."""
         keys = ", ".join(map(quoted, self.call.key))
         same = " AND ".join(f"t.{quoted(name)} = i.{quoted(name)}" for name in self.call.key)
         changes = [f"t.{quoted(name)} = i.{quoted(name)}" for name in names if name not in self.call.key]
+        merged = f"i.{ROW} <= {last}"
         await self._execute(f"DROP TEMPORARY TABLE IF EXISTS {LAST}")
-        await self._execute(f"CREATE TEMPORARY TABLE {LAST} SELECT max({ROW}) AS r FROM {STAGING} GROUP BY {keys}")
+        await self._execute(
+            f"CREATE TEMPORARY TABLE {LAST} SELECT max({ROW}) AS r FROM {STAGING} AS i WHERE {merged} GROUP BY {keys}"
+        )
         await self._execute(f"ALTER TABLE {LAST} ADD PRIMARY KEY (r)")
-        await self._execute(f"DELETE i FROM {STAGING} AS i LEFT JOIN {LAST} AS l ON l.r = i.{ROW} WHERE l.r IS NULL")
+        await self._execute(
+            f"DELETE i FROM {STAGING} AS i LEFT JOIN {LAST} AS l ON l.r = i.{ROW} WHERE l.r IS NULL AND {merged}"
+        )
         if not await table_columns.has_index(self._execute, STAGING):
             indexed = await table_columns.indexed(self._execute, STAGING, self.call.key)
             await self._execute(f"ALTER TABLE {STAGING} ADD INDEX ({indexed})")
         if changes:
-            await self._execute(f"UPDATE {self._table} AS t JOIN {STAGING} AS i ON {same} SET {', '.join(changes)}")
-        await self._execute(f"DELETE i FROM {STAGING} AS i JOIN {self._table} AS t ON {same}")
+            joined = f"UPDATE {self._table} AS t JOIN {STAGING} AS i ON {same} AND {merged}"
+            await self._execute(f"{joined} SET {', '.join(changes)}")
+        await self._execute(f"DELETE i FROM {STAGING} AS i JOIN {self._table} AS t ON {same} WHERE {merged}")

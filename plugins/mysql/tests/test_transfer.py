@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -318,3 +321,87 @@ def test_a_source_is_one_statement(server, host):
         "the source: `query` must be one statement, not 2",
     )
     assert server.sql(f"SELECT count(*) AS n FROM {name}") == [{"n": 0}]
+
+
+# ── contracts ────────────────────────────────────────────────────────────────────────────
+
+
+def load(server, table, rows, **others):
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "schema": "evolve", **others}
+    outcome = run_tool("transfer", {"data": rows, "targets": [target]})
+    assert outcome.error is None, outcome.error
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_an_upsert_with_a_contract_keeps_the_columns_that_the_rows_lack(server, unique):
+    table = server.new_name()
+    load(server, table, [{"id": 1, "a": 1, "b": 2}], mode="upsert" if unique else "append", key="id")
+    load(server, table, [{"id": 1, "a": 9}, {"id": 2, "a": 3}], mode="upsert", key="id")
+    rows = server.sql(f"SELECT id, a, b FROM {table} ORDER BY id")
+    assert rows == [{"id": 1, "a": 9, "b": 2}, {"id": 2, "a": 3, "b": None}]
+
+
+class Pages(BaseHTTPRequestHandler):
+    """The pages of an API, each of one row."""
+
+    rows = ({"id": 1, "a": 1}, {"id": 1, "b": 2}, {"id": 1, "a": 3})
+
+    def do_GET(self):
+        number = int(self.path.rpartition("=")[2])
+        content = json.dumps(self.rows[number - 1 : number]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_pages_with_other_columns_are_merged_in_their_order(server, unique):
+    table = server.new_name()
+    load(server, table, [{"id": 1, "a": 0, "b": 7, "c": 7}], mode="upsert" if unique else "append", key="id")
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "schema": "evolve", "mode": "upsert", "key": "id"}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as api:
+        Thread(target=api.serve_forever, daemon=True).start()
+        source = {"kind": "http", "url": f"http://127.0.0.1:{api.server_port}/rows", "pages": {"param": "page"}}
+        outcome = transfer(source, target)
+        api.shutdown()
+    assert outcome.error is None, outcome.error
+    assert server.sql(f"SELECT a, c FROM {table}") == [{"a": 3, "c": 7}]
+
+
+def test_a_column_of_json_becomes_text(server):
+    table = server.new_name()
+    for value in ({"a": 1}, [1], "text", {"a": 2}):
+        load(server, table, [{"v": value}])
+    assert [row["v"] for row in server.sql(f"SELECT v FROM {table}")] == ['{"a":1}', "[1]", "text", '{"a":2}']
+
+
+def test_numbers_that_no_decimal_holds_become_text(server):
+    table = server.new_name()
+    for value in (1e-40, 2**60 + 1):
+        load(server, table, [{"v": value}])
+    assert [row["v"] for row in server.sql(f"SELECT v FROM {table}")] == ["1e-40", str(2**60 + 1)]
+
+
+def test_a_key_becomes_text_that_can_be_indexed(server):
+    table = server.new_name()
+    for value in (1, "x", "x"):
+        load(server, table, [{"id": value}], mode="upsert", key="id")
+    assert [row["id"] for row in server.sql(f"SELECT id FROM {table} ORDER BY id")] == ["1", "x"]
+
+
+def test_keys_that_differ_in_spaces_or_case_are_other_rows(server):
+    table = server.new_name()
+    load(server, table, [{"id": value} for value in ("a", "a ", "A", "ä")], mode="upsert", key="id")
+    assert {row["id"] for row in server.sql(f"SELECT id FROM {table}")} == {"a", "a ", "A", "ä"}
+
+
+def test_names_that_differ_in_case_are_one_column(server):
+    table = server.new_name()
+    load(server, table, [{"Name": 1}])
+    load(server, table, [{"name": 2}])
+    assert server.sql(f"SELECT * FROM {table}") == [{"Name": 1}, {"Name": 2}]

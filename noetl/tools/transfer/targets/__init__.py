@@ -25,8 +25,6 @@ class Target:
 
     CHUNK_BYTES = 16 << 20  # of the rows of a chunk, unless their number is visible to a target
 
-    FOLDS_CASE = False  # whether `Name` and `name` are the same column
-
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         self.call = call
         self.plan = plan
@@ -100,7 +98,7 @@ class Target:
         """The rows that the schema contract lets through; the table is changed as far as the contract allows it."""
         if self._known is None:
             self._known = await self.known_columns()
-        table = self._as_stored(table, self._known) if self.FOLDS_CASE else table
+        table = self._as_stored(table, self._known)
         known = {**self._known, ROW: ColumnKind("other")} if self.bad_rows is not None else self._known
         table = await contract.fitting(await contract.admit(table, known), known)
         changes = contract.changes(table, known)
@@ -111,9 +109,14 @@ class Target:
 
     def _as_stored(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
         """The table with the names of columns as they are written in the database."""
-        stored = {name.casefold(): name for name in known}
-        names = [name if name in self.plan.key else stored.get(name.casefold(), name) for name in table.schema.names]
+        stored = {self.identifier(name): name for name in known}
+        key = self.plan.key
+        names = [name if name in key else stored.get(self.identifier(name), name) for name in table.schema.names]
         return table.rename_columns(names) if len({*names}) == len(names) else table
+
+    def identifier(self, name: str) -> str:
+        """The name of a column as the target compares it with others."""
+        return name
 
     async def write_static(self, data: Any) -> None:
         """Write the static data of this target."""

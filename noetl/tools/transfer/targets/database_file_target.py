@@ -19,6 +19,10 @@ class DatabaseFileTarget(LedgerTarget):
         """The connection or cursor with the transaction of the rows."""
         raise NotImplementedError
 
+    def identifier(self, name: str) -> str:
+        """DuckDB and SQLite do not distinguish A to Z from a to z."""
+        return name.encode().lower().decode()
+
     async def _open(self) -> None:
         """Open the file and begin the transaction, unless it is open."""
         raise NotImplementedError

@@ -15,6 +15,7 @@ from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, split_name
 from noetl.data.type_lattice import NUMERIC, TEXT, ColumnKind, kind_in_database
 from noetl.runtime.threads import in_thread
+from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
@@ -43,7 +44,6 @@ def _qualified_name(parts: Any) -> str:
 class DuckdbTarget(DatabaseFileTarget):
     """A DuckDB table."""
 
-    FOLDS_CASE = True
     BEGIN = "BEGIN TRANSACTION"
     _cursor: Any = None
     _limit: str | None = None
@@ -134,7 +134,13 @@ class DuckdbTarget(DatabaseFileTarget):
             wide = "VARCHAR" if kind in (TEXT, NUMERIC) else str(kind)
             actions.append(f"ALTER COLUMN {quote_column(name)} TYPE {wide}")
         for action in actions:
-            self._cursor.execute(f"ALTER TABLE {self._table} {action}")
+            try:
+                self._cursor.execute(f"ALTER TABLE {self._table} {action}")
+            except duckdb.Error as refused:  # columns with a key or an index cannot be changed
+                raise BadInput(
+                    f"{self.plan.label}: the schema contract needs {action}, which DuckDB refuses: "
+                    f"{duck.to_error_info(refused).message}; load into a new table, or set `types: freeze`"
+                ) from None
 
     def _arrow_types(self, fields: Any) -> list[Any]:
         """The types that DuckDB gives Arrow columns."""

@@ -181,10 +181,13 @@ class ObjectTarget(Target):
             await self._append(table)
 
     async def commit(self) -> None:
-        """Finish the file."""
+        """Finish the file; without rows it has the columns that the contract lets through."""
+        import pyarrow as pa
+
         await self._close_spool()
         if self._out is not None and self._encoder is not None:
-            await self._out.write(await asyncio.to_thread(self._encoder.close, self._schema))
+            columns = [field for field in self._schema if self._known is None or field.name in self._known]
+            await self._out.write(await asyncio.to_thread(self._encoder.close, pa.schema(columns)))
             out, self._out = self._out, None
             await out.commit()
 

@@ -83,6 +83,10 @@ class PluginTarget(Target):
         columns = {} if self._target is None else await self._target.columns()
         return {name: kind_in_database(kind) for name, kind in columns.items()}
 
+    def identifier(self, name: str) -> str:
+        """The name as the plug-in compares it."""
+        return name if self._target is None else self._target.identifier(name)
+
     async def alter(self, changes: Changes) -> None:
         """Add columns and change types."""
         if self._target is not None:

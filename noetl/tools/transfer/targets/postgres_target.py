@@ -24,6 +24,7 @@ from noetl.data.type_lattice import ColumnKind, kind_in_database
 from noetl.data.values import jsonable
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools.transfer.chunks import Chunk
+from noetl.tools.transfer.nested_rows import MAX_NAME
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets import postgres_table as pg_table
@@ -41,6 +42,10 @@ class PostgresTarget(LedgerTarget):
     _copy: Any = None
     _schema: Any = None  # of the rows of the open COPY
     _root: PostgresTarget | None = None
+
+    def identifier(self, name: str) -> str:
+        """The name as far as PostgreSQL keeps it."""
+        return name.encode()[:MAX_NAME].decode(errors="ignore")
 
     def join(self, root: Target) -> None:
         """Write over the connection of another table."""

@@ -1,8 +1,4 @@
-"""SQLite target: all chunks are written in one transaction.
-
-SQLite has no types for decimals, dates and structures. What a double represents exactly is a number, everything else is
-text that keeps every digit.
-"""
+"""SQLite target: all chunks are written in one transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import sqlite3
 from typing import Any
 
 from noetl.connections import sqlite as lite
-from noetl.data.arrow_tables import meaning_of, plain_column
 from noetl.data.sql import column_list, quote_column, quote_name
 from noetl.data.type_lattice import ColumnKind
 from noetl.runtime.threads import in_thread
@@ -20,9 +15,7 @@ from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
-from noetl.tools.transfer.targets.mixed_columns import is_mixed
-
-DOUBLE_DIGITS = 15  # decimals of up to this many digits are exact as a double
+from noetl.tools.transfer.targets.sqlite_columns import sqlite_type, sqlite_values, stored_values
 
 
 class _SharedTransaction:
@@ -65,7 +58,6 @@ class _SharedTransaction:
 class SqliteTarget(DatabaseFileTarget):
     """A SQLite table."""
 
-    FOLDS_CASE = True
     BEGIN = "BEGIN IMMEDIATE"
     _transaction: _SharedTransaction | None = None
 
@@ -94,7 +86,7 @@ class SqliteTarget(DatabaseFileTarget):
         """Delete rows by key."""
         await self._open()
         same = " AND ".join(f"{quote_column(name)} = ?" for name in keys.schema.names)
-        columns = [_sqlite_values(keys.column(number), field) for number, field in enumerate(keys.schema)]
+        columns = [sqlite_values(keys.column(number), field) for number, field in enumerate(keys.schema)]
         rows = list(zip(*columns, strict=True))
         statement = f"DELETE FROM {self._table} WHERE {same}"
         await self._run_in_thread(lambda: self._session.executemany(statement, rows))
@@ -106,7 +98,7 @@ class SqliteTarget(DatabaseFileTarget):
     async def alter(self, changes: Changes) -> None:
         """Add columns."""
         for field in changes.add:
-            action = f"ADD COLUMN {quote_column(field.name)} {_sqlite_type(field)}"
+            action = f"ADD COLUMN {quote_column(field.name)} {sqlite_type(field)}"
             statement = f"ALTER TABLE {self._table} {action}"
             await self._run_in_thread(lambda statement=statement: self._session.execute(statement))
 
@@ -172,7 +164,7 @@ class SqliteTarget(DatabaseFileTarget):
         if not self._columns():
             if not plan.create_table:
                 raise plan.missing_table_error()
-            columns = [f"{quote_column(field.name)} {_sqlite_type(field)}" for field in schema]
+            columns = [f"{quote_column(field.name)} {sqlite_type(field)}" for field in schema]
             if plan.mode == "upsert":
                 columns.append(f"PRIMARY KEY ({column_list(plan.key)})")
             connection.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
@@ -184,11 +176,12 @@ class SqliteTarget(DatabaseFileTarget):
         plan, connection = self.plan, self._session
         names: list[str] = table.schema.names
         marks = ", ".join("?" * len(names))
-        rows = list(
-            zip(
-                *(_sqlite_values(table.column(number), field) for number, field in enumerate(table.schema)), strict=True
-            )
+        declared = {self.identifier(row[1]): row[2] for row in self._columns()}
+        values = (
+            stored_values(table.column(number), field, declared.get(self.identifier(field.name), ""), plan.label)
+            for number, field in enumerate(table.schema)
         )
+        rows = list(zip(*values, strict=True))
         insert = f"INSERT INTO {self._table} ({column_list(names)}) VALUES ({marks})"
         connection.execute("SAVEPOINT noetl_chunk")
         try:
@@ -217,26 +210,3 @@ class SqliteTarget(DatabaseFileTarget):
         for row in rows:
             for statement in update_and_insert(self._table, names, key, f"(SELECT {columns})"):
                 connection.execute(statement, row)
-
-
-def _sqlite_type(field: Any) -> str:
-    import pyarrow as pa
-
-    kind = field.type
-    large = meaning_of(field) == "number" or (pa.types.is_decimal(kind) and kind.precision > DOUBLE_DIGITS)
-    if is_mixed(field) or large or kind == pa.uint64():
-        return ""  # no type: values are stored unchanged
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return "INTEGER"
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "REAL"
-    return "BLOB" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "TEXT"
-
-
-def _sqlite_values(column: Any, field: Any) -> list[Any]:
-    import pyarrow as pa
-
-    if (meaning_of(field) == "json" and not is_mixed(field)) or pa.types.is_binary(field.type):
-        values: list[Any] = column.to_pylist()
-        return values
-    return [lite.adapted(value) for value in plain_column(column, field)]
