@@ -198,6 +198,51 @@ def test_a_null_cursor_and_mode_replace_are_errors(tmp_path):
     assert "mode replace removes the rows of earlier loads" in outcome.error.message
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_numbers_without_precision_are_compared_as_numbers(tmp_path, database, mode):
+    execute(database, "create table orders (id serial, seen numeric)")
+    target = {"kind": "duckdb", "file": "t.duckdb", "table": "t", "mode": mode}
+    target |= {"key": "id"} if mode == "upsert" else {}
+    load = Pipeline(tmp_path, {"kind": "postgres", "auth": database, "table": "orders"}, target)
+    for values in (["9", "9.50"], ["9.5", "10"], ["100", "1000000000000000000000000.5"]):
+        execute(database, *(f"insert into orders (seen) values ({value})" for value in values))
+        assert load.load().status == "ok"
+    assert load.state["cursor"] == "1000000000000000000000000.5"
+    assert execute(str(tmp_path / "t.duckdb"), "select count(*), count(distinct id) from t") == [(6, 6)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "message"),
+    [
+        ("numeric", "NaN", "has NaN"),
+        ("double precision", "NaN", "has the value NaN"),
+        ("timestamp", "infinity", "a date that is infinite"),
+        ("boolean", "true", "has the type bool and cannot be a cursor"),
+        ("jsonb", "[1]", "has JSON or values of several types and cannot be a cursor"),
+        ("interval", "1 day", "cannot be a cursor"),
+    ],
+)
+def test_values_without_an_order_are_errors_that_name_the_cursor(tmp_path, database, type_, value, message):
+    execute(database, f"create table orders (seen {type_})", f"insert into orders values ('{value}')")
+    target = {"kind": "file", "path": "t.jsonl"}
+    error = Pipeline(tmp_path, {"kind": "postgres", "auth": database, "table": "orders"}, target).load().error
+    assert error is not None and message in error.message and "'seen'" in error.message
+
+
+@pytest.mark.parametrize(("first", "later"), [("'b'", "'B'"), ("2", "'10'")], ids=["collation", "type"])
+def test_texts_that_the_database_orders_otherwise_are_not_lost(tmp_path, first, later):
+    place = str(tmp_path / "s.sqlite")
+    kind = "text collate nocase" if "b" in first else ""
+    execute(place, f"create table orders (id integer primary key, seen {kind})")
+    target = {"kind": "sqlite", "file": "t.sqlite", "table": "t", "mode": "upsert", "key": "id"}
+    load = Pipeline(tmp_path, {"kind": "sqlite", "file": place, "table": "orders"}, target)
+    execute(place, f"insert into orders (seen) values ({first})")
+    assert load.load().status == "ok"
+    execute(place, "delete from orders", f"insert into orders (seen) values ({later})")
+    error = load.load().error
+    assert error is not None and "it compares texts in another order than by their characters" in error.message
+
+
 def test_a_load_that_fails_in_one_target_does_not_advance_the_cursor(tmp_path):
     place = str(tmp_path / "source.duckdb")
     made(place, "timestamp", "'2026-01-01 10:00:00'")

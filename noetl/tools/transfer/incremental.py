@@ -29,6 +29,7 @@ from noetl.data.sql_statements import split
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import without_positions
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
+from noetl.tools.transfer.cursor_column import cursor_values, from_start, greatest_of
 from noetl.tools.transfer.load_progress import Progress, fingerprint
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
@@ -58,6 +59,7 @@ class Incremental:
         if self._lag is not None and not self._by_key:
             raise BadInput("`lag` reads rows again, which only targets with `mode: upsert` and `key` recognize")
         self.greatest: Any = None
+        self._selected = False  # whether the database compares the cursor with the start
         self._hashes: set[str] = set()
         self._read_since(self._given)
 
@@ -129,6 +131,7 @@ class Incremental:
         text = f"SELECT * FROM {table}" if not query else _one_statement(str(query))
         if self.start is None:
             return {**rest, "query": text, "params": values}
+        self._selected = True
         column = quote_column(self.column).replace('"', quote)
         inner = f"SELECT * FROM ({text}\n) AS noetl_rows WHERE {column} >= :{PARAMETER}"
         return {**rest, "query": inner, "params": {**values, PARAMETER: self.start}}
@@ -162,19 +165,15 @@ class Incremental:
                     yield self._new_rows(batch) if batch.num_rows else batch
 
     def _new_rows(self, batch: Any) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         if self.column not in batch.schema.names:
             raise BadInput(
                 f"the cursor {self.column!r} is not a column of the rows; columns: {', '.join(batch.schema.names)}"
             )
-        values = batch.column(self.column)
-        if values.null_count:
-            raise BadInput(f"a row has no value for the cursor {self.column!r}; filter such rows in the source")
+        values = cursor_values(batch, self.column)
         if self.start is not None:
-            start = pa.scalar(_of_type(self.start, values.type, self.column), values.type)
-            batch = batch.filter(pc.greater_equal(values, start))
+            start = _of_type(self.start, values.type, self.column)
+            batch = batch.filter(from_start(values, start, self.column, selected=self._selected))
         if self._boundary and self._stored is not None and batch.num_rows:
             batch = self._without_known(batch)
         if batch.num_rows:
@@ -185,9 +184,8 @@ class Incremental:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = batch.column(self.column)
-        stored = pa.scalar(_of_type(self._stored, values.type, self.column), values.type)
-        at_boundary = pc.equal(values, stored)
+        values = cursor_values(batch, self.column)
+        at_boundary = pc.equal(values, _of_type(self._stored, values.type, self.column))
         if not pc.any(at_boundary).as_py():
             return batch
         rows = rows_of(without_positions(pa.Table.from_batches([batch.filter(at_boundary)])))
@@ -201,15 +199,14 @@ class Incremental:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        values = batch.column(self.column)
-        greatest = pc.max(values)
-        value = greatest.as_py()
+        values = cursor_values(batch, self.column)
+        value = greatest_of(values, self.column)
         if self.greatest is not None and value < self.greatest:
             return
         if self.greatest is None or value > self.greatest:
             self.greatest, self._hashes = value, set()
         if not self._by_key:
-            rows = rows_of(without_positions(pa.Table.from_batches([batch.filter(pc.equal(values, greatest))])))
+            rows = rows_of(without_positions(pa.Table.from_batches([batch.filter(pc.equal(values, pc.max(values)))])))
             self._hashes.update(map(row_hash, rows))
             if len(self._hashes) > MAX_BOUNDARY:
                 raise BadInput(
@@ -323,18 +320,21 @@ def _like(value: Any, other: Any) -> Any:
 
 
 def _of_type(value: Any, kind: Any, column: str) -> Any:
+    """The value as an Arrow scalar of the cursor's type."""
     import pyarrow as pa
 
     try:
         if pa.types.is_timestamp(kind):
-            return _time(value, aware=kind.tz is not None)
-        if pa.types.is_date(kind):
-            return _like(value, date.min)
-        if pa.types.is_decimal(kind):
-            return Decimal(str(value))
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            return float(value) if pa.types.is_floating(kind) else int(value)
-        return _text(value) if isinstance(value, date) else str(value)
+            value = _time(value, aware=kind.tz is not None)
+        elif pa.types.is_date(kind):
+            value = _like(value, date.min)
+        elif pa.types.is_decimal(kind):
+            value = Decimal(str(value))
+        elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            value = float(value) if pa.types.is_floating(kind) else int(value)
+        else:
+            value = str(_text(value))
+        return pa.scalar(value, kind)
     except (TypeError, ValueError, ArithmeticError):
         raise BadInput(f"the cursor {column!r} is of type {kind}, and its start is {value!r}") from None
 

@@ -33,7 +33,8 @@ def _short(name: str) -> str:
     encoded = name.encode()
     if len(encoded) <= MAX_NAME:
         return name
-    return f"{encoded[: MAX_NAME - 24].decode(errors='ignore')}_{hashlib.sha256(encoded).hexdigest()[:12]}"
+    beginning = encoded[: MAX_NAME - 24].decode(errors="ignore")
+    return "_".join((beginning, hashlib.sha256(encoded).hexdigest()[:12]))
 
 
 def is_nested(field: Any) -> bool:
