@@ -321,3 +321,20 @@ def test_a_process_that_performs_no_effects_takes_over_the_leases_alone(enabled,
     calls.clear()
     EffectHandler.take_over(handler, state, [SetTimer(5.0), ContinueLater()])
     assert calls[-1] == "wake"
+
+
+@pytest.mark.parametrize(("enabled", "shared"), [(True, False), (True, True), (False, False)])
+def test_an_execution_that_was_overtaken_is_caught_up_once(enabled, shared):
+    background = Background()
+    handler = SimpleNamespace(
+        work=SimpleNamespace(follow=lambda _: None),
+        _perform=lambda *_, **__: None,
+        enabled=enabled,
+        shared=shared,
+        stored_timers=False,
+        background=background,
+    )
+    execution = SimpleNamespace(id="9", waited=False, waits=False, overtaken=True, state=None)
+    for _ in range(2):
+        EffectHandler.events_written(handler, execution, SimpleNamespace(events=(), effects=()))
+    assert background.names == (["catching up with 9"] if enabled and not shared else [])

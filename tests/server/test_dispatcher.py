@@ -9,6 +9,7 @@ import pytest
 from noetl.core.engine.commands import ClaimAnyRun, Reply
 from noetl.core.model.work import Claim
 from noetl.errors import StoreUnavailable
+from noetl.runtime.tasks import cancel
 from noetl.server.dispatch.dispatcher import (
     LIVE_SECONDS,
     MAX_OFFERS,
@@ -375,6 +376,33 @@ def test_a_worker_that_runs_an_order_alone_is_not_expected_to_claim():
         offer.accept(reply)
         await poll
         assert bench.dispatcher.slot_offers() == []
+
+    run_virtually(scenario)
+
+
+@pytest.mark.parametrize("end", ["alone", "closed"])
+def test_orders_for_a_worker_that_is_not_expected_any_more_are_returned_at_once(end):
+    async def scenario(_):
+        bench = Bench()
+        poll = bench.poll(slots=4)
+        await bench.open(poll)
+        (offer,) = bench.dispatcher.slot_offers()
+        offer.accept(Reply(True, orders=(run("1:a:1"),)))
+        await poll  # now it is expected to claim again
+        poll = bench.poll(slots=4)
+        await bench.open(poll)
+        (offer,) = bench.dispatcher.slot_offers()
+        reply = Reply(True, orders=(run("2:a:1", alone=True),) if end == "alone" else ())
+        offer.decided(reply)
+        (later,) = bench.dispatcher.slot_offers()  # to a decision that ends after the poll
+        offer.accept(reply)
+        if end == "alone":
+            await poll
+        else:
+            await cancel(poll)
+        late = run("3:a:1")
+        later.accept(Reply(True, orders=(late,)))
+        assert bench.returned == [("w", [late])]
 
     run_virtually(scenario)
 

@@ -65,3 +65,16 @@ def test_cancelling_a_wait_does_not_cancel_the_reply():
         assert received == [True]
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("result", [Reply(False), StoreUnavailable("unreachable")])
+def test_a_callback_is_called_once_the_result_is_set_or_at_once(result):
+    reply, called = ReplyFuture(), []
+    assert reply.done is False
+    reply.set_callback(lambda _: called.append("replaced"))
+    reply.set_callback(called.append)
+    assert called == []
+    reply.set_result(result)
+    assert (called, reply.done) == ([reply], True)
+    reply.set_callback(called.append)
+    assert called == [reply, reply]

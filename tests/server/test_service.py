@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from msgspec import structs
 
 from noetl.core.model.outcome import error_info
 from noetl.core.model.work import Claim
@@ -545,5 +546,71 @@ def test_a_rerun_repeats_the_request_with_changes():
         assert plan is not None and len(await orchestrator.store.unfinished()) == 2
         with pytest.raises(NotFound):
             await orchestrator.rerun(RerunRequest("99"))
+
+    run(scenario)
+
+
+# ── actors ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_actor_whose_state_is_dropped_reads_everything_again():
+    async def scenario(orchestrator):
+        execution = await orchestrator.submit(Submission(text=CHAIN))
+        actor = orchestrator.cache.get(execution)
+        assert actor.state is not None and actor.summary is not None and actor._progress is not None
+        stored = structs.replace(await orchestrator.store.summary(execution), error="of another process")
+        orchestrator.store._summaries[execution] = stored
+        assert (await orchestrator.summary(execution, newest=False)).error is None  # of this process
+        actor.reset()
+        assert (actor.state, actor.summary, actor._progress) == (None, None, None)
+        assert await orchestrator.summary(execution, newest=False) == stored
+
+    run(scenario)
+
+
+def test_only_the_table_of_an_ended_execution_has_a_known_length():
+    async def scenario(orchestrator):
+        lengths = []
+
+        async def get(execution_id, length):
+            lengths.append(length)
+
+        orchestrator.step_tables.get = get
+        execution = await orchestrator.submit(Submission(text=CHAIN))
+        await orchestrator.progress(execution)
+        await orchestrator.cancel(execution)
+        ended = await orchestrator.wait(execution)
+        await orchestrator.progress(execution)
+        await orchestrator.progress("99")
+        assert lengths == [None, ended.seq, None]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("policy", "traced"),
+    [
+        ("{enabled: true, sample: 1.0, attributes: {team: '{{ workload.team }}'}}", True),
+        ("{enabled: true, sample: 0.0}", False),
+        ("{enabled: false}", False),
+    ],
+)
+def test_the_span_of_an_ended_execution_is_recorded_if_it_is_sampled(policy, traced):
+    async def scenario(orchestrator):
+        text = CHAIN + f"executor: {{spec: {{tracing: {policy}}}}}\nworkload: {{team: data}}\n"
+        execution = await orchestrator.submit(Submission(text=text))
+        actor, spans = orchestrator.cache.get(execution), []
+        active = SimpleNamespace(execution=lambda trace, id, **fields: spans.append((trace.sampled, id, fields)))
+        actor.trace(active)
+        assert spans == []  # it has not ended
+        state = actor.state
+        actor.summary = ended = structs.replace(actor.summary, status="failed", ended_at=7.0)
+        actor.state = None
+        actor.trace(active)
+        actor.state = state
+        actor.trace(active)
+        fields = {"attributes": {"team": "data"}, "path": "tests/chain", "status": "failed"}
+        instants = {"started_at": ended.started_at, "ended_at": 7.0}
+        assert spans == ([(True, execution, fields | instants)] if traced else [])
 
     run(scenario)

@@ -87,3 +87,16 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_minute():
         await timers.close()
 
     asyncio.run(scenario())
+
+
+def test_each_execution_has_one_timer():
+    async def scenario():
+        timers = Timers(ManualClock(), lambda _: None)
+        sizes = []
+        for execution, at in (("a", 1020.0), ("b", 1010.0), ("a", 1030.0), ("b", None), ("c", None)):
+            timers.set(execution, at)
+            sizes.append(len(timers))
+        await timers.close()
+        assert sizes == [1, 2, 2, 1, 1]
+
+    asyncio.run(scenario())

@@ -63,7 +63,7 @@ class _WorkerSlots(Struct, eq=False):
             self.poll.set_result(None)  # the worker has given it up
         if self.short:
             self.seen, self.idle = -1, False  # with other slots it may find a run
-        self.claim, self.poll = claim, poll
+        self.claim, self.poll, self.expected = claim, poll, 0.0
         self.free = claim.slots - self.held
         self.ending = self.short = self.missed = False
         self._end_if_possible()
@@ -180,7 +180,7 @@ class Dispatcher:
             await poll
         except BaseException:
             if worker.poll is poll:
-                worker.poll, worker.expected = None, 0.0
+                worker.poll = None
                 self._return_undelivered(worker)
                 self._remove(pool, worker)
             raise
@@ -193,7 +193,6 @@ class Dispatcher:
         if orders and not any(order.alone for order in orders):
             worker.expected = loop.time() + RETURN_SECONDS
         else:
-            worker.expected = 0.0
             self._remove(pool, worker)
         return orders
 

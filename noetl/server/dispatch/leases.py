@@ -119,8 +119,6 @@ class Leases:
 
     def expired(self) -> list[Lease]:
         """Leases that were not extended for a full term."""
-        if self._term is None:
-            return []
         now = self._clock.monotonic()
         return [lease for lease in self._leases.values() if lease.expires_at <= now]
 

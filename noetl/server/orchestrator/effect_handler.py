@@ -111,8 +111,7 @@ class EffectHandler:
     def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
         """Update leases from the events and perform the effects of a stored decision."""
         self.work.follow(decision.events)
-        if decision.effects:
-            self._perform(execution.id, decision.effects, execution.state, waiting=execution.waits)
+        self._perform(execution.id, decision.effects, execution.state, waiting=execution.waits)
         if self.stored_timers and execution.waited != execution.waits and execution.state is not None:
             self._set_timer(execution.id, next_due(execution.state), waiting=execution.waits)
         if self.enabled and execution.waited != execution.waits and execution.state is not None:

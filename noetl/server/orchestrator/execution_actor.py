@@ -317,7 +317,7 @@ class ExecutionActor:
     ) -> Decision:
         """Decide, append, and report to the host; on failure the state is dropped and all offers are declined."""
         state, summary = self.state, self.summary
-        assert state is not None
+        assert state is not None and summary is not None
         limiter = self._dependencies.limiter
         offers: list[SlotOffer] = []
         before = state.seq
@@ -414,17 +414,17 @@ class ExecutionActor:
         self,
         state: State,
         before: int,
-        summary: ExecutionSummary | None,
+        summary: ExecutionSummary,
         decision: Decision,
         capacity: Capacity | None,
     ) -> ExecutionSummary:
         """Append the events with the new summary and the slots they reserve."""
         limiter = self._dependencies.limiter
-        status_before, held_before = (None, None) if summary is None else (summary.status, summary.held)
+        status_before, held_before = summary.status, summary.held
         held = slots_held(state)
         settled = not (decision.effects and isinstance(decision.effects[-1], ContinueLater))
         waits = wait_counts(state, settled=settled) if state.waits or state.waiting_children else NO_WAITS
-        waits_before = (summary.due, summary.inbox) if summary else (None, 0)
+        waits_before = summary.due, summary.inbox
         steps = step_durations(state) if state.processed else None
         summary = project(summary, decision.events, held, waits, steps)
         reservations = () if capacity is None else limiter.reservations(capacity, held_before, held)
