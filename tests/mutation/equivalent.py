@@ -28,6 +28,19 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return self.when is None and not self.assignments and not self.has_keys",
         "returns None",
     ): PERFORMANCE,
+    ("noetl/core/pipeline/advance.py", "if not level.prepared:", "the condition is always true"): PERFORMANCE,
+    ("noetl/core/pipeline/advance.py", "if compiled.policy_reads_input:", "the condition is always true"): PERFORMANCE,
+    (
+        "noetl/core/pipeline/run_completion.py",
+        "stop = False",
+        "False becomes True",
+    ): "only the event of a successful iteration has it, and every iteration sets it",
+    ("noetl/core/engine/accept.py", "if run.latest or run.seen:", "the condition is always true"): PERFORMANCE,
+    (
+        "noetl/core/engine/advance.py",
+        "if each.child is not None:",
+        "the condition is always true",
+    ): "no wait and no child has the key None",
     (
         "noetl/server/orchestrator/execution_actor.py",
         "self.waited = False  # whether it only waited before the latest append",

@@ -77,10 +77,7 @@ def _named(value: Any, key: str = "") -> Iterator[str]:
     """The entries that a value names: by `keychain.NAME` in a template, or as the value of a naming parameter."""
     if isinstance(value, str):
         if "{{" in value or "{%" in value:
-            if "keychain" in value:
-                yield from (
-                    part[1] for name in _names(value) if len(part := name.split(".")) > 1 and part[0] == "keychain"
-                )
+            yield from (part[1] for name in _names(value) if len(part := name.split(".")) > 1 and part[0] == "keychain")
         elif key in NAMING and _NAME.fullmatch(value):
             yield value
     elif isinstance(value, dict):

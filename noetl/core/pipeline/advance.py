@@ -196,19 +196,14 @@ def _record_outcome(
 def abort(frame: Frame, problem: ErrorInfo) -> Finished:
     """End the run from outside (timeout): no further task runs, the step's own `set` is applied."""
     del frame.levels[1:]
-    frame.resume = None
-    frame.wait = 0.0
-    root = frame.root
-    if not root.prepared:
-        show(frame, root)
-    fail_level(frame, root, problem)
-    return finish(frame, root)
+    show(frame, frame.root)
+    fail_level(frame, frame.root, problem)
+    return finish(frame, frame.root)
 
 
 def abort_calls(frame: Frame, depth: int) -> None:
     """Remove the calls above `depth` from the stack (timeout of the calling task)."""
     del frame.levels[depth:]
-    frame.wait = 0.0
 
 
 # ── after a task ────────────────────────────────────────────────────────────────────────
@@ -216,12 +211,11 @@ def abort_calls(frame: Frame, depth: int) -> None:
 
 def _move(frame: Frame, level: Level, compiled: CompiledTask, move: Move, result: TaskResult) -> None:
     """Apply a directive: move the program counter and make the result visible to the next task."""
-    if level.program.hooks:
-        around = level.program.hooks.get(compiled.task.hook_of or compiled.task.name)
-        if around is not None:
-            leave = _leave_hook if compiled.task.hook else _leave_main
-            leave(frame, level, compiled, around, move, result)
-            return
+    around = level.program.hooks.get(compiled.task.hook_of or compiled.task.name)
+    if around is not None:
+        leave = _leave_hook if compiled.task.hook else _leave_main
+        leave(frame, level, compiled, around, move, result)
+        return
     frame.wait = move.delay
     if move.do == "retry":
         level.attempt += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import msgspec
@@ -139,6 +139,8 @@ def watched(harness: Harness) -> Iterator[None]:
 class Harness:
     """One execution with a log, a queue, stored payloads and a scripted worker."""
 
+    notes: ClassVar[list[Any] | None] = None  # receives everything that is decided
+
     def __init__(
         self,
         book: Playbook | str,
@@ -204,6 +206,8 @@ class Harness:
         for each in decision.events:
             assert each.parent_seq is None or each.parent_seq < each.seq
         self.log.extend(decision.events)
+        if Harness.notes is not None:
+            Harness.notes.append(self.record(commands, decision))
         assert [type(reply) for reply in decision.replies] == [Reply] * len(commands)
         for effect in decision.effects:
             self._perform(effect)

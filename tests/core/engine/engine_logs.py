@@ -105,7 +105,8 @@ class Scenario(Harness):
     def act_task(self, given: dict[str, Any]) -> None:
         """Report a finished task of a leased run."""
         order = self.leased[given["run"]]
-        self.report(order, task_done(order, given["task"], ok(given.get("data")), patch=given.get("patch", {})))
+        fields = {key: value for key, value in given.items() if key not in ("run", "task", "data")}
+        self.report(order, task_done(order, given["task"], ok(given.get("data")), **fields))
 
     def act_wait(self, given: dict[str, Any]) -> None:
         """Report that a task of a leased run waits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from noetl.core.model.events import Event, TaskDone, TaskStarted
 from noetl.core.model.outcome import Outcome, ok
@@ -75,6 +75,8 @@ def playbook(*tasks: Task, blocks: Iterable[Block] = (), others: Iterable[Step] 
 class PipelineRun:
     """A run, executed to its end or to its suspension."""
 
+    notes: ClassVar[list[Any] | None] = None  # receives everything that is decided
+
     def __init__(self, book: Playbook, **order: Any) -> None:
         self.book = book
         context = {
@@ -100,6 +102,16 @@ class PipelineRun:
 
     def run(self, tools: dict[str, Any] | Tool | None = None, *, stop_after: int | None = None) -> PipelineRun:
         """`tools`: by task label: an Outcome, a list of them for the executions in order, or a function."""
+        try:
+            return self._run(tools, stop_after)
+        finally:
+            if PipelineRun.notes is not None:
+                fields = ("label", "input", "spec", "visit", "attempt", "task_run_id", "start_recorded", "state")
+                runs = [{name: getattr(each, name) for name in fields} for each in self.runs]
+                events = [{event.NAME: event} for event in self.events]
+                PipelineRun.notes.append([runs, events, self.waits, self.finished])
+
+    def _run(self, tools: dict[str, Any] | Tool | None, stop_after: int | None) -> PipelineRun:
         scripted = {} if tools is None or callable(tools) else tools
         left = {name: list(value) if isinstance(value, list) else value for name, value in scripted.items()}
         while True:

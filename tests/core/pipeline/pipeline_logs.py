@@ -271,7 +271,6 @@ class Ending(Shell):
         getattr(self, f"_{self.how}")()
 
     def _timeout_of_run(self) -> None:
-        self.frame.wait = 5.0
         finished = self._call(abort, error_info("timeout", "too slow"))
         self._note((*finished.events, finished.event(finished.recorded, finished.results)))
         raise Ended
@@ -279,7 +278,6 @@ class Ending(Shell):
     def _timeout_of_call(self) -> None:
         if len(self.frame.levels) == 1:
             raise Ended
-        self.frame.wait = 5.0
         abort_calls(self.frame, len(self.frame.levels) - 1)
         self._apply(error("timeout", "the block took too long"))
 
