@@ -25,6 +25,7 @@ VARIABLE = "NOETL_SECRET_KEY"
 FILE = "master.key"
 BYTES = 32
 NONCE = 12
+ID = 16  # characters of the id of a key
 
 
 class KeyRing:
@@ -38,6 +39,17 @@ class KeyRing:
         """Wrap a data key with the current master key; return the id of that key and the result."""
         return self.current, seal(self.keys[self.current], data_key, about)
 
+    def seal(self, data: bytes, about: bytes) -> bytes:
+        """Encrypt data with the current master key, whose id comes first."""
+        return self.current.encode() + seal(self.keys[self.current], data, about)
+
+    def unseal(self, sealed: bytes, about: bytes) -> bytes:
+        """Decrypt data of `seal`; ValueError if it was changed, or its master key is unknown."""
+        key = self.keys.get(sealed[:ID].decode("latin-1"))
+        if key is None:
+            raise ValueError("decryption failed: the master key is unknown")
+        return unseal(key, sealed[ID:], about)
+
     def unwrap(self, id: str, wrapped: bytes, about: bytes) -> bytes:
         """Unwrap a data key; KeyError if the master key is unknown, ValueError if it does not match."""
         return unseal(self.keys[id], wrapped, about)
@@ -45,7 +57,7 @@ class KeyRing:
 
 def key_id(key: bytes) -> str:
     """An id that does not reveal the key."""
-    return hashlib.sha256(b"noetl master key" + key).hexdigest()[:16]
+    return hashlib.sha256(b"noetl master key" + key).hexdigest()[:ID]
 
 
 def seal(key: bytes, data: bytes, about: bytes) -> bytes:

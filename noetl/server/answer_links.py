@@ -39,13 +39,12 @@ class AnswerLinks:
     """Creates and verifies links."""
 
     def __init__(self, ring: Callable[[], KeyRing]) -> None:
-        self._open_ring = ring
-        self._ring: KeyRing | None = None
+        self._ring = ring
 
     def token(self, link: AnswerLink) -> str:
         """The text of a link: its content and its signature."""
         content = _base64(_encode(link))
-        ring = self._keys()
+        ring = self._ring()
         return f"{content}.{_signature(ring.keys[ring.current], content)}"
 
     def read(self, token: str, now: float) -> AnswerLink:
@@ -62,12 +61,7 @@ class AnswerLinks:
         return link
 
     def _verifies(self, content: str, signature: str) -> bool:
-        return any(hmac.compare_digest(_signature(key, content), signature) for key in self._keys().keys.values())
-
-    def _keys(self) -> KeyRing:
-        if self._ring is None:
-            self._ring = self._open_ring()
-        return self._ring
+        return any(hmac.compare_digest(_signature(key, content), signature) for key in self._ring().keys.values())
 
 
 def _signature(key: bytes, content: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +56,8 @@ def build_app_state(
     """The services of a server, whose master key is in `home`; without settings with their defaults."""
     clock = backends.clock
     triggers = Triggers(backends.triggers, orchestrator.catalog, clock, KINDS, backends.credentials)
-    links = AnswerLinks(partial(open_ring, home, os.environ))
+    ring = cache(partial(open_ring, home, os.environ))
+    links = AnswerLinks(ring)
     channels = Channels(backends.credentials, allows_address)
     notifier = Notifier(
         Rules(backends.triggers, clock, backends.credentials),
@@ -89,6 +90,7 @@ def build_app_state(
         resources=TriggerResources(deliveries, schedules, webhooks),
         notifier=notifier,
         answer_links=links,
+        key_ring=ring,
         backfills=Backfills(backends.triggers, orchestrator.catalog, clock),
         queries=ResultQueries(orchestrator.results),
         version=__version__,

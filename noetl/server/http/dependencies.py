@@ -13,6 +13,7 @@ from starlette.types import Scope
 from noetl.core.model.roles import Role
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.tasks import cancel
+from noetl.secrets.master_key import KeyRing
 from noetl.server.answer_links import AnswerLinks
 from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.problems import no_caller
@@ -44,6 +45,7 @@ class AppState(Struct):
     resources: TriggerResources
     notifier: Notifier
     answer_links: AnswerLinks
+    key_ring: Callable[[], KeyRing]
     backfills: Backfills
     queries: ResultQueries
     version: str = ""

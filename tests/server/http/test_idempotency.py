@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import hashlib
 import json
 import re
@@ -18,9 +20,8 @@ import msgspec
 import pytest
 
 from noetl.cli import app as program
-from noetl.server.http.middleware.idempotency import KEPT_SECONDS, StoredResponse
+from noetl.server.http.middleware.idempotency import KEPT_SECONDS, IdempotencyMiddleware, StoredResponse
 from tests.server.http.serving import Cluster
-from tests.waiting import wait_until
 
 GATED = """apiVersion: noetl.io/v2
 kind: Playbook
@@ -88,6 +89,54 @@ def test_a_repeated_change_gets_the_first_response(cluster: Cluster):
     assert ask(cluster, "DELETE", "/api/schedules/yearly")[0] == 404
 
 
+def test_secrets_of_requests_and_responses_are_not_in_the_database(cluster: Cluster):
+    token = ask(cluster, "POST", "/api/tokens", {"name": "keyed", "role": "viewer"}, key="token")[1]["token"]
+    status, again, repeated = ask(cluster, "POST", "/api/tokens", {"name": "keyed", "role": "viewer"}, key="token")
+    assert (status, again["token"], repeated) == (201, token, True)
+    with sqlite3.connect(cluster.home / "noetl.db") as database:
+        rows = [row[0] for row in database.execute("SELECT data FROM triggers WHERE kind = 'idempotency-key'")]
+    assert rows
+    for row in rows:
+        assert b"digest" not in row and token.encode() not in row
+        assert base64.b64encode(token.encode())[4:-4] not in row
+
+
+def test_a_part_of_a_body_is_not_a_request():
+    """A client that disconnects in the middle of a body has sent no request."""
+    sent: list[Any] = []
+
+    async def never(*_: Any) -> None:
+        raise AssertionError("handled")
+
+    async def scenario() -> None:
+        messages = [
+            {"type": "http.request", "body": b"[1", "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+
+        async def receive() -> Any:
+            return messages.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"idempotency-key", b"part")]
+        scope = {"type": "http", "method": "PUT", "path": "/api/files/1", "headers": headers, "query_string": b""}
+        await IdempotencyMiddleware(never, never)(scope, receive, send)  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
+    assert sent == []
+
+
+def test_a_response_is_stored_before_it_is_sent(cluster: Cluster):
+    name = hashlib.sha256(b"admin\0stored first").hexdigest()
+    for number in range(20):
+        assert ask(cluster, "PUT", "/api/limits/pool/first", {"most": number + 1}, key="stored first")[0] in (200, 422)
+        with sqlite3.connect(cluster.home / "noetl.db") as database:
+            query = "SELECT wake FROM triggers WHERE kind = 'idempotency-key' AND name = ?"
+            assert database.execute(query, (name,)).fetchone()[0] > time.time() + KEPT_SECONDS / 2
+
+
 def test_concurrent_requests_with_one_key_get_the_response_to_the_first(cluster: Cluster):
     ask(cluster, "POST", "/api/catalog/register", {"content": GATED})
     schedule = {"path": "tests/gated", "cron": "0 0 1 1 *", "name": "concurrent"}
@@ -137,12 +186,8 @@ def test_a_request_that_a_killed_server_did_not_finish_can_be_repeated(cluster: 
         database.execute(insert, (name, begun, time.time() - 1))
     body = {"most": 1}
     assert ask(cluster, "PUT", "/api/limits/pool/later", body, key="unfinished")[0] == 200
-
-    def is_kept() -> bool:  # it is stored after the response was sent
-        with sqlite3.connect(cluster.home / "noetl.db") as database:
-            return database.execute(rows, (name,)).fetchone()[0] > time.time() + KEPT_SECONDS / 2
-
-    wait_until(is_kept)
+    with sqlite3.connect(cluster.home / "noetl.db") as database:
+        assert database.execute(rows, (name,)).fetchone()[0] > time.time() + KEPT_SECONDS / 2
 
 
 # Commands that change nothing on a server; all others take --key.

@@ -4,6 +4,9 @@ The response to the first request with a key is stored and sent again for a repe
 another content under a known key is rejected. A repetition waits while the first request is processed. A request that a
 server did not finish within minutes, because it was killed, may be repeated. Commands to executions have their key in
 the log instead, in the append that has the effect, so they are not handled here.
+
+A response is stored before it is sent, and encrypted with the master key: it may have the text of a token, and the
+checksum of a request is that of a secret that it stores.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from noetl.errors import Conflict
@@ -62,13 +66,28 @@ class IdempotencyMiddleware:
         if not 1 <= len(key) <= MAX_KEY:
             await problems.problem(422, f"Idempotency-Key must have 1 to {MAX_KEY} characters")(scope, receive, send)
             return
-        body = await _read(receive)
+        try:
+            body = await _read(receive)
+        except ClientDisconnect:
+            return  # a part of a body is not a request
         if body is None:
             await problems.problem(413, "the body of a request with an Idempotency-Key is too large")(
                 scope, receive, send
             )
             return
         await self._handle(scope, body, send, key)
+
+    async def _seal(self, name: str, response: StoredResponse) -> bytes:
+        ring = await self._state().run_in_thread(self._state().key_ring)
+        return ring.seal(msgspec.json.encode(response), name.encode())
+
+    async def _unseal(self, name: str, data: bytes) -> StoredResponse | None:
+        """A stored response; None if it cannot be read, because the master key was replaced."""
+        ring = await self._state().run_in_thread(self._state().key_ring)
+        try:
+            return msgspec.json.decode(ring.unseal(data, name.encode()), type=StoredResponse)
+        except ValueError:
+            return None
 
     async def _handle(self, scope: Scope, body: bytes, send: Send, key: str) -> None:
         caller = scope.get("state", {}).get("caller")
@@ -79,7 +98,7 @@ class IdempotencyMiddleware:
         store = state.triggers.store
         for row in await store.due(KIND, state.now()):
             await store.remove(KIND, row.name)
-        begun = msgspec.json.encode(StoredResponse(digest))
+        begun = await self._seal(name, StoredResponse(digest))
         row = StoredTrigger(KIND, name, begun, 1, state.now() + PROCESSING_SECONDS)
         waits = [POLL_SECONDS] * int(WAIT_SECONDS / POLL_SECONDS)
         while True:
@@ -100,14 +119,17 @@ class IdempotencyMiddleware:
         if stored is None:
             await store.remove(KIND, name)  # it failed: the client may try again
         else:
-            kept = state.now() + KEPT_SECONDS
-            await store.save(msgspec.structs.replace(row, data=msgspec.json.encode(stored), revision=2, wake=kept))
+            kept, data = state.now() + KEPT_SECONDS, await self._seal(name, stored)
+            await store.save(msgspec.structs.replace(row, data=data, revision=2, wake=kept))
+        await recorder.send_rest()
 
     async def _repeat(self, scope: Scope, send: Send, row: StoredTrigger, digest: str, *, wait: bool) -> bool:
         """Answer a request whose key is known; False: the first request is being processed, or it has just failed."""
         known = await self._state().triggers.store.get(KIND, row.name)
-        stored = None if known is None else msgspec.json.decode(known.data, type=StoredResponse)
-        if stored is not None and stored.digest != digest:
+        stored = None if known is None else await self._unseal(row.name, known.data)
+        if known is not None and stored is None:
+            response = problems.problem(409, "the response to the request with this Idempotency-Key cannot be read")
+        elif stored is not None and stored.digest != digest:
             response = problems.problem(422, "this Idempotency-Key was used for another request")
         elif stored is None or not stored.status:
             if wait:
@@ -124,13 +146,14 @@ class IdempotencyMiddleware:
 
 
 class _Recorder:
-    """Passes a response on and keeps a copy."""
+    """Keeps a response until it is stored; one that is too large to be stored is passed on."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._status = 0
         self._headers: list[tuple[str, str]] = []
         self._body = bytearray()
+        self._messages: list[Message] = []
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -140,7 +163,15 @@ class _Recorder:
             ]
         elif message["type"] == "http.response.body" and len(self._body) <= MAX_RESPONSE:
             self._body += message.get("body", b"")
-        await self._send(message)
+        self._messages.append(message)
+        if len(self._body) > MAX_RESPONSE:
+            await self.send_rest()
+
+    async def send_rest(self) -> None:
+        """Send what was kept."""
+        messages, self._messages = self._messages, []
+        for each in messages:
+            await self._send(each)
 
     def response(self, digest: str) -> StoredResponse | None:
         """The copy of a success; None if the request failed, so that it can be repeated."""
@@ -165,6 +196,8 @@ async def _read(receive: Receive) -> bytes | None:
     body = bytearray()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
         body += message.get("body", b"")
         if len(body) > MAX_BODY:
             return None
