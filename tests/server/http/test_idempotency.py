@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ import msgspec
 import pytest
 
 from noetl.cli import app as program
+from noetl.errors import StoreUnavailable
 from noetl.server.http.middleware.idempotency import KEPT_SECONDS, IdempotencyMiddleware, StoredResponse
 from tests.server.http.serving import Cluster
 
@@ -126,6 +128,26 @@ def test_a_part_of_a_body_is_not_a_request():
 
     asyncio.run(scenario())
     assert sent == []
+
+
+def test_an_unreachable_store_is_not_an_internal_error():
+    sent: list[Any] = []
+
+    async def unreachable(*_: Any) -> None:
+        raise StoreUnavailable("Postgres: connection refused")
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    store = SimpleNamespace(due=unreachable)
+    state = SimpleNamespace(triggers=SimpleNamespace(store=store), now=time.time)
+    headers = [(b"idempotency-key", b"down")]
+    scope = {"type": "http", "method": "POST", "path": "/api/catalog/register", "headers": headers}
+    asyncio.run(IdempotencyMiddleware(unreachable, lambda: state)(scope, receive, send))  # type: ignore[arg-type, return-value]
+    assert sent[0]["status"] == 503
 
 
 def test_a_response_is_stored_before_it_is_sent(cluster: Cluster):

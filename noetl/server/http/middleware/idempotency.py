@@ -19,10 +19,10 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from noetl.errors import Conflict
+from noetl.errors import Conflict, NoetlError
 from noetl.server.http import problems
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.middleware.security import route_path
@@ -75,7 +75,11 @@ class IdempotencyMiddleware:
                 scope, receive, send
             )
             return
-        await self._handle(scope, body, send, key)
+        try:
+            await self._handle(scope, body, send, key)
+        except NoetlError as problem:  # such as an unreachable store; the framework handles only errors of routes
+            response = await problems.response_to(Request(scope), problem)
+            await response(scope, receive, send)
 
     async def _seal(self, name: str, response: StoredResponse) -> bytes:
         ring = await self._state().run_in_thread(self._state().key_ring)
