@@ -21,8 +21,14 @@ from tests.stored_logs import difference, plain, write
 
 STORED = Path(__file__).parent / "decided.json.xz"
 FOLDERS = ("tests/core/engine", "tests/core/pipeline")
-# These have stored logs of their own, or many random executions.
-OTHERS = ("test_engine_logs.py", "test_generated_executions.py", "test_pipeline_logs.py", "test_engine_random.py")
+# These have stored logs of their own, many random executions, or executions that they share.
+OTHERS = (
+    "test_engine_logs.py",
+    "test_generated_executions.py",
+    "test_pipeline_logs.py",
+    "test_engine_random.py",
+    "test_engine_docs.py",
+)
 MOST = 200_000  # characters of a log; that of a test of large data or many steps is longer, and is not stored
 
 collected: dict[str, list[Any]] | None = None  # while the logs are written
