@@ -175,18 +175,36 @@ def data_or_text(text: str) -> Any:
     return text
 
 
+def real_path(request: SecretRequest, path: Path) -> str:
+    """The path without links; SecretUnavailable if it is no path, or if a part of it cannot be read."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError) as wrong:
+        raise request.unavailable(f"{str(path)!r} is not the path of a file: {wrong}", "not_found") from None
+
+
+def _opened_path(descriptor: int, path: str) -> str:
+    """The path of an open file, where the kernel tells it: a folder of `path` may have been replaced by a link."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return path
+
+
 def read_secret_file(request: SecretRequest, path: Path, format: str) -> Any:
     """The content of a file: text, or the value of a JSON or YAML document."""
-    real = os.path.realpath(path)
+    real = real_path(request, path)
     if not request.allows_file(real):
         raise request.unavailable(
             f"access to the file {path} is not allowed in this installation; the setting `secrets.folders` lists the "
             "folders of secret files"
         )
     try:
-        # The real path is opened without following links: what was checked is what is read.
+        # The last part is opened without following a link; that no other part was replaced is checked after it.
         with os.fdopen(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
+            if not request.allows_file(_opened_path(file.fileno(), real)):
+                raise request.unavailable(f"{path} was replaced by a link while it was opened")
             if not stat.S_ISREG(status.st_mode):
                 raise request.unavailable(f"{path} is not a file")
             if status.st_size > MAX_BYTES:

@@ -278,6 +278,9 @@ def test_vault_is_configured_by_the_variables_of_its_own_tools():
         elsewhere = entry("single", "secret_manager", provider="vault", url=made.base)
         count = len(made.requests)
         assert "no Vault credentials" in (await refused(made, elsewhere, environment=environment))["single"]
+        # Nor is its service account.
+        role = entry("single", "secret_manager", provider="vault", url=made.base, auth={"role": "r"})
+        assert "is not sent to" in (await refused(made, role, environment=environment))["single"]
         assert len(made.requests) == count
 
     with_managers(work)

@@ -74,6 +74,69 @@ def test_symbolic_links_do_not_lead_out_of_the_secret_folders(tmp_path, kind):
             read(keychain, fields, kind=kind)
 
 
+def test_a_folder_that_is_replaced_by_a_link_while_its_file_is_opened(tmp_path, monkeypatch):
+    """The path is checked, then a folder of it is replaced, then it is opened."""
+    keychain = server_keychain(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/key").write_text("other")
+    (tmp_path / "secrets/sub").mkdir()
+    (tmp_path / "secrets/sub/key").write_text("sesame")
+    opened = os.open
+
+    def replace(path, flags, *more, **others):
+        if str(path).endswith("sub/key") and not (tmp_path / "secrets/sub").is_symlink():
+            (tmp_path / "secrets/sub").rename(tmp_path / "secrets/old")
+            (tmp_path / "secrets/sub").symlink_to(tmp_path / "other")
+        return opened(path, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", replace)
+    with pytest.raises(SecretUnavailable, match="replaced"):
+        read(keychain, {"path": str(tmp_path / "secrets/sub/key")})
+
+
+SPELLINGS = [
+    "{secrets}/../other", "{secrets}/./../other", "{secrets}//../other", "{secrets}/sub/../../other", "{secrets}2/key",
+    "/proc/self/root{tmp}/other", "/proc/thread-self/root{tmp}/other", "/proc/1/root{tmp}/other", "{secrets}/loop", "{secrets}/up",
+    "{secrets}/up/other", "{secrets}/up/home/admin.token", "{secrets}/home", "{secrets}/relative", "{secrets}/kernel",
+    "{secrets}/root/etc/hostname", "{secrets}/fd", "{secrets}/fifo", "{secrets}", "{secrets}/", "{secrets}/sub",
+    "{secrets}/key/../../other", "{secrets}/missing/../../other", "{secrets}/%2e%2e/other", "{secrets}/..%2fother", "{SECRETS}/key",
+    "~/../../{tmp}/other", "file://{tmp}/other", "{secrets}/\x00/other", "{secrets}/key\x00", "{secrets}/\uff0e\uff0e/other", "", ".", "..",
+    "{tmp}/home/admin.token", "{secrets}/../home/admin.token", "/dev/fd/3", "/dev/shm/x", "/sys/class/net/lo/address", "{secrets}/large",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=ascii)
+@pytest.mark.parametrize("kind", ["file", "secret_manager"])
+def test_spellings_that_lead_out_of_the_secret_folders(spelling, kind, tmp_path, monkeypatch):
+    keychain = server_keychain(tmp_path)
+    secrets = tmp_path / "secrets"
+    for name in ("other", "home/admin.token", "secrets2/key"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("forbidden")
+    (secrets / "key").write_text("inside")
+    (secrets / "sub").mkdir()
+    (secrets / "large").write_bytes(b"x" * (20 << 20))
+    os.mkfifo(secrets / "fifo")
+    for name, target in {
+        "loop": "loop", "up": "..", "home": "../home/admin.token", "relative": "sub/../../other", "kernel": "/proc/self/environ",
+        "root": "/proc/self/root", "fd": "/dev/fd/0",
+    }.items():  # fmt: skip
+        (secrets / name).symlink_to(target)
+    monkeypatch.setenv("HOME", str(secrets / "sub"))
+    path = spelling.format(secrets=secrets, tmp=tmp_path, SECRETS=tmp_path / "SECRETS")
+    if kind == "file":
+        fields = {"path": path}
+    else:
+        fields = {
+            "provider": "file",
+            "path": str(secrets),
+            "secret": os.path.relpath(path, secrets) if path else "../other",
+        }
+    with pytest.raises(SecretUnavailable) as refused:
+        read(keychain, fields, kind=kind, file=str(tmp_path / "playbook.yaml"))
+    assert "forbidden" not in str(refused.value)
+
+
 def test_a_pipe_is_not_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(SecretUnavailable, match="not a file"):

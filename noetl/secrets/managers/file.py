@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from noetl.secrets.source import SecretRequest, data_or_text, read_secret_file
+from noetl.secrets.source import SecretRequest, data_or_text, read_secret_file, real_path
 
 
 async def read(request: SecretRequest, secret: str, version: str | None) -> Any:
@@ -25,7 +25,7 @@ def _read(request: SecretRequest, written: str, secret: str) -> Any:
     place = Path(request.folder, Path(written).expanduser())
     if place.is_dir():
         inside = place / secret
-        if not inside.resolve().is_relative_to(place.resolve()):
+        if not Path(real_path(request, inside)).is_relative_to(real_path(request, place)):
             raise request.unavailable(f'"{secret}" is outside of the folder {place}')
         return data_or_text(read_secret_file(request, inside, "text"))
     found: Any = read_secret_file(request, place, "yaml" if place.suffix in (".yaml", ".yml") else "json")

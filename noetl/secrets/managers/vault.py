@@ -81,7 +81,7 @@ async def _token(vault: _Vault, auth: Mapping[str, Any]) -> str:
         path = f"login/{quote(str(auth['username']))}"
         return await _log_in(vault, str(auth.get("mount") or "userpass"), path, {"password": auth.get("password")})
     if auth.get("role"):
-        form = {"role": auth["role"], "jwt": auth.get("jwt") or _service_account(vault.request)}
+        form = {"role": auth["role"], "jwt": auth.get("jwt") or _service_account(vault)}
         return await _log_in(vault, str(auth.get("mount") or "kubernetes"), "login", form)
     found = vault.request.environment.get("VAULT_TOKEN")
     if not found or not vault.trusted:  # the installation's token is not sent to an address that a playbook names
@@ -100,8 +100,13 @@ async def _log_in(vault: _Vault, mount: str, path: str, form: Mapping[str, Any])
     return str(token)
 
 
-def _service_account(request: SecretRequest) -> str:
-    path = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+def _service_account(vault: _Vault) -> str:
+    request, path = vault.request, "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    if not vault.trusted:
+        raise request.unavailable(
+            f"the service account of this installation is not sent to {vault.address}, which the playbook names: set "
+            "VAULT_ADDR instead of `url`, or give `auth.jwt`"
+        )
     try:
         with open(path, encoding="utf-8") as file:
             return file.read().strip()

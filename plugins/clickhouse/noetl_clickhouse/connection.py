@@ -47,7 +47,10 @@ class Client:
         if body is not None:
             sent["query"] = query
         data = query.encode() if body is None else body
-        async with self._session.post(self._url, params=sent, data=data, headers=self._headers) as response:
+        # Redirects are not followed: they would send statements and the password to another server.
+        async with self._session.post(
+            self._url, params=sent, data=data, headers=self._headers, allow_redirects=False
+        ) as response:
             if response.status != 200:
                 text = (await response.text(errors="replace")).strip()
                 if not text or text.startswith("<"):  # of a proxy, or a page

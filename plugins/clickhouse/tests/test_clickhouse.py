@@ -149,6 +149,37 @@ def test_a_connection_that_fails_names_the_address_and_what_to_check(server):
     assert "check `tls`" in outcome.error.message
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(server, status):
+    """They would send the password to another server."""
+    import http.server
+    import threading
+
+    requests: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            requests.append(self.path)
+            self.send_response(status)
+            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_) -> None:
+            """Print nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as redirecting:
+        threading.Thread(target=redirecting.serve_forever, daemon=True).start()
+        auth = {"host": "127.0.0.1", "port": redirecting.server_address[1], "user": "u", "password": "p"}
+        outcome = run_tool("clickhouse", {"auth": auth, "command": "SELECT 1"})
+        redirecting.shutdown()
+    assert outcome.status == "error"
+    assert str(status) in outcome.error.message
+    assert len(requests) == 1
+
+
 def test_a_parameter_that_is_too_long_is_explained(server):
     given = {"auth": server.auth, "command": "SELECT {a:String} AS a", "params": {"a": "x" * 200_000}}
     outcome = run_tool("clickhouse", given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 from collections.abc import Mapping
 from math import inf
 from typing import Any
@@ -16,8 +17,12 @@ from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_inf
 PREFIXES = ("kafka_",)
 CONNECT_SECONDS = 20.0
 log = logging.getLogger("noetl.kafka")
-# Settings that would make the client read files or run programs of the worker.
-FORBIDDEN = ("plugin.library.paths", "ssl.key.location", "ssl.keystore.location", "ssl.engine.location", "logger")
+# Settings that would make the client read files or run programs of the worker, connect to other servers than those of
+# `auth`, or call functions.
+FORBIDDEN = re.compile(
+    r"plugin\..*|test\..*|ssl\.(engine|provider).*|.*\.(location|paths?|files?|cmd|keytab)|bootstrap\.servers|metadata\.broker\.list"
+    r"|logger|opaque|.*_cb"
+)
 
 
 class ClientLog:
@@ -83,7 +88,7 @@ def client_settings(fields: Mapping[str, Any], config: Any = None) -> dict[str, 
     if fields.get("certificate") and fields.get("private_key"):
         found["ssl.certificate.pem"], found["ssl.key.pem"] = str(fields["certificate"]), str(fields["private_key"])
     for name, value in (config or {}).items():
-        if name in FORBIDDEN or str(name).endswith("_cb"):
+        if FORBIDDEN.fullmatch(str(name)):
             raise BadAuth(f"config: {name} cannot be set")
         found[str(name)] = value
     return found

@@ -131,6 +131,24 @@ def test_a_refused_connection_is_explained_and_nothing_is_printed(given, capfd):
         ({"action": "consume", "limit": "many"}, "`limit`"),
         ({"action": "produce", "value": "x", "config": {"logger": "x"}}, "logger cannot be set"),
         ({"action": "produce", "value": "x", "config": {"error_cb": "x"}}, "error_cb cannot be set"),
+        *(
+            ({"action": "produce", "value": "x", "config": {name: "x"}}, f"{name} cannot be set")
+            for name in (
+                "metadata.broker.list",
+                "bootstrap.servers",
+                "sasl.kerberos.kinit.cmd",
+                "sasl.kerberos.keytab",
+                "ssl.certificate.location",
+                "ssl.ca.location",
+                "ssl.crl.location",
+                "https.ca.location",
+                "ssl.providers",
+                "ssl.engine.id",
+                "test.mock.num.brokers",
+                "sasl.oauthbearer.assertion.private.key.file",
+                "opaque",
+            )
+        ),
     ],
 )
 def test_a_wrong_value_is_explained(cluster, given, said):

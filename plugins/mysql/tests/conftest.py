@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import socket
+from pathlib import Path
 
+import certificates
 import mariadb
 import pytest
 from noetl_mysql.names import quoted
@@ -17,7 +19,8 @@ numbers = itertools.count()
 class Server:
     """The running server, and how tests use it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, authority: Path) -> None:
+        self.authority = authority  # that has signed the certificate of the server, which is for 127.0.0.1
         self.auth = {
             "host": "127.0.0.1", "port": port, "user": mariadb.USER, "password": mariadb.PASSWORD, "database": "noetl",
         }  # fmt: skip
@@ -44,14 +47,16 @@ class Server:
 @pytest.fixture(scope="session")
 def server(find_program, start_server, free_port, tmp_path_factory) -> Server:
     port, folder = free_port(), tmp_path_factory.mktemp("mariadb")
+    tls = certificates.create(folder)
     command = mariadb.command(find_program("mariadbd", *mariadb.PACKAGES), folder, port)
+    command += [f"--ssl-ca={tls.ca}", f"--ssl-cert={tls.certificate}", f"--ssl-key={tls.key}"]
 
     def ready() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     start_server(command, folder=folder, ready=ready)
-    return Server(port)
+    return Server(port, tls.ca)
 
 
 @pytest.fixture

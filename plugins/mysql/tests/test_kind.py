@@ -184,3 +184,30 @@ def test_a_wrong_connection_is_explained(server, wrong, said):
     outcome = run_tool("mysql", {"auth": {**server.auth, **wrong}, "command": "SELECT 1"})
     assert outcome.error.kind == "schema"
     assert said in outcome.error.message
+
+
+@pytest.mark.parametrize(
+    ("host", "fields", "reason"),
+    [
+        ("127.0.0.1", {"ca": "FILE"}, None),
+        ("127.0.0.1", {"ca": "TEXT", "tls": True}, None),
+        ("127.0.0.1", {"tls": True, "verify": False}, None),
+        ("127.0.0.1", {"tls": True}, "certificate verify failed"),
+        ("127.0.0.1", {"tls": "yes"}, "certificate verify failed"),
+        ("localhost", {"ca": "FILE"}, "certificate is not valid for 'localhost'"),
+        ("localhost", {"ca": "TEXT"}, "certificate is not valid for 'localhost'"),
+        ("127.0.0.1", {"ca": "/no/such/file"}, "No such file"),
+        ("127.0.0.1", {"ca": "-----BEGIN CERTIFICATE-----"}, "not a certificate in PEM format"),
+    ],
+)
+def test_the_certificate_of_the_server_is_checked(server, host, fields, reason):
+    given = {"FILE": str(server.authority), "TEXT": server.authority.read_text()}
+    tls = {name: given.get(value, value) for name, value in fields.items()}
+    auth = {**server.auth, "host": host, **tls}
+    outcome = run_tool("mysql", {"auth": auth, "command": "SHOW STATUS LIKE 'Ssl_cipher'"})
+    if reason is None:
+        assert outcome.error is None, outcome.error
+        assert outcome.data["rows"][0]["Value"]
+    else:
+        assert reason in outcome.error.message
+        assert outcome.error.kind in ("db.connection", "schema")
