@@ -118,6 +118,24 @@ class TestTokens(Served):
 
         self.attack(ONE, calls)
 
+    def test_a_report_of_a_worker_without_a_claim_gets_no_runs(self) -> None:
+        """It names free slots, but its pool is not known."""
+
+        async def scenario(orchestrator: Orchestrator, url: str) -> None:
+            await orchestrator.submit(Submission(text=ONE))
+            links = [HttpWorkLink(url, self.tokens.add(str(pools), "worker", pools)) for pools in (["reports"], [])]
+            try:
+                for number, link in enumerate(links):
+                    for free in (1, 100):
+                        assert await link.report(f"w{number}", [], free=free) == ([], [])
+                    with pytest.raises(AccessRefused):
+                        await links[0].claim(Claim(f"w{number}", 1), wait=0)
+            finally:
+                for link in links:
+                    await link.close()
+
+        self._run(scenario)
+
     def test_a_token_claims_only_from_its_pools(self) -> None:
         async def scenario(orchestrator: Orchestrator, url: str) -> None:
             link = HttpWorkLink(url, self.tokens.add("reports only", "worker", ["reports"]))

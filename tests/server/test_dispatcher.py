@@ -575,7 +575,7 @@ def test_a_worker_that_changes_its_pool_claims_for_the_new_one():
         await dispatcher.claim(Claim("a", 4, "gpu", ("x",), 8), 0)
         assert dispatcher.pool_of("a") == "gpu"
         assert dispatcher.claim_of("a", 2) == Claim("a", 2, "gpu", ("x",), 8)
-        assert dispatcher.claim_of("unknown", 2) == Claim("unknown", 2)
+        assert dispatcher.claim_of("unknown", 2) == Claim("unknown", 0)  # its pool is not known
         await dispatcher.claim(Claim("a", 4), 0)
         assert dispatcher.pool_of("a") == "default"
 

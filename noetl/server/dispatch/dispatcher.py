@@ -401,9 +401,11 @@ class Dispatcher:
         return max(1, len(live))
 
     def claim_of(self, worker: str, slots: int) -> Claim:
-        """A claim of a worker for these slots, with pool, labels and capacity of its last one."""
+        """A claim of a worker for these slots, with pool, labels and capacity of its last one.
+
+        Without one (of another server, or before a restart) its pool is unknown: it gets no slots."""
         last = self._last.get(worker)
-        return Claim(worker, slots) if last is None else structs.replace(last, slots=slots)
+        return Claim(worker, 0) if last is None else structs.replace(last, slots=slots)
 
     def placement_problem(self, pool: str, labels: Sequence[str]) -> str | None:
         """Why no live worker known to this server can take a run of a pool with these labels; None: one can."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 
+import certificates
 import pytest
+
+TLS: dict = {}
 
 
 @pytest.fixture(scope="session")
@@ -21,13 +24,14 @@ def redis_server(find_program, start_server, free_port, tmp_path_factory) -> dic
         "libhiredis0.14",
         "liblzf1",
     )
-    path, port = find_program("redis-server", *packages), free_port()
+    path, port, tls_port = find_program("redis-server", *packages), free_port(), free_port()
 
     def ready() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     folder = tmp_path_factory.mktemp("redis")
+    tls = certificates.create(folder)
     start_server(
         [
             path,
@@ -41,8 +45,25 @@ def redis_server(find_program, start_server, free_port, tmp_path_factory) -> dic
             "secret",
             "--dir",
             str(folder),
+            "--tls-port",
+            str(tls_port),
+            "--tls-auth-clients",
+            "no",
+            "--tls-ca-cert-file",
+            str(tls.ca),
+            "--tls-cert-file",
+            str(tls.certificate),
+            "--tls-key-file",
+            str(tls.key),
         ],
         folder=folder,
         ready=ready,
     )
+    TLS.update(port=tls_port, ca=tls.ca)
     return {"host": "127.0.0.1", "port": port, "password": "secret"}
+
+
+@pytest.fixture
+def redis_tls(redis_server) -> dict:
+    """The port with TLS, and the file of the authority that has signed the certificate for 127.0.0.1."""
+    return TLS

@@ -114,3 +114,27 @@ def test_a_command_is_sent_once(free_port):
 def test_a_wrong_database_and_a_missing_password_are_explained(redis_server):
     outcome = run_tool("redis", {"auth": {**redis_server, "db": "many"}, "command": "PING"})
     assert outcome.error.message == "`db` of a Redis server must be a number, not 'many'"
+
+
+@pytest.mark.parametrize(
+    ("host", "fields", "reason"),
+    [
+        ("127.0.0.1", {"ca": "FILE"}, None),
+        ("127.0.0.1", {"ca": "TEXT", "tls": True}, None),
+        ("127.0.0.1", {"tls": True, "verify": False}, None),
+        ("127.0.0.1", {"tls": True}, "certificate verify failed"),
+        ("localhost", {"ca": "FILE"}, "certificate is not valid for 'localhost'"),
+        ("localhost", {"ca": "TEXT"}, "certificate is not valid for 'localhost'"),
+        ("127.0.0.1", {"ca": "/no/such/file"}, "No such file"),
+    ],
+)
+def test_the_certificate_of_the_server_is_checked(redis_server, redis_tls, host, fields, reason):
+    given = {"FILE": str(redis_tls["ca"]), "TEXT": redis_tls["ca"].read_text()}
+    tls = {name: given.get(value, value) for name, value in fields.items()}
+    auth = {**redis_server, "host": host, "port": redis_tls["port"], **tls}
+    outcome = run_tool("redis", {"auth": auth, "command": ["PING"]})
+    if reason is None:
+        assert outcome.error is None, outcome.error
+    else:
+        assert reason in outcome.error.message
+        assert outcome.error.kind in ("connection", "schema")
