@@ -19,6 +19,7 @@ from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from tests.server.conftest import Hand, make_orchestrator, run
 from tests.server.test_orchestrator import CHAIN, LOOP, working
+from tests.waiting import until
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p, path: p}\n"
 ASK = (
@@ -227,7 +228,7 @@ def test_runs_that_no_worker_can_take_are_reported_until_one_is_alive():
     async def scenario(orchestrator):
         execution = await orchestrator.submit(Submission(text=GPU))
         row = await orchestrator.summary(execution)
-        (text,) = await orchestrator.waits_for(row)
+        (text,) = await until(lambda: orchestrator.waits_for(row))
         assert "the pool gpu has no live worker" in text
         await orchestrator.work.claim(Claim("w", 1), wait=0)  # of another pool
         assert len(await orchestrator.waits_for(row)) == 1
@@ -243,7 +244,7 @@ def test_a_process_that_runs_no_workers_reports_no_missing_ones():
     async def scenario(orchestrator):
         execution = await orchestrator.submit(Submission(text=GPU))
         row = await orchestrator.summary(execution)
-        assert len(await orchestrator.waits_for(row)) == 1
+        assert len(await until(lambda: orchestrator.waits_for(row))) == 1
         orchestrator.effects.enabled = False  # another process runs the workers, and knows them
         assert await orchestrator.waits_for(row) == []
         assert not any(each.subject == "placement" for each in await orchestrator.why(execution))
@@ -258,7 +259,7 @@ def test_labels_that_no_live_worker_has_are_reported():
         await orchestrator.work.claim(Claim("w", 1), wait=0)
         execution = await orchestrator.submit(Submission(text=labelled))
         row = await orchestrator.summary(execution)
-        (text,) = await orchestrator.waits_for(row)
+        (text,) = await until(lambda: orchestrator.waits_for(row))
         assert "zone=eu" in text
         await orchestrator.work.claim(Claim("e", 0, labels=("zone=eu",)), wait=0)
         assert await orchestrator.waits_for(row) == []

@@ -8,24 +8,25 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 import pytest
 
 from noetl.cli.operations.schema_parts import schema_parts
 from noetl.core.model.task_log import LogChunk, LogLine, LogSource
-from noetl.embedded import run_async
-from noetl.errors import CorruptLog
+from noetl.embedded import open_local, run_async
+from noetl.errors import CorruptLog, StoreUnavailable
 from noetl.server.lifecycle.log_verifier import repair, verify
 from noetl.server.lifecycle.retention import delete_old
 from noetl.server.orchestrator.catalog import Catalog, Source
+from noetl.server.orchestrator.submissions import Submission
 from noetl.storage.factory import open_stores, open_task_logs
 from noetl.storage.integrity import Remedy, database_problems, definitions, rebuild_derived
 from noetl.storage.ports.events import ExecutionFilter
 from noetl.storage.results import open_results
-from noetl.storage.sqlite.wal_check import lost_frames
 from noetl.tools.registry import specs
 
 TEXT = (
@@ -188,40 +189,85 @@ def test_retention_returns_the_space_of_deleted_executions(home):
 
 
 WRITER = """
-import sqlite3, sys
-db = sqlite3.connect(sys.argv[1])
-db.execute("PRAGMA journal_mode=WAL")
-db.execute("PRAGMA wal_autocheckpoint=0")
-db.execute("CREATE TABLE t(a)")
-for number in range(30):
-    db.execute("INSERT INTO t VALUES (?)", ("x" * 500,))
-    db.commit()
-print("ready", flush=True)
-sys.stdin.read()
+import asyncio, sys
+from noetl.embedded import run_async
+from noetl.storage.factory import open_stores
+text, store = sys.argv[1:]
+async def main():
+    events, _ = open_stores(store)  # stays open, so that the write-ahead log is not copied
+    for number in range(5):
+        await run_async(text + f"# {number}", store=store)
+    print("ready", flush=True)
+    sys.stdin.read()
+asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(
-    ("damage", "found"),
-    [
-        (lambda data: data, False),
-        (lambda data: data[:-5000], True),
-        (lambda data: data[:9000] + bytes([data[9000] ^ 1]) + data[9001:], True),
-        (lambda data: b"", True),
-    ],
-)
-def test_a_damaged_write_ahead_log_is_found_before_it_is_read(tmp_path, damage, found):
-    file = str(tmp_path / "noetl.db")
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, file], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+@pytest.fixture
+def killed(tmp_path, monkeypatch):
+    """The database of a killed process, with two intact executions before and five in its write-ahead log."""
+    monkeypatch.setenv("NOETL_HOME", str(tmp_path))
+    store = f"sqlite://{tmp_path}/noetl.db"
+    for number in range(2):
+        asyncio.run(run_async(TEXT + f"# earlier {number}", store=store))
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, TEXT, store], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         assert writer.stdout.readline() == b"ready\n"
-        assert lost_frames(file) == 0  # in use
     finally:
         writer.kill()
         writer.communicate()
-    data = (tmp_path / "noetl.db-wal").read_bytes()
-    (tmp_path / "noetl.db-wal").write_bytes(damage(data))
-    assert (lost_frames(file) > 0) == found
+    return tmp_path / "noetl.db"
+
+
+def flipped(data: bytes) -> bytes:
+    place = len(data) // 2
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def of_another_time(_: bytes) -> bytes:
+    with tempfile.TemporaryDirectory() as folder, closing(sqlite3.connect(f"{folder}/other.db")) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("CREATE TABLE t(a)")
+        with open(f"{folder}/other.db-wal", "rb") as log:
+            return log.read()
+
+
+DAMAGES = {
+    "of another time": of_another_time,
+    "cut": lambda data: data[:-5000],
+    "flipped": flipped,
+    "header": lambda data: data[:17] + bytes([data[17] ^ 1]) + data[18:],
+    "emptied": lambda data: b"",
+    "deleted": lambda data: None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_no_command_continues_after_commits_are_lost_with_the_write_ahead_log(killed, capsys, damage):
+    from noetl.cli import app
+
+    log = killed.with_name("noetl.db-wal")
+    changed = damage(log.read_bytes())
+    if changed is None:
+        log.unlink()
+    else:
+        log.write_bytes(changed)
+    for command in (["executions"], ["doctor"], ["executions"]):
+        assert app.run(command) != 0, command
+        captured = capsys.readouterr()
+        assert "the last acknowledged events are lost" in captured.out + captured.err
+    assert app.run(["doctor", "--repair"]) == 0, capsys.readouterr().out
+    assert "are lost for good" in capsys.readouterr().out
+    assert app.run(["doctor", "--verify"]) == 0, capsys.readouterr().out
+    assert app.run(["executions"]) == 0
+
+
+def test_an_intact_write_ahead_log_of_a_killed_process_is_read(killed, capsys):
+    assert problems(killed) == []
+    with sqlite3.connect(killed) as db:
+        assert db.execute("SELECT count(*) FROM executions").fetchone() == (7,)
 
 
 def test_the_tables_and_texts_of_postgres_are_checked(database):
@@ -417,3 +463,21 @@ def test_a_damaged_position_of_a_task_log_is_an_error_of_that_log(home, capsys, 
     app.run(["logs", execution_id])
     assert "internal error" not in capsys.readouterr().err
     assert any("the task log of execution" in each for each in problems(home))
+
+
+def test_no_execution_is_committed_before_the_text_of_its_playbook(tmp_path, monkeypatch):
+    """A server that is killed between both could not continue it."""
+
+    async def scenario() -> None:
+        async with await open_local(store=f"sqlite://{tmp_path}/noetl.db", home=tmp_path) as engine:
+            orchestrator = engine.orchestrator
+
+            async def fail(*_: object) -> None:
+                raise StoreUnavailable("the disk is full")
+
+            monkeypatch.setattr(orchestrator.catalog.playbooks, "save_text", fail)
+            with pytest.raises(StoreUnavailable):
+                await orchestrator.submit(Submission(text=TEXT))
+            assert await orchestrator.store.executions(ExecutionFilter()) == []
+
+    asyncio.run(scenario())

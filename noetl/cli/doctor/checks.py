@@ -40,7 +40,7 @@ def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False, 
         *_home(settings),
         *environment.secret_files(settings),
         _sqlite(),
-        *_write_ahead_log(settings),  # before the store is opened
+        *_empty_file(settings),
         *(_repaired(settings) if repair else ()),
         *_store(settings),
     ]
@@ -51,11 +51,9 @@ def run_checks(flags: Mapping[str, Any] | None = None, *, verify: bool = False, 
     return findings
 
 
-def _write_ahead_log(settings: Settings) -> Iterator[Finding]:
+def _empty_file(settings: Settings) -> Iterator[Finding]:
     if not settings.store.startswith("sqlite:"):
         return
-    from noetl.storage.sqlite.wal_check import lost_frames
-
     file = Path(settings.store.removeprefix("sqlite://"))
     if file.is_file() and not file.stat().st_size:
         yield Finding(
@@ -63,14 +61,6 @@ def _write_ahead_log(settings: Settings) -> Iterator[Finding]:
             FAILED,
             f"{file} is empty, which no database is: its content is lost; restore a backup, or delete the file to "
             "begin again",
-        )
-    lost = lost_frames(str(file))
-    if lost:
-        yield Finding(
-            "write-ahead log",
-            FAILED,
-            f"{settings.store}: {lost} committed pages of the write-ahead log are damaged or missing, so the last "
-            "acknowledged events are lost; restore a backup, or continue without them",
         )
 
 
@@ -91,6 +81,12 @@ def _repaired(settings: Settings) -> Iterator[Finding]:
         finally:
             await events.close()
 
+    if settings.store.startswith("sqlite:"):
+        from noetl.storage.sqlite.wal_check import accept_loss
+
+        lost = accept_loss(settings.store.removeprefix("sqlite://"))
+        if lost:
+            yield Finding("repair", WARNING, f"{lost} committed pages of the write-ahead log are lost for good")
     try:
         rows, count, left = asyncio.run(rebuild())
     except (NoetlError, OSError) as problem:

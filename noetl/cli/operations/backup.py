@@ -201,7 +201,7 @@ def _restore_sqlite(settings: Settings, reader: BackupReader, *, force: bool) ->
             aside = target.with_name(f"{target.name}.before-restore-{int(time.time())}")
             target.rename(aside)
             terminal.note(f"the previous file is kept as {aside}")
-            for suffix in ("-wal", "-shm"):
+            for suffix in ("-wal", "-shm", ".lost"):
                 target.with_name(target.name + suffix).unlink(missing_ok=True)
         temporary = target.with_name(f".{target.name}.restore")
         reader.extract(name, temporary)

@@ -6,8 +6,6 @@ submission is acknowledged, so that every log can be folded after a restart.
 
 from __future__ import annotations
 
-import asyncio
-
 from msgspec import Struct
 
 from noetl.core.engine.commands import StartExecution
@@ -58,14 +56,9 @@ class ExecutionStarter(Struct, eq=False):
         command = await start_command(submission, source, playbook, self._keychain, *(stored or ({}, {})))
         if bounded is not None:
             await bounded.check(command.request.labels)
-        if self._catalog.is_stored(playbook):
-            return await self._start(playbook, command, submission)
-        # Both wait for the same flush; neither is acknowledged before it.
-        writing = asyncio.ensure_future(self._catalog.store(playbook, source))
-        try:
-            return await self._start(playbook, command, submission)
-        finally:
-            await writing
+        if not self._catalog.is_stored(playbook):
+            await self._catalog.store(playbook, source)  # first: without its text, an execution cannot be continued
+        return await self._start(playbook, command, submission)
 
     async def _compile(self, source: Source, submission: Submission) -> Playbook:
         modes = {"strict": submission.strict, "legacy": submission.legacy}

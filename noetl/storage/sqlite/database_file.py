@@ -26,6 +26,7 @@ import queue
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -36,6 +37,8 @@ from noetl.errors import CorruptLog, NoetlError, StoreUnavailable
 from noetl.observability import metrics
 from noetl.runtime.private_files import ensure_private
 from noetl.storage.ports.sql import Dialect
+from noetl.storage.sqlite import wal_check
+from noetl.storage.sqlite.wal_check import Committed
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -50,6 +53,7 @@ MAX_WAL_PAGES = 16_000  # WAL pages after which a busy writer checkpoints
 TRUNCATE_PAGES = 64_000  # size of the WAL file above which a checkpoint truncates it
 PAGES_PER_JOB = 3  # estimated pages that a job writes beside its own bytes
 BUSY_SECONDS = 30.0
+_open_files: Counter[str] = Counter()  # in this process, by path
 
 
 class _PendingWrite(Struct, eq=False):
@@ -267,12 +271,17 @@ class SqliteFile:
             raise StoreUnavailable(f"{self.path} is a folder; --store takes the path of a file")
         try:
             with self._lock:
+                committed = self._left_behind()
                 connection = _connect(self.path)
                 try:
                     self._prepare(connection)
+                    if committed is not None:
+                        (_, valid, _) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                        self._refuse_loss(committed.lost(valid))
                 except BaseException:
                     connection.close()
                     raise
+                _open_files[self.path] += 1
                 return connection
         except sqlite3.Error as problem:
             raise store_error(problem, self.path) from problem
@@ -280,6 +289,22 @@ class SqliteFile:
             raise CorruptLog(
                 f"{self.path} is damaged ({problem}); restore it from a backup, or move the file"
             ) from None
+
+    def _left_behind(self) -> Committed | None:
+        """What a killed process has committed to the write-ahead log; raises CorruptLog if the log is another one."""
+        if _open_files[self.path]:
+            return None
+        found = wal_check.left_behind(self.path)
+        self._refuse_loss(wal_check.recorded_loss(self.path) or (found.frames if found and found.replaced else 0))
+        return found
+
+    def _refuse_loss(self, frames: int) -> None:
+        if frames:
+            wal_check.record_loss(self.path, frames)
+            raise CorruptLog(
+                f"{self.path}: {frames} committed pages of the write-ahead log are damaged or missing, so the last "
+                "acknowledged events are lost; restore a backup, or continue without them with `noetl doctor --repair`"
+            )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -315,6 +340,7 @@ class SqliteFile:
             for connection in self._reader_connections:
                 connection.close()
             self._connection.close()
+            _open_files[self.path] -= 1
         self._lock.close()
 
     # ── readers ─────────────────────────────────────────────────────────────────────────
