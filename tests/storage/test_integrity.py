@@ -12,6 +12,7 @@ import tempfile
 import time
 from contextlib import closing, suppress
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,7 @@ from noetl.storage.factory import open_stores, open_task_logs
 from noetl.storage.integrity import Remedy, database_problems, definitions, rebuild_derived
 from noetl.storage.ports.events import ExecutionFilter
 from noetl.storage.results import open_results
+from noetl.storage.sqlite.database_file import store_error
 from noetl.tools.registry import specs
 
 TEXT = (
@@ -481,3 +483,12 @@ def test_no_execution_is_committed_before_the_text_of_its_playbook(tmp_path, mon
             assert await orchestrator.store.executions(ExecutionFilter()) == []
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("free", "shown"), [(0, "the disk is full"), (1 << 40, "check the disk")])
+def test_an_input_output_error_names_the_remedy(tmp_path, monkeypatch, free, shown):
+    """SQLite reports a full disk as such an error if its shared memory cannot be created."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    failure = sqlite3.OperationalError("disk I/O error")
+    failure.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
+    assert shown in str(store_error(failure, str(tmp_path / "noetl.db")))

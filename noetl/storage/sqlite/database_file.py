@@ -23,6 +23,7 @@ import asyncio
 import fcntl
 import os
 import queue
+import shutil
 import sqlite3
 import threading
 import time
@@ -53,6 +54,7 @@ MAX_WAL_PAGES = 16_000  # WAL pages after which a busy writer checkpoints
 TRUNCATE_PAGES = 64_000  # size of the WAL file above which a checkpoint truncates it
 PAGES_PER_JOB = 3  # estimated pages that a job writes beside its own bytes
 BUSY_SECONDS = 30.0
+MIN_FREE_BYTES = 1 << 20  # without which a disk is full
 _open_files: Counter[str] = Counter()  # in this process, by path
 
 
@@ -566,7 +568,7 @@ def store_error(problem: sqlite3.Error, path: str) -> NoetlError:
         return CorruptLog(
             f"{path} is damaged ({text}); `noetl doctor --repair` rebuilds what is derived, else restore a backup"
         )
-    if "full" in text or name == "SQLITE_FULL":
+    if "full" in text or name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and _is_full(path)):
         return StoreUnavailable(f"{path}: the disk is full; nothing acknowledged is lost, free disk space and retry")
     if "readonly" in text or name.startswith("SQLITE_READONLY"):
         return StoreUnavailable(f"{path} is not writable; check its permissions, or choose another --store")
@@ -580,7 +582,19 @@ def store_error(problem: sqlite3.Error, path: str) -> NoetlError:
             f"{path}: the database has been locked by another process{_lock_holders(path)} for more than "
             f"{BUSY_SECONDS:.0f} s; stop that process or choose another --store"
         )
+    if name.startswith("SQLITE_IOERR"):
+        return StoreUnavailable(
+            f"{path}: {text} ({name}); nothing acknowledged is lost, check the disk and its file system, and retry"
+        )
     return StoreUnavailable(f"{path}: {text}")
+
+
+def _is_full(path: str) -> bool:
+    """Whether the files beside a database cannot grow: SQLite reports that as an I/O error of its shared memory."""
+    try:
+        return shutil.disk_usage(os.path.dirname(path)).free < MIN_FREE_BYTES
+    except OSError:
+        return False
 
 
 def _lock_holders(path: str) -> str:
