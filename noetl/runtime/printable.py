@@ -9,12 +9,20 @@ from __future__ import annotations
 import re
 from functools import cache
 
-# C0 and C1 controls except newline and tab, zero-width and bidirectional marks, line separators, surrogates; below:
-# invisible tags and variation selectors, in which whole texts can be hidden.
+# C0 and C1 controls except newline and tab, zero-width and bidirectional marks, other format characters, letters
+# without a shape, line separators, surrogates; below: invisible tags and variation selectors, in which whole texts can
+# be hidden.
 _UNSAFE = (
-    r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    r"\ufeff\ufff9-\ufffb\ud800-\udfff"
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    r"\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb"
+    r"\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
 )
+# Marks that a terminal draws over the character before them; many of them cover the lines above.
+_MARKS = (
+    r"\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc"
+    r"\u0ec8-\u0ece\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\u302a-\u302f\ufe0f\ufe20-\ufe2f"
+)
+_MOST_MARKS = 4  # on one character
 _NAMES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
@@ -34,7 +42,8 @@ def printable_json(text: str) -> str:
 
 @cache
 def _unsafe(more: str = "") -> re.Pattern[str]:
-    return re.compile(f"[{_UNSAFE}{more}]|[\U000e0000-\U000e0fff]")
+    too_many = rf"(?<=[{_MARKS}]{{{_MOST_MARKS}}})[{_MARKS}]"
+    return re.compile(f"[{_UNSAFE}{more}]|[\U000e0000-\U000e0fff]|{too_many}")
 
 
 def _escape(found: re.Match[str]) -> str:

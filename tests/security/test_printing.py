@@ -18,20 +18,21 @@ ATTACKS = [
     "\x1b]0;title\x07", "\x1b[2J\x1b[H", "\x1b[31mred", "\x1b[8mhidden", "\x9b2J", "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\",
     "\x1b]52;c;ZXZpbA==\x07", "\x1bP+q\x1b\\", "\x1b[6n", "a\rb", "a\bb", "\x7f", "\x00", "\x85", "\u202eevil", "\u2066x\u2069",
     "\u200b", "\ufeff", "\u2028", "\U000e0041", "\U000e0100", "\U000e01ef", "\x1b[?1049h", "\x1bc",
+    "\u034f", "\u115f", "\u3164", "\uffa0", "\u2800", "\ufe00", "\u180b", "\u0600", "\u06dd", "\u08e2", "\U00013430", "\U0001bca0", "\U0001d173", "\U000110bd",
+    "a" + "\u0301" * 9, "x" + "\u0e49" * 50, "e" + "\u20dd\u0489" * 20, "\ufe20" * 5, "\ufe0f" * 9,
 ]  # fmt: skip
 
 
 def is_safe(text: str) -> bool:
-    return all(
-        character in "\n\t" or (character.isprintable() and printable(character) == character) for character in text
-    )
+    return printable(text) == text and all(character in "\n\t" or character.isprintable() for character in text)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_characters_that_a_terminal_obeys_are_escaped(attack):
     assert not is_safe(attack)
     assert is_safe(printable(attack)) and is_safe(shown(attack))
-    assert printable("plain äöü 数字 😀\n\ttext") == "plain äöü 数字 😀\n\ttext"
+    plain = "plain äöü 数字 😀 ❤️ e\u0302\u0323 ที่ نَصّ\n\ttext"
+    assert printable(plain) == plain
     encoded = printable_json(json.dumps({"a": attack}, ensure_ascii=False))
     assert is_safe(encoded) and json.loads(encoded) == {"a": attack}
 

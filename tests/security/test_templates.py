@@ -142,7 +142,9 @@ def test_numbers_with_the_same_hash_value_are_no_keys(expression):
     assert time.process_time() - began < SECONDS
 
 
-@pytest.mark.parametrize("literal", ["0x" + "f" * 100_000, "0b" + "1" * 5000, "9" * 2000, "-0x" + "f" * 2000])
+@pytest.mark.parametrize(
+    "literal", ["0x" + "f" * 100_000, "0b" + "1" * 5000, "9" * 2000, "9" * 5000, "1_" * 9000 + "1", "-0x" + "f" * 2000]
+)
 def test_a_literal_has_a_limited_number_of_bits(literal):
     with pytest.raises(TemplateError, match="more than 4,096 bits"):
         compile_value("{% set b = " + literal + " %}{{ m[b] }}")

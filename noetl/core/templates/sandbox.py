@@ -514,6 +514,10 @@ def parse_unchecked(text: str) -> nodes.Template:
         raise _syntax_problem(source, problem) from None
     except RecursionError:
         raise TemplateError("the template is nested too deeply", text=text, kind="limit") from None
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        raise TemplateError(
+            f"a number of the template has more than {MAX_BITS:,} bits", text=text, kind="limit"
+        ) from None
 
 
 def normal(text: str) -> str:
