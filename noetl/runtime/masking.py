@@ -27,6 +27,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import unicodedata
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
@@ -101,12 +102,21 @@ def forms_of(text: str) -> set[str]:
     pairs = [f"{byte:02x}" for byte in raw]
     plain |= {"".join(pairs), "".join(pairs).upper(), ":".join(pairs).upper()}
     plain |= {separator.join(pairs) for separator in (":", " ", "\\x", "%")} | {"%".join(pairs).upper()}
-    plain.add("".join(f"\\u{ord(each):04x}" for each in text))
+    utf16 = text.encode("utf-16-be", "surrogatepass")
+    plain.add("".join(f"\\u{unit}" for unit in utf16.hex(" ", 2).split()))
+    plain |= {"".join(form.format(ord(each)) for each in text) for form in ("&#{};", "&#x{:x};")}
+    plain.add("".join(f"\\{byte:03o}" for byte in raw))
+    if not text.isascii():
+        plain |= {raw.decode("latin-1"), raw.decode("cp1252", "replace")}  # UTF-8 that was read in another encoding
+        plain |= {unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)}
     if len(text) >= SHORTEST_CASE:
         plain |= {text.upper(), text.lower()}
     plain.add("00".join(pairs))
     wide = "\0".join(text).encode("utf-8", "surrogateescape")  # ASCII characters in UTF-16 of either order
-    for stable in _base64_forms(raw) | _base64_forms(wide):
+    wide_forms = _base64_forms(wide)
+    if not text.isascii():
+        wide_forms = _base64_forms(utf16) | _base64_forms(text.encode("utf-16-le", "surrogatepass"))
+    for stable in _base64_forms(raw) | wide_forms:
         escaped = quote(stable, safe="")
         plain |= {stable, escaped, re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), escaped)}
     if "\n" in text:

@@ -10,6 +10,7 @@ import re
 import shlex
 import textwrap
 import time
+import unicodedata
 import urllib.parse
 
 import pytest
@@ -46,6 +47,29 @@ def test_base64_with_line_breaks_is_masked(width, separator, before):
     text = "data:\n" + separator.join(textwrap.wrap(encoded, width)) + "\nend"
     assert not leaks(Masker([SECRET]).mask(text))
     assert not leaks(str(Masker([SECRET]).mask_data({"a": text})))
+
+
+FORMS = {
+    "utf-8 read as latin-1": lambda secret: secret.encode().decode("latin-1"),
+    "utf-8 read as cp1252": lambda secret: secret.encode().decode("cp1252", "replace"),
+    "composed": lambda secret: unicodedata.normalize("NFC", secret),
+    "decomposed": lambda secret: unicodedata.normalize("NFD", secret),
+    "octal": lambda secret: "".join(f"\\{byte:03o}" for byte in secret.encode()),
+    "decimal entities": lambda secret: "".join(f"&#{ord(each)};" for each in secret),
+    "hexadecimal entities": lambda secret: "".join(f"&#x{ord(each):x};" for each in secret),
+    "escaped utf-16": lambda secret: json.dumps(secret)[1:-1],
+    "base64 of utf-16": lambda secret: base64.b64encode(secret.encode("utf-16-le")).decode(),
+    "base64 of big-endian utf-16": lambda secret: base64.b64encode(secret.encode("utf-16-be")).decode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("secret", ["pässwörd-für-den-Zugang-42", "s😀cret-你好-token-0123", "correct-horse-battery"])
+def test_a_secret_is_masked_in_other_encodings(form, secret):
+    written = FORMS[form](secret)
+    masked = Masker([secret]).mask(f"error near {written} in line 1")
+    assert "error near " in masked and " in line 1" in masked
+    assert not any(written[at : at + 12] in masked for at in range(len(written) - 11))
 
 
 def test_texts_without_secrets_are_unchanged():
