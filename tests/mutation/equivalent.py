@@ -96,6 +96,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "if not found:",
         "the condition is always true",
     ): "only reads a summary that is not used",
+    (
+        "noetl/server/dispatch/dispatcher.py",
+        "seen: int = -1  # the version of the queue in which the worker has found nothing",
+        "1 becomes 2",
+    ): "the versions of the queue begin with 0",
 }
 
 

@@ -11,6 +11,7 @@ from msgspec import structs
 from noetl.core.model.outcome import error_info
 from noetl.core.model.work import Claim
 from noetl.errors import Conflict, NotFound, RequestRefused, RoleRequired, StoreUnavailable, VersionConflict
+from noetl.observability import lineage
 from noetl.server.lifecycle import recovery
 from noetl.server.lifecycle.children import Children
 from noetl.server.orchestrator.submissions import RerunRequest, Submission
@@ -613,5 +614,19 @@ def test_the_span_of_an_ended_execution_is_recorded_if_it_is_sampled(policy, tra
         fields = {"attributes": {"team": "data"}, "path": "tests/chain", "status": "failed"}
         instants = {"started_at": ended.started_at, "ended_at": 7.0}
         assert spans == ([(True, execution, fields | instants)] if traced else [])
+
+    run(scenario)
+
+
+def test_the_ends_of_executions_are_reported_to_lineage_once(monkeypatch):
+    ended = []
+    monkeypatch.setattr(lineage, "ENDED", ended.append)
+
+    async def scenario(orchestrator):
+        execution = await orchestrator.submit(Submission(text=CHAIN))
+        assert ended == []
+        async with working(Hand(orchestrator.work)):
+            await orchestrator.wait(execution, 10)
+        assert ended == [execution]
 
     run(scenario)
