@@ -313,7 +313,13 @@ def to_error_info(failure: Exception) -> ErrorInfo:
         message += "Files of object stores can be read without it: kind transfer, or kind object with `file`."
         return error_info("client_error", message, details=details)
 
+    text = re.sub(r"(Malformed JSON .* in line )(\d+):", _line_of_json, text)
     return error_info(_error_kind(failure, text), text, details=details)
+
+
+def _line_of_json(found: re.Match[str]) -> str:
+    """The line of malformed JSON: DuckDB counts from 2 and leaves out empty lines."""
+    return f"{found[1]}{int(found[2]) - 1} (without empty lines):"
 
 
 # Error kinds by the names of DuckDB's exceptions, in the order they are tried; a newer DuckDB may lack some of them.

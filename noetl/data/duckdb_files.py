@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,18 +113,56 @@ def delimiter_of(path: str) -> str:
     return max(DELIMITERS, key=outside.count)
 
 
-def misfit(path: str) -> str | None:
-    """The first line of CSV that has more or fewer values than the first one, in words."""
+_WRONG_VALUE = re.compile(
+    r'CSV Error on Line: (\d+)\n.*converting column "(.+)"\. Could not convert string "(.*)" to \'(.+?)\''
+    r".*\n  file = (.+?)\n",
+    re.DOTALL,
+)
+
+
+def misfit(path: str, failure: str) -> str | None:
+    """What is wrong in CSV that DuckDB has refused, in words: the first wrong line, or the value it has named."""
     for each in sorted(glob.glob(path)) if any(mark in path for mark in "*?[") else [path]:
-        if not Path(each).is_file():
-            continue
-        with Path(each).open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            lines = csv.reader(file, delimiter=delimiter_of(each))
-            width = len(next(lines, []))
+        found = _wrong_line(each) if Path(each).is_file() else None
+        if found is not None:
+            return f"{each}: {found}"
+    value = _WRONG_VALUE.search(failure)
+    if value is None:
+        return None
+    line, column, text, kind, name = value.groups()
+    return (
+        f"{name}: line {line}: the column {column!r}: {text!r} is not {kind}, which the first lines have; declare its "
+        f"type in the source, such as `types: {{{column}: text}}`"
+    )
+
+
+def _wrong_line(path: str) -> str | None:
+    """The first line that is not UTF-8, not CSV, or has more or fewer values than the first one."""
+    before = 0
+    with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        lines = csv.reader(file, delimiter=delimiter_of(path), strict=True)
+        try:
+            width, before = len(next(lines, [])), lines.line_num
             for row in lines:
+                if any(not value.isascii() and not _is_unicode(value) for value in row):
+                    return f"line {lines.line_num} is not UTF-8: convert the file to UTF-8"
                 if row and len(row) != width:
-                    return f"{each}: line {lines.line_num} has {len(row)} values, the first line has {width}"
+                    return f"line {lines.line_num} has {len(row)} values, the first line has {width}"
+                before = lines.line_num
+        except csv.Error as wrong:
+            if "field limit" in str(wrong):  # of Python, not of the file
+                return None
+            return (
+                f"line {before + 1} is not CSV: {str(wrong).replace('unexpected end of data', 'a quote is not closed')}"
+            )
     return None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def json_query(

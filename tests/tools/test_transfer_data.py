@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,31 @@ def test_json_without_rows_is_a_clear_error(
     outcome = move(host, {"kind": "file", "path": "in.json"}, {"kind": "file", "path": "o.json"}, chunk={"path": path})
     assert outcome.error is not None and outcome.error.kind == kind, outcome.error
     assert says in outcome.error.message
+
+
+@pytest.mark.parametrize("line", [1, 2, 3000])
+def test_malformed_json_is_named_by_its_line(host: ToolHost, tmp_path: Path, line: int) -> None:
+    (tmp_path / "in.jsonl").write_text('{"a": 1}\n' * (line - 1) + "{bad\n" + '{"a": 1}\n')
+    error = move(host, {"kind": "file", "path": "in.jsonl"}, {"kind": "file", "path": "o.json"}).error
+    assert error is not None and f'in file "in.jsonl", at byte 2 in line {line} (' in error.message
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.csv.gz"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"a,b\n1,x\n2,\xe9\n", "line 3 is not UTF-8"),
+        (b"a,b\n" + b"1,2\n" * 30_000 + b"1,x\n", "line 30002: the column 'b': 'x' is not BIGINT"),
+        (b'a,b\n1,2\n1,"x\n2,3\n', "line 3 is not CSV: a quote is not closed"),
+        (b'a,b\n1,"x"y\n2,3\n', "line 2 is not CSV: ',' expected after '\"'"),
+    ],
+    ids=["encoding", "type", "open quote", "quote inside"],
+)
+def test_wrong_csv_is_named_by_its_line(host: ToolHost, tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    error = move(host, {"kind": "file", "path": name}, {"kind": "file", "path": "o.json"}).error
+    assert error is not None and f"{name}: {says}" in error.message
+    assert "ignore_errors" not in error.message
 
 
 def test_duplicate_csv_columns_lose_no_value(host: ToolHost, tmp_path: Path) -> None:

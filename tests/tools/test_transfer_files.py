@@ -457,3 +457,9 @@ def test_the_row_groups_of_a_parquet_file_that_were_read_are_not_in_memory(tmp_p
             tracemalloc.stop()
     assert ids == list(range(24))
     assert peak < 8 << 20
+
+
+def test_a_value_that_is_too_long_for_a_folder_is_an_error(tmp_path: Path) -> None:
+    target = {"kind": "file", "path": "out", "partition_by": ["k"]}
+    assert "a value of 'k' has 300 characters" in failure(move(tmp_path, [{"k": "x" * 300}], target))
+    assert not (tmp_path / "out").exists()

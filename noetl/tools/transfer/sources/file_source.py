@@ -15,7 +15,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duckdb import BinderException, InvalidInputException
+from duckdb import BinderException, ConversionException, InvalidInputException
 from duckdb import Error as DuckdbError
 
 from noetl.connections import duckdb, objects
@@ -234,8 +234,8 @@ async def _duckdb_batches(
             if not rows_path:
                 raise
             raise BadInput(f"{path} has no list of rows at {rows_path!r} (chunk.path): {failure}") from None
-        except InvalidInputException:
-            wrong = await asyncio.to_thread(duck_files.misfit, path) if format == "csv" else None
+        except (InvalidInputException, ConversionException) as failure:
+            wrong = await asyncio.to_thread(duck_files.misfit, path, str(failure)) if format == "csv" else None
             if wrong is None:
                 raise
             raise BadInput(wrong) from None

@@ -20,6 +20,7 @@ from noetl.data.values import unique_names
 from noetl.tools._common.sql_task import BadInput
 
 MAX_PARTITIONS = 10_000
+MAX_FOLDER = 240  # bytes of a name, with room for the ending of one that is not complete
 MISSING = "__HIVE_DEFAULT_PARTITION__"
 UNITS = ("year", "month", "week", "day", "hour")
 _EXPRESSION = re.compile(r"date_trunc\(\s*'(\w+)'\s*,\s*(?:\"([^\"]+)\"|(\w+))\s*\)(?:\s+as\s+(\w+))?", re.IGNORECASE)
@@ -100,6 +101,11 @@ def _values(column: Any, field: Any, part: Partitioning, label: str) -> list[str
         key = value if value is None or isinstance(value, str) else str(value)
         if key not in known:
             known[key] = f"{part.name}={MISSING if key is None else quote(key, safe='') or MISSING}"
+            if key is not None and len(known[key]) > MAX_FOLDER:
+                raise BadInput(
+                    f"{label}: partition_by: a value of {part.column!r} has {len(key)} characters, which is too long "
+                    f"for the name of a folder ({MAX_FOLDER} bytes); use a shorter column"
+                )
         found.append(known[key])
     return found
 
