@@ -31,17 +31,14 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def csv_query(
-    cursor: Any, path: str, types: Mapping[str, str] | None = None, *, store_rejects: bool = False
-) -> tuple[str, set[str]]:
+def csv_query(cursor: Any, path: str, types: Mapping[str, str] | None = None) -> tuple[str, set[str]]:
     """The query that reads CSV, and its columns of numbers that are read as text because a double is not exact.
 
     A quoted empty value is an empty text, an unquoted one is null; in a file that writes missing numbers with quotes,
-    both are null. Called in a thread: it reads the columns of numbers once, unless their types are declared. With
-    `store_rejects`, rows with values of another type are left out, and are in the table `reject_errors`."""
+    both are null. Called in a thread: it reads the columns of numbers once, unless their types are declared."""
     given = dict(types or {})
-    kinds = _described(cursor, csv_call(path, given, quoted_nulls=False))
-    quoted = _described(cursor, csv_call(path, given, quoted_nulls=True))
+    kinds = described(cursor, csv_call(path, given, quoted_nulls=False))
+    quoted = described(cursor, csv_call(path, given, quoted_nulls=True))
     quoted_nulls = any(kinds[name] == "VARCHAR" != kind for name, kind in quoted.items() if name not in given)
     kinds = quoted if quoted_nulls else kinds
     suspects = {name: kind for name, kind in kinds.items() if kind in ("BIGINT", "DOUBLE") and name not in given}
@@ -49,12 +46,10 @@ def csv_query(
     numbers: set[str] = set()
     if suspects:
         every = csv_call(path, dict.fromkeys(kinds, "VARCHAR"), quoted_nulls=quoted_nulls)
-        tests = [
-            f"bool_or({test.format(c=quote_column(name))})"
-            for name, kind in suspects.items()
-            for test in (_LEADING_ZERO, _INEXACT if kind == "DOUBLE" else _NO_BIGINT)
-        ]
-        found = iter(cursor.execute(f"SELECT {', '.join(tests)} FROM {every}").fetchall()[0])
+        tests = [test for name, kind in suspects.items() for test in number_tests(kind, quote_column(name))]
+        found = iter(
+            cursor.execute(f"SELECT {', '.join(f'bool_or({test})' for test in tests)} FROM {every}").fetchall()[0]
+        )
         for name in suspects:
             has_zeros, is_inexact = next(found), next(found)
             if has_zeros:
@@ -62,20 +57,7 @@ def csv_query(
             elif is_inexact:
                 numbers.add(name)
         given |= dict.fromkeys(texts | numbers, "VARCHAR")
-    call = csv_call(path, given, quoted_nulls=quoted_nulls)
-    if store_rejects:
-        call = call.removesuffix(")") + ", store_rejects=true, rejects_limit=0)"
-    return f"SELECT * FROM {call}", numbers
-
-
-def csv_rejects(cursor: Any) -> list[tuple[str, str]]:
-    """The lines that a query with `store_rejects` has left out, and why."""
-    query = (
-        "SELECT any_value(csv_line), string_agg(error_message, '; ' ORDER BY column_idx) FROM reject_errors "
-        "GROUP BY scan_id, file_id, line ORDER BY scan_id, file_id, line"
-    )
-    found: list[tuple[str, str]] = cursor.execute(query).fetchall()
-    return found
+    return f"SELECT * FROM {csv_call(path, given, quoted_nulls=quoted_nulls)}", numbers
 
 
 # A text that is not its number (007); a number that is no 64-bit integer; a number with more digits than a double has
@@ -88,13 +70,22 @@ _INEXACT = (
 )
 
 
-def _described(cursor: Any, call: str) -> dict[str, str]:
+def number_tests(kind: str, value: str) -> tuple[str, str]:
+    """Conditions of a text in a column of numbers: it has leading zeros; it is a number that the type does not keep."""
+    return _LEADING_ZERO.format(c=value), (_INEXACT if kind == "DOUBLE" else _NO_BIGINT).format(c=value)
+
+
+def described(cursor: Any, call: str) -> dict[str, str]:
+    """The columns of a table function, and their types."""
     return {name: kind for name, kind, *_ in cursor.execute(f"DESCRIBE FROM {call}").fetchall()}
 
 
-def csv_call(path: str, types: Mapping[str, str] | None = None, *, quoted_nulls: bool = True) -> str:
+def csv_call(
+    path: str, types: Mapping[str, str] | None = None, *, quoted_nulls: bool = True, delimiter: str | None = None
+) -> str:
     """The table function that reads CSV; `*` in the path matches several files."""
-    options = f"header=true, skip=0, delim={literal(delimiter_of(path))}, quote='\"', escape='\"', comment=''"
+    delimiter = delimiter_of(path) if delimiter is None else delimiter
+    options = f"header=true, skip=0, delim={literal(delimiter)}, quote='\"', escape='\"', comment=''"
     if types:
         options += f", types={{{', '.join(f'{literal(name)}: {literal(kind)}' for name, kind in types.items())}}}"
     sample = max(min(SAMPLE_ROWS, SAMPLE_BYTES // row_width(path)), 100)
@@ -197,14 +188,15 @@ def json_query(
     return f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {whole})", large
 
 
-def _files(path: str) -> list[Path]:
+def found_files(path: str) -> list[Path]:
+    """The files of a path, in which `*` matches several."""
     found = sorted(glob.glob(path, recursive=True)) if any(mark in path for mark in "*?[") else [path]
     return [Path(each) for each in found if Path(each).is_file()]
 
 
 def row_width(path: str) -> int:
     """About how many bytes a line has, from the beginning of the first file."""
-    for each in _files(path)[:1]:
+    for each in found_files(path)[:1]:
         with each.open("rb") as file:
             head = file.read(BATCH_BYTES)
         return max(len(head) // max(head.count(b"\n"), 1), 1)
@@ -220,7 +212,7 @@ def _largest_object(path: str, format: str) -> int:
     """The size up to which an object is read: that of the longest line, or of the largest document.
 
     DuckDB allocates buffers of that size for each file and thread."""
-    sizes = (_longest_line(each) if format == "jsonl" else each.stat().st_size for each in _files(path))
+    sizes = (_longest_line(each) if format == "jsonl" else each.stat().st_size for each in found_files(path))
     return min(max(*sizes, 0, SMALLEST_BUFFER), LARGEST_OBJECT)
 
 

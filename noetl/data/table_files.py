@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 import msgspec
@@ -13,6 +16,7 @@ import msgspec
 from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, meaning_of, plain_column, rows_of
 from noetl.data.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
 from noetl.data.values import jsonable, unique_names
+from noetl.runtime.malloc import release_memory
 
 _encode = msgspec.json.Encoder().encode
 
@@ -287,6 +291,8 @@ def _decode_rows(data: bytes, format: str, path: str | None) -> tuple[list[dict[
 
 GROUP_READ = 32 << 20  # of a row group that is read at once
 BATCH_BYTES = 4 << 20
+PAGES_READ = 64 << 20  # of all columns, decoded at a time
+PAGE, DUCKDB_PAGE = 1 << 20, 100 << 20  # the usual size of a page, and that of DuckDB
 
 
 def open_parquet(file: Any) -> Any:
@@ -314,7 +320,56 @@ def parquet_batches(file: Any, size: int, *, first: int = 0, columns: Sequence[s
         group = file.metadata.row_group(number)
         width = max(group.total_byte_size // max(group.num_rows, 1), 1)
         rows = max(min(size, BATCH_BYTES // width), 1)
-        yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=columns)
+        parts = _column_parts(file, group, columns)
+        if len(parts) == 1:
+            yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=columns)
+        else:
+            yield from _joined_batches(file, number, rows, parts)
+
+
+def _column_parts(file: Any, group: Any, columns: Sequence[str] | None) -> list[list[str]]:
+    """The columns of a row group in parts that are decoded together: every column has a page in memory."""
+    names = list(columns or file.schema_arrow.names)
+    page = DUCKDB_PAGE if str(file.metadata.created_by).startswith("DuckDB") else PAGE
+    needed = dict.fromkeys(names, 0)
+    for number in range(group.num_columns):
+        column = group.column(number)
+        name = column.path_in_schema.partition(".")[0]
+        if name in needed:
+            needed[name] += min(column.total_uncompressed_size, page)
+    if sum(needed.values()) <= PAGES_READ or any("." in name for name in names):
+        return [names]
+    parts: list[list[str]] = []
+    held = 0
+    for name in names:
+        if not parts or held + needed[name] > PAGES_READ // 2:
+            parts.append([])
+            held = 0
+        parts[-1].append(name)
+        held += needed[name]
+    return parts
+
+
+def _joined_batches(file: Any, group: int, rows: int, parts: Sequence[Sequence[str]]) -> Iterator[Any]:
+    """The batches of a row group whose columns are decoded in parts, each into a temporary file."""
+    import pyarrow as pa
+
+    with tempfile.TemporaryDirectory(prefix="noetl-parquet-") as folder, ExitStack() as stack:
+        readers = []
+        for number, names in enumerate(parts):
+            path, writer = os.path.join(folder, f"{number}.arrow"), None
+            for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=names, use_threads=False):
+                writer = writer or pa.ipc.new_stream(path, batch.schema)
+                writer.write_batch(batch)
+            if writer is not None:
+                writer.close()
+                readers.append(stack.enter_context(pa.ipc.open_stream(stack.enter_context(pa.OSFile(path)))))
+            release_memory()
+        for batches in zip(*readers, strict=True):
+            fields = [field for batch in batches for field in batch.schema]
+            yield pa.RecordBatch.from_arrays(
+                [each for batch in batches for each in batch.columns], schema=pa.schema(fields)
+            )
 
 
 def arrow_reader(file: Any) -> Any:

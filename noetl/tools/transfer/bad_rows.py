@@ -7,12 +7,18 @@ rejects has a position as well as one that could not be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
+from noetl.data.values import jsonable
 from noetl.tools._common.sql_task import BadInput
 
 POSITION = "noetl_source_position"
+MOST_HELD, MOST_TAKEN = 4 << 20, 1 << 20  # bytes of bad rows in memory
 _BITS = 40
 _MASK = (1 << _BITS) - 1
 T = TypeVar("T")
@@ -36,7 +42,8 @@ class SourceRows:
 
     def __init__(self) -> None:
         self._places: list[str] = []
-        self._bad: list[BadRow] = []
+        self._lock = Lock()  # the source is read in a thread
+        self._bad: Any = None  # a file, once they are many
         self.count = 0  # of bad rows
 
     def place(self, name: str) -> int:
@@ -50,13 +57,23 @@ class SourceRows:
 
     def reject(self, position: int, row: Any, reason: str) -> None:
         """Record a row that cannot be read."""
-        self._bad.append(BadRow(row, reason, *self.describe(position)))
-        self.count += 1
+        line = msgspec.json.encode(BadRow(jsonable(row), reason, *self.describe(position)))
+        with self._lock:
+            if self._bad is None:
+                self._bad = tempfile.SpooledTemporaryFile(MOST_HELD)  # noqa: SIM115 - closed by `take`
+            self._bad.write(line + b"\n")
+            self.count += 1
 
-    def take(self) -> list[BadRow]:
-        """The rows recorded since the last call."""
-        taken, self._bad = self._bad, []
-        return taken
+    def take(self) -> Iterator[list[BadRow]]:
+        """The rows recorded since the last call, some at a time."""
+        with self._lock:
+            taken, self._bad = self._bad, None
+        if taken is None:
+            return
+        with taken:
+            taken.seek(0)
+            while lines := taken.readlines(MOST_TAKEN):
+                yield [msgspec.json.decode(line, type=BadRow) for line in lines]
 
 
 class NumberedRows:

@@ -13,6 +13,7 @@ from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo
 from noetl.core.model.tool import ToolCall
+from noetl.runtime.malloc import release_memory
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer import pg_copy
 from noetl.tools.transfer.bad_rows import SourceRows
@@ -20,7 +21,6 @@ from noetl.tools.transfer.chunks import Chunk, Mark, chunked, reads_name
 from noetl.tools.transfer.failures import ExplainedError, roll_back
 from noetl.tools.transfer.incremental import NAME, Incremental, bare_cursor, render
 from noetl.tools.transfer.load_progress import LoadProgress
-from noetl.tools.transfer.malloc import release_memory
 from noetl.tools.transfer.object_progress import ObjectProgress
 from noetl.tools.transfer.quarantine import Quarantine
 from noetl.tools.transfer.rejected_rows import RejectedRows
@@ -201,7 +201,8 @@ class Transfer:
     async def _quarantine_unreadable(self) -> None:
         if self._source_quarantine is not None:
             try:
-                await self._source_quarantine.add(self.source_rows.take(), "the source")
+                for rows in self.source_rows.take():
+                    await self._source_quarantine.add(rows, "the source")
             except Exception as failure:
                 raise self._quarantine_failed(failure, self._source_quarantine) from failure
 

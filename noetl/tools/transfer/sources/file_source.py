@@ -7,10 +7,9 @@ from a local copy if they are remote: memory use does not depend on their size.
 from __future__ import annotations
 
 import asyncio
-import csv
 import glob
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +33,7 @@ from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows, wi
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
 from noetl.tools.transfer.sources.json_documents import write_lines
 from noetl.tools.transfer.sources.numbered_lines import number_lines
+from noetl.tools.transfer.sources.wide_csv import Kind, WideCsv, is_wide
 
 INTERVAL = DeclaredType("interval")
 CSV_MEMORY = "160MB"
@@ -211,11 +211,14 @@ async def _duckdb_batches(
     async with database.cursor(writes=False) as cursor:
 
         def run() -> Any:
+            if format == "csv" and (rows is not None or is_wide(path)):
+                wide = WideCsv(cursor, path, declared)
+                kinds, numbers = wide.plan()
+                return _wide_batches(cursor, wide, kinds, rows), numbers
             size = duck_files.batch_rows(path, duckdb.BATCH)
             if format == "csv":
-                if rows is None and size == duckdb.BATCH:  # narrow rows; DuckDB would keep what it has read
-                    cursor.execute(f"SET memory_limit = '{CSV_MEMORY}'")
-                query, numbers = duck_files.csv_query(cursor, path, declared, store_rejects=rows is not None)
+                cursor.execute(f"SET memory_limit = '{CSV_MEMORY}'")  # DuckDB would keep what it has read
+                query, numbers = duck_files.csv_query(cursor, path, declared)
             else:
                 steps = rows_path.split(".") if rows_path else []
                 query, numbers = duck_files.json_query(cursor, path, format, steps, declared)
@@ -228,8 +231,6 @@ async def _duckdb_batches(
                 async for batch in stream:
                     batch = _annotate(normalize_batch(batch), numbers, mixed=format in ("json", "jsonl"))
                     yield with_types(batch, types) if read_as is None else batch
-            if rows is not None and format == "csv":
-                await in_thread(lambda: _take_rejects(cursor, path, rows))
         except BinderException as failure:
             if not rows_path:
                 raise
@@ -241,15 +242,25 @@ async def _duckdb_batches(
             raise BadInput(wrong) from None
 
 
-def _take_rejects(cursor: Any, path: str, rows: SourceRows) -> None:
-    """Record the numbered lines whose values do not have the types of their columns."""
-    delimiter = duck_files.delimiter_of(path)
-    with Path(sorted(glob.glob(path))[0]).open(encoding="utf-8", newline="") as file:
-        names = next(csv.reader(file, delimiter=delimiter))
-    for line, reason in duck_files.csv_rejects(cursor):
-        position, *values = next(csv.reader([line], delimiter=delimiter))
-        row = dict(zip(names[1:], values, strict=True)) if len(values) == len(names) - 1 else line
-        rows.reject(int(position), row, reason)
+def _wide_batches(cursor: Any, wide: WideCsv, kinds: Mapping[str, Kind], rows: SourceRows | None) -> Iterator[Any]:
+    """The rows of wide CSV; those with values of another type are recorded, or raise an error."""
+    import pyarrow as pa
+
+    def select(query: str) -> Iterator[Any]:
+        return duckdb.run_statement(cursor, bind(query, None, "duckdb"))[1]
+
+    is_empty = True
+    for path, first, batch in wide.texts():
+        typed, wrong = wide.typed(batch, kinds, select)
+        for index, reason in wrong.items():
+            if rows is None:
+                raise InvalidInputException(f"{path}: row {first + index}: {reason}")
+            row = batch.slice(index, 1).to_pylist()[0]
+            rows.reject(int(row.pop(POSITION)), row, reason)
+        is_empty = False
+        yield typed.filter(pa.array([index not in wrong for index in range(batch.num_rows)])) if wrong else typed
+    if is_empty:
+        yield wide.typed(wide.no_rows(), kinds, select)[0]
 
 
 def _annotate(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
