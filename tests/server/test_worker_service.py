@@ -139,10 +139,13 @@ def order(run_id, epoch=1):
 
 
 def service(executions=None, queue=None, **fields):
-    return WorkerService(
+    """A service to which the worker w has sent a claim before."""
+    work = WorkerService(
         executions=executions or Executions(), queue=queue or Queue(), catalog=None, limiter=Limits(), quotas=None,
         background=Background(), clock=Clock(), task_logs=None, **fields,
     )  # fmt: skip
+    work._dispatcher._last["w"] = Claim("w", 1)
+    return work
 
 
 def report(run_id, epoch=1):
@@ -181,6 +184,13 @@ def test_a_report_without_free_slots_claims_nothing():
     acks, orders = asyncio.run(service(executions, queue).report("w", [report("1:a:1")]))
     assert (len(acks), orders, queue.taken) == (1, [], [])
     assert executions.sent == [("1", ReportRun(report("1:a:1"), "w"))]
+
+
+def test_a_report_of_a_worker_whose_pool_is_not_known_gets_no_runs():
+    executions, queue = Executions(), Queue(QueuedRun("3", "3:s:1"))
+    acks, orders = asyncio.run(service(executions, queue).report("other", [report("1:a:1")], free=4))
+    assert (len(acks), orders, queue.taken) == (1, [], [])
+    assert executions.sent == [("1", ReportRun(report("1:a:1"), "other"))]
 
 
 @pytest.mark.parametrize(("free", "share"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 3)])

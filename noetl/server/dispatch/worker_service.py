@@ -151,9 +151,9 @@ class WorkerService:
         """Store a worker's events; acknowledged when they are durable, with the next runs for `free` slots."""
         dispatcher = self._dispatcher
         claim = dispatcher.shared(dispatcher.claim_of(worker, free))
-        taken = await self.queue.take(self._queue_share(claim, reports)) if free > 0 else []
+        taken = await self.queue.take(self._queue_share(claim, reports)) if claim.slots > 0 else []
         reported, ids = self._send_reports(worker, reports)
-        claimed_any = self._claim_any(claim, ids, free - sum(run.cost for run in taken))
+        claimed_any = self._claim_any(claim, ids, claim.slots - sum(run.cost for run in taken))
         claimed = list(zip(taken, self._claim_runs(claim, taken), strict=True))
         await self._wait_all(claim, [*reported, *claimed_any], claimed)
         orders = self._leased_orders(claimed)
