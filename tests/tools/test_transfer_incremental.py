@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sqlite3
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import pytest
 from noetl.core.model.outcome import Outcome
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing.tools import ToolHost, run_tool
+from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.incremental import _like
 from tests.tools.test_transfer_web import Api, api  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,6 +272,93 @@ def test_an_api_sees_the_cursor_and_its_older_rows_are_dropped(tmp_path, api: Ap
     assert pipeline.load().data["rows"] == 0
     assert "since=25" in api.requested[0]
     assert loaded(target) == list(range(3, 26))
+
+
+class Lines(Pipeline):
+    """Loads lines of JSON, whose types are inferred in every load, into DuckDB."""
+
+    def __init__(self, folder: Path, **incremental: Any) -> None:
+        self.file, self.table = folder / "rows.jsonl", str(folder / "t.duckdb")
+        schema = {"columns": "evolve", "types": "evolve"}
+        target = {"kind": "duckdb", "file": self.table, "table": "orders", "mode": "append", "schema": schema}
+        super().__init__(folder, {"kind": "file", "path": str(self.file)}, target, **incremental)
+
+    def load_rows(self, *rows: dict[str, Any]) -> Outcome:
+        self.file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return self.load()
+
+    def count(self) -> int:
+        return int(execute(self.table, "select count(*) from orders")[0][0])
+
+
+@pytest.mark.parametrize(
+    ("known", "new"),
+    [
+        ({"amount": 5}, {"amount": 2.5}),
+        ({"amount": 5}, {"amount": 12345678901234567890.5}),
+        ({"amount": 5}, {"amount": "five"}),
+        ({}, {"note": "a column that the first load did not have"}),
+        ({"doc": {"n": 1}}, {"doc": {"n": 1.5, "more": True}}),
+        ({"doc": [1, 2]}, {"doc": "text"}),
+    ],
+)
+def test_a_row_at_the_boundary_is_recognized_if_later_rows_change_the_types(tmp_path, known, new):
+    lines = Lines(tmp_path)
+    first, second = {"id": 1, "seen": "2026-01-01", **known}, {"id": 2, "seen": "2026-01-01", **new}
+    for rows, total in (([first], 1), ([first, second], 2), ([first, second], 2)):
+        outcome = lines.load_rows(*rows)
+        assert outcome.status == "ok", outcome.error
+        assert lines.count() == total
+
+
+def test_equal_rows_at_the_boundary_are_counted(tmp_path):
+    lines, row = Lines(tmp_path), {"seen": 1, "value": 3}
+    for times, total in ((1, 1), (2, 2), (2, 2), (5, 5), (5, 5)):
+        assert lines.load_rows(*[row] * times).status == "ok"
+        assert lines.count() == total
+    assert lines.load_rows(row, {"seen": 2, "value": 3}).status == "ok"
+    assert lines.count() == 6 and len(lines.state["boundary"]) == 1
+
+
+def test_the_limit_of_rows_at_the_boundary_includes_those_of_earlier_loads(tmp_path):
+    lines = Lines(tmp_path)
+    rows = [{"id": number, "seen": 1} for number in range(1_001)]
+    assert lines.load_rows(*rows[:600]).status == "ok"
+    assert lines.load_rows(*rows[:1_000]).status == "ok" and lines.count() == 1_000
+    error = lines.load_rows(*rows).error
+    assert error is not None and "more than 1,000 rows have the value 1" in error.message
+    assert lines.count() == 1_000
+
+
+def test_whole_numbers_before_a_cursor_with_a_fraction_are_not_loaded_again(tmp_path):
+    lines = Lines(tmp_path)
+    assert lines.load_rows({"seen": 7}, {"seen": 7.5}).status == "ok"
+    assert lines.load_rows({"seen": 7}, {"seen": 8}).status == "ok"
+    assert execute(lines.table, "select seen from orders order by seen") == [(7.0,), (7.5,), (8.0,)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"cursor": "soon", "type": "timestamp"}, "the stored cursor 'soon' is not a timestamp"),
+        ({"cursor": 5, "type": "date"}, "the stored cursor 5 is not a date"),
+        ({"cursor": "x", "type": "decimal"}, "the stored cursor 'x' is not a decimal"),
+        ({"cursor": None, "type": "decimal"}, "the stored cursor None is not a decimal"),
+        ({"cursor": 1, "boundary": 5}, "`boundary` beside the stored cursor must be a list of texts, not 5"),
+        ({"cursor": 1, "boundary": [[1]]}, "`boundary` beside the stored cursor must be a list of texts"),
+    ],
+)
+def test_a_stored_cursor_that_a_user_has_damaged_is_explained(tmp_path, entry, message):
+    lines = Lines(tmp_path)
+    lines.state = entry
+    error = lines.load_rows({"seen": 1}).error
+    assert error is not None and error.kind == "schema" and message in error.message, error
+
+
+@pytest.mark.parametrize(("before", "now"), [("b7", 9), (7, datetime(2026, 1, 1)), ("soon", date(2026, 1, 1))])
+def test_a_cursor_whose_type_changes_between_two_parts_of_a_load_is_explained(before, now):
+    with pytest.raises(BadInput, match="cannot be compared with"):
+        _like(before, now)
 
 
 PLAYBOOK = """

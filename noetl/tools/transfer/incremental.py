@@ -10,7 +10,9 @@ recognized by their hashes, which are stored beside the cursor.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta
@@ -23,7 +25,7 @@ from noetl.core.model.durations import seconds
 from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
-from noetl.data.arrow_tables import rows_of
+from noetl.data.arrow_tables import rows_of, text_of
 from noetl.data.sql import quote_column, quote_name
 from noetl.data.sql_statements import split
 from noetl.tools._common.sql_task import BadInput
@@ -60,14 +62,15 @@ class Incremental:
             raise BadInput("`lag` reads rows again, which only targets with `mode: upsert` and `key` recognize")
         self.greatest: Any = None
         self._selected = False  # whether the database compares the cursor with the start
-        self._hashes: set[str] = set()
+        self._hashes: Counter[str] = Counter()  # of the rows with the greatest value
+        self._at_stored: Counter[str] = Counter()  # of the rows with the stored cursor
         self._read_since(self._given)
 
     def _read_since(self, entry: Mapping[str, Any]) -> None:
         """Start from an entry of the state."""
         self._since = dict(entry)
-        self._boundary = frozenset(entry.get("boundary") or ())
         self._stored: Any = _value_of(entry)
+        self._boundary = _boundary_of(entry)
         self.start: Any = self._initial if self._stored is None else self._stored
         if self._lag is not None and self._stored is not None:
             self.start = _earlier(self.start, self._lag)
@@ -93,7 +96,7 @@ class Incremental:
         """The greatest cursor of the rows so far."""
         if self.greatest is None:
             return {}
-        return {**_entry(self.greatest), **({} if self._by_key else {"boundary": sorted(self._hashes)})}
+        return {**_entry(self.greatest), **({} if self._by_key else {"boundary": sorted(self._hashes.elements())})}
 
     def follow(self, found: Progress) -> None:
         """Continue an earlier load, or start after one whose rows are in the target."""
@@ -103,7 +106,9 @@ class Incremental:
         self._read_since(found.since)
         self.start = _value_of(found.start)
         self.greatest = _value_of(found.reached)
-        self._hashes = set(found.reached.get("boundary") or ())
+        self._hashes = _boundary_of(found.reached)
+        if self._is_stored(self.greatest):
+            self._at_stored = Counter(self._hashes)
 
     # ── the request ─────────────────────────────────────────────────────────────────────
 
@@ -174,13 +179,12 @@ class Incremental:
         if self.start is not None:
             start = _of_type(self.start, values.type, self.column)
             batch = batch.filter(from_start(values, start, self.column, selected=self._selected))
-        if self._boundary and self._stored is not None and batch.num_rows:
-            batch = self._without_known(batch)
         if batch.num_rows:
             self._note(batch)
-        return batch
+        return self._without_known(batch) if self._boundary and batch.num_rows else batch
 
     def _without_known(self, batch: Any) -> Any:
+        """Without rows that an earlier load has written; of equal rows, as many as it has written."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -188,27 +192,26 @@ class Incremental:
         at_boundary = pc.equal(values, _of_type(self._stored, values.type, self.column))
         if not pc.any(at_boundary).as_py():
             return batch
-        rows = rows_of(without_positions(pa.Table.from_batches([batch.filter(at_boundary)])))
-        known = [row_hash(row) in self._boundary for row in rows]
-        if not any(known):
-            return batch
-        found = iter(known)
-        return batch.filter(pa.array([not (each and next(found)) for each in at_boundary.to_pylist()]))
+        new = []
+        for each in row_hashes(batch.filter(at_boundary)):
+            self._at_stored[each] += 1
+            new.append(self._at_stored[each] > self._boundary[each])
+        found = iter(new)
+        return batch.filter(pa.array([not each or next(found) for each in at_boundary.to_pylist()]))
 
     def _note(self, batch: Any) -> None:
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         values = cursor_values(batch, self.column)
         value = greatest_of(values, self.column)
-        if self.greatest is not None and value < self.greatest:
+        before = None if self.greatest is None else _like(self.greatest, value)
+        if before is not None and value < before:
             return
-        if self.greatest is None or value > self.greatest:
-            self.greatest, self._hashes = value, set()
+        if before is None or value > before:
+            self.greatest, self._hashes = value, Counter()
         if not self._by_key:
-            rows = rows_of(without_positions(pa.Table.from_batches([batch.filter(pc.equal(values, pc.max(values)))])))
-            self._hashes.update(map(row_hash, rows))
-            if len(self._hashes) > MAX_BOUNDARY:
+            self._hashes.update(row_hashes(batch.filter(pc.equal(values, pc.max(values)))))
+            if self._hashes.total() > MAX_BOUNDARY:
                 raise BadInput(
                     f"more than {MAX_BOUNDARY:,} rows have the value {_text(value)!r} of the cursor {self.column!r}; "
                     "use a target with `mode: upsert` and `key`, or a finer cursor"
@@ -224,9 +227,12 @@ class Incremental:
             return self._since  # only rows that `lag` reads again
         entry = _entry(self.greatest)
         if not self._by_key:
-            same = self._stored is not None and self.greatest == _like(self._stored, self.greatest)
-            entry["boundary"] = sorted(self._hashes | (self._boundary if same else frozenset()))
+            known = self._boundary if self._is_stored(self.greatest) else Counter[str]()
+            entry["boundary"] = sorted((self._hashes | known).elements())
         return entry
+
+    def _is_stored(self, value: Any) -> bool:
+        return None not in (value, self._stored) and bool(value == _like(self._stored, value))
 
     def state(self) -> dict[str, Any]:
         """What the next execution starts from, for the state of the task; empty if it is unchanged."""
@@ -242,9 +248,31 @@ class Incremental:
         return {"column": self.column, "from": _text(before), "to": _text(after)}
 
 
-def row_hash(row: Mapping[str, Any]) -> str:
-    """A short hash of a row, equal for equal rows."""
-    return hashlib.sha256(_encode(row)).hexdigest()[:16]
+def row_hashes(batch: Any) -> list[str]:
+    """A short hash of every row. It is the same if a later load has other types or columns without values."""
+    import pyarrow as pa
+
+    return [_row_hash(row) for row in rows_of(without_positions(pa.Table.from_batches([batch])))]
+
+
+def _row_hash(row: Mapping[str, Any]) -> str:
+    values = {name: each if isinstance(each, list | dict) else _scalar_text(each) for name, each in row.items()}
+    return hashlib.sha256(_encode(_without_types(values))).hexdigest()[:16]
+
+
+def _scalar_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return text_of(_without_types(value))
+
+
+def _without_types(value: Any) -> Any:
+    """Plain data in which 5.0 equals 5, and a missing field equals null."""
+    if isinstance(value, Mapping):
+        return {name: _without_types(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_types(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def render(call: ToolCall, fields: Any, cursor: Any) -> Any:
@@ -292,7 +320,24 @@ def _entry(value: Any) -> dict[str, Any]:
 
 def _value_of(entry: Mapping[str, Any]) -> Any:
     """The cursor of an entry; None if there is none."""
-    return _decoded(entry["cursor"], entry.get("type")) if entry else None
+    if not entry:
+        return None
+    value, kind = entry["cursor"], entry.get("type")
+    try:
+        return _decoded(value, kind)
+    except (TypeError, ValueError, ArithmeticError):
+        raise BadInput(
+            f"the stored cursor {value!r} is not a {kind}; change it or its `type` with `noetl state set`, or load "
+            "everything again after `noetl state reset`"
+        ) from None
+
+
+def _boundary_of(entry: Mapping[str, Any]) -> Counter[str]:
+    """The hashes of the rows with the value of the cursor."""
+    found = entry.get("boundary") or []
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise BadInput(f"`boundary` beside the stored cursor must be a list of texts, not {found!r}")
+    return Counter(found)
 
 
 def _decoded(value: Any, kind: Any) -> Any:
@@ -309,14 +354,20 @@ def _text(value: Any) -> Any:
 
 
 def _like(value: Any, other: Any) -> Any:
-    """A start value in the type of the values that were read."""
-    if isinstance(other, datetime):
-        return _time(value, aware=other.tzinfo is not None)
-    if isinstance(other, date):
-        return value.date() if isinstance(value, datetime) else date.fromisoformat(str(value)[:10])
-    if isinstance(other, Decimal):
-        return Decimal(str(value))
-    return str(value) if isinstance(other, str) else value
+    """An earlier value of the cursor in the type of the values that were read."""
+    try:
+        if isinstance(other, datetime):
+            return _time(value, aware=other.tzinfo is not None)
+        if isinstance(other, date):
+            return value.date() if isinstance(value, datetime) else date.fromisoformat(str(value)[:10])
+        if isinstance(other, Decimal) or (isinstance(value, str) and not isinstance(other, str)):
+            return Decimal(str(value))
+    except (TypeError, ValueError, ArithmeticError):
+        raise BadInput(
+            f"the cursor has the value {_text(other)!r}, which cannot be compared with {_text(value)!r} of earlier "
+            "rows; declare the type of the column in the source"
+        ) from None
+    return str(_text(value)) if isinstance(other, str) else value
 
 
 def _of_type(value: Any, kind: Any, column: str) -> Any:
@@ -331,12 +382,17 @@ def _of_type(value: Any, kind: Any, column: str) -> Any:
         elif pa.types.is_decimal(kind):
             value = Decimal(str(value))
         elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            value = float(value) if pa.types.is_floating(kind) else int(value)
+            value = float(value) if pa.types.is_floating(kind) else _whole(value)
         else:
             value = str(_text(value))
         return pa.scalar(value, kind)
     except (TypeError, ValueError, ArithmeticError):
         raise BadInput(f"the cursor {column!r} is of type {kind}, and its start is {value!r}") from None
+
+
+def _whole(value: Any) -> int:
+    """The first whole number that is not before a start."""
+    return math.ceil(value) if isinstance(value, float | Decimal) else int(value)
 
 
 def _time(value: Any, *, aware: bool) -> datetime:
