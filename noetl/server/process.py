@@ -195,7 +195,11 @@ class Server:
             closing.push_async_callback(self._state.queries.close)
             app.state.app_state = self._state
             app.state.operations = operations = Operations(
-                self._state, app.state.workers, backends.load_samples, self._address
+                self._state,
+                app.state.workers,
+                backends.load_samples,
+                self._address,
+                refusal=lambda: "" if backends.cluster is None else backends.cluster.refusal,
             )
             app.state.workers.forget = orchestrator.work.forget
             await closing.enter_async_context(running(operations.sample_forever))

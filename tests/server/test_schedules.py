@@ -46,13 +46,14 @@ class MovedClock:
     """A clock that stands still until the test moves it."""
 
     def __init__(self, now: float) -> None:
-        self.time = now
+        self.time = self.passed = now
 
     def now(self) -> float:
         return self.time
 
     def monotonic(self) -> float:
-        return self.time
+        self.passed = max(self.passed, self.time)
+        return self.passed
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
@@ -203,6 +204,41 @@ def test_ticks_of_a_few_seconds_that_are_late_together_all_start(at_noon, catch_
         here.clock.time += 7.5
         await here.scheduler.run_due()
         assert (await here.progress()).fired == 7
+
+    at_noon(scenario)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("catch_up", ["none", "last", "all"])
+def test_ticks_of_an_hour_that_the_clock_repeats_start_at_their_time(at_noon, catch_up, restart):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "*/20 * * * *", catch_up=catch_up)
+        await here.move_to("2026-01-10T12:20")
+        early = await here.move_to("2026-01-10T13:40")  # the clock is wrong, and then corrected
+        caught_up = ["01-10 12:40", "01-10 13:00", "01-10 13:20"] if catch_up == "all" else []
+        assert early == ["01-10 12:20", *caught_up, "01-10 13:40"]
+        if restart:
+            here.schedules, here.scheduler = here.server(2)
+        assert await here.move_to("2026-01-10T12:21") == early
+        times = ["12:20", "12:40", "13:00", "13:20", "13:40", "14:00"]
+        for time in times[1:]:
+            await here.move_to(f"2026-01-10T{time}")
+        assert await here.started() == [f"01-10 {time}" for time in times]
+
+    at_noon(scenario)
+
+
+def test_ticks_between_a_correction_of_the_clock_and_the_next_pass_start(at_noon):
+    async def scenario(here: Installation) -> None:
+        await here.schedules.add("daily", "*/2 * * * * *")
+        here.clock.time += 3600
+        await here.scheduler.run_due()
+        assert (await here.progress()).fired == 1
+        here.clock.time += 7  # on the monotonic clock
+        here.clock.monotonic()
+        here.clock.time -= 3600
+        await here.scheduler.run_due()
+        assert (await here.progress()).fired == 4  # 2, 4 and 6 seconds
 
     at_noon(scenario)
 

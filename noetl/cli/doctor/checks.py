@@ -258,6 +258,7 @@ def _server(settings: Settings) -> Iterator[Finding]:
             reason = "; ".join(found.problems) or "no reason given"
             yield Finding("server", FAILED, f"{url} is not ready: {reason}; check that it is running at this address")
             continue
+        yield from (Finding("server", WARNING, f"{url}: {warning}") for warning in found.warnings)
         url, token = server_settings(url, settings.token)
         try:
             with Client(url, token or "", timeout=5.0) as client:

@@ -197,7 +197,7 @@ def _server(member: ProcessEntry, found: Readiness) -> Iterator[Finding]:
         return
     yield Finding("server", OK, f"{where} is ready")
     for warning in found.warnings:
-        yield Finding("server", WARNING, f"{warning}: `noetl worker start --pool NAME` starts one")
+        yield Finding("server", WARNING, warning)
 
 
 def _address(settings: Settings) -> Finding:

@@ -3,17 +3,21 @@
 The key of a delivery consists of the schedule and the tick. The ticks are recorded first, and the progress of the
 schedule is stored afterwards: a server that stops in between, or processes the schedule at the same time as another
 one, records the same ticks again, which changes nothing. Leadership only avoids duplicate work.
+
+A clock that was ahead may have moved the progress of a schedule into the future. When the clock is set back, and
+whenever a process begins to schedule, such a schedule continues with the first tick after the last pass.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
 
 import msgspec
 
+from noetl.core.model.events import instant
 from noetl.errors import NoetlError, StoreUnavailable, TemplateError
 from noetl.runtime.clock import Clock
 from noetl.server.scheduling.cron import Cron
@@ -32,6 +36,7 @@ LATE_SECONDS = 10.0  # if the oldest due tick is late by less, none was missed: 
 BATCH = 100  # schedules that are processed together
 MAX_TICKS = 1_000  # missed ticks of one schedule
 QUEUED_POLL_SECONDS = 0.5  # maximum delay until a pending delivery starts
+SET_BACK_SECONDS = 1.0  # of a clock; smaller corrections are ignored
 WINDOWS = (3600.0, 86_400.0, 32 * 86_400.0, 1_000 * 86_400.0, float("inf"))
 
 
@@ -42,6 +47,7 @@ class Scheduler(msgspec.Struct, eq=False):
     _deliveries: Deliveries
     _clock: Clock
     _leadership: LeaderLease | None = None
+    _last_pass: tuple[float, float] | None = None  # when it began, on the clock and on the monotonic clock
 
     @property
     def changed(self) -> asyncio.Event:
@@ -52,16 +58,15 @@ class Scheduler(msgspec.Struct, eq=False):
         """Record due ticks and start due deliveries; returns the number of due schedules, up to `BATCH`."""
         leadership = self._leadership
         if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS):
+            self._last_pass = None
             return 0
-        due = await self._store.due(KIND, self._clock.now(), BATCH)
-        for row in due:
-            try:
-                await self._process(row)
-            except StoreUnavailable:
-                raise
-            except Exception as problem:  # a defect of one schedule must not stop the others
-                is_defect = not isinstance(problem, NoetlError)
-                log.error("schedule %s could not be processed: %s", row.name, problem, exc_info=is_defect)
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        last, last_monotonic = self._last_pass or (float("inf"), monotonic)
+        if now < last - SET_BACK_SECONDS:
+            await self._rewind(now - (monotonic - last_monotonic))
+        self._last_pass = (now, monotonic)
+        due = await self._store.due(KIND, now, BATCH)
+        await self._for_each(due, self._process)
         await self._deliveries.process_due()
         return len(due)
 
@@ -71,6 +76,35 @@ class Scheduler(msgspec.Struct, eq=False):
         wakes = [await self._store.next_wake(KIND), await self._deliveries.store.next_due()]
         wake = min((each for each in wakes if each is not None), default=now + POLL_SECONDS)
         return min(POLL_SECONDS, wake - now) if wake > now else QUEUED_POLL_SECONDS
+
+    async def _for_each(self, rows: Sequence[StoredTrigger], act: Callable[[StoredTrigger], Awaitable[None]]) -> None:
+        for row in rows:
+            try:
+                await act(row)
+            except StoreUnavailable:
+                raise
+            except Exception as problem:  # a defect of one schedule must not stop the others
+                is_defect = not isinstance(problem, NoetlError)
+                log.error("schedule %s could not be processed: %s", row.name, problem, exc_info=is_defect)
+
+    async def _rewind(self, since: float) -> None:
+        """Let schedules whose next tick is later than the first one after `since` continue with that one."""
+
+        async def rewind(row: StoredTrigger) -> None:
+            schedule = decode(Schedule, row)
+            next_at = Cron(schedule.cron, schedule.tz).next(since)
+            if next_at is None or schedule.next_at is None or schedule.next_at <= next_at:
+                return
+            log.warning(
+                "the clock was ahead when schedule %s was processed: ticks from %s to %s that have not started start "
+                "at their time", schedule.name, instant(next_at), instant(schedule.next_at),
+            )  # fmt: skip
+            await self._store.save(msgspec.structs.replace(schedule, next_at=next_at).row(row.revision + 1))
+
+        after: str | None = None
+        while page := await self._store.list(KIND, after=after, limit=BATCH):
+            await self._for_each(page, rewind)
+            after = page[-1].name
 
     async def _process(self, row: StoredTrigger) -> None:
         schedule = decode(Schedule, row)

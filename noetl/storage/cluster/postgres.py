@@ -52,7 +52,7 @@ class PostgresCluster:
     ) -> None:
         self.skew = 0.0  # seconds that the clock of this server is ahead of that of the database
         self.offset = time.time() - time.monotonic()  # seconds from the monotonic clock to that of the database
-        self._refuses = False
+        self.refusal = ""  # why this server performs no task for the others; empty if it does
         self._clock = clock
         self._database = database
         self._name = name
@@ -92,7 +92,7 @@ class PostgresCluster:
 
     async def acquire_turn(self, name: str, seconds: float) -> bool:
         """Acquire a task that runs once per interval in the whole cluster; False if it is not due."""
-        if self._refuses:
+        if self.refusal:
             return False
         turn = await self._database.row(
             "INSERT INTO noetl_duties AS d (name, until) VALUES ($1, now() + $2 * interval '1 second') "
@@ -113,7 +113,7 @@ class PostgresCluster:
 
     async def acquire_leadership(self, task: str, seconds: float) -> bool:
         """Acquire or renew the lease of a task for some seconds; False if another server holds it."""
-        if self._refuses:
+        if self.refusal:
             return False
         row = await self._database.row(
             "INSERT INTO noetl_duties AS d (name, until, holder) VALUES ($1, now() + $2 * interval '1 second', $3) "
@@ -195,15 +195,17 @@ class PostgresCluster:
         after, ended = self._clock(), time.monotonic()
         self.offset = float(row[0]) - (began + ended) / 2
         self.skew = (before + after) / 2 - float(row[0])
-        wrong = abs(self.skew) > MAX_SKEW + (after - before)
-        if wrong and not self._refuses:
-            log.error(
-                "the clock of this server is %.0f s %s that of the database: it starts no schedules, timers and "
-                "retention until the clock is corrected", abs(self.skew), "ahead of" if self.skew > 0 else "behind",
-            )  # fmt: skip
-        elif self._refuses and not wrong:
+        refused, self.refusal = self.refusal, ""
+        if abs(self.skew) > MAX_SKEW + (after - before):
+            side = "ahead of" if self.skew > 0 else "behind"
+            self.refusal = (
+                f"the clock of this server is {abs(self.skew):.0f} s {side} that of the database: it starts no "
+                "schedules, timers and retention until the clock is corrected"
+            )
+        if self.refusal and not refused:
+            log.error("%s", self.refusal)
+        elif refused and not self.refusal:
             log.warning("the clock of this server is correct again")
-        self._refuses = wrong
         metrics.CLOCK_SKEW.value = self.skew
 
     async def _enter(self, number: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -27,7 +26,7 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """Not ready, with reasons, if the store is not writable or has tables of another version, leases are not monitored,
     unfinished executions are still being taken over, or the server is shutting down. `warnings` lists what needs
-    action elsewhere: runs that wait in a pool without workers. Requires no token."""
+    action although the server is ready: a wrong clock, and runs that wait for a limit or in a pool without workers. Requires no token."""
     problems: list[str] = await request.app.state.readiness()
     warnings = [] if problems else await request.app.state.operations.warnings()
     document = {"ready": not problems, "problems": problems, "warnings": warnings}
@@ -38,7 +37,7 @@ async def readyz(request: Request) -> Response:
 async def workers(request: Request, state: App, _: Viewer) -> Response:
     """Workers that recently claimed runs, with slots, pools, leases and time of the last request."""
     workers: WorkerRegistry = request.app.state.workers
-    return json_response(page(workers_document(workers.all(time.time()), state.orchestrator), None))
+    return json_response(page(workers_document(workers.all(state.now()), state.orchestrator), None))
 
 
 @router.get("/api/tools", summary="List tool kinds")

@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -68,6 +68,7 @@ class Operations:
         stored: LoadSampleStore | None = None,
         server: str = "",
         interval: float = SAMPLE_SECONDS,
+        refusal: Callable[[], str] = str,
     ) -> None:
         self._state = state
         self._workers = workers
@@ -75,6 +76,7 @@ class Operations:
         self._server = server
         self._unstored: list[LoadSample] = []  # since the last stored one, which is the first
         self._interval = interval
+        self._refusal = refusal  # why this server performs no task for the others; empty if it does
         self._samples: deque[LoadSample] = deque(maxlen=MAX_SAMPLES)
         self._counts: tuple[float, dict[str, int]] = (float("-inf"), {})
         self._counts_lock = asyncio.Lock()
@@ -91,7 +93,7 @@ class Operations:
 
     async def gauges(self, ready: bool) -> dict[str, Iterable[Sample]]:
         """Samples of the collected gauges; without those of the store if it is unavailable."""
-        orchestrator, now = self._state.orchestrator, time.time()
+        orchestrator, now = self._state.orchestrator, self._state.now()
         alive = self.alive(now)
         usage = resource.getrusage(resource.RUSAGE_SELF)
         found: dict[str, Iterable[Sample]] = {
@@ -137,7 +139,7 @@ class Operations:
 
     async def document(self) -> dict[str, Any]:
         """Current values per pool, executions by status, and the samples of the last hour."""
-        now = time.time()
+        now = self._state.now()
         depths = {each.pool: each for each in await self._state.orchestrator.queue.depths()}
         alive = self.alive(now)
         pools = []
@@ -164,26 +166,28 @@ class Operations:
         }
 
     async def warnings(self) -> list[str]:
-        """Conditions outside this server that need action: full limits and pools without workers."""
-        now = time.time()
+        """What needs action although this server is ready: a wrong clock, full limits and pools without workers."""
+        now = self._state.now()
         served = {each.pool for each in self.alive(now)}
-        held_back = [
+        found = list(filter(None, [self._refusal()]))
+        found += [
             f"{each.runs} runs have waited up to {_waiting_time(each, now):.0f} s for the limit of {each.key}; "
             f"`noetl limit show {each.key}` lists its holders"
             for each in await self._state.orchestrator.queue.limit_depths()
             if _waiting_time(each, now) > LONG_WAIT_SECONDS
         ]
         alive = self.alive(now)
-        held_back += [
+        found += [
             f"{count} runs wait in pool {pool} for a worker with the labels {', '.join(labels)}; no worker has them "
             f"(`noetl worker start --label {' --label '.join(labels)}` starts one)"
             for pool, labels, count in await self._state.orchestrator.queue.labelled()
             if pool in served and not any(each.pool == pool and set(labels) <= set(each.labels) for each in alive)
         ]
-        return held_back + [
-            f"{each.runs} runs wait in pool {each.pool}, which has no workers"
+        return found + [
+            f"{each.runs} runs wait in pool {each.pool}, which has no workers "
+            f"(`noetl worker start --pool {each.pool}` starts one)"
             for each in await self._state.orchestrator.queue.depths()
-            if each.pool not in served and _waiting_time(each, time.time()) > SAMPLE_SECONDS
+            if each.pool not in served and _waiting_time(each, now) > SAMPLE_SECONDS
         ]
 
     async def sample_forever(self) -> None:
@@ -222,7 +226,7 @@ class Operations:
 
     async def load_history(self, days: int) -> list[dict[str, Any]]:
         """The stored load, combined over servers and over intervals of at least `STORED_SECONDS`."""
-        now = time.time()
+        now = self._state.now()
         width = max(STORED_SECONDS, days * 86_400 / MAX_STORED_ROWS)
         rows: dict[int, dict[str, Any]] = {}
         for each in await self._stored.since(now - days * 86_400) if self._stored is not None else ():
@@ -234,7 +238,7 @@ class Operations:
         return list(rows.values())
 
     async def _sample(self) -> LoadSample:
-        now = time.time()
+        now = self._state.now()
         depths = await self._state.orchestrator.queue.depths()
         alive = self.alive(now)
         return LoadSample(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -151,7 +150,7 @@ async def _claim(
     if caller.pools and pool not in caller.pools:
         raise RoleRequired(f"the token {caller.name!r} may not claim runs of the pool {pool!r}")
     workers.identify(caller, worker, request.session)
-    workers.record_claim(request, time.time())
+    workers.record_claim(request, state.now())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = state.orchestrator.work.claim(request.claim, wait=wait)
     orders = await (state.unless_stopping(waiting, []) if wait else waiting)
@@ -162,7 +161,7 @@ async def _extend(
     state: AppState, workers: WorkerRegistry, request: wire.ExtendRequest, caller: Caller
 ) -> HeartbeatReply:
     workers.identify(caller, request.worker, request.session)
-    workers.record_contact(request.worker, time.time())
+    workers.record_contact(request.worker, state.now())
     proofs = state.tokens.proofs
     proved = proofs.checks(caller.name, request.worker, request.runs, request.proofs)
     runs = [run for run, is_proved in zip(request.runs, proved, strict=True) if is_proved]
@@ -178,7 +177,7 @@ async def _revoked(
     state: AppState, workers: WorkerRegistry, request: wire.RevokedRequest, caller: Caller
 ) -> wire.RunsReply:
     workers.identify(caller, request.worker, request.session)
-    workers.record_contact(request.worker, time.time())
+    workers.record_contact(request.worker, state.now())
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = state.orchestrator.work.revoked(request.worker, wait=wait)
     return wire.RunsReply(await (state.unless_stopping(waiting, []) if wait else waiting))
@@ -201,7 +200,7 @@ async def _report(
 ) -> wire.ReportReply:
     worker = request.worker
     workers.identify(caller, worker, request.session)
-    workers.record_contact(worker, time.time())
+    workers.record_contact(worker, state.now())
     reports = request.decoded()
     runs = [(report.run_id, report.epoch) for report in reports]
     proved = state.tokens.proofs.checks(caller.name, worker, runs, request.proofs)
