@@ -26,7 +26,8 @@ async def healthz() -> Response:
 async def readyz(request: Request) -> Response:
     """Not ready, with reasons, if the store is not writable or has tables of another version, leases are not monitored,
     unfinished executions are still being taken over, or the server is shutting down. `warnings` lists what needs
-    action although the server is ready: a wrong clock, and runs that wait for a limit or in a pool without workers. Requires no token."""
+    action although the server is ready: a wrong clock, runs that wait for a limit or in a pool without workers.
+    Requires no token."""
     problems: list[str] = await request.app.state.readiness()
     warnings = [] if problems else await request.app.state.operations.warnings()
     document = {"ready": not problems, "problems": problems, "warnings": warnings}
