@@ -119,6 +119,34 @@ def test_keys_are_removed_one_by_one_or_all(states):
         do(states.reset("p"))
 
 
+@pytest.mark.parametrize("keys", [["load.copy.eu"], ["load.copy.eu", "load.copy.eu"]])
+def test_a_value_below_a_key_is_removed_by_its_path(states, keys):
+    do(states.set("p", {"load": {"copy": {"eu": {"cursor": 1}, "us": {"cursor": 2}}}, "n": 1}))
+    do(states.reset("p", keys))
+    assert {each.key: each.value for each in do(states.entries("p"))} == {
+        "load": {"copy": {"us": {"cursor": 2}}},
+        "n": 1,
+    }
+    do(states.reset("p", ["load.copy", "load"]))
+    assert [each.key for each in do(states.entries("p"))] == ["n"]
+
+
+@pytest.mark.parametrize("key", ["load.x", "load.copy.cursor.x", "load.", "n.x", ".load"])
+def test_a_path_that_does_not_exist_removes_nothing(states, key):
+    do(states.set("p", {"load": {"copy": {"cursor": 1}}, "n": 1}))
+    with pytest.raises(NotFound, match=f"p has no key '{key}'"):
+        do(states.reset("p", ["n", key]))
+    assert len(do(states.entries("p"))) == 2
+
+
+def test_a_user_can_change_a_state_that_an_execution_made_larger_than_the_limit(states, monkeypatch):
+    do(states.set("p", {"a": "x" * 100, "b": 20}))
+    monkeypatch.setattr("noetl.server.orchestrator.playbook_states.MAX_BYTES", 50)
+    assert do(states.set("p", {"b": 30}))
+    with pytest.raises(RequestRefused, match="the limit is 50"):
+        do(states.set("p", {"b": 300}))
+
+
 def test_documents_mask_secrets_and_name_the_writer():
     entries = [StateEntry("cursor", 5, "v1", 0.0, "7"), StateEntry("password", "secret", "v2", 1.0)]
     document = state_document("p", entries)

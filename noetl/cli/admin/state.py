@@ -120,7 +120,7 @@ def set_(path: str, values: tuple[str, ...], target: Target, as_json: bool) -> N
 @key_option
 @with_target
 def reset(path: str, keys: tuple[str, ...], target: Target) -> None:
-    """Remove the state of a playbook, or some of its keys.
+    """Remove the state of a playbook, or some of its keys; `a.b` removes `b` inside the value of `a`.
 
     The next execution starts without it, for example with the initial value of a cursor.
 

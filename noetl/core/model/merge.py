@@ -5,7 +5,7 @@ Scalars: the inner one wins. Mappings: merged key by key. Lists: replaced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetl.core.model.reference import is_stored
@@ -33,6 +33,23 @@ def put_path(target: Mapping[str, Any], path: tuple[str, ...], value: Any) -> di
     else:
         changed[head] = value
     return changed
+
+
+def has_path(target: Any, path: Sequence[str]) -> bool:
+    """Whether mappings along the path hold a value."""
+    for key in path:
+        if not isinstance(target, Mapping) or key not in target:
+            return False
+        target = target[key]
+    return True
+
+
+def without_path(target: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """A copy of `target` without the value at `path`; unchanged if there is none."""
+    if not has_path(target, path):
+        return dict(target)
+    rest = {key: value for key, value in target.items() if key != path[0]}
+    return {**rest, path[0]: without_path(target[path[0]], path[1:])} if len(path) > 1 else rest
 
 
 def add_write(writes: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from noetl.core.model.events import Recorded, StateCommitted, instant
-from noetl.core.model.merge import put_path
+from noetl.core.model.merge import has_path, put_path, without_path
 from noetl.core.model.playbook import Limits
 from noetl.core.model.secret_names import mask_secret_names
 from noetl.errors import Conflict, NotFound, RequestRefused, StateConflict
@@ -73,21 +73,27 @@ class PlaybookStates(Struct, eq=False):
                 raise RequestRefused(f"{dotted!r} is not a key of state, nor a path below one (a.b)")
             after = put_path(after, keys, value)
             changed[keys[0]] = _json(after[keys[0]])
-        size = len(_json(after))
-        if size > MAX_BYTES:
+        size, before = len(_json(after)), len(_json({key: each.value for key, each in stored.items()}))
+        if size > max(MAX_BYTES, before):  # an execution may have written more
             raise RequestRefused(f"the state of {path} would have {size:,} bytes, the limit is {MAX_BYTES:,}")
         if changed:
             await self._commit(path, changed, stored, expected)
         return await self.entries(path)
 
     async def reset(self, path: str, keys: Sequence[str] = ()) -> int:
-        """Remove these keys, or all of them; return their number. NotFound if one of `keys` does not exist."""
+        """Remove these keys or dotted paths, or all keys; return their number. NotFound if one does not exist."""
         stored = await self._store.read(path)
-        unknown = [key for key in keys if key not in stored]
-        if unknown or not stored:
-            what = f"no key {', '.join(map(repr, unknown))}" if unknown else "no state"
+        before = {key: each.value for key, each in stored.items()}
+        after: dict[str, Any] = before if keys else {}
+        missing = [key for key in keys if not has_path(before, key.split("."))]
+        if missing or not stored:
+            what = f"no key {', '.join(map(repr, missing))}" if missing else "no state"
             raise NotFound(f"{path} has {what}")
-        await self._commit(path, dict.fromkeys(keys or stored), stored, None)
+        for key in keys:
+            after = without_path(after, key.split("."))
+        changed = {key.partition(".")[0] for key in keys} or stored.keys()
+        values = {key: _json(after[key]) if key in after else None for key in changed}
+        await self._commit(path, values, stored, None)
         return len(keys or stored)
 
     async def _commit(

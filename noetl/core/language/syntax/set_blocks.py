@@ -65,6 +65,10 @@ def _assign(
     scopes: tuple[str, ...],
 ) -> None:
     keys = tuple(rest.split("."))
+    if "{{" in rest or "{%" in rest:
+        hint = f'write a mapping as the value: `{scope}.<name>: "{{{{ {{workload.key: 1}} }}}}"`'
+        reader.add("set-target", key, f"the name {key.text!r} has a template, which only values can have", hint)
+        return
     if not all(keys) or keys[0].startswith((STATE_KEY, STEP_KEY)):
         reader.add("set-target", key, f'"{key.text}" is not a valid target of `set`', f"write `{scope}.<name>`")
         return

@@ -58,7 +58,9 @@ async def reset(
     state: App,
     _: Operator,
     path: PlaybookPath,
-    key: Annotated[list[str] | None, Query(max_length=500, description="only these keys")] = None,
+    key: Annotated[
+        list[str] | None, Query(max_length=500, description="only these keys, or paths below them (a.b)")
+    ] = None,
 ) -> Response:
     """The next execution starts without it, for example with the initial value of a cursor."""
     await state.orchestrator.states.reset(path, key or ())
