@@ -32,7 +32,24 @@ from noetl.data.sql_tables import tables_of
         ("COPY t TO STDOUT", ["t"], []),
         ("COPY (SELECT * FROM t) TO STDOUT", ["t"], []),
         ("SELECT extract(year FROM d), substring(a FROM 1 FOR 2) FROM t WHERE a IS DISTINCT FROM b", ["t"], []),
-        ("SELECT * FROM generate_series(1, 3) g, t", [], []),
+        ("SELECT * FROM generate_series(1, 3) g, t", ["t"], []),
+        ("SELECT * FROM (SELECT * FROM t) x, u AS v (a, b), ONLY (w) WHERE a IN (1, 2)", ["t", "u", "w"], []),
+        ("SELECT * FROM (t JOIN u ON f(a, b)), v ORDER BY x, y", ["t", "u", "v"], []),
+        ("CREATE OR REPLACE VIEW s.v AS SELECT * FROM t", ["t"], ["s.v"]),
+        ("CREATE MATERIALIZED VIEW IF NOT EXISTS v (a) AS SELECT a FROM t", ["t"], ["v"]),
+        ("CREATE TEMP VIEW v AS SELECT * FROM t; INSERT INTO o SELECT * FROM v", ["t"], ["o"]),
+        ("SELECT * INTO o FROM t; SELECT * INTO TEMP x FROM o; SELECT * FROM x", ["t", "o"], ["o"]),
+        ("CREATE UNLOGGED TABLE o AS TABLE t", ["t"], ["o"]),
+        ("CREATE TABLE o (t_id int REFERENCES t (id) ON DELETE CASCADE ON UPDATE CASCADE)", [], ["o"]),
+        ("CREATE TRIGGER x AFTER INSERT OR UPDATE OF a ON o FOR EACH ROW EXECUTE FUNCTION f()", [], []),
+        ("REVOKE SELECT, UPDATE ON o FROM bob", [], []),
+        ("SHOW COLUMNS FROM t; FETCH NEXT FROM pages", [], []),
+        ("WITH orders AS (SELECT * FROM orders) SELECT * FROM orders", ["orders"], []),
+        ("SELECT * FROM a; WITH a AS (SELECT 1) SELECT * FROM a", ["a"], []),
+        ("WITH RECURSIVE a (n) AS (SELECT 1 UNION SELECT n FROM a) INSERT INTO o SELECT * FROM a, c", ["c"], ["o"]),
+        ("WITH o AS (SELECT * FROM t) INSERT INTO o SELECT * FROM o", ["t"], ["o"]),
+        ('INSERT INTO Orders SELECT * FROM "Orders" JOIN S.T USING (id)', ["Orders", "s.t"], ["orders"]),
+        ("EXPLAIN ANALYZE UPDATE o SET a = 1, b = 2", [], ["o"]),
         ("SELECT * FROM read_csv('x.csv')", [], []),
         ("SELECT 1 -- FROM nothing\n/* FROM nothing */", [], []),
         ("SELECT * FROM t FOR UPDATE", ["t"], []),
@@ -49,6 +66,29 @@ def test_tables(text, reads, writes):
 def test_names_in_backticks():
     found = tables_of("INSERT INTO `a b`.`t` SELECT * FROM `u` ON DUPLICATE KEY UPDATE x = 1", "mysql")
     assert (found.reads, found.writes) == (("u",), ("a b.t",))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "reads", "writes"),
+    [
+        ("mysql", "INSERT o SELECT * FROM t", ["t"], ["o"]),
+        ("mysql", "REPLACE LOW_PRIORITY o VALUES (1)", [], ["o"]),
+        ("mysql", "DELETE x FROM o x JOIN t ON true", ["t"], ["o"]),
+        ("mysql", "LOAD DATA INFILE 'x' INTO TABLE o", [], ["o"]),
+        ("mysql", "SELECT * FROM t INTO OUTFILE 'x'", ["t"], []),
+        ("sqlite", "UPDATE OR IGNORE o SET a = 1", [], ["o"]),
+        ("sqlite", "INSERT OR REPLACE INTO o SELECT * FROM T", ["T"], ["o"]),
+        ("duckdb", "FROM t SELECT a, b", ["t"], []),
+        ("ansi", "INSERT OVERWRITE TABLE o SELECT * FROM t", ["t"], ["o"]),
+        ("ansi", "INSERT ALL INTO a VALUES (1) INTO b VALUES (2) SELECT * FROM t", ["t"], ["a", "b"]),
+        ("ansi", "COPY INTO o FROM @stage/x", [], ["o"]),
+        ("ansi", "INSERT INTO FUNCTION s3('https://k:secret@h/x') SELECT * FROM t", ["t"], []),
+        ("ansi", "SELECT * FROM t FINAL ARRAY JOIN x", ["t"], []),
+    ],
+)
+def test_tables_of_other_databases(dialect, text, reads, writes):
+    found = tables_of(text, dialect)
+    assert (list(found.reads), list(found.writes)) == (reads, writes)
 
 
 @pytest.mark.parametrize(

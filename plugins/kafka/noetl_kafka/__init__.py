@@ -8,7 +8,8 @@ ACTIONS = ("produce", "consume", "commit")
 FORMATS = ("json", "text", "bytes")
 AUTH = auth_field(
     "The cluster: a credential with `servers` (host:port, ...), `user`, `password`, `mechanism`, `tls`, `ca`; "
-    "`kafka://host:port`; or a mapping."
+    "`kafka://host:port`; or a mapping. Brokers that these servers "
+    "advertise are connected to without the address gate."
 )
 READING = {
     "topic": Field("string", "The topic."),
