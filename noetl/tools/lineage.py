@@ -7,13 +7,14 @@ namespace and a name as in OpenLineage: `postgres://host:5432` and `database.sch
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
-from noetl.connections.auth import BadAuth, fields_of
+from noetl.connections.auth import BadAuth, fields_of, renamed
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import ToolCall
 from noetl.errors import NoetlError
@@ -28,7 +29,8 @@ KINDS = SQL_KINDS | {"transfer", "object", "s3", "gcs", "azure", "object_store"}
 MAX_DATASETS, MAX_FIELDS = 100, 500
 _COMMANDS = ("command", "commands", "query", "queries", "sql", "statement", "statements")
 _STORES = {"s3": "s3", "gcs": "gs", "gs": "gs", "azure": "az", "az": "az"}
-_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306, "clickhouse": 8123}
+_FILES = frozenset({"object", "file", "delta", *_STORES})
+_PORTS = {"postgres": 5432, "mysql": 3306, "mariadb": 3306, "clickhouse": 8123, "redis": 6379, "sftp": 22}
 
 Dataset = dict[str, Any]
 
@@ -92,19 +94,41 @@ async def _side(call: ToolCall, side: Mapping[str, Any]) -> list[Dataset]:
         return []
     if kind in ("http", "https", "api", "webhook"):
         parts = urlsplit(str(side.get("url") or side.get("endpoint") or ""))
-        return [_dataset(f"{parts.scheme}://{parts.hostname or ''}{_port(parts.port)}", parts.path or "/")]
+        host = _server(parts.hostname, parts.port)
+        return [_dataset(f"{parts.scheme}://{host}", parts.path or "/")] if host else []
+    if kind == "iceberg":
+        return [_iceberg(call, side)]
     if side.get("table") or kind in SQL_KINDS:
         kind = {"postgresql": "postgres", "mariadb": "mysql"}.get(kind, kind)
         query = next((side[name] for name in ("query", "sql", "command", "statement") if side.get(name)), None)
-        names = [str(side["table"])] if side.get("table") else list(_tables_in(str(query or ""), kind).reads)
-        return await _tables(call, kind, side, names)
-    if kind in ("sftp", "kafka"):
-        credential = await _credential(call, side.get("auth"), kind)
-        place = credential.get("servers") or f"{credential.get('host', '')}{_port(credential.get('port'))}"
-        return [_dataset(f"{kind}://{place}", str(side.get("topic") or side.get("path") or ""))]
-    if side.get("uri") or side.get("path") or side.get("file") or side.get("key"):
-        return [await _located(call, side, kind)]
-    return []
+        if side.get("table"):
+            from noetl.data.sql import split_name
+
+            return await _tables(call, kind, side, [".".join(split_name(str(side["table"])))])
+        return await _tables(call, kind, side, _tables_in(str(query or ""), kind).reads)
+    if kind not in _FILES and not side.get("uri"):
+        server = _servers(await _credential(call, side.get("auth"), kind), side, kind)
+        names = ("topic", "name", "collection", "path", *(("key",) if kind == "redis" else ()))
+        name = next((side[name] for name in names if side.get(name)), None)
+        if server and name:
+            return [_dataset(f"{kind}://{server}", str(name))]
+    places = ("uri", "path", "file", *(("key",) if kind in _FILES else ()))  # elsewhere it is the key of an upsert
+    return [await _located(call, side, kind)] if any(side.get(name) for name in places) else []
+
+
+def _iceberg(call: ToolCall, side: Mapping[str, Any]) -> Dataset:
+    """A table of a catalog, which has an address or (Glue) a name; several warehouses may have one catalog."""
+    given = side.get("catalog")
+    catalog = given if isinstance(given, Mapping) else {}
+    parts = urlsplit(str(catalog.get("uri") or ""))
+    if parts.scheme.startswith("sqlite"):
+        place = str(call.host.resolve_path(parts.path.removeprefix("/")))
+    else:
+        place = _server(parts.hostname, parts.port) + parts.path.rstrip("/")
+    place = place or f"{catalog.get('type', '')}/{catalog.get('name', 'default')}"
+    warehouse = str(catalog.get("warehouse") or "")
+    named = warehouse if catalog.get("type") == "rest" and re.fullmatch(r"[\w.-]+", warehouse) else ""
+    return _dataset(f"iceberg://{place}", ".".join(filter(None, (named, str(side.get("table") or "")))))
 
 
 async def _sql(call: ToolCall) -> tuple[list[Dataset], list[Dataset]]:
@@ -129,38 +153,85 @@ async def _tables(call: ToolCall, kind: str, side: Mapping[str, Any], names: Any
         file = next((side[name] for name in ("file", "database", "db_path", "db_file", "path") if side.get(name)), None)
         if not file or file == ":memory:":
             return []
-        path = call.host.resolve_path(str(file))
-        return [_dataset("file", f"{path}#{name}") for name in names]
-    credential = {**await _credential(call, side.get("auth", side.get("credential")), kind), **_written(side)}
-    host = credential.get("account") or credential.get("project") or credential.get("host") or side.get("driver") or ""
-    port = credential.get("port") or (_PORTS.get(kind) if credential.get("host") else None)
-    database = credential.get("database") or credential.get("dbname") or ""
-    return [_dataset(f"{kind}://{host}{_port(port)}", _qualified(kind, str(database), name)) for name in names]
+        place = await _database_file(call, str(file))
+        return [_dataset(place["namespace"], f"{place['name']}#{name}") for name in names]
+    credential = await _credential(call, side.get("auth", side.get("credential")), kind, _written(side))
+    host = credential.get("account") or credential.get("project")
+    server = str(host) if host else _servers(credential, {}, kind) or str(side.get("driver") or "")
+    database, schema = (str(credential.get(name) or "") for name in ("database", "schema"))
+    schema = schema or str(credential.get("dataset") or "")
+    return [_dataset(f"{kind}://{server}", _qualified(kind, database, schema, name)) for name in names]
 
 
-def _qualified(kind: str, database: str, name: str) -> str:
+async def _database_file(call: ToolCall, file: str) -> Dataset:
+    """The file of a database; a remote one (`s3://`, `md:`) without its options, which may be a token."""
+    scheme = re.match(r"([A-Za-z][\w+.-]+):(//)?", file)
+    if scheme is None:
+        return _dataset("file", str(call.host.resolve_path(file)))
+    if scheme[2]:
+        return await _located(call, {"uri": file}, "duckdb")
+    name = file[scheme.end() :].partition("?")[0]
+    if scheme[1] == "file":
+        return _dataset("file", str(call.host.resolve_path(name)))
+    return _dataset(scheme[1], name)
+
+
+def _qualified(kind: str, database: str, schema: str, name: str) -> str:
     """`database.schema.table`; a name without a schema is in that of the connection."""
     dots = name.count(".")
-    if kind == "postgres" and dots == 0:
-        name, dots = f"public.{name}", 1
+    schema = "public" if kind == "postgres" else schema if kind in ("snowflake", "bigquery") else ""
+    if dots == 0 and schema:
+        name, dots = f"{schema}.{name}", 1
     return f"{database}.{name}" if database and dots < (2 if kind in ("postgres", "snowflake") else 1) else name
 
 
 def _written(side: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: side[name] for name in ("host", "port", "database") if side.get(name)}
+    return {name: side[name] for name in ("dsn", "host", "port", "database") if side.get(name)}
 
 
-async def _credential(call: ToolCall, auth: Any, kind: str) -> dict[str, Any]:
+async def _credential(call: ToolCall, auth: Any, kind: str, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fields of a connection, with those of its DSN."""
-    fields = await fields_of(auth, call.host, prefixes=("db_", f"{kind}_", "pg_"))
+    fields = {**await fields_of(auth, call.host, prefixes=("db_", f"{kind}_", "pg_")), **(more or {})}
+    if kind == "postgres":
+        from psycopg.conninfo import conninfo_to_dict
+
+        from noetl.connections.postgres import conninfo
+
+        options = conninfo_to_dict(conninfo(fields))
+        return {**options, "database": _plain(str(options.get("dbname") or ""))}
     dsn = str(fields.get("dsn") or "")
-    if "://" in dsn:
+    found: dict[str, Any] = {}
+    if "://" in dsn and kind != "kafka":
         parts = urlsplit(dsn)
-        found = {"host": parts.hostname, "port": parts.port, "database": parts.path.strip("/") or None}
-    else:
-        words = dict(word.split("=", 1) for word in dsn.split() if "=" in word)
-        found = {"host": words.get("host"), "port": words.get("port"), "database": words.get("dbname")}
-    return {**{name: value for name, value in found.items() if value}, **fields}
+        _plain(parts.path + parts.query + parts.fragment)
+        found = {"host": parts.hostname, "port": parts.port, "database": unquote(parts.path.strip("/")) or None}
+    known = renamed(fields, {"database": ("database", "dbname", "db", "name")})
+    return {**{name: value for name, value in found.items() if value}, **fields, **known}
+
+
+def _plain(text: str) -> str:
+    """A part of a DSN after its host; BadAuth if it is a part of a password with characters that are not escaped."""
+    if "@" in text:
+        raise BadAuth("the DSN has `@` after its host: escape the characters of the password")
+    return text
+
+
+def _servers(credential: Mapping[str, Any], side: Mapping[str, Any], kind: str) -> str:
+    """The servers of a connection, without users and passwords."""
+    named = [fields.get(name) for fields in (side, credential) for name in ("servers", "bootstrap_servers", "brokers")]
+    servers = next(filter(None, named), credential.get("dsn") if kind == "kafka" else None)
+    if servers:
+        each = servers if isinstance(servers, list | tuple) else str(servers).split(",")
+        return ",".join(str(server).strip().rpartition("://")[2].rpartition("@")[2].rstrip("/") for server in each)
+    hosts = str(credential.get("host") or credential.get("hostaddr") or "").split(",")
+    ports = str(credential.get("port") or _PORTS.get(kind) or "").split(",")
+    return ",".join(_server(host, ports[min(number, len(ports) - 1)]) for number, host in enumerate(hosts))
+
+
+def _server(host: Any, port: Any) -> str:
+    name = str(host or "").rpartition("@")[2]
+    name = f"[{name}]" if name.count(":") > 1 and not name.startswith("[") else name
+    return f"{name}:{port}" if name and port else name
 
 
 async def _object(call: ToolCall) -> tuple[list[Dataset], list[Dataset]]:
@@ -176,21 +247,23 @@ async def _object(call: ToolCall) -> tuple[list[Dataset], list[Dataset]]:
 
 async def _located(call: ToolCall, side: Mapping[str, Any], kind: str) -> Dataset:
     """A file or object."""
+    from noetl.connections.objects import parse_location
+
     address = str(next((side[name] for name in ("uri", "url", "path", "file", "key", "address") if side.get(name)), ""))
-    if "://" not in address:
-        provider = _STORES.get(str(side.get("provider") or kind).lower())
-        bucket = side.get("bucket") or side.get("container")
-        if provider and not bucket:
-            bucket = (await _credential(call, side.get("auth"), kind)).get("bucket")
-        if not provider:
-            return _dataset("file", call.host.resolve_path(f"{bucket}/{address}" if bucket else address))
-        return _dataset(f"{provider}://{bucket or ''}", address.lstrip("/"))
+    address = re.sub(r"^(\w+://)[^/@]*:[^/@]*@", r"\1", address)  # without user and password
+    if kind == "azure":
+        address = re.sub(r"\?.*\bsig=.*", "", address)  # the token of a signed address
     parts = urlsplit(address)
-    if parts.scheme == "file":
-        return _dataset("file", parts.path)
-    return _dataset(
-        f"{_STORES.get(parts.scheme, parts.scheme)}://{parts.netloc.rpartition('@')[2]}", parts.path.lstrip("/")
-    )
+    if parts.scheme in ("http", "https") and parts.netloc:
+        return _dataset(f"{parts.scheme}://{_server(parts.hostname, parts.port)}", parts.path.lstrip("/"))
+    provider = _STORES.get(str(side.get("provider") or kind).lower())
+    bucket = side.get("bucket") or side.get("container")
+    if "://" not in address and provider and not bucket:
+        bucket = (await _credential(call, side.get("auth"), kind)).get("bucket")
+    place = parse_location(address, scheme=provider, bucket=str(bucket) if bucket else None)
+    if place.scheme == "file":
+        return _dataset("file", str(call.host.resolve_path(f"{place.bucket}/{place.key}")))
+    return _dataset(f"{_STORES.get(place.scheme, place.scheme)}://{place.bucket}", place.key)
 
 
 def _tables_in(text: str, kind: str) -> Tables:
@@ -204,7 +277,3 @@ def _tables_in(text: str, kind: str) -> Tables:
 
 def _dataset(namespace: str, name: str) -> Dataset:
     return {"namespace": namespace, "name": name}
-
-
-def _port(port: Any) -> str:
-    return f":{port}" if port else ""

@@ -15,10 +15,11 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from noetl.errors import NoetlError, RequestRefused
+from noetl.errors import RequestRefused
 from noetl.observability import lineage
 from noetl.server.lineage.open_lineage import execution_events, has_lineage
 from noetl.server.read_models.log_pages import log_events
+from noetl.settings import without_password
 from noetl.storage.ports.events import EventStore
 
 log = logging.getLogger("noetl.lineage")
@@ -28,6 +29,7 @@ PAUSES = (1.0, 5.0, 30.0)
 HTTP_PATH = "/api/v1/lineage"  # of Marquez, if the address has no path
 SUBJECT = "openlineage.events"
 SEND_SECONDS = 30.0
+END_SECONDS = 10.0  # for what waits when the server stops
 
 
 class Sender(Protocol):
@@ -49,7 +51,9 @@ def open_sender(address: str) -> Sender:
         return NatsSender(address)
     if scheme == "file" or (not rest and address.startswith("/")):
         return FileSender(unquote(rest) if rest else address)
-    raise RequestRefused(f"lineage: {address!r} is not off, a file:// path, an http(s):// or a nats:// address")
+    raise RequestRefused(
+        f"lineage: {without_password(address)!r} is not off, a file:// path, an http(s):// or a nats:// address"
+    )
 
 
 class FileSender:
@@ -78,6 +82,8 @@ class HttpSender:
 
     def __init__(self, address: str) -> None:
         self._url = address if urlsplit(address).path.strip("/") else address.rstrip("/") + HTTP_PATH
+        parts = urlsplit(self._url)
+        self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # for messages
         self._session: Any = None
 
     async def send(self, events: list[dict[str, Any]]) -> None:
@@ -90,7 +96,7 @@ class HttpSender:
         for event in events:
             async with self._session.post(self._url, data=msgspec.json.encode(event), headers=headers) as response:
                 if response.status >= 300:
-                    raise OSError(f"{self._url} answered {response.status} {response.reason}")
+                    raise OSError(f"{self._shown} answered {response.status} {response.reason}")
 
     async def close(self) -> None:
         """Close the session."""
@@ -126,24 +132,39 @@ class NatsSender:
 class LineageEmitter:
     """Sends the events of executions that this server has ended."""
 
-    def __init__(self, store: EventStore, sender: Sender, namespace: str, pauses: tuple[float, ...] = PAUSES) -> None:
+    def __init__(
+        self,
+        store: EventStore,
+        sender: Sender,
+        namespace: str,
+        pauses: tuple[float, ...] = PAUSES,
+        end_seconds: float = END_SECONDS,
+    ) -> None:
         self._store = store
         self._sender = sender
         self._namespace = namespace
         self._pauses = pauses
+        self._end_seconds = end_seconds
         self._waiting: asyncio.Queue[str] = asyncio.Queue(MAX_WAITING)
+        self._current: str | None = None  # the execution whose events are being sent
 
     async def run(self) -> None:
-        """Send until cancelled; what waits then is sent once more."""
+        """Send until cancelled; what waits then is sent once more, for a bounded time."""
         lineage.ENDED = self.ended
         try:
             while True:
-                await self._emit(await self._waiting.get())
+                self._current = await self._waiting.get()
+                await self._emit(self._current, self._pauses)
         finally:
             lineage.ENDED = None
-            while not self._waiting.empty():
-                await self._emit(self._waiting.get_nowait(), pauses=())
-            await self._sender.close()
+            try:
+                async with asyncio.timeout(self._end_seconds):
+                    await self._emit_rest()
+            except TimeoutError:
+                waiting = self._waiting.qsize() + 1
+                log.warning("lineage of %d executions is not sent: the server stops", waiting)
+            finally:
+                await self._sender.close()
 
     def ended(self, execution_id: str) -> None:
         """Send the events of an execution later."""
@@ -152,25 +173,33 @@ class LineageEmitter:
         except asyncio.QueueFull:
             log.warning("lineage of execution %s is not sent: %d executions wait", execution_id, MAX_WAITING)
 
-    async def _emit(self, execution_id: str, pauses: tuple[float, ...] | None = None) -> None:
-        try:
-            summary = await self._store.summary(execution_id)
-            events = [] if summary is None else await self._events(execution_id, summary)
-        except NoetlError as problem:
-            log.warning("lineage of execution %s cannot be read: %s", execution_id, problem)
-            return
-        if not events:
-            return
-        for pause in (*(self._pauses if pauses is None else pauses), None):
-            try:
-                await self._sender.send(events)
-                return
-            except Exception as problem:  # noqa: BLE001 - whatever a client raises: the events are sent again
-                if pause is None:
-                    log.warning("lineage of execution %s is not sent: %s", execution_id, problem)
-                    return
-            await asyncio.sleep(pause)
+    async def _emit_rest(self) -> None:
+        if self._current is not None:
+            await self._emit(self._current, ())
+        while not self._waiting.empty():
+            await self._emit(self._waiting.get_nowait(), ())
 
-    async def _events(self, execution_id: str, summary: Any) -> list[dict[str, Any]]:
-        tasks = [each async for each in log_events(self._store, execution_id) if has_lineage(each)]
-        return execution_events(summary, tasks, self._namespace)
+    async def _emit(self, execution_id: str, pauses: tuple[float, ...]) -> None:
+        for pause in (*pauses, None):
+            try:
+                events = await lineage_events(self._store, execution_id, self._namespace)
+                if events:
+                    await self._sender.send(events)
+                break
+            except Exception as problem:  # noqa: BLE001 - whatever a client or store raises: the events are sent again
+                if pause is None:
+                    reason = str(problem) or type(problem).__name__
+                    log.warning("lineage of execution %s is not sent: %s", execution_id, reason)
+                    break
+            await asyncio.sleep(pause)
+        self._current = None
+
+
+async def lineage_events(store: EventStore, execution_id: str, namespace: str) -> list[dict[str, Any]] | None:
+    """The events of an execution, from its log; None if there is no such execution."""
+    summary = await store.summary(execution_id)
+    if summary is None:
+        return None
+    tasks = [each async for each in log_events(store, execution_id) if has_lineage(each)]
+    caller = await store.summary(summary.parent) if tasks and summary.parent else None
+    return execution_events(summary, tasks, namespace, caller)

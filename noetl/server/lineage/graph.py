@@ -1,7 +1,7 @@
 """The graph of datasets and tasks, from the logs of recent executions.
 
 For every playbook the newest executions are read, up to a bound. A task is one node, however often it ran; the datasets
-of a task are those of its newest execution.
+of a task are those of its newest execution, and its rows are those of all its runs there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from noetl.core.model.events import Recorded, TaskDone, instant
+from noetl.server.lineage.open_lineage import has_lineage
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
 
 MAX_EXECUTIONS = 200  # whose logs are read for one graph
@@ -56,7 +57,7 @@ class _Graph:
         newer = set(self._tasks)
         for each in events:
             done = each.body
-            if not isinstance(done, TaskDone) or "lineage" not in done.outcome.meta:
+            if not isinstance(done, TaskDone) or not has_lineage(each):
                 continue
             task = f"{summary.path}.{done.step}.{done.task}"
             if task in newer:
@@ -75,8 +76,9 @@ class _Graph:
             for dataset in lineage.get("inputs", ()):
                 self._edges[self._dataset(dataset), task] = {}
             for dataset in lineage.get("outputs", ()):
-                rows = {} if dataset.get("rows") is None else {"rows": dataset["rows"]}
-                self._edges[task, self._dataset(dataset)] = rows
+                edge = self._edges.setdefault((task, self._dataset(dataset)), {})
+                if dataset.get("rows") is not None:  # of all runs of the task in this execution
+                    edge["rows"] = edge.get("rows", 0) + dataset["rows"]
 
     def document(self) -> dict[str, Any]:
         """The graph as JSON data."""

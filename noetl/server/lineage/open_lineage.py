@@ -1,7 +1,8 @@
 """OpenLineage events of an execution, from its log.
 
 Every task with datasets is a run of the job `PLAYBOOK.STEP.TASK`, whose parent is the run of the playbook. Ids of runs
-are derived from those of the log, so the same execution always gives the same events.
+are derived from those of the log, so the same execution always gives the same events. The parent of the run of a child
+playbook is that of its caller.
 """
 
 from __future__ import annotations
@@ -22,27 +23,31 @@ _ENDS = {"success": "COMPLETE", "failed": "FAIL", "cancelled": "ABORT"}
 
 
 def has_lineage(recorded: Recorded) -> bool:
-    """Whether an event has datasets."""
-    return isinstance(recorded.body, TaskDone) and "lineage" in recorded.body.outcome.meta
+    """Whether an event has datasets of its own: the outcome of a child playbook has those of the child's last task."""
+    done = recorded.body
+    return isinstance(done, TaskDone) and "lineage" in done.outcome.meta and done.kind != "playbook"
 
 
-def execution_events(summary: ExecutionSummary, log: Iterable[Recorded], namespace: str) -> list[dict[str, Any]]:
-    """The events of an ended execution; empty if no task has datasets."""
+def execution_events(
+    summary: ExecutionSummary, log: Iterable[Recorded], namespace: str, caller: ExecutionSummary | None = None
+) -> list[dict[str, Any]]:
+    """The events of an ended execution; empty if no task has datasets. `caller` is the execution that started it."""
     tasks = [each for each in log if has_lineage(each)]
     if not tasks:
         return []
     parent = _parent(summary, namespace)
     job = {"namespace": namespace, "name": summary.path, "facets": {"jobType": _job_type("PLAYBOOK")}}
-    run = {"runId": run_id(summary.execution_id), "facets": {"processing_engine": _engine()}}
+    facets = {"processing_engine": _engine()}
+    if caller is not None:
+        facets["parent"] = _parent(caller, namespace)
+    run = {"runId": run_id(summary.execution_id), "facets": facets}
     events = [_event("START", summary.started_at, run, job)]
     for each in tasks:
         events += _task_events(each, summary, namespace, parent)
     if summary.status in _ENDS:
-        facets = dict(run["facets"])  # type: ignore[arg-type]
-        if summary.error:
-            facets["errorMessage"] = _error(summary.error)
+        failure = {"errorMessage": _error(summary.error)} if summary.error else {}
         ended = summary.ended_at if summary.ended_at is not None else summary.started_at
-        events.append(_event(_ENDS[summary.status], ended, {**run, "facets": facets}, job))
+        events.append(_event(_ENDS[summary.status], ended, {**run, "facets": {**facets, **failure}}, job))
     return events
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from noetl.errors import RequestRefused
+from noetl.errors import RequestRefused, StoreUnavailable
 from noetl.server.lineage.emitter import LineageEmitter, NatsSender, open_sender
 from tests.server.http.serving import Cluster
 from tests.waiting import until
@@ -98,6 +98,27 @@ metadata: {{name: broken, path: tests/lineage/broken}}
 workflow:
   - step: start
     tool: {{name: read, kind: sqlite, file: "{folder}/a.sqlite", command: "SELECT * FROM missing"}}
+"""
+CALLER = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: caller, path: tests/lineage/caller}}
+workflow:
+  - step: start
+    loop: {{in: [1, 2, 3], iterator: each}}
+    tool:
+      - {{name: add, kind: transfer, data: [{{id: 1}}, {{id: 2}}], target: {{kind: sqlite, file: "{folder}/b.sqlite", table: added, mode: append}}}}
+    next: {{arcs: [{{step: child}}]}}
+  - step: child
+    tool: {{name: call, kind: playbook, path: tests/lineage/child}}
+"""
+CHILD = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: child, path: tests/lineage/child}}
+workflow:
+  - step: start
+    tool: {{name: read, kind: sqlite, file: "{folder}/b.sqlite", command: "SELECT count(*) FROM added"}}
 """
 
 
@@ -187,6 +208,28 @@ def test_a_failed_task_is_a_failed_run(reporting):
         VALID.validate(each)
 
 
+def test_rows_of_a_loop_are_added_and_a_child_has_the_run_of_its_caller_as_its_parent(reporting):
+    cluster, folder = reporting
+    cluster.ask("POST", "/api/catalog/register", {"content": CHILD.format(folder=folder)})
+    called = run(cluster, CALLER, folder)
+    assert called["status"] == "success"
+    _, document = cluster.ask("GET", f"/api/executions/{called['execution_id']}/lineage")
+    ends = [each for each in document["events"] if each["eventType"] == "COMPLETE" and each["outputs"]]
+    assert [each["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] for each in ends] == [2, 2, 2]
+    assert len({each["run"]["runId"] for each in ends}) == 3
+    _, graph = cluster.ask("GET", "/api/lineage?path=tests/lineage/caller")
+    assert [each["rows"] for each in graph["edges"]] == [6]
+
+    _, children = cluster.ask("GET", "/api/executions?path=tests/lineage/child")
+    (child,) = children["items"]
+    _, of_child = cluster.ask("GET", f"/api/executions/{child['execution_id']}/lineage")
+    for each in (of_child["events"][0], of_child["events"][-1]):
+        parent = each["run"]["facets"]["parent"]
+        assert parent["run"] == {"runId": document["events"][0]["run"]["runId"]}
+        assert parent["job"] == {"namespace": "acme", "name": "tests/lineage/caller"}
+        VALID.validate(each)
+
+
 def test_an_execution_without_datasets_and_an_unknown_one(reporting):
     cluster, _ = reporting
     text = (
@@ -203,7 +246,18 @@ def test_an_execution_without_datasets_and_an_unknown_one(reporting):
 EVENTS = [{"eventType": "START", "n": 1}, {"eventType": "COMPLETE", "n": 2}]
 
 
-def test_events_are_posted_and_repeated_after_an_error():
+@pytest.fixture
+def emitting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LineageEmitter]:
+    """An emitter of executions that all have the same events."""
+
+    async def events(*_: Any) -> Any:
+        return EVENTS
+
+    monkeypatch.setattr("noetl.server.lineage.emitter.lineage_events", events)
+    return lambda sender, **more: LineageEmitter(None, sender, "acme", **more)  # type: ignore[arg-type]
+
+
+def test_events_are_posted_and_repeated_after_an_error(emitting):
     received: list[Any] = []
     answers = [503, 200, 200]
 
@@ -220,18 +274,8 @@ def test_events_are_posted_and_repeated_after_an_error():
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
 
-    class Store:
-        async def summary(self, _: str) -> Any:
-            return object()
-
     async def scenario() -> None:
-        sender = open_sender(f"http://127.0.0.1:{server.server_port}")
-        emitter = LineageEmitter(Store(), sender, "acme", pauses=(0.01,))  # type: ignore[arg-type]
-
-        async def events(*_: Any) -> Any:
-            return EVENTS
-
-        emitter._events = events  # type: ignore[method-assign]
+        emitter = emitting(open_sender(f"http://127.0.0.1:{server.server_port}"), pauses=(0.01,))
         task = asyncio.ensure_future(emitter.run())
         emitter.ended("1")
         await until(lambda: len(received) == 3)
@@ -245,6 +289,112 @@ def test_events_are_posted_and_repeated_after_an_error():
         thread.join()
         server.server_close()
     assert received == [("/api/v1/lineage", EVENTS[0]), ("/api/v1/lineage", EVENTS[0]), ("/api/v1/lineage", EVENTS[1])]
+
+
+class Recording:
+    """A sender whose answers are given: an exception, seconds to wait, or None."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.begun = self.sent = 0
+        self.closed = False
+
+    async def send(self, events: list[dict[str, Any]]) -> None:
+        self.begun += 1
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        await asyncio.sleep(answer or 0)
+        self.sent += 1
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_pause_that_is_cut_short_by_a_stop_loses_no_events(emitting):
+    sender = Recording(OSError("connection refused"))
+
+    async def scenario() -> None:
+        task = asyncio.ensure_future((emitter := emitting(sender, pauses=(60.0,))).run())
+        await asyncio.sleep(0)
+        for number in "12":
+            emitter.ended(number)
+        await until(lambda: sender.begun == 1)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(scenario())
+    assert (sender.sent, sender.closed) == (2, True)
+
+
+def test_a_stop_does_not_wait_for_a_slow_endpoint(emitting, caplog):
+    sender = Recording(*[60.0] * 9)
+
+    async def scenario() -> None:
+        task = asyncio.ensure_future((emitter := emitting(sender, end_seconds=0.01)).run())
+        await asyncio.sleep(0)
+        for number in "123":
+            emitter.ended(number)
+        await until(lambda: sender.begun == 1)
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        assert task.done()
+
+    asyncio.run(scenario())
+    assert "lineage of 3 executions is not sent: the server stops" in caplog.text
+    assert sender.closed
+
+
+def test_a_store_that_cannot_be_read_is_read_again_and_a_message_has_the_kind_of_an_exception_without_text(
+    monkeypatch, caplog
+):
+    answers: list[Any] = [StoreUnavailable("gone"), RuntimeError("gone"), EVENTS, EVENTS]
+    sender = Recording(None, TimeoutError())
+
+    async def events(*_: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("noetl.server.lineage.emitter.lineage_events", events)
+
+    async def scenario() -> None:
+        emitter = LineageEmitter(None, sender, "acme", pauses=(0.0, 0.0))  # type: ignore[arg-type]
+        await emitter._emit("1", (0.0, 0.0))
+        await emitter._emit("2", ())
+
+    asyncio.run(scenario())
+    assert sender.sent == 1
+    assert "lineage of execution 2 is not sent: TimeoutError" in caplog.text
+
+
+def test_messages_about_an_endpoint_have_no_secrets():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # answers 501
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    async def scenario() -> str:
+        sender = open_sender(f"http://user:secret@127.0.0.1:{server.server_port}/in?token=secret")
+        try:
+            await sender.send(EVENTS)
+        except OSError as problem:
+            return str(problem)
+        finally:
+            await sender.close()
+        return ""
+
+    try:
+        text = asyncio.run(scenario())
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert text.startswith(f"http://127.0.0.1:{server.server_port}/in answered 501")
+    assert "secret" not in text
+    with pytest.raises(RequestRefused) as refused:
+        open_sender("ftp://user:secret@host")
+    assert "secret" not in str(refused.value)
 
 
 def test_events_are_published(nats_server):

@@ -11,9 +11,8 @@ from noetl.errors import NotFound
 from noetl.observability import lineage as settings
 from noetl.server.http.dependencies import App, Viewer
 from noetl.server.http.response_models import json_response
+from noetl.server.lineage.emitter import lineage_events
 from noetl.server.lineage.graph import graph
-from noetl.server.lineage.open_lineage import execution_events, has_lineage
-from noetl.server.read_models.log_pages import log_events
 
 router = APIRouter(tags=["lineage"])
 
@@ -33,10 +32,7 @@ async def lineage(
 @router.get("/api/executions/{execution_id}/lineage", summary="Get the OpenLineage events of an execution")
 async def events(state: App, _: Viewer, execution_id: Annotated[str, Path(min_length=1, max_length=100)]) -> Response:
     """The events that the setting `lineage` sends when the execution ends; none if no task has datasets."""
-    store = state.orchestrator.store
-    summary = await store.summary(execution_id)
-    if summary is None:
+    found = await lineage_events(state.orchestrator.store, execution_id, settings.NAMESPACE)
+    if found is None:
         raise NotFound(f"there is no execution {execution_id}")
-    tasks = [each async for each in log_events(store, execution_id) if has_lineage(each)]
-    found = execution_events(summary, tasks, settings.NAMESPACE)
     return json_response({"events": found})
