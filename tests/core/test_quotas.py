@@ -180,3 +180,18 @@ def test_an_unused_bucket_is_idle():
     assert taker.bucket.idle_at == 101.0
     taker.pause(100.0, 10)
     assert taker.bucket.idle_at == 110 + RECOVERY_SECONDS
+
+
+@pytest.mark.parametrize("wrong", [3600.0, 365 * 86400.0])
+def test_a_clock_that_is_set_back_delays_no_start(wrong):
+    taker = Taker(rate=1.0)
+    assert [taker.take(wrong + 1000) for _ in range(3)] == [wrong + 1000, wrong + 1001, wrong + 1002]
+    taker.give_back(wrong + 1000, wrong + 1001)
+    assert [taker.take(1000) for _ in range(2)] == [1001, 1003]  # the returned turn, then the next one
+    taker.pause(wrong + 1010, 60)
+    assert taker.take(1010.5) == 1070.5
+
+
+def test_a_small_correction_of_the_clock_changes_no_instant():
+    taker = Taker(rate=1.0)
+    assert [taker.take(1000), taker.take(999.5), taker.take(1000.1)] == [1000, 1001, 1002]

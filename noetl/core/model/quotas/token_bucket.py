@@ -27,6 +27,7 @@ MAX_HALVINGS = 4.0  # of the rate, after responses that ask for a pause
 RECOVERY_SECONDS = 60.0  # until the rate is doubled again
 MAX_PAUSE = 3600.0  # seconds that one response may pause a bucket
 MAX_RETURNED = 10_000  # returned instants of a bucket
+SET_BACK_SECONDS = 5.0  # of the clock; smaller corrections are ignored
 RATE_HINT = "write a number per second, minute, hour or day: 10/s, 600/m, 1000/h, 5000/d"
 
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(s|sec|second|m|min|minute|h|hour|d|day)\s*")
@@ -78,13 +79,15 @@ class Bucket(Struct, frozen=True, omit_defaults=True):
     """The state of a token bucket; all instants are seconds since the epoch by the clock of its store.
 
     `full_at`: when all tokens are there again if nothing more is taken. `paused_until`: nothing starts before.
-    `halvings` of the rate at the instant `halved_at`. `returned`: instants of turns that were not used."""
+    `halvings` of the rate at the instant `halved_at`. `returned`: instants of turns that were not used. `changed_at`:
+    the last change; a change much before it shows that the clock was set back."""
 
     full_at: float = 0.0
     paused_until: float = 0.0
     halvings: float = 0.0
     halved_at: float = 0.0
     returned: tuple[float, ...] = ()
+    changed_at: float = 0.0
 
     @property
     def idle_at(self) -> float:
@@ -125,6 +128,7 @@ class QuotaReply(Struct, frozen=True):
 
 def apply(bucket: Bucket, call: QuotaCall, now: float) -> tuple[Bucket, QuotaReply]:
     """Change a bucket as a call says."""
+    bucket = _at(bucket, now)
     if call.pause_s is not None:
         bucket = _paused(bucket, call.demand, call.pause_s, now)
         return bucket, QuotaReply(bucket.paused_until, now)
@@ -134,6 +138,17 @@ def apply(bucket: Bucket, call: QuotaCall, now: float) -> tuple[Bucket, QuotaRep
         return bucket, QuotaReply(call.turn.at, now)
     bucket, at = _take(bucket, call.demand, now)
     return bucket, QuotaReply(at, now)
+
+
+def _at(bucket: Bucket, now: float) -> Bucket:
+    """The bucket at an instant: if the clock was set back, all its instants are."""
+    back = bucket.changed_at - now
+    if back <= SET_BACK_SECONDS:
+        return structs.replace(bucket, changed_at=max(bucket.changed_at, now))
+    returned = tuple(at - back for at in bucket.returned)
+    return Bucket(
+        bucket.full_at - back, bucket.paused_until - back, bucket.halvings, bucket.halved_at - back, returned, now
+    )
 
 
 def _is_valid(bucket: Bucket, turn: Turn, now: float) -> bool:
