@@ -105,6 +105,41 @@ def test_running_a_day_again_replaces_its_partition_only(tmp_path: Path) -> None
     assert prices == [{1.5}, {9.0}]
 
 
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_rows_of_many_partitions_are_encoded_one_partition_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    from noetl.tools.transfer.targets import object_target, partitioned_target
+
+    open_encoders: set[int] = set()
+    most = 0
+
+    class Counted(object_target.FileEncoder):
+        def write(self, table: Any) -> bytes:
+            nonlocal most
+            open_encoders.add(id(self))
+            most = max(most, len(open_encoders))
+            return super().write(table)
+
+        def close(self, schema: Any) -> bytes:
+            open_encoders.discard(id(self))
+            return super().close(schema)
+
+    monkeypatch.setattr(object_target, "FileEncoder", Counted)
+    monkeypatch.setattr(partitioned_target, "MAX_WAITING", 2000)
+    rows = [{"id": n, "p": n % 100, "name": f"name {n}"} for n in range(1000)]
+    target = {"kind": "file", "path": "lake", "partition_by": ["p"], "format": format}
+    call = {"source": {"kind": "data", "data": rows}, "targets": [target], "chunk": {"size": 50}}
+    good(run_tool("transfer", call, host=ToolHost(folder=tmp_path)))
+    assert most <= partitioned_target.MAX_ENCODERS + 1
+    assert len(files(tmp_path / "lake")) == 100
+    stored = duckdb.sql(f"select id, p, name from '{tmp_path}/lake/*/*.{format}' order by id").fetchall()
+    assert stored == [(row["id"], row["p"], row["name"]) for row in rows]
+    assert duckdb.sql(f"select id from '{tmp_path}/lake/p=7/part-0.{format}'").fetchall() == [
+        (n,) for n in range(7, 1000, 100)
+    ]
+
+
 def test_append_adds_a_file_to_a_partition_and_replace_removes_all_of_them(tmp_path: Path) -> None:
     target = {"kind": "file", "path": "lake", "partition_by": ["date_trunc('month', at)"]}
     for number in range(3):

@@ -56,6 +56,7 @@ class FileEncoder:
         """The rest of the file; the whole file if there were no rows."""
         begun = b"" if self._encoder is not None else self.write(schema.empty_table())
         rest = begun + self._compressed(self._encoder.close())
+        self._encoder = None
         return rest if self._compressor is None else rest + self._compressor.close()
 
     @property

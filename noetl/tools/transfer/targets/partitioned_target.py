@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,33 @@ from noetl.tools.transfer.targets.object_target import FileEncoder, ObjectTarget
 from noetl.tools.transfer.targets.partitions import MAX_PARTITIONS, read_partitioning, replace_partition, split
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
-MAX_PENDING = 64 << 20  # bytes of rows in memory, over all partitions
+MAX_WAITING = 32 << 20  # bytes of rows that wait to be divided into partitions
+MAX_PENDING = 64 << 20  # bytes of rows in memory, over all encoders
+MAX_ENCODERS = 32  # partitions that are encoded while rows arrive; the rows of others wait on disk
 _SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
 
 
 class _Partition:
-    """The new file of one partition."""
+    """The new file of one partition; with `spool` its rows are in that file until they are encoded all at once."""
 
-    def __init__(self, temporary: Path, encoder: FileEncoder, schema: Any) -> None:
+    def __init__(self, temporary: Path, encoder: FileEncoder, schema: Any, spool: Path | None) -> None:
         self.temporary = temporary
         self._encoder = encoder
         self._schema = schema
+        self._spool = spool
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(b"")
 
     def write(self, table: Any) -> None:
         """Append rows."""
-        self._append(self._encoder.write(table))
+        import pyarrow as pa
+
+        if self._spool is None:
+            self._append(self._encoder.write(table))
+            return
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with self._spool.open("ab") as file, pa.ipc.new_stream(file, table.schema, options=options) as stream:
+            stream.write_table(table)
 
     @property
     def pending(self) -> int:
@@ -54,12 +65,26 @@ class _Partition:
 
     def close(self) -> None:
         """Complete the file."""
+        if self._spool is not None:
+            for table in _spooled(self._spool):
+                self._append(self._encoder.write(table))
+            self._spool.unlink()
         self._append(self._encoder.close(self._schema))
 
     def _append(self, data: bytes) -> None:
         if data:
             with self.temporary.open("ab") as file:
                 file.write(data)
+
+
+def _spooled(path: Path) -> Iterator[Any]:
+    """The tables of a file of several Arrow streams."""
+    import pyarrow as pa
+
+    with pa.OSFile(str(path)) as file:
+        while file.tell() < file.size():
+            for batch in pa.ipc.open_stream(file):
+                yield pa.Table.from_batches([batch])
 
 
 class PartitionedTarget(ObjectTarget):
@@ -71,6 +96,7 @@ class PartitionedTarget(ObjectTarget):
         if is_deferred(plan.fields):
             raise BadInput(f"{plan.label}: a path with `partition_by` cannot depend on `chunk`")
         self._partitions: dict[str, _Partition] = {}
+        self._waiting: list[Any] = []
         self._folder: Any = None
 
     @property
@@ -90,36 +116,58 @@ class PartitionedTarget(ObjectTarget):
         stem = "part-0" if self.plan.mode == "replace" else f"part-{self.call.idempotency_key}"
         self._name = f"{stem}.{self._format}{suffix}"
         self._schema = schema
-        if self._base.scheme != "file":
-            self._folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="noetl-transfer-")
+        self._folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="noetl-transfer-")
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Append the rows of a chunk to the files of their partitions."""
         await asyncio.to_thread(self._write, table)
 
     def _write(self, table: Any) -> None:
+        if self._waiting and not table.schema.equals(self._waiting[0].schema, check_metadata=True):
+            self._divide()
+        self._waiting.append(table)
+        if sum(each.nbytes for each in self._waiting) > MAX_WAITING:
+            self._divide()
+
+    def _divide(self) -> None:
+        """Append the rows that wait to the files of their partitions."""
+        import pyarrow as pa
+
+        if not self._waiting:
+            return
+        table = pa.concat_tables(self._waiting).combine_chunks()  # a `take` of several chunks would combine them again
+        self._waiting.clear()
         for path, rows in split(table, self._parts, self.plan.label):
-            partition = self._partitions.get(path)
-            if partition is None:
-                if len(self._partitions) >= MAX_PARTITIONS:
-                    raise BadInput(f"{self.plan.label}: `partition_by` makes more than {MAX_PARTITIONS:,} partitions")
-                encoder = self._new_encoder(self._format, "", self.plan.fields)
-                partition = self._partitions[path] = _Partition(self._temporary(path), encoder, table.schema)
+            partition = self._partitions.get(path) or self._new_partition(path, rows.schema)
             partition.write(rows)
         if sum(partition.pending for partition in self._partitions.values()) > MAX_PENDING:
             for partition in self._partitions.values():
                 partition.flush()
 
+    def _new_partition(self, path: str, schema: Any) -> _Partition:
+        number = len(self._partitions)
+        if number >= MAX_PARTITIONS:
+            raise BadInput(f"{self.plan.label}: `partition_by` makes more than {MAX_PARTITIONS:,} partitions")
+        encoder = self._new_encoder(self._format, "", self.plan.fields)
+        spool = Path(self._folder.name, f"{number}.rows") if number >= MAX_ENCODERS else None
+        self._partitions[path] = partition = _Partition(self._temporary(path), encoder, schema, spool)
+        return partition
+
     def _temporary(self, path: str) -> Path:
-        if self._folder is not None:
+        if self._uploads:
             return Path(self._folder.name, path, self._name)
         return unfinished(Path(self._base.bucket, path, self._name))
 
+    @property
+    def _uploads(self) -> bool:
+        return self._base.scheme != "file"
+
     async def prepare(self) -> None:
         """Complete the files; in an object store, check that replacing them is atomic."""
+        await asyncio.to_thread(self._divide)
         for partition in self._partitions.values():
             await asyncio.to_thread(partition.close)
-        if self._folder is not None and self.plan.mode == "replace":
+        if self._uploads and self.plan.mode == "replace":
             store = await self._store(self._base)
             for path in self._partitions:
                 await self._check_replaceable(store, self._key(path))
@@ -141,7 +189,7 @@ class PartitionedTarget(ObjectTarget):
     async def commit(self) -> None:
         """Replace each partition, or add its file."""
         for path, partition in self._partitions.items():
-            if self._folder is not None:
+            if self._uploads:
                 blocks = file_blocks(str(partition.temporary))
                 content_type = formats.CONTENT_TYPES[self._format]
                 await objects.upload(await self._store(self._base), self._key(path), blocks, content_type=content_type)

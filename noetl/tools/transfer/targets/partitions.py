@@ -10,6 +10,7 @@ import ctypes
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -58,56 +59,75 @@ def read_partitioning(given: Any, what: str) -> tuple[Partitioning, ...]:
     return tuple(parts)
 
 
-def split(table: Any, parts: tuple[Partitioning, ...], label: str) -> list[tuple[str, Any]]:
-    """The rows of each partition, with its relative path."""
-    import pyarrow as pa
+def split(table: Any, parts: tuple[Partitioning, ...], label: str) -> Iterator[tuple[str, Any]]:
+    """The rows of each partition of a table of one chunk as a table of its own, with its relative path."""
+    import pyarrow.compute as pc
 
-    texts = []
+    numbers: Any = None  # of every row: the index of its path
+    paths: list[str] = []
     for part in parts:
         if part.column not in table.schema.names:
             raise BadInput(
                 f"{label}: partition_by: the rows have no column {part.column!r}; columns: "
                 f"{', '.join(table.schema.names)}"
             )
-        texts.append(_values(table.column(part.column), table.schema.field(part.column), part, label))
-    paths = ["/".join(row) for row in zip(*texts, strict=True)]
-    indexes: dict[str, list[int]] = {}
-    for number, path in enumerate(paths):
-        indexes.setdefault(path, []).append(number)
-    return [(path, table.take(pa.array(rows, pa.int64()))) for path, rows in indexes.items()]
+        found, texts = _numbered(table.column(part.column), table.schema.field(part.column), part, label)
+        if numbers is None:
+            numbers, paths = found, texts
+        else:
+            both = pc.add(pc.multiply(numbers, len(texts)), found).dictionary_encode()
+            pairs = (divmod(number, len(texts)) for number in both.dictionary.to_pylist())
+            numbers, paths = both.indices.cast("int64"), [f"{paths[outer]}/{texts[inner]}" for outer, inner in pairs]
+    order = pc.sort_indices(numbers)
+    runs = pc.run_end_encode(numbers.take(order))
+    begin = 0
+    for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield paths[number], table.take(order.slice(begin, end - begin))
+        begin = end
 
 
-def _values(column: Any, field: Any, part: Partitioning, label: str) -> list[str]:
-    """The part of the path for every row."""
+def _numbered(column: Any, field: Any, part: Partitioning, label: str) -> tuple[Any, list[str]]:
+    """The parts of the path that the values of a column have, and for every row the index of its part."""
+    import pyarrow as pa
+
+    if part.unit is not None:
+        column = _truncated(column, field, part, label)
+        field = pa.field(field.name, column.type)
+    column = column.combine_chunks()
+    try:
+        encoded = column.dictionary_encode(null_encoding="encode")
+    except pa.ArrowNotImplementedError:  # a nested type
+        values = [None if value is None else str(value) for value in plain_column(column, field)]
+        encoded, field = pa.array(values, pa.string()).dictionary_encode(null_encoding="encode"), pa.field("", "string")
+    found: dict[str, int] = {}
+    places = []
+    for value in plain_column(encoded.dictionary, field):
+        key = value if value is None or isinstance(value, str) else str(value)
+        text = f"{part.name}={MISSING if key is None else quote(key, safe='') or MISSING}"
+        if key is not None and len(text) > MAX_FOLDER:
+            raise BadInput(
+                f"{label}: partition_by: a value of {part.column!r} has {len(key)} characters, which is too long "
+                f"for the name of a folder ({MAX_FOLDER} bytes); use a shorter column"
+            )
+        places.append(found.setdefault(text, len(found)))
+    return pa.array(places, pa.int64()).take(encoded.indices), list(found)
+
+
+def _truncated(column: Any, field: Any, part: Partitioning, label: str) -> Any:
+    """The times of a column, truncated to the unit, as texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if part.unit is not None:
-        if not (pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)):
-            raise BadInput(
-                f"{label}: partition_by: date_trunc needs a date or timestamp, and {part.column!r} is {field.type}; "
-                f"declare it in the source: types: {{{part.column}: timestamptz}}"
-            )
-        if pa.types.is_date(field.type):
-            column = column.cast(pa.timestamp("us"))
-        column = pc.floor_temporal(column, unit=part.unit)
-        form = "%Y-%m-%dT%H" if part.unit == "hour" else {"year": "%Y", "month": "%Y-%m"}.get(part.unit, "%Y-%m-%d")
-        values = pc.strftime(column, form).to_pylist()
-    else:
-        values = plain_column(column, field)
-    known: dict[Any, str] = {}
-    found = []
-    for value in values:
-        key = value if value is None or isinstance(value, str) else str(value)
-        if key not in known:
-            known[key] = f"{part.name}={MISSING if key is None else quote(key, safe='') or MISSING}"
-            if key is not None and len(known[key]) > MAX_FOLDER:
-                raise BadInput(
-                    f"{label}: partition_by: a value of {part.column!r} has {len(key)} characters, which is too long "
-                    f"for the name of a folder ({MAX_FOLDER} bytes); use a shorter column"
-                )
-        found.append(known[key])
-    return found
+    if not (pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)):
+        raise BadInput(
+            f"{label}: partition_by: date_trunc needs a date or timestamp, and {part.column!r} is {field.type}; "
+            f"declare it in the source: types: {{{part.column}: timestamptz}}"
+        )
+    if pa.types.is_date(field.type):
+        column = column.cast(pa.timestamp("us"))
+    column = pc.floor_temporal(column, unit=part.unit)
+    form = {"year": "%Y", "month": "%Y-%m", "hour": "%Y-%m-%dT%H"}.get(part.unit or "", "%Y-%m-%d")
+    return pc.strftime(column, form)
 
 
 def replace_partition(folder: Path, temporary: Path, name: str) -> None:
