@@ -32,6 +32,7 @@ class IcebergTarget(SpooledTarget):
     """An Iceberg table."""
 
     stores_times = True
+    case_matters = True
 
     def begin_table(self, schema: Any, storage: dict[str, str]) -> Any:
         """Open the table; a new one is created by the commit."""

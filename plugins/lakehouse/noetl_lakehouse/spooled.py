@@ -30,6 +30,7 @@ class SpooledTarget(RowTarget):
     """Collects the rows; `begin_table` and `write_table` are those of the kind."""
 
     stores_times = False  # of the day
+    case_matters = False  # in names of columns
 
     def __init__(self, call: TargetCall) -> None:
         super().__init__(call)
@@ -61,6 +62,8 @@ class SpooledTarget(RowTarget):
         missing = [name for name in self.partition_by if name not in plain.names]
         if missing:
             raise ConnectorError(f"`partition_by` has {missing[0]!r}; columns: {', '.join(plain.names)}")
+        _check_names(self.partition_by, "`partition_by`")
+        _check_names([name if self.case_matters else name.lower() for name in plain.names], "the source")
         credential = await auth_fields(self.call.fields.get("auth"), self.call.host, prefixes=PREFIXES)
         self.schema = await asyncio.to_thread(self.begin_table, plain, _storage(credential))
         unknown = [name for name in plain.names if name not in self.schema.names]
@@ -125,6 +128,16 @@ class SpooledTarget(RowTarget):
             for values, batches in self.partitions.items():
                 for group in _groups(batches, FILE_BYTES):
                     yield values, (_part(reader, part) for part in _groups(group, PART_BYTES))
+
+
+def _check_names(names: list[str], where: str) -> None:
+    if "" in names:
+        raise ConnectorError(f"{where} has a column without a name; name it with `mapping`")
+    repeated = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if repeated is not None:
+        raise ConnectorError(
+            f"{where} has the column {repeated!r} twice; the table distinguishes no upper and lower case"
+        )
 
 
 def _part(reader: Any, batches: list[tuple[int, int]]) -> Any:

@@ -151,6 +151,7 @@ def test_types_are_kept(target, tmp_path):
         ({"partition_by": ["nowhere"]}, "nowhere"),
         ({"mode": "upsert"}, "no mode 'upsert'"),
         ({"create": False}, "does not exist"),
+        ({"partition_by": ["id", "id"]}, "`partition_by` has the column 'id' twice"),
     ],
 )
 def test_errors_say_what_is_wrong(target, change, said):
@@ -260,6 +261,62 @@ def test_errors_of_the_store_are_one_line(tmp_path):
     outcome = write([{"id": 1}], {"kind": "delta", "uri": "s3://lake/t", "auth": auth})
     assert outcome.error.kind == "storage.access" and "Connection refused" in outcome.error.message
     assert "\n" not in outcome.error.message and "\x1b" not in outcome.error.message
+
+
+def test_names_that_a_table_cannot_have_are_refused(target):
+    unnamed = write([{"id": 1, "": 2}], target)
+    assert unnamed.error.kind == "schema" and "column without a name" in unnamed.error.message
+    outcome = write([{"id": 1, "ID": 2}], target)
+    if target["kind"] == "iceberg":
+        assert rows_of(target) == [{"id": 1, "ID": 2}]
+    else:
+        assert outcome.error.kind == "schema" and "'id' twice" in outcome.error.message
+        assert not Path(target["uri"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("catalog", "kind", "said"),
+    [
+        ({"type": "sql", "uri": "sqlite:////proc/none/x.db", "warehouse": "w"}, "storage.access", "unable to open"),
+        ({"type": "hive", "uri": "thrift://127.0.0.1:1"}, "schema", "not installed"),
+        ({"type": "rest", "uri": "http://u:s3cret@127.0.0.1:1/x?token=s3cret"}, "storage.access", "Connection refused"),
+    ],
+)
+def test_a_catalog_that_cannot_be_used_is_an_error_without_secrets(catalog, kind, said):
+    outcome = write([{"id": 1}], {"kind": "iceberg", "catalog": catalog, "table": "a.b"})
+    assert outcome.error.kind == kind and said in outcome.error.message
+    assert "s3cret" not in outcome.error.message
+
+
+def test_a_date_outside_of_the_range_is_an_error_of_the_schema(tmp_path):
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"at": pa.array([-(10**14)], pa.timestamp("ms"))}), tmp_path / "x.parquet")
+    source = {"kind": "file", "path": str(tmp_path / "x.parquet")}
+    outcome = run_tool("transfer", {"source": source, "targets": [targets("iceberg", tmp_path)()]}, host=ToolHost())
+    assert outcome.error.kind == "schema" and "out of range" in outcome.error.message
+
+
+def test_a_table_that_another_writer_creates_meanwhile_is_a_conflict(tmp_path, monkeypatch):
+    from noetl_lakehouse.failures import explain
+    from noetl_lakehouse.iceberg import IcebergTarget
+    from pyiceberg.exceptions import TableAlreadyExistsError
+
+    target = targets("iceberg", tmp_path)()
+    transaction = IcebergTarget._transaction
+
+    def overtaken(self: Any) -> Any:
+        monkeypatch.setattr(IcebergTarget, "_transaction", transaction)
+        assert write([{"id": 1}], target, execution_id="2").error is None
+        return transaction(self)
+
+    monkeypatch.setattr(IcebergTarget, "_transaction", overtaken)
+    outcome = write([{"id": 2}], target)
+    assert outcome.error.kind == "db.deadlock" and "another writer" in outcome.error.message
+    assert write([{"id": 2}], target, attempt=2).error is None
+    assert sorted(row["id"] for row in rows_of(target)) == [1, 2]
+    exists = explain(TableAlreadyExistsError("Table shop.t already exists"))  # between the check and the commit
+    assert exists is not None and exists.kind == "db.deadlock"
 
 
 def test_a_replaced_partition_includes_what_others_wrote_meanwhile(tmp_path, monkeypatch):
