@@ -8,13 +8,16 @@ HEADERS = ("from", "to", "subject", "date")
 
 async def read(call):
     """Yield the messages in batches."""
-    import mailbox  # libraries are imported when a transfer runs
+    import email.policy  # libraries are imported when a transfer runs
+    import mailbox
 
     batch = []
     folder = mailbox.Maildir(call.host.resolve_path(call.fields["path"]), create=False)
     for key in sorted(folder.keys()):
-        message = folder[key]
-        batch.append({"id": key, **{name: message[name] for name in HEADERS}, "text": message.get_payload()})
+        message = email.message_from_bytes(folder.get_bytes(key), policy=email.policy.default)
+        text = message.get_body(("plain", "html"))  # of a message with attachments too
+        headers = {name: message[name] and str(message[name]) for name in HEADERS}
+        batch.append({"id": key, **headers, "text": text and text.get_content()})
         if len(batch) == call.batch_rows:
             yield batch
             batch = []
@@ -37,7 +40,8 @@ class MaildirTarget(RowTarget):
             message = EmailMessage()
             message.set_content(row.pop("text", None) or "")
             for name, value in row.items():
-                message[name.capitalize()] = str(value)
+                if value is not None:
+                    message[name.capitalize()] = " ".join(str(value).splitlines())
             self.added.append(self.folder.add(message))
 
     async def abort(self):

@@ -1,7 +1,9 @@
 """The tests of the connector: its own behaviour, and the conformance suite of every source."""
 
 import itertools
+import json
 import mailbox
+from email.message import EmailMessage
 
 import pytest
 
@@ -20,6 +22,20 @@ def test_messages_become_rows_and_rows_become_messages(tmp_path):
     assert copy(rows, folder).data["rows"] == 3
     assert copy(folder, {"kind": "file", "path": str(tmp_path / "mail.csv")}).data["rows"] == 3
     assert (tmp_path / "mail.csv").read_text().count("shop@example.com") == 3
+
+
+def test_values_of_messages_arrive_as_they_were_written(tmp_path):
+    folder = {"kind": "maildir", "path": str(tmp_path / "mail")}
+    assert copy([{"subject": "Grüße\nan alle", "from": None, "text": "Café"}], folder).error is None
+    message = EmailMessage()
+    message["Subject"] = "Rechnung"
+    message.set_content("Siehe Anhang")
+    message.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="x.pdf")
+    mailbox.Maildir(tmp_path / "mail").add(message)
+    assert copy(folder, {"kind": "file", "path": str(tmp_path / "mail.json")}).error is None
+    rows = json.loads((tmp_path / "mail.json").read_text())
+    found = {(row["subject"], row["from"], row["text"].strip()) for row in rows}
+    assert found == {("Grüße an alle", None, "Café"), ("Rechnung", None, "Siehe Anhang")}
 
 
 def test_a_failed_transfer_removes_its_messages(tmp_path):
