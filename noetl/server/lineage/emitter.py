@@ -45,15 +45,23 @@ class Sender(Protocol):
 def open_sender(address: str) -> Sender:
     """The sender of an address; RequestRefused if it is none."""
     scheme, _, rest = address.partition("://")
-    if scheme in ("http", "https"):
-        return HttpSender(address)
-    if scheme == "nats":
-        return NatsSender(address)
+    if scheme in ("http", "https", "nats"):
+        if not _has_host(address):
+            raise RequestRefused(f"lineage: {without_password(address)!r} has no valid host and port")
+        return NatsSender(address) if scheme == "nats" else HttpSender(address)
     if scheme == "file" or (not rest and address.startswith("/")):
         return FileSender(unquote(rest) if rest else address)
     raise RequestRefused(
         f"lineage: {without_password(address)!r} is not off, a file:// path, an http(s):// or a nats:// address"
     )
+
+
+def _has_host(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return bool(parts.hostname) and parts.port != 0  # reading the port checks it
+    except ValueError:
+        return False
 
 
 class FileSender:

@@ -415,7 +415,9 @@ def test_events_are_published(nats_server):
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("address", ["on", "ftp://x", "kafka://x"])
+@pytest.mark.parametrize(
+    "address", ["on", "ftp://x", "kafka://x", "http://", "http://[x", "nats://h:port", "https://h:0"]
+)
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(RequestRefused, match="lineage"):
         open_sender(address)
