@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import glob
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ LARGEST_OBJECT, SMALLEST_BUFFER = 1 << 30, 1 << 16
 CSV_BUFFER = 8_000_000  # bytes; DuckDB's own is 32 MB for each thread
 SAMPLE_ROWS, SAMPLE_BYTES = 20_480, 32 << 20  # rows by which DuckDB detects types, and what it holds for that
 BATCH_BYTES = 4 << 20
+BLANK_BYTES = 4096  # a file with more is read
 
 
 def literal(text: str) -> str:
@@ -98,8 +99,7 @@ def delimiter_of(path: str) -> str:
     found = sorted(glob.glob(path)) if any(mark in path for mark in "*?[") else [path]
     if path.lower().endswith(".tsv") or not found or not Path(found[0]).is_file():
         return "\t" if path.lower().endswith(".tsv") else ","
-    with Path(found[0]).open("rb") as file:
-        line = file.readline(1 << 20).decode("utf-8", "replace")
+    line = _head(found[0]).decode("utf-8", "replace")
     outside = "".join(line.split('"')[::2])
     return max(DELIMITERS, key=outside.count)
 
@@ -125,6 +125,47 @@ def misfit(path: str, failure: str) -> str | None:
         f"{name}: line {line}: the column {column!r}: {text!r} is not {kind}, which the first lines have; declare its "
         f"type in the source, such as `types: {{{column}: text}}`"
     )
+
+
+def other_columns(paths: Sequence[str]) -> str | None:
+    """How the columns of a CSV file differ from those of the first one, in words; their order may differ."""
+    first = paths[0]
+    wanted = delimiter_of(first)
+    columns, head = first_line(first, wanted), _head(first)
+    for path in paths[1:]:
+        if _head(path) == head and head.count(b'"') % 2 == 0:
+            continue
+        delimiter = delimiter_of(path)
+        names = first_line(path, delimiter)
+        if sorted(names) != sorted(columns):
+            return (
+                f"{path} has the columns {', '.join(names)}, {first} has {', '.join(columns)}; read them with a duckdb "
+                "source: SELECT * FROM read_csv('...', union_by_name = true)"
+            )
+        if delimiter != wanted:
+            return f"{path} separates values by {delimiter!r}, {first} by {wanted!r}; read them with two transfers"
+    return None
+
+
+def _head(path: str | Path) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.readline(1 << 20)
+
+
+def first_line(path: str | Path, delimiter: str) -> list[str]:
+    """The names of the columns of a CSV file."""
+    try:
+        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            return next(csv.reader(file, delimiter=delimiter), [])
+    except csv.Error:  # a quote that is not closed
+        return _head(path).decode("utf-8", "replace").strip().split(delimiter)
+
+
+def is_blank(path: str | Path) -> bool:
+    """Whether a file has nothing but line breaks, and so no names of columns."""
+    with Path(path).open("rb") as file:
+        start = file.read(BLANK_BYTES + 1)
+    return len(start) <= BLANK_BYTES and not start.removeprefix(b"\xef\xbb\xbf").strip(b"\r\n ")
 
 
 def _wrong_line(path: str) -> str | None:

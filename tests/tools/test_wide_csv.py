@@ -119,3 +119,66 @@ def test_what_is_held_does_not_depend_on_the_columns(tmp_path: Path) -> None:
     held = [pa.total_allocated_bytes() - before for _ in wide.texts()]
     assert len(held) > 1
     assert max(held) < 8 * wide_csv.PIECE_BYTES
+
+
+# ── several files ───────────────────────────────────────────────────────────────────────
+
+READERS = ["DuckDB", "wide", "quarantine"]
+
+
+def move_several(folder: Path, monkeypatch: pytest.MonkeyPatch, reader: str, *texts: str) -> Any:
+    for number, text in enumerate(texts):
+        (folder / f"in{number}.csv").write_text(text, newline="")
+    if reader == "wide":
+        make_wide(monkeypatch)
+    bad_rows = {"bad_rows": "quarantine", "quarantine": {"kind": "file", "path": "bad.jsonl"}}
+    given: dict[str, Any] = {
+        "source": {"kind": "file", "glob": "in*.csv"},
+        "targets": [{"kind": "file", "path": "out.parquet"}],
+    }
+    given |= bad_rows if reader == "quarantine" else {}
+    return run_tool("transfer", given, host=ToolHost(folder=folder))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_columns_of_several_files_are_matched_by_their_names(tmp_path, monkeypatch, reader):
+    outcome = move_several(tmp_path, monkeypatch, reader, "id,v\n1,10\n", 'v,"id"\r\n20,2\r\n', "id,v\n3,30\n")
+    assert outcome.error is None, outcome.error
+    rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert rows == [{"id": 1, "v": 10}, {"id": 2, "v": 20}, {"id": 3, "v": 30}]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("id,w\n2,20\n", "in1.csv has the columns id, w, "),
+        ("id\n2\n", "in1.csv has the columns id, "),
+        ("id,v,w\n2,20,200\n", "in1.csv has the columns id, v, w, "),
+        ("id;v\n2;20\n", "in1.csv separates values by ';', "),
+    ],
+)
+def test_a_file_with_other_columns_is_named(tmp_path, monkeypatch, reader, second, message):
+    error = move_several(tmp_path, monkeypatch, reader, "id,v\n1,10\n", second).error
+    assert error is not None and error.kind == "schema" and message in error.message, error
+    assert "in0.csv" in error.message and "noetl-transfer" not in error.message
+    assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("blank", ["", "\ufeff", "\n\n", "\r\n"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_file_without_lines_has_no_rows(tmp_path, monkeypatch, reader, blank, place):
+    texts = ["id;v\n1;10\n", "id;v\n2;20\n"]
+    texts.insert(place, blank)
+    outcome = move_several(tmp_path, monkeypatch, reader, *texts)
+    assert outcome.error is None, outcome.error
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [{"id": 1, "v": 10}, {"id": 2, "v": 20}]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("texts", [("",), ("\n\n",), ("", "\n")])
+def test_only_files_without_lines_are_no_error(tmp_path, monkeypatch, reader, texts):
+    outcome = move_several(tmp_path, monkeypatch, reader, *texts)
+    assert outcome.error is None, outcome.error
+    assert outcome.data["rows"] == 0

@@ -91,16 +91,28 @@ async def file_batches(
     else:
         raise BadInput(f"{path} has the format {format}: use Parquet, Arrow, CSV, JSON or JSON lines, or set `format`")
     try:
+        if format == "csv":
+            await asyncio.to_thread(_check_columns, files)
         async with aclosing(stream):
             async for batch in stream:
                 yield batch
     except (BadInput, DuckdbError) as failure:
-        text = str(failure).partition("\n\nLINE ")[0]  # without DuckDB's query
-        for local, name in files.names.items():
-            text = text.replace(local, name)
-        if text == str(failure):
-            raise
-        raise type(failure)(text) from failure
+        raise _renamed(failure, files.names) from failure.__cause__
+
+
+def _check_columns(files: Files) -> None:
+    """An error if files have different columns: those that the first one does not have would be lost."""
+    paths = files.paths()
+    if len(paths) > 1 and (other := duck_files.other_columns(paths)) is not None:
+        raise BadInput(other)
+
+
+def _renamed(failure: Exception, names: Mapping[str, str]) -> Exception:
+    """The failure with the names of files instead of their paths."""
+    text = str(failure).partition("\n\nLINE ")[0]  # without DuckDB's query
+    for path, name in names.items():
+        text = text.replace(path, name)
+    return failure if text == str(failure) else type(failure)(text)
 
 
 async def _table_batches(
@@ -142,9 +154,14 @@ async def _checked_batches(
                     for part in numbered.converted(lambda part: with_types(part, types, decode=True), batch):
                         yield part
         return
+    is_csv = files.format == "csv"
+    if is_csv and await asyncio.to_thread(duck_files.is_blank, paths[0]):
+        return
     with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+        copies: dict[str, str] = {}
         for number, path in enumerate(paths):
             copy = str(Path(folder, f"{number:06}.{files.format}"))
+            copies[copy] = path
             await asyncio.to_thread(number_lines, path, copy, files.format, files.name(path), rows)
         pattern = str(Path(folder, f"*.{files.format}"))
         declared = {POSITION: "BIGINT"}
@@ -154,12 +171,15 @@ async def _checked_batches(
             declared |= {name: each.duckdb for name, each in types.items()}
         numbered = NumberedRows(rows, pattern)
         stream = _duckdb_batches(pattern, files.format, None, types, declared, rows)
-        async with aclosing(stream):
-            async for batch in stream:
-                positions = batch.column(POSITION).to_pylist()
-                convert = lambda part: with_types(part, types, decode=files.format == "jsonl")  # noqa: E731
-                for part in numbered.converted(convert, without_positions(batch), positions):
-                    yield part
+        try:
+            async with aclosing(stream):
+                async for batch in stream:
+                    positions = batch.column(POSITION).to_pylist()
+                    convert = lambda part: with_types(part, types, decode=not is_csv)  # noqa: E731
+                    for part in numbered.converted(convert, without_positions(batch), positions):
+                        yield part
+        except (BadInput, DuckdbError) as failure:
+            raise _renamed(failure, copies) from failure.__cause__
 
 
 async def _document_batches(

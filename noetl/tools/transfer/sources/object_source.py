@@ -23,6 +23,7 @@ from noetl.connections.auth import fields_of
 from noetl.core.model.tool import ToolCall
 from noetl.data import compression, formats
 from noetl.data.content import save
+from noetl.data.duckdb_files import is_blank
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Mark
@@ -97,6 +98,9 @@ class ObjectSource:
                 plain = str(Path(folder, Path(compression.without_ending(key)).name))
                 await asyncio.to_thread(_decompress, path, plain, codec, name)
                 path = plain
+            if format == "csv" and await asyncio.to_thread(is_blank, path):
+                path = str(Path(folder, "empty.csv"))
+                _store_content(Path(path), b"")
             stream = self._rows(Files(path, format, {path: name}))
             async with aclosing(stream):
                 async for batch in stream:
@@ -248,6 +252,8 @@ class ObjectSource:
 
         try:
             await asyncio.gather(*(fetch(number, found) for number, found in enumerate(group)))
+            if format == "csv":
+                await asyncio.to_thread(_remove_blank, [Path(each) for each in names])
         except BaseException:
             folder.cleanup()
             raise
@@ -257,6 +263,15 @@ class ObjectSource:
 
 def _link(path: str, target: Path) -> None:
     target.symlink_to(Path(path).absolute())
+
+
+def _remove_blank(paths: Sequence[Path]) -> None:
+    """Remove files without names of columns, because the first file decides the columns of all; leave one file."""
+    blank = [each for each in paths if is_blank(each)]
+    for each in blank:
+        each.unlink()
+    if len(blank) == len(paths):
+        _store_content(paths[0], b"")
 
 
 def _store_content(path: Path, content: bytes) -> None:

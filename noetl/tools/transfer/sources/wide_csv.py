@@ -176,8 +176,10 @@ class WideCsv:
             column_types=dict.fromkeys(self._names, pa.string()), null_values=[""], strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         )  # fmt: skip
+        first = files.first_line(self._files[0], self._delimiter)
         for path in self._files:
             number, is_head = 1, True
+            names = self._order(path, first)
             with path.open("rb") as file:
                 for piece in _pieces(file, self._record):
                     if is_head:  # the names
@@ -185,15 +187,24 @@ class WideCsv:
                         piece, is_head = piece[found.end() if found else len(piece) :], False
                     if not piece.strip():
                         continue
-                    options = pc.ReadOptions(column_names=self._names, use_threads=False, block_size=len(piece) + 1)
+                    options = pc.ReadOptions(column_names=names, use_threads=False, block_size=len(piece) + 1)
                     try:
                         table = pc.read_csv(pa.BufferReader(piece), options, parse, convert)
                     except pa.ArrowInvalid as wrong:
                         raise InvalidInputException(f"{path} is not CSV: {excerpt(str(wrong), 300)}") from None
-                    for batch in table.combine_chunks().to_batches():
+                    for batch in table.select(self._names).combine_chunks().to_batches():
                         yield path, number, batch
                         number += batch.num_rows
                     release_memory()  # many small allocations for each column
+
+    def _order(self, path: Path, first: list[str]) -> list[str]:
+        """The columns in the order of a file, which may differ from that of the first one."""
+        own = files.first_line(path, self._delimiter)
+        if own == first:
+            return self._names
+        if len({*own}) < len(own):
+            raise InvalidInputException(f"{path} has a column twice, and another order than {self._files[0]}")
+        return [self._names[first.index(name)] for name in own]
 
     def typed(
         self, batch: Any, kinds: Mapping[str, Kind], select: Callable[[str], Iterator[Any]]
