@@ -9,6 +9,7 @@ NATS.
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -20,11 +21,15 @@ from noetl.errors import NoetlError, StoreUnavailable
 from noetl.transport.http_link import HttpWorkLink
 from noetl.transport.nats_bus import REVOKED, WITHDRAWN, NatsBus
 from noetl.transport.server_policy import response_error
-from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
+from noetl.transport.signing import MAX_SKEW, key_of, read_answer, signature_of, signed_question
 
 POLL_SECONDS = 5.0  # that a claim or a poll stays open: the time after which the loss of its server has no effect
 MAX_HINTS = 10_000
+WRONG_CLOCK = 425
+HTTP_ACCEPTS = (413, WRONG_CLOCK)  # refusals over NATS: too large, or of a worker with a wrong clock
 LATE_SECONDS = 60.0  # how long a late reply is still processed
+
+log = logging.getLogger("noetl.worker")
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
@@ -50,6 +55,7 @@ class NatsWorkLink(HttpWorkLink):
         self._key = key_of(token)
         self._nats_patience = nats_patience  # seconds that a reply may take before the request is sent over HTTP
         self._poll = poll
+        self._warned = False  # of a wrong clock
         self._returning: set[asyncio.Future[None]] = set()  # returns of runs whose orders arrived too late
         self._revoked: asyncio.Queue[str] = asyncio.Queue(MAX_HINTS)
         bus.subscribe(REVOKED, lambda _, run_id: self._hint(run_id), to=worker)
@@ -147,7 +153,10 @@ class NatsWorkLink(HttpWorkLink):
         if body.startswith(b"="):
             return msgspec.json.decode(body[1:], type=reply)
         refused = _refusal(body)
-        if refused.status == 413:  # too large for NATS, but not for HTTP
+        if refused.status == WRONG_CLOCK and not self._warned:
+            self._warned = True
+            log.warning("NATS: %s by more than %.0f s; HTTP is used instead", refused.detail, MAX_SKEW)
+        if refused.status in HTTP_ACCEPTS:
             raise StoreUnavailable(refused.detail)
         raise response_error("NATS", refused.status, refused.detail)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -424,6 +426,18 @@ class TestNats(OverNats):
                 answer = read_answer(key, signature_of(question), data)
                 assert answer is not None
                 assert answer.startswith(b"!" if verb == "secrets" else b"="), (verb, answer)
+
+        self._run(scenario)
+
+    @pytest.mark.parametrize("hours", [1, -1])
+    def test_a_worker_with_a_wrong_clock_uses_http(self, monkeypatch: pytest.MonkeyPatch, caplog, hours: int) -> None:
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            wrong = SimpleNamespace(time=lambda: time.time() + 3600 * hours)
+            monkeypatch.setattr("noetl.transport.signing.time", wrong)
+            for _ in range(2):
+                reply = await link("w").extend("w", [("1:start:1", 1)])
+                assert reply.lost == ["1:start:1"]
+            assert caplog.text.count("the clock of the worker differs") == 1
 
         self._run(scenario)
 

@@ -59,7 +59,9 @@ class NatsWorkerEndpoint:
             # There is no key to sign with, so the reason is sent unsigned.
             return b"!" + _encode(Refusal(401, "the request is not signed with a known token"))
         if not self._replays.is_new(question, self._state().now()):
-            refusal = _encode(Refusal(409, "the request was sent before, or its time differs from the server's"))
+            refusal = _encode(
+                Refusal(425, "the request was sent before, or the clock of the worker differs from that of the server")
+            )
             return signed_answer(token.sha256, question.signature, b"!" + refusal)
         if not Caller(token.name, token.role).may("worker"):
             refusal = _encode(
