@@ -69,11 +69,11 @@ def test_python_args_result_variable_and_names_like_parameters(run):
     ) == ["m1", "prod", "s", "one", 2, 2, 2]
 
 
-def test_python_code_is_never_rendered(run):
-    code = "result = '{{ workload.x }} {% if %}'"
-    assert run(f"workflow:\n  - step: start\n    tool:\n      kind: python\n      code: |\n        {code}\n") == (
-        "{{ workload.x }} {% if %}"
-    )
+@pytest.mark.parametrize("name", ["workload.x", "keychain.x"])
+def test_python_code_is_never_rendered(run, name):
+    text = f"{{{{ {name} }}}} {{% if %}}"
+    code = f"result = '{text}'"
+    assert run(f"workflow:\n  - step: start\n    tool:\n      kind: python\n      code: |\n        {code}\n") == text
 
 
 def test_python_context_has_the_scopes_and_the_results_of_steps(run):

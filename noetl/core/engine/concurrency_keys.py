@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from noetl.core.model.playbook import Block, Playbook, Step, Task
+from noetl.core.templates.sandbox import SyntaxProblem
 from noetl.core.templates.template import compile_value
 
 DEFAULT_POOL = "default"
@@ -77,7 +78,10 @@ def _named(value: Any, key: str = "") -> Iterator[str]:
     """The entries that a value names: by `keychain.NAME` in a template, or as the value of a naming parameter."""
     if isinstance(value, str):
         if "{{" in value or "{%" in value:
-            yield from (part[1] for name in _names(value) if len(part := name.split(".")) > 1 and part[0] == "keychain")
+            if "keychain" in value:
+                yield from (
+                    part[1] for name in names_in(value) if len(part := name.split(".")) > 1 and part[0] == "keychain"
+                )
         elif key in NAMING and _NAME.fullmatch(value):
             yield value
     elif isinstance(value, dict):
@@ -88,5 +92,9 @@ def _named(value: Any, key: str = "") -> Iterator[str]:
             yield from _named(each, key)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(compile_value(text).names)
+def names_in(text: str) -> frozenset[str]:
+    """The names that a template reads; none if the text is code of a task, which is not a template."""
+    try:
+        return frozenset(compile_value(text).names)
+    except SyntaxProblem:
+        return frozenset()

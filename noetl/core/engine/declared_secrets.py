@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from noetl.core.engine.concurrency_keys import NAMING, block_of
+from noetl.core.engine.concurrency_keys import NAMING, block_of, names_in
 from noetl.core.model.playbook import Block, Playbook, Step
-from noetl.core.templates.template import compile_value, is_template
+from noetl.core.templates.template import is_template
 
 ANY = "*"  # a name is computed at run time
 
@@ -41,7 +41,7 @@ def _texts(value: Any, *, naming: bool = False) -> Iterator[str]:
     """All texts of a value; `ANY` for a template where a name is expected."""
     if isinstance(value, str):
         if is_template(value):
-            names = compile_value(value).names
+            names = names_in(value)
             yield from (parts[1] for name in names if (parts := name.split("."))[0] == "keychain" and len(parts) > 1)
             if naming or "keychain" in names:
                 yield ANY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from engine_harness import playbook
+from msgspec import structs
 
 from noetl.core.engine.concurrency_keys import concurrency_keys_of
 from noetl.core.engine.declared_secrets import ANY, declared_secrets
@@ -44,3 +45,12 @@ def test_the_names_of_a_step(name):
     assert concurrency_keys_of(book, book.step(name)) == keys
     assert secrets <= declared_secrets(book, book.step(name))
     assert (ANY in declared_secrets(book, book.step(name))) == (ANY in secrets)
+
+
+def test_code_that_is_not_a_template_names_nothing():
+    book = playbook(BOOK)
+    plain = book.step("plain")
+    task = structs.replace(plain.tasks[0], input={"code": "result = '{{ keychain.token }} {% if %}'"})
+    step = structs.replace(plain, tasks=(task,))
+    assert concurrency_keys_of(book, step) == ("pool default",)
+    assert declared_secrets(book, step) == frozenset()
