@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from noetl.core.model.bundle import Bundle, Profile, file_digest
+from noetl.storage.playbooks import sql
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.playbooks.sql import SqlPlaybookStore
 from noetl.storage.ports.playbooks import Origin, StoredPlaybook
@@ -45,6 +46,21 @@ def test_texts_are_stored_by_digest(in_store):
         assert await store.text("d2") is None
 
     in_store(scenario)
+
+
+def test_a_store_remembers_a_bounded_number_of_digests(tmp_path, monkeypatch):
+    monkeypatch.setattr(sql, "MAX_KNOWN", 3)
+
+    async def scenario():
+        file = SqliteFile(str(tmp_path / "noetl.db"))
+        store = SqlPlaybookStore(file)
+        for number in range(10):
+            await store.save_text(f"d{number}", f"text {number}", "")
+            assert len(store._stored) <= 3
+        assert [await store.text(f"d{number}") for number in range(10)] == [(f"text {n}", "") for n in range(10)]
+        await file.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_new_text_is_a_new_version_and_the_same_text_is_not(in_store):

@@ -75,6 +75,7 @@ NAMED = {  # the files of the manifest of a bundle
     "postgres": "SELECT f.value FROM noetl_bundles b, jsonb_each_text(b.manifest::jsonb -> 'files') f",
 }
 
+MAX_KNOWN = 10_000  # digests of stored texts that are not sent to the database again
 # A version without its text is found with an empty one, which does not match its digest.
 _COLUMNS = "c.path, c.version, c.digest, coalesce(t.text, ''), c.registered_at, coalesce(t.file, ''), c.origin"
 
@@ -87,7 +88,7 @@ class SqlPlaybookStore:
         self._texts, self._catalog = f"{database.prefix}playbook_texts", f"{database.prefix}catalogue"
         self._files, self._bundles = f"{database.prefix}bundle_files", f"{database.prefix}bundles"
         self._newest = f"c.version = (SELECT max(version) FROM {self._catalog} n WHERE n.path = {{}})"
-        self._stored: set[str] = set()  # digests
+        self._stored: set[str] = set()  # digests, at most MAX_KNOWN
         self._now, self._listed, self._named = (each[database.dialect] for each in (NOW, LISTED, NAMED))
         database.migrate("playbooks", SCHEMAS[database.dialect])
 
@@ -103,6 +104,8 @@ class SqlPlaybookStore:
             text,
             file,
         )
+        if len(self._stored) >= MAX_KNOWN:
+            self._stored.clear()
         self._stored.add(digest)
 
     async def text(self, digest: str) -> tuple[str, str] | None:
