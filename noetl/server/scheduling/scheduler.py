@@ -88,11 +88,13 @@ class Scheduler(msgspec.Struct, eq=False):
                 log.error("schedule %s could not be processed: %s", row.name, problem, exc_info=is_defect)
 
     async def _rewind(self, since: float) -> None:
-        """Let schedules whose next tick is later than the first one after `since` continue with that one."""
+        """Let schedules whose next tick is later than the first one after `since` continue with that one.
+
+        A schedule has no ticks before it was created."""
 
         async def rewind(row: StoredTrigger) -> None:
             schedule = decode(Schedule, row)
-            next_at = Cron(schedule.cron, schedule.tz).next(since)
+            next_at = Cron(schedule.cron, schedule.tz).next(max(since, schedule.created_at))
             if next_at is None or schedule.next_at is None or schedule.next_at <= next_at:
                 return
             log.warning(
