@@ -121,12 +121,16 @@ class NatsBus:
                 try:
                     return await self._request(f"at.{server}.{encode_part(verb)}", payload, seconds, server)
                 except _no_responders():
-                    self._preferred = None  # that server has stopped
-                    self._fail_requests([each for each, to in self._pending.items() if to == server])
+                    self._forget(server)  # that server has stopped
             return await self._request(f"ask.{encode_part(verb)}", payload, seconds)
         except _errors() as problem:
-            self._preferred = None
+            self._forget(server)
             raise StoreUnavailable(f"NATS: no reply to {verb}: {problem or type(problem).__name__}") from None
+
+    def _forget(self, server: str | None) -> None:
+        """Prefer a server that did not reply no longer, and fail the other requests to it: their replies are lost."""
+        self._preferred = None
+        self._fail_requests([each for each, to in self._pending.items() if to == server])
 
     async def _find_server(self) -> str | None:
         """The id of the preferred server (None: any): it has the executions of earlier requests in its cache."""
