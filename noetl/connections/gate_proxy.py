@@ -23,14 +23,16 @@ _BLOCK = 256 * 1024
 _HOP = re.compile(rb"^(?:proxy-[\w-]+|connection|keep-alive)[ \t]*:.*\r\n", re.IGNORECASE | re.MULTILINE)
 
 
-async def gate_proxy(allows: Allows, *trusted: str) -> str | None:
+async def gate_proxy(allows: Allows, trusted: str = "") -> str | None:
     """The URL of this loop's proxy; None if the environment names a proxy, which then connects.
 
-    `trusted` hosts are the choice of an administrator: their addresses are not checked."""
+    The server `trusted` (host and port) is the choice of an administrator: its address is not checked."""
     if any(os.environ.get(name) for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
         return None
     proxy = per_loop(GateProxy, lambda: GateProxy(allows))
-    proxy.trusted.update(trusted)
+    if trusted:
+        place = re.sub(r"^\w+://", "", trusted).partition("/")[0]
+        proxy.trusted.update((host_of(trusted), _port(place, default)) for default in (80, 443))
     return await proxy.url()
 
 
@@ -39,7 +41,7 @@ class GateProxy:
 
     def __init__(self, allows: Allows) -> None:
         self._allows = allows
-        self.trusted: set[str] = set()
+        self.trusted: set[tuple[str, int]] = set()
         self._server: asyncio.Server | None = None
         self._starting = asyncio.Lock()
         self._open: set[asyncio.Task[None]] = set()
@@ -97,7 +99,7 @@ class GateProxy:
 
     async def _connected(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         problem: OSError = ConnectionRefusedError(f"{host}:{port}: connection refused")
-        allows = self._allows if host not in self.trusted else lambda _: True
+        allows = self._allows if (host, port) not in self.trusted else lambda _: True
         for address in await allowed_addresses(host, allows):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):

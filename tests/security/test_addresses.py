@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from noetl.connections import gate_proxy as proxies
 from noetl.connections.nats import _checked
 from noetl.runtime.network_policy import AddressPolicy
+from noetl.runtime.resources import per_loop
 from noetl.testing import run_tool
 from noetl.testing.tools import ToolHost
 from noetl.worker.cache import Secrets, inline_entries
@@ -657,3 +659,19 @@ def test_the_proxy_forwards_allowed_requests_and_tunnels():
     tunnelled = asyncio.run(exchange(f"CONNECT {place} HTTP/1.1\r\n\r\n".encode(), b"hello\r\n\r\n"))
     assert tunnelled == b"got hello\r\n\r\n"
     echo.socket.close()
+
+
+def test_the_proxy_trusts_only_the_port_of_a_stored_endpoint() -> None:
+    async def scenario() -> None:
+        proxy = await proxies.gate_proxy(lambda _: False, "http://127.0.0.1:9/bucket")
+        assert proxy is not None
+        statuses = []
+        for port in (9, 10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.rpartition(":")[2]))
+            writer.write(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
+            statuses.append((await reader.readline()).split()[1])
+            writer.close()
+        assert statuses == [b"502", b"421"]  # tried and refused by the system; denied by the policy
+        await per_loop(proxies.GateProxy, lambda: proxies.GateProxy(lambda _: False)).close()
+
+    asyncio.run(scenario())

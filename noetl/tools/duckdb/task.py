@@ -14,7 +14,6 @@ from msgspec import ValidationError, convert
 
 from noetl.connections import duckdb as driver
 from noetl.connections import objects
-from noetl.connections.address_gate import host_of
 from noetl.connections.auth import BadAuth, fields_of
 from noetl.connections.duckdb import attach_statement, batches, to_error_info
 from noetl.connections.gate_proxy import gate_proxy
@@ -175,7 +174,7 @@ class _Task:
         config = objects.config_of(place, fields)
         endpoint = str(config.get("endpoint", ""))
         if endpoint and checked is None and policy is not None:
-            await gate_proxy(policy, host_of(endpoint))  # of a stored credential
+            await gate_proxy(policy, endpoint)  # of a stored credential
         parts = {
             "KEY_ID": config.get("access_key_id"),
             "SECRET": config.get("secret_access_key"),
