@@ -18,12 +18,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 from devcluster import services
 
 LIMIT_MB = 300
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not shown."""
 
 
 class Inputs:
@@ -98,6 +106,14 @@ class Inputs:
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="noetl-bench-"))
             self._dsn = self._stack.enter_context(services.Postgres(folder)).dsn()
         return {"kind": "postgres", "auth": self._dsn, **({"query": query} if query else {})}
+
+    def served(self, path: str) -> str:
+        """The address of a file, on a server of this process."""
+        handler = partial(_Quiet, directory=str(Path(path).parent))
+        server = self._stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+        Thread(target=server.serve_forever, daemon=True).start()
+        self._stack.callback(server.shutdown)
+        return f"http://127.0.0.1:{server.server_port}/{Path(path).name}"
 
     def target(self, name: str, **fields: Any) -> dict[str, Any]:
         """A new file as the target."""
@@ -294,6 +310,11 @@ CASES = {
     "postgres-columns": Case("PostgreSQL, 1,000 columns, to Parquet", _copy(lambda i: i.postgres(f"SELECT {', '.join(f'g + {n} AS c{n}' for n in range(1000))} FROM generate_series(1, 60000) g"), _parquet)),
     "postgres-values": Case("PostgreSQL, values of 1 MB, to Parquet", _copy(lambda i: i.postgres("SELECT g AS id, repeat('x', 1000000) AS v FROM generate_series(1, 500) g"), _parquet)),
     "postgres-four": Case("PostgreSQL to four targets", _copy(lambda i: i.postgres("SELECT g AS id, 'name ' || g AS name, md5(g::text) AS hash FROM generate_series(1, 2000000) g"), _parquet, _csv, _duckdb, _pg)),
+    "http": Case("HTTP, one page of 100 MB", _copy(lambda i: {"kind": "http", "url": i.served(i.file("page.json", lambda: _document(_json_rows(400_000))))}, _parquet)),
+    "postgres-duckdb-columns": Case("PostgreSQL, 1,000 columns, to DuckDB", _copy(lambda i: i.postgres(f"SELECT {', '.join(f'g + {n} AS c{n}' for n in range(1000))} FROM generate_series(1, 60000) g"), _duckdb)),
+    "sqlite-duckdb": Case("SQLite, 3,000,000 rows, to DuckDB", _copy(lambda i: i.sqlite("rows.sqlite", 3_000_000, 40), _duckdb)),
+    "evolve-columns": Case("`schema: evolve`, 1,000 columns", _copy(lambda i: i.database("columns.duckdb", COLUMNS_1000), lambda i: i.target("out.parquet", schema="evolve"))),
+    "upsert-duckdb-text": Case("upsert of 4,000,000 rows into DuckDB by a text", _copy(_file(narrow_parquet), lambda i: i.duckdb(mode="upsert", key="hash"))),
     "files": Case("100,000 small files", _copy(_file(lambda i: i.small_files("small", 100_000)), _parquet)),
     "files-new": Case("100,000 small files, `only_new`", _copy(_file(lambda i: i.small_files("small", 100_000), only_new=True), lambda i: i.duckdb(mode="append"))),
 }  # fmt: skip

@@ -77,6 +77,18 @@ def read_advisories(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(archive.read(name))
 
 
+def exported(path: Path, parts: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """The advisories of an export that apply, as id, name and version; ValueError if it has none at all."""
+    versions = {each["name"]: each["version"] for each in parts}
+    advisory = None
+    for advisory in read_advisories(path):
+        for name in {normal(each.get("package", {}).get("name", "")) for each in advisory.get("affected", ())}:
+            if name in versions and affects(advisory, name, versions[name]):
+                yield advisory["id"], name, versions[name]
+    if advisory is None:
+        raise ValueError("it has no advisories")
+
+
 def ask_osv(parts: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
     """The advisories that the service reports, as id, name and version."""
     queries = [{"package": {"ecosystem": "PyPI", "name": each["name"]}, "version": each["version"]} for each in parts]
@@ -104,22 +116,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     parts = components(given.lock.read_text(encoding="utf-8"))
-    if given.advisories is not None:
-        versions = {each["name"]: each["version"] for each in parts}
-        found = [
-            (advisory["id"], name, versions[name])
-            for advisory in read_advisories(given.advisories)
-            for name in {normal(each.get("package", {}).get("name", "")) for each in advisory.get("affected", ())}
-            if name in versions and affects(advisory, name, versions[name])
-        ]
-    else:
-        try:
-            found = list(ask_osv(parts))
-        except (urllib.error.URLError, TimeoutError, OSError) as problem:
-            print(
-                f"not checked: {OSV} cannot be reached ({problem}); give an export with --advisories", file=sys.stderr
-            )
-            return 3
+    try:
+        if not parts:
+            raise ValueError(f"{given.lock} names no dependencies")
+        found = list(ask_osv(parts) if given.advisories is None else exported(given.advisories, parts))
+    except (urllib.error.URLError, OSError, ValueError, zipfile.BadZipFile) as problem:
+        source = f"{OSV} cannot be reached" if given.advisories is None else f"{given.advisories} cannot be used"
+        print(f"not checked: {source} ({problem}); give an export with --advisories", file=sys.stderr)
+        return 3
     known = accepted(datetime.datetime.now(datetime.UTC).date().isoformat())
     open_ = [each for each in found if each[0] not in known]
     for identifier, name, version in sorted(found):

@@ -29,6 +29,7 @@ A server listens at `http://127.0.0.1:8642` by default. `/openapi.json` describe
   `diagnostics`.
 - **Lists** are pages: `{items, next}`; pass `next` as the parameter `before` or `after` of the next request.
 - **Starting an execution** accepts `Idempotency-Key`: repeating a request with the same key returns the same execution.
+  A key belongs to the token that sent it.
 - **Following an execution**: `/api/executions/{execution_id}/events/stream` sends server-sent events whose id is the
   `seq` of the event; `Last-Event-ID` continues after it; `event: end` marks the end of the log.
 - From Python: [`noetl.Client`](python.md#a-server); from a shell: [the command line](cli.md).

@@ -185,8 +185,10 @@ def _report_error(problem: Exception) -> int:
             terminal.error(str(problem))
             return code
     if isinstance(problem, OSError) and problem.strerror:
+        from noetl.runtime.disk_errors import disk_error
+
         where = f"{problem.filename}: " if problem.filename else ""
-        terminal.error(f"{where}{problem.strerror}")
+        terminal.error(disk_error(problem) or f"{where}{problem.strerror}")
         return FAILED
     if isinstance(problem, ModuleNotFoundError) and problem.name:
         from noetl.runtime.requirements import missing_module

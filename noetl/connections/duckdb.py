@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.data.duckdb_results import exact_parts
 from noetl.data.sql import Bound, quote_column, tokens
-from noetl.data.values import unique_names
 from noetl.runtime.resources import per_loop
 from noetl.runtime.threads import in_thread
 
@@ -35,15 +35,27 @@ class Database:
         self.writing = asyncio.Lock()
         self._instance: Any = None
         self._users = 0
-        self._opening = asyncio.Lock()
+        self._turn = asyncio.Lock()  # of the calls that wait for the database, in order
+        self._unused = asyncio.Event()
+        self._unused.set()
+        self._shared: Any = None  # what the calls of the open instance have in common
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def cursor(self, *, writes: bool, wait: float = WAIT_FOR_FILE) -> AsyncIterator[Any]:
-        """Provide a cursor for exclusive use; only one writer of a database has one at a time."""
+    async def cursor(self, *, writes: bool, wait: float = WAIT_FOR_FILE, shared: Any = None) -> AsyncIterator[Any]:
+        """Provide a cursor for exclusive use; only one writer of a database has one at a time.
+
+        Attached databases, secrets and settings belong to an instance. Calls use one together only if what they change
+        in it is the same (`shared`); others wait until it is unused, and get a new one."""
         async with self.writing if writes and self.path != MEMORY else nullcontext():
-            await self._open(wait)
-            self._users += 1
+            async with self._turn:
+                if shared != self._shared:
+                    await self._unused.wait()
+                    self.close()
+                    self._shared = shared
+                await self._open(wait)
+                self._users += 1
+                self._unused.clear()
             try:
                 cursor = self._instance.cursor()
                 try:
@@ -53,6 +65,8 @@ class Database:
                     cursor.close()
             finally:
                 self._users -= 1
+                if not self._users:
+                    self._unused.set()
                 self._close_later()
 
     def close(self) -> None:
@@ -66,21 +80,20 @@ class Database:
 
     def close_if_unused(self) -> None:
         """Close the file if no call uses it, so that it can be attached elsewhere."""
-        if not self._users and not self._opening.locked():
+        if not self._users and not self._turn.locked():
             self.close()
 
     async def _open(self, wait: float) -> None:
         import duckdb
 
-        async with self._opening:
-            deadline = asyncio.get_running_loop().time() + wait
-            while self._instance is None:
-                try:
-                    self._instance = await asyncio.to_thread(connect, self.path, self.read_only)
-                except duckdb.Error as problem:
-                    if not _is_locked(problem) or asyncio.get_running_loop().time() > deadline:
-                        raise
-                    await asyncio.sleep(0.05)  # another process has locked it, and DuckDB has no notification
+        deadline = asyncio.get_running_loop().time() + wait
+        while self._instance is None:
+            try:
+                self._instance = await asyncio.to_thread(connect, self.path, self.read_only)
+            except duckdb.Error as problem:
+                if not _is_locked(problem) or asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.05)  # another process has locked it, and DuckDB has no notification
 
     def _close_later(self) -> None:
         if self._timer is not None:
@@ -147,22 +160,13 @@ def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[lis
     if relation is None:
         return [], iter(()), None
     columns = list(relation.columns)
-    kinds = [str(kind) for kind in relation.types]
-    casts = [_cast(number, kind) for number, kind in enumerate(kinds, 1)]
-    if any(casts):
-        selected = [
-            f"{cast or f'#{number}'} AS {quote_column(name)}"
-            for number, (cast, name) in enumerate(zip(casts, unique_names(columns), strict=True), 1)
-        ]
-        relation = relation.project(", ".join(selected))
-    reader = (getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader)(batch)
+    schema, parts = exact_parts(relation, batch)
     if columns in (["Count"], ["Success"]) and not _returns(bound.text):
-        changed = [value for part in reader for value in part.column(0).to_pylist()]
+        changed = [value for part in parts for value in part.column(0).to_pylist()]
         return [], iter(()), int(changed[0]) if columns == ["Count"] and changed else 0
     if not columns:
         return [], iter(()), None
-    schema = _with_meanings(reader.schema, kinds)
-    return columns, (_as(part, schema) for part in _never_none(reader, schema)), None
+    return columns, _never_none(parts, schema), None
 
 
 def _never_none(reader: Any, schema: Any) -> Iterator[Any]:
@@ -175,44 +179,6 @@ def _never_none(reader: Any, schema: Any) -> Iterator[Any]:
         yield part
     if empty:
         yield pa.RecordBatch.from_pylist([], schema=schema)
-
-
-# Types that Arrow does not have, or for which DuckDB's Arrow columns lose a part of the value.
-_AS_TEXT = ("HUGEINT", "UHUGEINT", "BIGNUM", "TIME WITH TIME ZONE", "BIT")
-_METADATA = {
-    "JSON": {"noetl": "json"}, "UUID": {"noetl": "uuid"}, "UUID[]": {"postgres": "uuid[]"},
-    "HUGEINT": {"noetl": "number"}, "UHUGEINT": {"noetl": "number"}, "BIGNUM": {"noetl": "number"},
-    "TIME WITH TIME ZONE": {"postgres": "timetz"},
-}  # fmt: skip
-_NESTED_PART = re.compile(r"\b(?:U?HUGEINT|BIGNUM|TIME WITH TIME ZONE|BIT|JSON|UNION)\b")
-
-
-def _cast(number: int, kind: str) -> str | None:
-    """The expression that gives a column as text or JSON, if its Arrow form would lose something."""
-    if kind in _AS_TEXT:
-        return f"#{number}::VARCHAR"
-    is_nested = kind.endswith("]") or kind.startswith(("STRUCT", "MAP", "UNION"))
-    return f"to_json(#{number})" if is_nested and _NESTED_PART.search(kind) else None
-
-
-def _with_meanings(schema: Any, kinds: list[str]) -> Any:
-    """The schema with unique names, in which columns of JSON, UUIDs and large numbers are marked as such."""
-    import pyarrow as pa
-
-    fields = [
-        field.with_name(name).with_metadata(
-            {"noetl": "json"} if _cast(1, kind) and kind not in _AS_TEXT else _METADATA.get(kind, field.metadata)
-        )
-        for field, name, kind in zip(schema, unique_names(schema.names), kinds, strict=True)
-    ]
-    return pa.schema(fields)
-
-
-def _as(part: Any, schema: Any) -> Any:
-    import pyarrow as pa
-
-    same = part.schema.equals(schema, check_metadata=True)
-    return part if same else pa.RecordBatch.from_arrays(part.columns, schema=schema)
 
 
 _READS = {
@@ -337,8 +303,13 @@ _KINDS = (
 )
 
 
+_DISK = re.compile(r"Could not (write|read|sync|fsync|truncate) |No space left on device|Input/output error")
+
+
 def _error_kind(failure: Exception, text: str) -> str:
     if _is_instance(failure, "TransactionException"):
+        if _DISK.search(text):
+            return _io_error_kind(text.lower())
         return "db.deadlock" if "onflict" in text else "db.syntax"
     if _is_locked(failure):
         return "db.connection"

@@ -26,6 +26,7 @@ _LOCAL_EXTENSIONS = {
     "sqlite", "sqlite_scanner", "tpcds", "tpch", "vss",
 }  # fmt: skip
 _SETTINGS = re.compile(r"extension|repository|filesystem|proxy|endpoint|external_access|^azure_|^s3_|^ca_cert|^http_")
+_INSTANCE_CHANGES = {"attach", "detach", "set", "reset", "pragma", "load", "install", "force", "update"}
 _PROVIDER_SCHEMES = {"s3", "s3a", "s3n", "gs", "gcs", "r2", "az", "azure", "abfs", "abfss", "hf"}
 _HOST = re.compile(r"\bhost(?:addr)?\s*=\s*'?([^\s'&;]+)", re.IGNORECASE)
 _DATABASE = re.compile(r"(?:postgres(?:ql)?|mysql|md|motherduck|ducklake|iceberg|quack|uc_catalog):", re.IGNORECASE)
@@ -46,17 +47,26 @@ async def check_statements(statements: Sequence[tuple[str, Any]], allows: Allows
     return named
 
 
-async def apply_policy(cursor: Any, statements: Sequence[tuple[str, Any]], allows: Allows) -> None:
+async def apply_policy(
+    cursor: Any, statements: Sequence[tuple[str, Any]], allows: Allows, proxy: str | None = None
+) -> None:
     """Check statements, and prepare a cursor for them: extensions are loaded on demand only if they name an address.
 
-    Requests over HTTP go through the gate's proxy, also those to addresses that statements compute."""
+    Requests over HTTP go through the proxy of the call or of the gate, also those to addresses that statements
+    compute."""
     named = await check_statements(statements, allows)
     value = str(named).lower()
     text = f"SET autoinstall_known_extensions = {value}; SET autoload_known_extensions = {value}"
-    proxy = await gate_proxy(allows)
+    proxy = proxy or await gate_proxy(allows)
     if proxy is not None:
         text += f"; SET GLOBAL http_proxy = '{proxy}'"
     await in_thread(lambda: cursor.execute(text), interrupt=cursor.interrupt)
+
+
+def changes_instance(text: str) -> bool:
+    """Whether a statement changes what all cursors of a database share: attached databases, secrets, settings."""
+    words = [token.text.lower() for token in tokens(text, "duckdb") if token.kind == "word"][:6]
+    return bool(words) and (words[0] in _INSTANCE_CHANGES or (words[0] in ("create", "drop") and "secret" in words))
 
 
 def _refuse_changes(words: list[str], found: list[Token]) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import re
+from collections.abc import AsyncIterator, Collection
 
 from noetl.connections.address_gate import AddressDenied, Allows, allowed_addresses, host_of
 from noetl.errors import StoreUnavailable
@@ -23,25 +24,36 @@ _BLOCK = 256 * 1024
 _HOP = re.compile(rb"^(?:proxy-[\w-]+|connection|keep-alive)[ \t]*:.*\r\n", re.IGNORECASE | re.MULTILINE)
 
 
-async def gate_proxy(allows: Allows, trusted: str = "") -> str | None:
-    """The URL of this loop's proxy; None if the environment names a proxy, which then connects.
+async def gate_proxy(allows: Allows) -> str | None:
+    """The URL of this loop's proxy; None if the environment names a proxy, which then connects."""
+    return await per_loop(GateProxy, lambda: GateProxy(allows)).url() if _is_direct() else None
 
-    The server `trusted` (host and port) is the choice of an administrator: its address is not checked."""
-    if any(os.environ.get(name) for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
-        return None
-    proxy = per_loop(GateProxy, lambda: GateProxy(allows))
-    if trusted:
-        place = re.sub(r"^\w+://", "", trusted).partition("/")[0]
-        proxy.trusted.update((host_of(trusted), _port(place, default)) for default in (80, 443))
-    return await proxy.url()
+
+@contextlib.asynccontextmanager
+async def trusting_proxy(allows: Allows, endpoint: str) -> AsyncIterator[str | None]:
+    """A proxy for one call, which does not check the address of an endpoint: an administrator has chosen it."""
+    if not _is_direct():
+        yield None
+        return
+    place = re.sub(r"^\w+://", "", endpoint).partition("/")[0]
+    proxy = GateProxy(allows, {(host_of(endpoint), _port(place, default)) for default in (80, 443)})
+    try:
+        yield await proxy.url()
+    finally:
+        await proxy.close()
+
+
+def _is_direct() -> bool:
+    names = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY")
+    return not any(os.environ.get(name) for name in names)
 
 
 class GateProxy:
-    """The proxy of one event loop and network policy."""
+    """The proxy of one event loop (or of one call) and network policy."""
 
-    def __init__(self, allows: Allows) -> None:
+    def __init__(self, allows: Allows, trusted: Collection[tuple[str, int]] = ()) -> None:
         self._allows = allows
-        self.trusted: set[tuple[str, int]] = set()
+        self._trusted = trusted
         self._server: asyncio.Server | None = None
         self._starting = asyncio.Lock()
         self._open: set[asyncio.Task[None]] = set()
@@ -99,7 +111,7 @@ class GateProxy:
 
     async def _connected(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         problem: OSError = ConnectionRefusedError(f"{host}:{port}: connection refused")
-        allows = self._allows if (host, port) not in self.trusted else lambda _: True
+        allows = self._allows if (host, port) not in self._trusted else lambda _: True
         for address in await allowed_addresses(host, allows):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):

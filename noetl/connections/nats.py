@@ -119,16 +119,19 @@ async def _checked(servers: list[str], allows: Allows) -> tuple[list[str], dict[
 
 
 async def _connected(servers: list[str], options: Mapping[str, Any]) -> Any:
-    import nats
+    from nats.errors import NoServersError
+
+    from noetl.connections.nats_client import NatsClient
 
     problems: list[Exception] = []
 
     async def note(problem: Exception) -> None:
         problems.append(problem)  # raised below
 
+    client = NatsClient()
     try:
-        client = await nats.connect(servers, max_reconnect_attempts=2, error_cb=note, **options)
-    except nats.errors.NoServersError as failure:
+        await client.connect(servers, max_reconnect_attempts=2, error_cb=note, **options)
+    except NoServersError as failure:
         specific = [problem for problem in problems if not isinstance(problem, OSError)]
         raise (specific or problems or [failure])[-1] from failure
     if not client.is_connected:  # the server closed the connection, which the client does not report

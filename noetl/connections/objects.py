@@ -82,9 +82,10 @@ def parse_location(address: str, *, scheme: str | None = None, bucket: str | Non
         if named is None:
             raise ValueError(f"{found[1]}:// is not a supported object store: use s3://, gs://, az:// or file://")
         parts = urlsplit(address)
-        path = unquote(parts.path).lstrip("/")
+        rest = re.sub(r"^[^/?#]*", "", address[found.end() :])  # `?` and `#` are characters of a key
+        path = unquote(rest).lstrip("/")
         if named == "file":
-            folder, _, name = ("/" + unquote(parts.netloc + parts.path).lstrip("/")).rpartition("/")
+            folder, _, name = ("/" + unquote(parts.netloc + rest).lstrip("/")).rpartition("/")
             return ObjectLocation("file", folder, name)
         container, _, account = parts.netloc.partition("@")
         return ObjectLocation(named, container, path, account.partition(".")[0] or None)
@@ -354,7 +355,7 @@ def to_error_info(failure: Exception, what: str) -> ErrorInfo:
     code = int(next(group for group in status.groups() if group)) if status else None
     if code == DENIED:
         return error_info("client_error", f"{what}: the network policy does not allow the address of a redirect")
-    if isinstance(failure, FileNotFoundError | exceptions.NotFoundError):
+    if isinstance(failure, FileNotFoundError | exceptions.NotFoundError) or re.search(r"NoSuch(Bucket|Key)", text):
         return error_info("not_found", f"{what}: object or bucket not found")
     if isinstance(failure, FileExistsError | exceptions.AlreadyExistsError | exceptions.PreconditionError):
         return error_info("client_error", f"{what}: the object already exists, and `create` is set")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from noetl.connections.auth import renamed
 from noetl.connections.connection_pool import Pool, PoolExhausted
 from noetl.core.model.outcome import ErrorInfo, error_info
-from noetl.data.intervals import interval_text, parse_interval
 from noetl.data.sql import Bound
+from noetl.data.types.intervals import interval_text, parse_interval
 from noetl.data.values import unique_names
 from noetl.runtime.resources import per_loop
 

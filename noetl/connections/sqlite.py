@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.data.values import jsonable, unique_names
+from noetl.runtime.resources import per_loop
+
+TURN_S = 600.0  # two tasks with the same two files could wait for each other
 
 
 def connect(path: str, busy: float = 5.0) -> sqlite3.Connection:
@@ -18,6 +22,18 @@ def connect(path: str, busy: float = 5.0) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA foreign_keys = ON")
     return connection
+
+
+async def take_turn(path: str) -> asyncio.Lock:
+    """Acquire the lock of this process for writing to a file, which the caller releases. Those that wait for the lock
+    of the file itself occupy threads, which the one that has it needs to go on."""
+    turn = per_loop(("sqlite turn", path), asyncio.Lock)
+    try:
+        async with asyncio.timeout(TURN_S):
+            await turn.acquire()
+    except TimeoutError:
+        raise sqlite3.OperationalError(f"database is locked by other tasks for {TURN_S:g} s") from None
+    return turn
 
 
 def adapted(value: Any) -> Any:

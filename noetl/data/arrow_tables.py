@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from noetl.data import extended_dates as far_dates
-from noetl.data.intervals import interval_text
+from noetl.data.types import extended_dates as far_dates
+from noetl.data.types.intervals import interval_text
 from noetl.data.values import jsonable
 
 _encode = msgspec.json.Encoder().encode
@@ -186,6 +186,18 @@ def text_of(value: Any) -> str:
     """A value as text: texts unchanged, everything else as JSON."""
     plain = jsonable(value)
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+
+
+def is_mixed(field: Any) -> bool:
+    """Whether a JSON column contains strings as well as other values."""
+    return b"noetl_mixed" in (field.metadata or {})
+
+
+def text_values(column: Any, field: Any) -> Any:
+    """A column as an Arrow array of texts: texts unchanged, everything else as JSON."""
+    import pyarrow as pa
+
+    return pa.array([None if value is None else text_of(value) for value in plain_column(column, field)], pa.string())
 
 
 # ── decimals of any size ────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""Compression of whole files: gzip and Zstandard, by name or by the extension of the file."""
+"""Compression of whole files: gzip, Zstandard, bzip2 and xz, by name or by the extension of the file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
-ENDINGS = {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd"}
-NAMES = ("gzip", "zstd", "none")
+ENDINGS = {
+    "gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd", "bz2": "bz2", "bzip2": "bz2", "xz": "xz",
+}  # fmt: skip
+FOREIGN = ("7z", "br", "lz4", "lzma", "lzo", "rar", "snappy", "sz", "z", "zip")  # that are neither read nor written
+NAMES = ("gzip", "zstd", "bz2", "xz", "none")
 COLUMNAR = ("parquet", "arrow")
 CODECS = {"parquet": ("zstd", "gzip", "snappy", "none"), "arrow": ("zstd", "none")}
 
@@ -29,6 +32,9 @@ def compression_of(given: Any, path: str, format: str) -> str | None:
         choices = CODECS.get(format, NAMES)
         if name not in choices:
             raise ValueError(f"compression {given!r} is not one of {', '.join(choices)} (format {format})")
+    stem, _, last = path.rpartition(".")
+    if stem and last.lower() in FOREIGN and format not in ("bytes", "text"):
+        raise ValueError(f"{path}: .{last} is not supported; use .gz, .zst, .bz2 or .xz")
     if format in COLUMNAR and ending:
         raise ValueError(f"{path}: {format} is compressed inside the file; leave the extension out")
     return None if name == "none" and format not in COLUMNAR else name
@@ -38,10 +44,15 @@ class Compressor:
     """Compresses blocks; what is complete is returned by each call."""
 
     def __init__(self, name: str) -> None:
-        import pyarrow as pa
-
         self._sink = _Sink()
-        self._stream = pa.CompressedOutputStream(pa.PythonFile(self._sink, mode="w"), name)
+        if name == "xz":
+            import lzma
+
+            self._stream: Any = lzma.LZMAFile(self._sink, "w")  # type: ignore[arg-type]  # noqa: SIM115
+        else:
+            import pyarrow as pa
+
+            self._stream = pa.CompressedOutputStream(pa.PythonFile(self._sink, mode="w"), name)
 
     def write(self, data: bytes) -> bytes:
         """Compress a block."""
@@ -98,12 +109,15 @@ def compress(data: bytes, name: str) -> bytes:
     return compressor.write(data) + compressor.close()
 
 
-def decompress(data: bytes, name: str) -> bytes:
-    """All of the data; ValueError if it is not compressed in this way."""
+def decompress(data: bytes, name: str, most: int = -1) -> bytes:
+    """All of the data; ValueError if it is not compressed in this way, or has more than `most` bytes."""
     import io
 
     with _reader(io.BytesIO(data), name) as reader:
-        return _checked(reader.read, name)  # type: ignore[no-any-return]
+        content: bytes = _checked(lambda: reader.read(most + 1 if most >= 0 else -1), name)
+    if 0 <= most < len(content):
+        raise ValueError(f"the content has more than {most >> 20} MiB without its compression")
+    return content
 
 
 def decompress_file(source: str, target: str, name: str) -> None:
@@ -117,15 +131,24 @@ def _reader(file: Any, name: str) -> Any:
         import gzip
 
         return gzip.GzipFile(fileobj=file)  # also several members, one after the other
+    if name == "bz2":
+        import bz2
+
+        return bz2.BZ2File(file)
+    if name == "xz":
+        import lzma
+
+        return lzma.LZMAFile(file)
     import pyarrow as pa
 
     return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), name)
 
 
 def _checked(read: Any, what: str) -> Any:
+    import lzma
     import zlib
 
     try:
         return read()
-    except (OSError, EOFError, zlib.error) as wrong:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as wrong:
         raise ValueError(f"the content is not valid {what}: {wrong}") from None

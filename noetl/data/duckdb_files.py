@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from noetl.data.csv_text import csv_reader
 from noetl.data.sql import quote_column
 
 ROWS_KEYS = ("rows", "data", "items", "results")  # the default key of a document's rows
@@ -36,44 +37,64 @@ def csv_query(cursor: Any, path: str, types: Mapping[str, str] | None = None) ->
     """The query that reads CSV, and its columns of numbers that are read as text because a double is not exact.
 
     A quoted empty value is an empty text, an unquoted one is null; in a file that writes missing numbers with quotes,
-    both are null. Called in a thread: it reads the columns of numbers once, unless their types are declared."""
+    both are null. Called in a thread: it reads columns that are no texts once, unless their types are declared."""
     given = dict(types or {})
-    kinds = described(cursor, csv_call(path, given, quoted_nulls=False))
-    quoted = described(cursor, csv_call(path, given, quoted_nulls=True))
+    by_name = has_other_order(path)
+    kinds = described(cursor, csv_call(path, given, quoted_nulls=False, by_name=by_name))
+    quoted = described(cursor, csv_call(path, given, quoted_nulls=True, by_name=by_name))
     quoted_nulls = any(kinds[name] == "VARCHAR" != kind for name, kind in quoted.items() if name not in given)
     kinds = quoted if quoted_nulls else kinds
-    suspects = {name: kind for name, kind in kinds.items() if kind in ("BIGINT", "DOUBLE") and name not in given}
+    tests = {name: text_tests(kind, quote_column(name)) for name, kind in kinds.items() if name not in given}
+    suspects = {name: test for name, test in tests.items() if test is not None}
     texts: set[str] = set()
     numbers: set[str] = set()
     if suspects:
-        every = csv_call(path, dict.fromkeys(kinds, "VARCHAR"), quoted_nulls=quoted_nulls)
-        tests = [test for name, kind in suspects.items() for test in number_tests(kind, quote_column(name))]
-        found = iter(
-            cursor.execute(f"SELECT {', '.join(f'bool_or({test})' for test in tests)} FROM {every}").fetchall()[0]
-        )
+        every = csv_call(path, dict.fromkeys(kinds, "VARCHAR"), quoted_nulls=quoted_nulls, by_name=by_name)
+        conditions = ", ".join(f"bool_or({test})" for pair in suspects.values() for test in pair)
+        found = iter(cursor.execute(f"SELECT {conditions} FROM {every}").fetchall()[0])
         for name in suspects:
-            has_zeros, is_inexact = next(found), next(found)
-            if has_zeros:
+            is_text, is_inexact = next(found), next(found)
+            if is_text:
                 texts.add(name)
             elif is_inexact:
                 numbers.add(name)
         given |= dict.fromkeys(texts | numbers, "VARCHAR")
-    return f"SELECT * FROM {csv_call(path, given, quoted_nulls=quoted_nulls)}", numbers
+    return f"SELECT * FROM {csv_call(path, given, quoted_nulls=quoted_nulls, by_name=by_name)}", numbers
 
 
-# A text that is not its number (007); a number that is no 64-bit integer; a number with more digits than a double has
-# (the shortest text of a double has up to 17).
-_LEADING_ZERO = "regexp_matches({c}, '^[+-]?0[0-9]')"
-_NO_BIGINT = "TRY_CAST({c} AS DOUBLE) IS NOT NULL AND (contains({c}, '.') OR TRY_CAST({c} AS BIGINT) IS NULL)"
-_INEXACT = (
-    "length(regexp_replace({c}, '[eE].*|[^0-9]', '', 'g')) > 15 AND (abs(TRY_CAST({c} AS DOUBLE)) >= 1e15 OR "
-    "TRY_CAST({c} AS DECIMAL(38, 20)) IS DISTINCT FROM TRY_CAST(TRY_CAST({c} AS DOUBLE)::VARCHAR AS DECIMAL(38, 20)))"
+# Conditions of a text `{c}` that DuckDB reads as a value of a type, and that is more or something else than this value.
+_DAY_FIRST = r"regexp_matches({c}, '^\s*\d{{1,2}}[^\d:]')"  # 1/2/2024: the first of February, or January 2?
+_NO_DATES = "('inf', '-inf', 'epoch')"
+_FINE = r"regexp_matches({c}, '\.\d{{6}}\d*[1-9]')"  # more digits than microseconds
+_TIMESTAMP = (
+    f"CASE WHEN {{c}} LIKE '____-__-__%' AND NOT contains({{c}}, '.') THEN false ELSE {_DAY_FIRST} OR {_FINE} END"
 )
+_TEXTS = {
+    "BIGINT": "regexp_matches({c}, '^[+-]?0[0-9xXbB]')",  # 007, 0x10
+    "DOUBLE": "regexp_matches({c}, '^[+-]?0[0-9]')",
+    "BOOLEAN": "lower({c}) IN ('t', 'f', 'y', 'n', 'yes', 'no', '1', '0', 'on', 'off')",
+    "DATE": f"CASE WHEN {{c}} LIKE '____-__-__' THEN false ELSE {_DAY_FIRST} OR lower({{c}}) IN {_NO_DATES} END",
+    "TIME": _FINE, "TIMESTAMP": _TIMESTAMP, "TIMESTAMP WITH TIME ZONE": _TIMESTAMP,
+}  # fmt: skip
+# A number that is no 64-bit integer; a number that is no double, or has more digits than a double has (the shortest
+# text of a double has up to 17).
+_NUMBERS = {
+    "BIGINT": "TRY_CAST({c} AS DOUBLE) IS NOT NULL AND (contains({c}, '.') OR TRY_CAST({c} AS BIGINT) IS NULL)",
+    "DOUBLE": (
+        "(isinf(TRY_CAST({c} AS DOUBLE)) AND regexp_matches({c}, '\\d')) OR "
+        "(length(regexp_replace({c}, '[eE].*|[^0-9]', '', 'g')) > 15 AND (abs(TRY_CAST({c} AS DOUBLE)) >= 1e15 OR "
+        "TRY_CAST({c} AS DECIMAL(38, 20)) IS DISTINCT FROM "
+        "TRY_CAST(TRY_CAST({c} AS DOUBLE)::VARCHAR AS DECIMAL(38, 20))))"
+    ),
+}
 
 
-def number_tests(kind: str, value: str) -> tuple[str, str]:
-    """Conditions of a text in a column of numbers: it has leading zeros; it is a number that the type does not keep."""
-    return _LEADING_ZERO.format(c=value), (_INEXACT if kind == "DOUBLE" else _NO_BIGINT).format(c=value)
+def text_tests(kind: str, value: str) -> tuple[str, str] | None:
+    """Conditions of a text in a column that DuckDB has detected: it is no value of this type (007), and it is a number
+    that the type does not keep. None for types that keep everything."""
+    if kind not in _TEXTS:
+        return None
+    return _TEXTS[kind].format(c=value), _NUMBERS.get(kind, "false").format(c=value)
 
 
 def described(cursor: Any, call: str) -> dict[str, str]:
@@ -81,14 +102,27 @@ def described(cursor: Any, call: str) -> dict[str, str]:
     return {name: kind for name, kind, *_ in cursor.execute(f"DESCRIBE FROM {call}").fetchall()}
 
 
+def has_other_order(path: str) -> bool:
+    """Whether files have their columns in different orders."""
+    return any(mark in path for mark in "*?[") and len({_head(each) for each in found_files(path)}) > 1
+
+
 def csv_call(
-    path: str, types: Mapping[str, str] | None = None, *, quoted_nulls: bool = True, delimiter: str | None = None
+    path: str,
+    types: Mapping[str, str] | None = None,
+    *,
+    quoted_nulls: bool = True,
+    delimiter: str | None = None,
+    by_name: bool = False,
 ) -> str:
-    """The table function that reads CSV; `*` in the path matches several files."""
+    """The table function that reads CSV; `*` in the path matches several files.
+
+    DuckDB takes the types of columns by their position, unless `by_name`, for which it looks into every file."""
     delimiter = delimiter_of(path) if delimiter is None else delimiter
     options = f"header=true, skip=0, delim={literal(delimiter)}, quote='\"', escape='\"', comment=''"
     if types:
         options += f", types={{{', '.join(f'{literal(name)}: {literal(kind)}' for name, kind in types.items())}}}"
+    options += ", union_by_name=true" if by_name else ""
     sample = max(min(SAMPLE_ROWS, SAMPLE_BYTES // row_width(path)), 100)
     options += f", buffer_size={CSV_BUFFER}, sample_size={sample}"
     return f"read_csv({literal(path)}, {options}, null_padding=false, allow_quoted_nulls={str(quoted_nulls).lower()})"
@@ -127,24 +161,30 @@ def misfit(path: str, failure: str) -> str | None:
     )
 
 
-def other_columns(paths: Sequence[str]) -> str | None:
-    """How the columns of a CSV file differ from those of the first one, in words; their order may differ."""
-    first = paths[0]
-    wanted = delimiter_of(first)
-    columns, head = first_line(first, wanted), _head(first)
-    for path in paths[1:]:
-        if _head(path) == head and head.count(b'"') % 2 == 0:
-            continue
-        delimiter = delimiter_of(path)
-        names = first_line(path, delimiter)
-        if sorted(names) != sorted(columns):
-            return (
-                f"{path} has the columns {', '.join(names)}, {first} has {', '.join(columns)}; read them with a duckdb "
-                "source: SELECT * FROM read_csv('...', union_by_name = true)"
-            )
-        if delimiter != wanted:
-            return f"{path} separates values by {delimiter!r}, {first} by {wanted!r}; read them with two transfers"
-    return None
+def same_columns(paths: Sequence[str]) -> list[list[str]]:
+    """CSV files in groups that follow each other and have the same columns, in any order, and the same delimiter."""
+    groups: list[list[str]] = []
+    last: tuple[str, list[str]] | None = None
+    before = b""
+    for path in paths:
+        head = _head(path)
+        if not groups or head != before or head.count(b'"') % 2:
+            delimiter = delimiter_of(path)
+            found = (delimiter, sorted(first_line(path, delimiter)))
+            if found != last:
+                groups.append([])
+            last, before = found, head
+        groups[-1].append(path)
+    return groups
+
+
+def different(first: str, other: str) -> str:
+    """How two CSV files differ, in words."""
+    delimiters = delimiter_of(first), delimiter_of(other)
+    columns, names = first_line(first, delimiters[0]), first_line(other, delimiters[1])
+    if sorted(names) != sorted(columns):
+        return f"{other} has the columns {', '.join(names)}, {first} has {', '.join(columns)}"
+    return f"{other} separates values by {delimiters[1]!r}, {first} by {delimiters[0]!r}"
 
 
 def _head(path: str | Path) -> bytes:
@@ -156,7 +196,7 @@ def first_line(path: str | Path, delimiter: str) -> list[str]:
     """The names of the columns of a CSV file."""
     try:
         with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            return next(csv.reader(file, delimiter=delimiter), [])
+            return next(csv_reader(file, delimiter), [])
     except csv.Error:  # a quote that is not closed
         return _head(path).decode("utf-8", "replace").strip().split(delimiter)
 
@@ -172,7 +212,7 @@ def _wrong_line(path: str) -> str | None:
     """The first line that is not UTF-8, not CSV, or has more or fewer values than the first one."""
     before = 0
     with Path(path).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = csv.reader(file, delimiter=delimiter_of(path), strict=True)
+        lines = csv_reader(file, delimiter_of(path), strict=True)
         try:
             width, before = len(next(lines, [])), lines.line_num
             for row in lines:
@@ -216,6 +256,7 @@ def json_query(
             return json_query(cursor, path, format, [inside], types)
     if [name for name, *_ in described] == ["json"]:
         return (f"SELECT * {rows}" if not steps else rows), set()  # no objects
+    _check_case(cursor, place, shape, steps, [name for name, *_ in described])
     large = _large_numbers(cursor, rows, [name for name, kind, *_ in described if kind == "DOUBLE"], types or {})
     kinds = {name: "VARCHAR" if name in large else _kind(kind) for name, kind, *_ in described}
     known = kinds | dict(types or {})
@@ -227,6 +268,31 @@ def json_query(
         kind = f"STRUCT({quote_column(step)} {kind})"
     whole = f"read_json({place}, {shape}, columns={{{literal(steps[0])}: {literal(kind)}}})"
     return f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {whole})", large
+
+
+def _check_case(cursor: Any, place: str, shape: str, steps: list[str], names: list[str]) -> None:
+    """An error if keys differ only in case: DuckDB calls one of them `name_1`, and reads null for it."""
+    from duckdb import InvalidInputException
+
+    lower = {name.lower() for name in names}
+    if not any((found := re.fullmatch(r"(.+)_\d+", name.lower())) and found[1] in lower for name in names):
+        return
+    inner = "".join(f"->{literal(json_key(step))}" for step in steps)
+    query = f"SELECT DISTINCT unnest(json_keys(row)) FROM (SELECT unnest(CASE json_type(json{inner}) WHEN 'ARRAY' "
+    query += f"THEN (json{inner})::JSON[] ELSE [json{inner}] END) AS row FROM read_json_objects({place}, {shape}))"
+    spelled: dict[str, str] = {}
+    for (key,) in sorted(cursor.execute(query).fetchall()):
+        if key.lower() in spelled:
+            raise InvalidInputException(
+                f"the rows have the keys {spelled[key.lower()]} and {key}, which differ only in case; read them with a "
+                f"duckdb source: SELECT json->>{literal(json_key(key))} FROM read_json_objects('...')"
+            )
+        spelled[key.lower()] = key
+
+
+def json_key(name: str) -> str:
+    """The path of a member of an object."""
+    return '$."' + name.replace('"', '\\"') + '"'
 
 
 def found_files(path: str) -> list[Path]:

@@ -25,11 +25,14 @@ import msgspec
 from noetl.core.model.reference import Reference
 from noetl.data import arrow_tables as tables
 from noetl.data import table_files
+from noetl.data.csv_text import csv_rows
 from noetl.data.json_stream import JsonStream
 from noetl.data.values import unique_names
+from noetl.runtime.threads import in_thread
 
 MAX_DECODED_WHOLE = 8 * 1024 * 1024  # smaller payloads are decoded as a whole
 MAX_PART = 64 * 1024 * 1024
+MAX_LINE = MAX_PART  # bytes of a line, or of a record of CSV
 
 
 class TooLarge(ValueError):
@@ -125,7 +128,7 @@ async def read_part(
     known only then."""
     if format in ("parquet", "arrow"):
         if verify:
-            await _drain(payload.stream())
+            await drain(payload.stream())
         read = _parquet if format == "parquet" else _arrow
         return await _in_thread(payload, lambda file: read(file, part, most))
     stream = payload.stream()
@@ -255,39 +258,48 @@ async def json_records(stream: AsyncIterator[bytes]) -> AsyncGenerator[tuple[Any
 
 async def csv_records(stream: AsyncIterator[bytes], delimiter: str) -> AsyncGenerator[tuple[Any, int], None]:
     """Records of CSV; a quoted field may hold line breaks, so lines are joined until the quotes match."""
-    import csv
-
     names: list[str] | None = None
-    pending = ""
+    lines: list[str] = []  # of a record that has not ended
+    size = quotes = 0
     first = True
     async for line in lines_of(stream, keep=True):
-        text = line.decode("utf-8-sig" if first else "utf-8")
+        lines.append(line.decode("utf-8-sig" if first else "utf-8"))
         first = False
-        pending += text
-        if pending.count('"') % 2:
+        size += len(line)
+        quotes += lines[-1].count('"')
+        if quotes % 2:
+            if size > MAX_LINE:
+                break
             continue
-        if pending.strip("\r\n"):
-            cells = next(csv.reader(io.StringIO(pending, newline=""), delimiter=delimiter))
+        for cells in csv_rows(io.StringIO("".join(lines), newline=""), delimiter):  # several, if lines end with \r
             if names is None:
                 names = unique_names(cells)
             else:
-                yield table_files.csv_row(names, cells), len(pending)
-        pending = ""
-    if pending:
+                yield table_files.csv_row(names, cells), sum(map(len, cells))
+        lines, size, quotes = [], 0, 0
+    if lines:
         raise msgspec.DecodeError("CSV is malformed: a quoted field does not end")
 
 
 async def lines_of(stream: AsyncIterator[bytes], *, keep: bool = False) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a byte stream; with `keep`, including their line ends."""
-    pending = b""
+    """Yield the lines of a byte stream; with `keep`, including their line ends. TooLarge if one is too long."""
+    pending: list[bytes] = []
+    size = 0
     async for chunk in stream:
-        pending += chunk
-        lines = pending.split(b"\n")
-        pending = lines.pop()
+        first, *lines = chunk.split(b"\n")
+        pending.append(first)
+        size += len(first)
+        if size > MAX_LINE:
+            raise TooLarge(f"a line has more than {MAX_LINE} bytes")
+        if not lines:
+            continue
+        lines[:0] = [b"".join(pending)]
+        pending = [lines.pop()]
+        size = len(pending[0])
         for line in lines:
             yield line + b"\n" if keep else line
-    if pending:
-        yield pending
+    if size:
+        yield b"".join(pending)
 
 
 def _wanted(part: Part) -> list[str] | None:
@@ -363,7 +375,7 @@ async def _in_thread(payload: Payload, read: Any) -> Any:
     """Run a function that reads a file on the payload, in a thread."""
     file = RangedFile(payload, asyncio.get_running_loop())
     try:
-        return await asyncio.to_thread(read, file)
+        return await in_thread(lambda: read(file))
     finally:
         file.close()
 
@@ -371,7 +383,8 @@ async def _in_thread(payload: Payload, read: Any) -> Any:
 class RangedFile(io.RawIOBase):
     """A payload as a file for libraries that seek; every read is a range of the payload.
 
-    Reads are rounded up and the last one is cached, because libraries read a footer in small steps."""
+    Reads are rounded up and the last one is cached, because libraries read a footer in small steps. Read it with
+    `in_thread`: the payload may need the threads of the event loop's own pool, which must not all wait for it."""
 
     AHEAD = 1 << 20
 
@@ -457,7 +470,8 @@ async def _all(stream: AsyncIterator[bytes], most: int) -> bytes:
     return bytes(data)
 
 
-async def _drain(stream: AsyncGenerator[bytes, None]) -> None:
+async def drain(stream: AsyncGenerator[bytes, None]) -> None:
+    """Read a stream to its end."""
     async with aclosing(stream):
         async for _ in stream:
             continue

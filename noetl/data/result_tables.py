@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -18,11 +17,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from noetl.data.arrow_tables import rows_of
+from noetl.data.arrow_tables import meaning_of, rows_of
 from noetl.data.column_profiles import column_profiles
 from noetl.data.duckdb_files import ROWS_KEYS, csv_call, literal
+from noetl.data.duckdb_results import csv_columns, exact_parts
 from noetl.data.sql import quote_column
-from noetl.errors import RequestRefused
+from noetl.errors import RequestRefused, StoreUnavailable
+from noetl.runtime.temporary_folders import TemporaryFolder
 
 MEMORY = "512MB"
 DISK = "4GB"  # for what does not fit into memory
@@ -54,26 +55,29 @@ class ResultTables:
         import duckdb
 
         self._only_objects = only_objects
-        self.folder = Path(tempfile.mkdtemp(prefix="noetl-query-"))
+        self._temporary = TemporaryFolder("noetl-query-")
+        self.folder = Path(self._temporary.name)
         self._files = 0
-        self._db = duckdb.connect(
-            str(self.folder / "query.duckdb"),
-            config={
-                "memory_limit": MEMORY,
-                "threads": 2,
-                "temp_directory": str(self.folder / "spill"),
-                "max_temp_directory_size": DISK,
-                "autoinstall_known_extensions": "false",
-                "autoload_known_extensions": "false",
-            },
-        )
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": MEMORY,
+            "threads": 2,
+            "temp_directory": str(self.folder / "spill"),
+            "max_temp_directory_size": DISK,
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+        try:
+            self._db = duckdb.connect(str(self.folder / "query.duckdb"), config=config)
+        except duckdb.IOException as problem:
+            self._temporary.cleanup()
+            raise StoreUnavailable(f"the query needs a file in {self.folder.parent}: {problem}") from None
         self._errors: type[Exception] = duckdb.Error
         self._select = duckdb.StatementType.SELECT
 
     def close(self) -> None:
         """Remove the database and its files."""
         self._db.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._temporary.cleanup()
 
     # ── tables ──────────────────────────────────────────────────────────────────────────
 
@@ -118,8 +122,7 @@ class ResultTables:
             if self._only_objects:
                 raise QueryFailed("the result is not a list of objects; only tables are sorted and queried")
             row = {"value": row}
-        wide.see(row)
-        return _encode(row) + b"\n"
+        return _encode(wide.seen(row)) + b"\n"
 
     def lock(self) -> None:
         """Forbid access to everything but the files of the results, for good."""
@@ -163,10 +166,10 @@ class ResultTables:
         """The first rows of a SELECT."""
         self._check(sql)
         with self._bounded():
-            reader = self._db.sql(sql).to_arrow_reader(max(1, min(limit + 1, 10_000)))
-            columns = [{"name": field.name, "type": str(field.type)} for field in reader.schema]
+            schema, batches = exact_parts(self._db.sql(sql), max(1, min(limit + 1, 10_000)))
+            columns = [{"name": field.name, "type": meaning_of(field) or str(field.type)} for field in schema]
             rows: list[dict[str, Any]] = []
-            for batch in reader:
+            for batch in batches:
                 rows += rows_of(batch.slice(0, limit + 1 - len(rows)))
                 if len(rows) > limit:
                     break
@@ -183,6 +186,8 @@ class ResultTables:
         self._check(sql)
         path = self._new_file(f"out.{format}")
         with self._bounded():
+            if format == "csv":
+                sql = f"SELECT {csv_columns(self._db.sql(sql))} FROM ({sql}\n)"
             self._db.execute(f"COPY ({sql}\n) TO {literal(str(path))} ({_EXPORTS[format]})")
         number, name = tempfile.mkstemp(prefix="noetl-export-", suffix=f".{format}")
         os.close(number)
@@ -214,16 +219,33 @@ class ResultTables:
 
 
 class _WideIntegers:
-    """Columns with integers that do not fit into 64 bits, and the types that hold them."""
+    """Columns with integers that do not fit into 64 bits, and the types that hold them; names that differ in case."""
 
     def __init__(self) -> None:
         self.types: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # of keys, as columns: DuckDB does not distinguish Name and name
+        self._taken: set[str] = set()
+        self._renamed = False
 
-    def see(self, row: Mapping[str, Any]) -> None:
+    def seen(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The row, with other names for keys that differ from earlier ones only in case."""
         for name, value in row.items():
+            if name not in self._names:
+                self._add(name)
             if type(value) is int and not -(2**63) <= value < 2**63:
-                exact = abs(value) < 10**38 and self.types.get(name) != "VARCHAR"
-                self.types[name] = "DECIMAL(38,0)" if exact else "VARCHAR"
+                column = self._names[name]
+                exact = abs(value) < 10**38 and self.types.get(column) != "VARCHAR"
+                self.types[column] = "DECIMAL(38,0)" if exact else "VARCHAR"
+        return {self._names[name]: value for name, value in row.items()} if self._renamed else row
+
+    def _add(self, name: str) -> None:
+        column, number = name, 0
+        while column.lower() in self._taken:
+            number += 1
+            column = f"{name}_{number}"
+        self._names[name] = column
+        self._taken.add(column.lower())
+        self._renamed |= number > 0
 
 
 def named_tables(sql: str, known: Sequence[str]) -> list[str]:

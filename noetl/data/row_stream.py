@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from typing import Any
 
 from noetl.core.model.reference import Reference
+from noetl.data import arrow_tables as tables
+from noetl.data import table_files
 from noetl.data.formats import format_of
 from noetl.data.json_stream import JsonStream
-from noetl.data.payload_reader import Part, StoredPayload, csv_records, json_records, read_part
+from noetl.data.payload_reader import RangedFile, StoredPayload, csv_records, drain, json_records
+from noetl.runtime.threads import in_thread
 
-BATCH = 100_000  # rows of a table file that are in memory at a time
+BATCH = 10_000  # rows of a table file that are in memory at a time
 
 
 class NotRows(ValueError):
@@ -55,12 +59,15 @@ async def _records(payload: StoredPayload, format: str) -> AsyncGenerator[Any, N
 
 
 async def _table_rows(payload: StoredPayload, format: str) -> AsyncGenerator[Any, None]:
-    offset = 0
-    while True:
-        batch = await read_part(payload, format, Part(limit=BATCH, offset=offset), most=1 << 31)
-        rows = batch["rows"] if isinstance(batch, dict) else batch
-        for row in rows:
-            yield row
-        if len(rows) < BATCH:
-            return
-        offset += BATCH
+    await drain(payload.stream())  # its checksum is known at the end
+    with closing(RangedFile(payload, asyncio.get_running_loop())) as file:
+        batches = await in_thread(lambda: _batches(file, format))
+        while (batch := await in_thread(lambda: next(batches, None))) is not None:
+            for row in tables.rows_of(batch):
+                yield row
+
+
+def _batches(file: RangedFile, format: str) -> Iterator[Any]:
+    if format == "parquet":
+        return table_files.parquet_batches(table_files.open_parquet(file), BATCH)
+    return iter(table_files.arrow_reader(file))

@@ -154,3 +154,9 @@ def split_name(name: str) -> list[str]:
     """The parts of `schema.table`; parts may already be quoted."""
     parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)', name)
     return [quoted.replace('""', '"') if quoted else plain.strip() for quoted, plain in parts]
+
+
+def sibling_name(table: str, name: str) -> str:
+    """The name of another table in the schema of a table, which `split_name` reads as one part."""
+    parts = [*split_name(table)[:-1], name]
+    return ".".join(part if re.fullmatch(r'[^."\s]+', part) else quote_column(part) for part in parts)

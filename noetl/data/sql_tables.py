@@ -135,7 +135,7 @@ class _Statement:
             deleted = before == "delete" or (self._text(0) == "delete" and self._is_first("from", at))
             current.into, current.expected = (self._writes if deleted else self._reads), True
         elif (word in ("join", "straight_join") and before != "array") or (
-            word == "using" and self._starts("delete", "merge")
+            word == "using" and self._starts("delete", "merge") and not self._is_column_list(at + 1)
         ):
             current.into, current.expected = self._reads, True
         elif word == "truncate" and at == 0:
@@ -146,7 +146,9 @@ class _Statement:
             at == 0 or self._symbol(at - 1) in ("(", ")") or before in ("explain", "analyze", "verbose")
         ):
             return self._one(at, self._writes)
-        elif word == "table" and (at == 0 or before in ("as", "union", "all", "except", "intersect")):
+        elif word == "table" and (
+            at == 0 or self._symbol(at - 1) == "(" or before in ("as", "union", "all", "except", "intersect")
+        ):
             return self._one(at, self._reads)
         elif word in _ENDS_OF_LIST:
             current.into, current.expected = None, False
@@ -157,6 +159,8 @@ class _Statement:
     def _listed(self, at: int, current: _Bracket) -> int:
         """A name in a list of tables; a function or subquery in it is no table."""
         if self._text(at) in ("only", "lateral", "table") and self._symbol(at + 1) != ".":
+            return at
+        if self._text(at) == "rows" and self._text(at + 1) == "from":  # ROWS FROM (functions)
             return at
         current.expected = False
         name, end = self._name(at)
@@ -252,6 +256,11 @@ class _Statement:
             if not depth:
                 return number
         return len(self._words)
+
+    def _is_column_list(self, at: int) -> bool:
+        """Whether a bracket has the columns of a join, and no subquery."""
+        inside = self._symbol(at + 1) or self._text(at + 1)
+        return self._symbol(at) == "(" and inside not in ("(", "select", "with", "values", "table", "from")
 
     def _is_first(self, word: str, at: int) -> bool:
         return all(self._text(number) != word for number in range(at))

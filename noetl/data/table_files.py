@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
 import msgspec
 
-from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, meaning_of, plain_column, rows_of
+from noetl.data.arrow_tables import batch_of_mappings, inferred_schema, is_mixed, meaning_of, plain_column, rows_of
+from noetl.data.csv_text import csv_rows
 from noetl.data.formats import CONTENT_TYPES, CSV, JSON, JSONL, TABULAR
 from noetl.data.values import jsonable, unique_names
 from noetl.runtime.malloc import release_memory
+from noetl.runtime.temporary_folders import TemporaryFolder
 
 _encode = msgspec.json.Encoder().encode
 
@@ -208,7 +208,7 @@ class _CsvEncoder:
 
 def csv_column(column: Any, field: Any) -> list[Any]:
     """The values of a column as CSV has them: plain data, and JSON documents as JSON."""
-    if meaning_of(field) == "json" and b"noetl_mixed" not in (field.metadata or {}):
+    if meaning_of(field) == "json" and not is_mixed(field):
         texts: list[Any] = getattr(column, "storage", column).to_pylist()
         return texts
     return plain_column(column, field)
@@ -275,9 +275,9 @@ def _decode_rows(data: bytes, format: str, path: str | None) -> tuple[list[dict[
         return rows, list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
     if format == "csv":
         delimiter = "\t" if path and path.lower().endswith(".tsv") else ","
-        lines = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter=delimiter)
-        names = unique_names(next(lines, []))
-        return [csv_row(names, cells) for cells in lines if cells], names
+        lines = csv_rows(io.StringIO(data.decode("utf-8-sig"), newline=""), delimiter) or [[]]
+        names = unique_names(lines[0])
+        return [csv_row(names, cells) for cells in lines[1:]], names
     import pyarrow as pa
 
     if format == "parquet":
@@ -354,7 +354,7 @@ def _joined_batches(file: Any, group: int, rows: int, parts: Sequence[Sequence[s
     """The batches of a row group whose columns are decoded in parts, each into a temporary file."""
     import pyarrow as pa
 
-    with tempfile.TemporaryDirectory(prefix="noetl-parquet-") as folder, ExitStack() as stack:
+    with TemporaryFolder("noetl-parquet-") as folder, ExitStack() as stack:
         readers = []
         for number, names in enumerate(parts):
             path, writer = os.path.join(folder, f"{number}.arrow"), None

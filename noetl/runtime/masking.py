@@ -3,15 +3,16 @@
 A `Masker` has the secret values of a run and replaces each by `***`, in its common
 encodings: plain, in UTF-16, in upper or lower case, base64 (at all three alignments, so also inside of a longer encoded
 text), hex (also with separators), and line by line if it has several lines. A text in which single characters of it are
-escaped, in whatever way and how often (JSON, HTML, URLs, SQL, shells, `repr`), is recognized by a pattern (`_escaped`).
+escaped, in whatever way and how often (JSON, HTML, URLs, SQL, shells, `repr`), is recognized by a pattern (`_escaped`),
+and so is one whose signs were replaced or removed, as in names that are derived from it (`_without_signs`).
 
 Rules:
 
 - Mask before truncating. `tests/architecture` finds messages with a cut value. Where a stream or a body had to be cut
   first, the beginning of a secret at the end of a text, and its end at the beginning, are masked too (`EDGE` characters
   or more).
-- Plain texts and base64 are recognized across line breaks, spaces and sequences that color a terminal; so is a line
-  that is a part of a secret and nothing else.
+- Plain texts, base64 and hex are recognized across line breaks, spaces and sequences that color a terminal; so is a
+  line that is a part of a secret and nothing else.
 - A value shorter than four characters is masked only where it is a complete string: replacing
   every `a` in every log line would make the text unreadable. The words `true`, `false`,
   `null`, `none` are never masked.
@@ -51,7 +52,9 @@ _SIGNS = tuple(sign.encode() for sign in (*_ZEROS, *_COLORS)[1:])  # of both, in
 _ZERO = r"(?:\0|\\+u0000|\\+x00|\\+0{1,3}|\^@)"
 _RUN = r"[A-Za-z0-9]{3,}"
 _BYTES = ("%(?:25)*{:02x}", r"\\+x{:02x}", r"\\+{:03o}", "={:02x}")
+_URL_WORD = r"[^\s\"'<>]*%(?:5[Cc]|25)[^\s\"'<>]*"  # with a backslash or a percent sign: escaped before it was quoted
 _NAMED = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
+_SIGN_CHARACTERS = "".join(sign for sign in map(chr, range(128)) if not sign.isalnum())
 _LETTERS = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
 
 _WORDS = frozenset({"true", "false", "null", "none"})
@@ -148,6 +151,15 @@ def _escaped(text: str) -> re.Pattern[str]:
     return re.compile("".join(map(_escaped_part, parts)), re.IGNORECASE)
 
 
+def _without_signs(text: str) -> re.Pattern[str] | None:
+    """The pattern of a text whose signs are replaced by others or removed, in any case; None if it is too short."""
+    runs = re.findall("[A-Za-z0-9]+|[^A-Za-z0-9]+", text.strip(_SIGN_CHARACTERS))
+    if sum(len(run) for run in runs if run.isascii() and run.isalnum()) < SHORTEST_CASE:
+        return None
+    gaps = (f"[^A-Za-z0-9]{{0,{3 * len(run)}}}" if not (run.isascii() and run.isalnum()) else run for run in runs)
+    return re.compile("".join(gaps), re.IGNORECASE)
+
+
 def _escaped_part(part: str) -> str:
     """The pattern of a character, or of several backslashes, in all spellings."""
     if part.isascii() and part.isalnum():
@@ -198,6 +210,8 @@ class Masker:
         self._short: frozenset[str] = frozenset()
         self._escaped: dict[str, re.Pattern[str] | None] = {}  # by text; compiled when its seed is found
         self._seeds: dict[str, str] = {}
+        # Patterns of texts whose signs are replaced, by seed in each case.
+        self._derived: dict[str, list[re.Pattern[str]]] = {}
         self._known: set[str] = set()
         self.add(*values)
 
@@ -220,7 +234,8 @@ class Masker:
         self._joined = "\0".join(self._forms)
         self._starts = tuple({form[:EDGE] for form in self._forms})
         self._bytes = tuple(form.encode("utf-8", "surrogateescape") for form in self._forms)
-        broken = {form for text in fresh for form in _base64_forms(text.encode("utf-8", "surrogateescape"))} | fresh
+        raw = [text.encode("utf-8", "surrogateescape") for text in fresh]
+        broken = {form for each in raw for form in (*_base64_forms(each), each.hex())} | fresh
         long = (form for form in broken if len(form) >= 2 * _SEED)
         self._broken = tuple({*self._broken, *((form, form[:_SEED], form[_SEED : 2 * _SEED]) for form in long)})
         self._parts = tuple({part for _, *parts in self._broken for part in parts})
@@ -229,7 +244,10 @@ class Masker:
         self._short |= {text for text in fresh if len(text) < SHORTEST}
         for text in fresh:
             if len(text) >= SHORTEST and not (text.isascii() and text.isalnum()):
-                self._seeds[text] = _seed_of(text)
+                seed = self._seeds[text] = _seed_of(text)
+                if seed and (pattern := _without_signs(text)):
+                    for each in {seed, seed.upper(), seed.lower()}:
+                        self._derived.setdefault(each, []).append(pattern)
 
     def found_in(self, text: str) -> list[str]:
         """The secret values that occur in a text, in any of their forms."""
@@ -243,8 +261,8 @@ class Masker:
             return MASK
         return self._mask_edges(self._mask_inner(text))
 
-    def _mask_inner(self, text: str) -> str:
-        """The text without whole secrets."""
+    def _mask_inner(self, text: str, urls: int = 3) -> str:
+        """The text without whole secrets, which may be quoted for URLs so many times."""
         if [start for start in self._starts if start in text]:  # faster than `any`
             found = [form for form in self._forms if form in text]
             text = _replace_all(text, found, MASK) if found else text
@@ -259,7 +277,18 @@ class Masker:
         for known, seed in self._seeds.items():
             if seed in text and len(text) >= len(known):
                 text = self._mask_escaped(known, text)
+        for seed in [seed for seed in self._derived if seed in text]:
+            for pattern in self._derived[seed]:
+                text = pattern.sub(MASK, text)
+        if urls and ("%5C" in text or "%5c" in text or "%25" in text):
+            text = re.sub(_URL_WORD, lambda word: self._mask_url(word[0], urls - 1), text)
         return text
+
+    def _mask_url(self, word: str, urls: int) -> str:
+        """A word of a URL; decoded if it has a secret that was escaped before it was quoted."""
+        decoded = unquote(word)
+        masked = self._mask_inner(decoded, urls)
+        return word if masked == decoded else masked
 
     def _mask_escaped(self, known: str, text: str) -> str:
         """Mask a secret whose characters are escaped."""
@@ -323,7 +352,9 @@ class Masker:
             encoded = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError, OverflowError):
             return True  # unknown: walk
-        if any(sign in encoded for sign in _SIGNS) or any(seed.encode() in encoded for seed in self._seeds.values()):
+        if any(sign in encoded for sign in _SIGNS) or any(
+            seed.encode() in encoded for seed in (*self._seeds.values(), *self._derived)
+        ):
             return True
         # The beginning of each form is enough for a secret that was cut, or has line breaks.
         if b"\\\\" in encoded:  # a backslash of a form is escaped in JSON

@@ -19,9 +19,7 @@ _SPECIAL = tuple(
 
 
 # IPv6 prefixes with an IPv4 address in the last 32 bits: compatible, translated, NAT64.
-_EMBEDDING_IPV4 = tuple(
-    ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")
-)
+_EMBEDDING_IPV4 = tuple(ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96"))
 
 
 @lru_cache(4096)
@@ -50,8 +48,11 @@ class AddressPolicy(Struct, frozen=True):
             return True
         try:
             parsed = ipaddress.ip_address(canonical(address))
+            given = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
         except ValueError:
             return False
         if any(parsed in ipaddress.ip_network(network, strict=False) for network in self.networks):
             return True
-        return parsed.is_global and not parsed.is_multicast and not any(parsed in network for network in _SPECIAL)
+        # Translators read an address inside of a special block (6to4, Teredo, local NAT64) in ways of their own.
+        is_special = any(each in network for network in _SPECIAL for each in (parsed, given))
+        return parsed.is_global and not parsed.is_multicast and not is_special

@@ -23,6 +23,15 @@ def private_folder(folder: Path) -> None:
             each.chmod(0o700)
 
 
+def flush_folder(folder: Path) -> None:
+    """Make the names of new and renamed files durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def private_opener(path: str, flags: int) -> int:
     """The opener of `open` for a file with mode 0600."""
     return os.open(path, flags, 0o600)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from noetl.errors import NoetlError
 from noetl.runtime.clock import Clock
 
 log = logging.getLogger("noetl.control")
@@ -26,11 +27,16 @@ async def running(*work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterat
 
 
 async def keep_running(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run periodic work; after an exception it is started again."""
+    """Run periodic work; after an exception it is started again. An error that lasts is logged once."""
+    reported = ""
     while True:
         try:
             await work()
             return
+        except NoetlError as problem:
+            if str(problem) != reported:
+                reported = str(problem)
+                log.error("periodic work failed and is started again every %g s: %s", RESTART_SECONDS, problem)
         except Exception:
             log.exception("periodic work failed and is started again in %g s", RESTART_SECONDS)
         await asyncio.sleep(RESTART_SECONDS)

@@ -94,6 +94,7 @@ class InstallationKeychain:
         self._allows_variable = allows_variable
         self._allows_file = allows_file
         self._cache: dict[bytes, tuple[float, Any]] = {}
+        self._expires = 0.0  # when expired values are looked for
 
     async def resolve(
         self,
@@ -117,6 +118,13 @@ class InstallationKeychain:
         if reasons:
             raise SecretUnavailable(reasons, kind=kind if len(reasons) == 1 else "auth")
         return values
+
+    def keep(self, key: bytes, value: Any, now: float) -> None:
+        """Cache a value of a secret manager, and forget those that have expired: fields may depend on the workload."""
+        if now >= self._expires:
+            self._expires = now + CACHE_SECONDS
+            self._cache = {each: known for each, known in self._cache.items() if known[0] > now}
+        self._cache[key] = (now + CACHE_SECONDS, value)
 
     async def close(self) -> None:
         """Clear the cache and close the credential store."""
@@ -301,7 +309,7 @@ class _Resolution:
         until, value = keychain._cache.get(key, (0.0, None))
         if clock() >= until:
             value = await self.resolve(kind, request)
-            keychain._cache[key] = (clock() + CACHE_SECONDS, value)
+            keychain.keep(key, value, clock())
         return value
 
     async def resolve(self, kind: str, request: SecretRequest) -> Any:

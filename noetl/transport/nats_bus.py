@@ -184,9 +184,9 @@ class NatsBus:
     # ── internals ──────────────────────────────────────────────────────────────────────────
 
     async def _connect(self) -> None:
-        from nats.aio.client import Client
+        from noetl.connections.nats_client import NatsClient
 
-        client = Client()
+        client = NatsClient()
 
         async def on_error(problem: Exception) -> None:
             log.debug("NATS: %s", problem)
@@ -260,7 +260,7 @@ def decode_part(part: str) -> str:
 
 def _character(found: re.Match[str]) -> str:
     code = int(found[1], 16)
-    return chr(code) if code <= sys.maxunicode else found[0]
+    return found[0] if code > sys.maxunicode or 0xD800 <= code < 0xE000 else chr(code)  # UTF-8 has no surrogates
 
 
 def _no_responders() -> type[BaseException]:

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ MAX_EXECUTIONS = 1024
 MAX_HYDRATED = 256 << 20
 _INLINE_KINDS = ("static", "bearer", "oauth2", "oauth")
 SECRET_SECONDS = 20.0  # that a value is reused; the keychain renews tokens
+T = TypeVar("T")
 
 
 @cache
@@ -96,6 +97,14 @@ def _mentions(value: Any, names: set[str]) -> bool:
     return isinstance(value, str) and any(name in value for name in names)
 
 
+def _recent(entries: OrderedDict[str, T], key: str) -> T | None:
+    """An entry, which becomes the most recently used one."""
+    known = entries.get(key)
+    if known is not None:
+        entries.move_to_end(key)
+    return known
+
+
 class PlaybookCache:
     """Playbooks, shared scopes and secrets of the active runs."""
 
@@ -113,13 +122,12 @@ class PlaybookCache:
 
     def known_programs(self, digest: str) -> Programs | None:
         """The programs of a cached playbook."""
-        return self._programs.get(digest)
+        return _recent(self._programs, digest)
 
     async def programs(self, digest: str) -> Programs:
         """The programs of a playbook; concurrent requests share one fetch."""
-        known = self._programs.get(digest)
+        known = self.known_programs(digest)
         if known is not None:
-            self._programs.move_to_end(digest)
             return known
         fetching = self._fetching.get(digest)
         if fetching is None:
@@ -137,7 +145,7 @@ class PlaybookCache:
 
     def shared(self, context: RunContext, programs: Programs) -> SharedScope:
         """The scope that all runs of one step run share."""
-        known = self._shared.get(context.id)
+        known = _recent(self._shared, context.id)
         if known is None:
             known = self._shared[context.id] = SharedScope(context, programs.playbook)
             while len(self._shared) > MAX_CONTEXTS:
@@ -146,7 +154,7 @@ class PlaybookCache:
 
     def secrets(self, execution_id: str) -> Secrets:
         """The secrets of an execution."""
-        known = self._secrets.get(execution_id)
+        known = _recent(self._secrets, execution_id)
         if known is None:
             known = self._secrets[execution_id] = Secrets(self._link, execution_id, self._clock)
             while len(self._secrets) > MAX_EXECUTIONS:

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections import OrderedDict
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -33,12 +34,13 @@ class StoredCollections:
         self._results = results
         self._small: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
         self._large: OrderedDict[str, LargeList] = OrderedDict()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # of calls that are active
 
     async def element(self, reference: Reference, index: int) -> Any:
         """The element at an index."""
         key = reference.meta.sha256
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
             if reference.meta.bytes <= MAX_SMALL:
                 return _element_at(await self._whole(reference), index)
             large = self._large.get(key)

@@ -217,23 +217,30 @@ class Payloads:
                 kind="limit",
             )
         content_type = reference.meta.content_type.partition(";")[0].strip().lower()
-        if content_type == JSON:
-            return msgspec.json.decode(b"".join([chunk async for chunk in self._results.open(reference)]))
-        from noetl.data.formats import format_of
-        from noetl.data.payload_reader import Part, StoredPayload, TooLarge, read_part
-
         try:
-            return await read_part(
-                StoredPayload(reference, self._results.open),
-                format_of(content_type=content_type, default="text"),
-                Part(),
-                most=size if limit is None else limit,
-            )
+            if content_type == JSON:
+                return msgspec.json.decode(b"".join([chunk async for chunk in self._results.open(reference)]))
+            return await self._read_whole(reference, content_type, size if limit is None else limit)
         except UnicodeDecodeError:
             raise PayloadUnavailable(
                 f"the stored payload is {content_type}, not text; read it with `kind: resolve`",
                 kind="ref.unresolved",
             ) from None
+        except ValueError as problem:
+            raise PayloadUnavailable(
+                f"the stored payload is not valid {content_type}: {problem}", kind="ref.corrupt"
+            ) from None
+
+    async def _read_whole(self, reference: Reference, content_type: str, most: int) -> Any:
+        from noetl.data.formats import format_of
+        from noetl.data.payload_reader import Part, StoredPayload, TooLarge, read_part
+
+        payload, format = (
+            StoredPayload(reference, self._results.open),
+            format_of(content_type=content_type, default="text"),
+        )
+        try:
+            return await read_part(payload, format, Part(), most=most)
         except TooLarge as problem:
             raise PayloadUnavailable(f"{problem}; read the part you need with `kind: resolve`", kind="limit") from None
 

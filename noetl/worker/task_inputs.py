@@ -46,8 +46,9 @@ class InputRecorder:
             encoded = _encode(values)
         except (TypeError, ValueError, RecursionError, OverflowError):
             values, encoded = _as_json(values)
-        if _MARK in encoded:
-            values = _unmarked(values)
+        if _MARK in encoded and (tool := frame.top.compiled.tool) is not None:
+            bound = {name for name, field in tool.fields.items() if field.bind}
+            values = {name: _unmarked(value) if name in bound else value for name, value in values.items()}
         if secrets.masker:
             values = secrets.masker.mask_data(values)
         if _SECRET_NAME.search(encoded):

@@ -2,20 +2,21 @@
 
 Lines are buffered for a moment and sent in chunks. The buffer is bounded: while it is more than half full, tools that
 print are slowed down (`wait_for_room`), for a limited time; when it is full, lines are dropped and counted, and the
-next line that fits carries the count. So a slow server costs lines, never memory, and never stops a task.
+next line that fits carries the count. So a slow server costs lines, never memory, and never stops a task. Lines that
+cannot be stored now are sent again; lines that are rejected are counted as dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from functools import lru_cache
 
 from noetl.core.model.ids import execution_of
 from noetl.core.model.task_log import MAX_LINES, LogChunk, LogLine, source_of
-from noetl.errors import NoetlError
+from noetl.errors import NoetlError, StoreUnavailable
 from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel
 from noetl.storage.ports.work_link import WorkLink
@@ -26,10 +27,11 @@ MAX_BUFFER = 4 << 20  # characters
 MAX_REQUEST = 256 << 10  # characters of one request
 MAX_WAIT = 1.0  # seconds that a tool is slowed down for one block of lines
 CLOSE_SECONDS = 5.0
+FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0  # seconds between repeated requests
 
 _log = logging.getLogger("noetl.work")
 _source = lru_cache(4096)(source_of)
-DROPPED = "lines dropped: the server did not accept them fast enough"
+DROPPED = "lines dropped: the server did not accept them, or not fast enough"
 
 
 class TaskLogSender(TaskObserver):
@@ -44,6 +46,7 @@ class TaskLogSender(TaskObserver):
         self._size = 0
         self._dropped: dict[str, int] = {}  # task run -> lines since the last one that was buffered
         self._number = 0
+        self._sending: Counter[str] = Counter()  # task run -> lines of the request that is on its way
         self._sender: asyncio.Task[None] | None = None
         self._closing = False
         self._filled = asyncio.Event()  # there are lines
@@ -90,7 +93,7 @@ class TaskLogSender(TaskObserver):
         self._large.set()
         done, _ = await asyncio.wait((self._sender,), timeout=CLOSE_SECONDS)
         if not done:
-            _log.warning("%d lines of tasks could not be sent", len(self._buffer))
+            _log.warning("%d lines of tasks could not be sent, and are lost", len(self._buffer) + self._sending.total())
         await cancel(self._sender)
         self._sender = None
 
@@ -120,10 +123,24 @@ class TaskLogSender(TaskObserver):
         chunks = self._take()
         self._number += 1
         try:
-            await self._link.logs(self._worker, self._number, chunks)
+            await self._send_until_stored(chunks)
         except NoetlError as problem:
-            lines = sum(len(chunk.lines) for chunk in chunks)
-            _log.warning("the server rejected %d lines of tasks: %s", lines, problem)
+            _log.warning("the server rejected %d lines of tasks: %s", self._sending.total(), problem)
+            for run, lines in self._sending.items():
+                self._dropped[run] = self._dropped.get(run, 0) + lines
+        self._sending.clear()
+
+    async def _send_until_stored(self, chunks: list[LogChunk]) -> None:
+        """Repeat a request until the store of the server can be written."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await self._link.logs(self._worker, self._number, chunks)
+            except StoreUnavailable as problem:
+                if pause == FIRST_PAUSE:
+                    _log.warning("%d lines of tasks cannot be stored, retrying: %s", self._sending.total(), problem)
+                await self._clock.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE)
 
     def _take(self) -> list[LogChunk]:
         """The oldest lines, up to `MAX_REQUEST` characters, by execution."""
@@ -136,6 +153,7 @@ class TaskLogSender(TaskObserver):
                 break
             self._buffer.popleft()
             size += len(line.text) + 1
+            self._sending[run] += max(1, line.dropped)
             number = sources.setdefault(run, len(sources))
             lines.append(line if number == 0 else LogLine(number, line.at, line.stream, line.text, line.dropped))
         self._size -= size

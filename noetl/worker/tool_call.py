@@ -127,6 +127,11 @@ async def _once(run: ToolFunction, call: ToolCall) -> Outcome:
         if total is not None and limit.expired():
             return error("timeout", f"the task exceeded its timeout of {total:g} s (spec.timeout)")
         return outcome_of(late, call)
+    except asyncio.CancelledError as problem:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return outcome_of(problem, call)  # something inside of the tool was cancelled, not the call
     except Exception as problem:  # noqa: BLE001 - every exception of a tool becomes an outcome
         return outcome_of(problem, call)
 

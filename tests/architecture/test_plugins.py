@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from noetl.core.model.tool import PLUGIN_KINDS, PLUGIN_SIDES, install_hint
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
 CONNECTOR = ROOT / "examples" / "connector"
@@ -111,6 +113,15 @@ def test_a_forbidden_import_breaks_the_contract(tmp_path: Path, file: str, line:
     (tmp_path / "tests").mkdir()
     (tmp_path / file).write_text(f"from noetl.tool import ok\n{line}\n")
     assert forbidden_imports(tmp_path) == [f"{file}: {name}"]
+
+
+@pytest.mark.parametrize("plugin", OURS, ids=lambda plugin: plugin.name)
+def test_the_package_of_every_kind_is_known_without_it(plugin: Path):
+    """A playbook with a kind whose package is not installed gets a warning that names the package."""
+    points = tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group, known in (("tools", PLUGIN_KINDS), ("sources", PLUGIN_SIDES), ("targets", PLUGIN_SIDES)):
+        for kind in points.get(f"noetl.{group}", {}):
+            assert kind in known and f"noetl-{plugin.name}" in install_hint(kind)
 
 
 @pytest.mark.parametrize("plugin", OURS, ids=lambda plugin: plugin.name)

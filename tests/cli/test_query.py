@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Iterator
@@ -35,6 +36,12 @@ workflow:
     next: {arcs: [{step: end}]}
   - step: end
     tool: {kind: python, code: "result = 5"}
+"""
+
+CONSTANT = """
+workflow:
+  - step: fetch
+    tool: {kind: python, input: {given: 'ROWS'}, code: "import json; result = json.loads(given)"}
 """
 
 
@@ -92,6 +99,23 @@ def test_results_are_tables(ran, folder):
     assert table.num_rows == 3000
     assert (folder / "x.csv").read_text().splitlines()[:2] == ["id,price,seen", "0,0.0,2026-01-01 00:00:00"]
     assert len(json.loads((folder / "x.json").read_text())) == 3000
+
+
+def test_a_csv_export_has_json_for_nested_and_texts_for_mixed_values(noetl, playbook, folder):
+    rows = [
+        {"a": 1, "b": {"c": [1, "x"], "d": "it's"}, "l": ["p, q", "r"], "n": 2**80},
+        {"a": 'q"uote,comma', "b": None, "l": []},
+        {"a": {"k": None}, "b": {"c": []}, "l": None},
+        {"a": "5"},
+    ]
+    assert noetl("run", playbook(CONSTANT.replace("ROWS", json.dumps(rows).replace("'", "''")))).code == 0
+    sql = "select a, b, l, n from step.fetch -- the rows"
+    assert noetl("query", "last", sql, "--output", "x.csv").code == 0
+    found = list(csv.DictReader(io.StringIO((folder / "x.csv").read_text())))
+    assert [each["a"] for each in found] == ["1", 'q"uote,comma', '{"k":null}', "5"]
+    assert json.loads(found[0]["b"]) == rows[0]["b"] and found[1]["b"] == ""
+    assert [each["l"] and json.loads(each["l"]) for each in found] == [["p, q", "r"], [], "", ""]
+    assert found[0]["n"] == str(2**80)
 
 
 @pytest.mark.parametrize(

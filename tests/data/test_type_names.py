@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from noetl.data.type_names import _NAMES, PATTERN, type_name
+from noetl.data.types.type_names import _NAMES, PATTERN, type_name
 
 OTHERS = ["decimal(10,2)", "decimal(39,2)", "numeric ( 10 )", "decimal(10, 2)[]", "number(3)", "tex", "bigint[][]", "nope",
           "NUMERIC", "Double  Precision", "decimal(0)", "text []"]  # fmt: skip

@@ -84,11 +84,20 @@ def _executing(mutant: Mutant, recorded: Recorded) -> set[str]:
     found = recorded.tests_of(mutant.file, range(mutant.line, mutant.last_line + 1))
     if not found and mutant.function:
         found = recorded.tests_of(mutant.file, range(mutant.function[0] + 1, mutant.function[1] + 1))
-    if not found and recorded.runs_at_import(mutant):
-        for line in _uses(mutant):
-            found |= recorded.tests_of(mutant.file, range(line, line + 1))
-        found = found or recorded.tests_of(mutant.file, range(10_000))
+    if recorded.runs_at_import(mutant):
+        for others in _others(mutant, recorded):
+            if len(found) > 1:  # one alone may only have imported the module
+                break
+            found |= others
     return found
+
+
+def _others(mutant: Mutant, recorded: Recorded) -> Iterator[set[str]]:
+    """Tests for what runs at import: those that use it, those of its module, those of its area."""
+    yield set().union(*(recorded.tests_of(mutant.file, range(line, line + 1)) for line in _uses(mutant)))
+    yield recorded.tests_of(mutant.file, range(10_000))
+    own = tests_of_area(mutant.file)
+    yield {test for test in recorded.seconds if test.startswith(own)}
 
 
 def _uses(mutant: Mutant) -> list[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import subprocess
 import sys
 import zipfile
@@ -12,6 +14,7 @@ import pytest
 
 from devcluster.services import fresh_database
 from noetl.server.http.access import Tokens, admin_token
+from noetl.storage.backup import archive
 from tests.server.http.serving import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,6 +109,72 @@ def test_a_store_in_use_is_not_overwritten(used, folder):
     forced = used("restore", "all.backup", "--force")
     assert forced.code == 0, forced.err
     assert list(Path(os.environ["NOETL_HOME"]).glob("noetl.db.before-restore-*"))
+
+
+def files_of(home: Path) -> dict[str, bytes]:
+    passing = ("-wal", "-shm", ".lock", ".mark")  # files beside databases
+    return {
+        str(each.relative_to(home)): each.read_bytes()
+        for each in home.rglob("*")
+        if each.is_file() and not each.name.endswith(passing) and "cache" not in each.parts
+    }
+
+
+@pytest.mark.parametrize("written", range(3))  # store, credentials, one result
+def test_a_restore_on_a_full_disk_changes_nothing(used, folder, monkeypatch, written):
+    used("backup", "all.backup")
+    home = Path(os.environ["NOETL_HOME"])
+    before, known = files_of(home), executions(used)
+    real, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > written and stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        answer = used("restore", "all.backup", "--force")
+    assert answer.code == 1 and "the disk is full; free disk space and retry" in answer.err, answer.err
+    assert files_of(home) == before and executions(used) == known
+    assert used("restore", "all.backup", "--force").code == 0
+
+
+def test_a_backup_on_a_full_disk_leaves_nothing(used, folder, monkeypatch):
+    import io
+
+    class Full(io.FileIO):
+        def write(self, data) -> int:
+            if self.tell() > 2_000:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive.os, "fdopen", lambda descriptor, mode: Full(descriptor, mode))
+        answer = used("backup", "all.backup")
+    assert answer.code == 1 and "all.backup: the disk is full" in answer.err, answer.err
+    assert not [each for each in folder.iterdir() if "backup" in each.name]
+
+
+def test_the_database_that_a_restore_puts_aside_keeps_its_write_ahead_log(used, folder, noetl):
+    used("backup", "all.backup")
+    home = Path(os.environ["NOETL_HOME"])
+    killed = (
+        "import asyncio, os, signal, sys; from noetl.embedded import open_local; "
+        "from noetl.server.orchestrator.submissions import Submission\n"
+        "async def main():\n"
+        "    local = await open_local(store=sys.argv[1])\n"
+        "    await local.orchestrator.submit(Submission(text=open(sys.argv[2]).read()))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())"
+    )
+    subprocess.run([sys.executable, "-c", killed, f"sqlite://{home}/noetl.db", str(folder / "large.yaml")], check=False)
+    assert (home / "noetl.db-wal").stat().st_size
+    assert used("restore", "all.backup", "--force").code == 0
+    (aside,) = [each for each in home.glob("noetl.db.before-restore-*") if each.name[-1].isdigit()]
+    assert len(executions(used)) == 2
+    assert len(executions(used, "--store", str(aside))) == 3
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "text", "missing"])

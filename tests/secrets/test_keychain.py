@@ -506,3 +506,11 @@ def test_oauth2_errors_name_the_cause_and_no_secret():
         assert "bad-secret" not in str(found)
 
     with_managers(work)
+
+
+def test_values_of_a_secret_manager_are_forgotten():
+    """The fields of an entry may depend on the workload, so that every execution has a key of its own."""
+    chain = InstallationKeychain()
+    for number in range(10_000):
+        chain.keep(b"%d" % number, "value", 1000.0 + number)
+    assert len(chain._cache) <= 120

@@ -13,9 +13,10 @@ import pytest
 from noetl.connections import gate_proxy as proxies
 from noetl.connections.nats import _checked
 from noetl.runtime.network_policy import AddressPolicy
-from noetl.runtime.resources import per_loop
+from noetl.runtime.resources import close_loop_resources, per_loop
 from noetl.testing import run_tool
-from noetl.testing.tools import ToolHost
+from noetl.testing.tools import ToolHost, tool_call
+from noetl.tools.registry import load
 from noetl.worker.cache import Secrets, inline_entries
 from noetl.worker.host import HostServices, TaskHost
 
@@ -516,6 +517,10 @@ DENIED = [
     "1.2.3",
     "0x7f.1",
     "::ffff:168.63.129.16",
+    "64:ff9b:1:7f00:0:100:808:808",  # 127.0.0.1 with the prefix of 48 bits, whatever follows
+    "64:ff9b:1:0:7f:0:101:808",
+    "2002:808:808::7f00:1",
+    "2001:0:808:808::1",
 ]
 
 
@@ -661,17 +666,61 @@ def test_the_proxy_forwards_allowed_requests_and_tunnels():
     echo.socket.close()
 
 
-def test_the_proxy_trusts_only_the_port_of_a_stored_endpoint() -> None:
+async def _status_of_tunnel(proxy: str, port: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.rpartition(":")[2]))
+    writer.write(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
+    status = (await reader.readline()).split()[1]
+    writer.close()
+    return status
+
+
+def test_a_proxy_trusts_only_the_port_of_a_stored_endpoint_and_only_for_its_call() -> None:
     async def scenario() -> None:
-        proxy = await proxies.gate_proxy(lambda _: False, "http://127.0.0.1:9/bucket")
-        assert proxy is not None
-        statuses = []
-        for port in (9, 10):
-            reader, writer = await asyncio.open_connection("127.0.0.1", int(proxy.rpartition(":")[2]))
-            writer.write(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
-            statuses.append((await reader.readline()).split()[1])
-            writer.close()
-        assert statuses == [b"502", b"421"]  # tried and refused by the system; denied by the policy
-        await per_loop(proxies.GateProxy, lambda: proxies.GateProxy(lambda _: False)).close()
+        def denied(_: str) -> bool:
+            return False
+
+        async with proxies.trusting_proxy(denied, "http://127.0.0.1:9/bucket") as trusting:
+            assert trusting is not None
+            # Tried and refused by the system; denied by the policy.
+            assert [await _status_of_tunnel(trusting, port) for port in (9, 10)] == [b"502", b"421"]
+            others = await proxies.gate_proxy(denied)
+            assert others is not None
+            assert await _status_of_tunnel(others, 9) == b"421"
+        with pytest.raises(ConnectionRefusedError):
+            await _status_of_tunnel(trusting, 9)
+        await per_loop(proxies.GateProxy, lambda: proxies.GateProxy(denied)).close()
+
+    asyncio.run(scenario())
+
+
+class StoredHost(PolicyHost):
+    """A host whose credential `stored` names an endpoint that an administrator has chosen."""
+
+    def address_check(self, *places):
+        return None if places else self.allows_address
+
+
+def test_calls_of_duckdb_do_not_share_the_proxy_of_a_stored_endpoint(monkeypatch, tmp_path) -> None:
+    """Settings belong to the open database, which calls of other playbooks use too."""
+
+    async def no_secret(self, cursor, config) -> None:
+        assert (config is not None) == ("auth" in self.call.input)  # its type is in an extension
+
+    monkeypatch.setattr("noetl.tools.duckdb.task._Task._create_secret", no_secret)
+    host = StoredHost(folder=tmp_path, credentials={"stored": {"endpoint": "http://127.0.0.1:9"}})
+    query = "SELECT current_setting('http_proxy') AS proxy, count(*) FROM range(1000000) -- s3://bucket"
+
+    async def scenario() -> None:
+        async def proxy(**fields) -> str:
+            call = tool_call("duckdb", {"file": "x.db", "query": query, **fields}, host=host)
+            outcome = await load("duckdb")(call)
+            assert outcome.status == "ok", outcome.error
+            return outcome.data["rows"][0]["proxy"]
+
+        usual = await proxies.gate_proxy(host.allows_address)
+        found = await asyncio.gather(*(proxy(), proxy(auth="stored"), proxy(), proxy(auth="stored"), proxy()))
+        assert [each == usual for each in found] == [True, False, True, False, True]
+        assert found[1] != found[3]
+        await close_loop_resources()
 
     asyncio.run(scenario())

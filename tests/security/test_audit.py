@@ -72,3 +72,20 @@ def test_without_a_network_nothing_is_reported_as_checked(audit, tmp_path, monke
     monkeypatch.setattr(audit, "OSV", "http://127.0.0.1:1")
     assert audit.main([str(tmp_path / "lock")]) == 3
     assert "not checked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("export", ["missing", "empty", "empty.zip", "broken.zip", "broken"])
+def test_an_export_without_advisories_is_no_success(audit, tmp_path, capsys, export):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/x.json").write_text("{")
+    (tmp_path / "broken.zip").write_text("no archive")
+    zipfile.ZipFile(tmp_path / "empty.zip", "w").close()
+    assert audit.main([str(tmp_path / "lock"), "--advisories", str(tmp_path / export)]) == 3
+    assert "not checked" in capsys.readouterr().err
+
+
+def test_a_lock_file_without_dependencies_is_no_success(audit, tmp_path, capsys):
+    (tmp_path / "none").write_text("# nothing\n")
+    assert audit.main([str(tmp_path / "none")]) == 3
+    assert "not checked" in capsys.readouterr().err

@@ -7,6 +7,9 @@ command that is not in the table fails the test.
 from __future__ import annotations
 
 import ast
+import io
+import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +59,7 @@ CALLS: dict[str, list[list[str]]] = {
     "run": [["good.yaml", "--timeout", "5"], ["failing.yaml"], ["failing.yaml", "--json"], ["broken.yaml"], ["E"]],
     "validate": [["broken.yaml"], ["broken.yaml", "--format", "json"], ["broken.yaml", "--format", "github"], ["E"]],
     "fmt": [["--check", "broken.yaml"], ["E"]],
-    "migrate": [["broken.yaml"], ["E"]],
+    "migrate": [["broken.yaml"], ["good.yaml", "--diff"], ["E"]],
     "plan": [["good.yaml"], ["good.yaml", "--json"], ["broken.yaml"]],
     "graph": [["broken.yaml"], ["E"]],
     "schema list": [[], ["--json"]],
@@ -70,7 +73,12 @@ CALLS: dict[str, list[list[str]]] = {
     "events": [["A"], ["F", "--json"], ["E"]],
     "logs": [["A"], ["F"], ["F", "--json"], ["E"]],
     "replay": [["A"], ["F", "--json"], ["E"]],
-    "query": [["A"], ["A", "select 1"], ["F", "E"], ["E", "select 1"]],
+    "query": [
+        ["A"],
+        ["A", "select 1"],
+        ["F", "E"],
+        ["E", "select 1"],
+    ],
     "why": [["A"], ["F"], ["F", "--json"], ["E"]],
     "execute": [["fails", "--wait"], ["E"], ["fails", "--set", "text=E", "--wait", "--json"]],
     "cancel": [["E"], ["F"]],
@@ -154,7 +162,14 @@ CALLS: dict[str, list[list[str]]] = {
     "doctor": [[], ["--json"]],
     "completion": [["E"]],
 }
-
+# Documents: unchanged in a pipe, escaped on a terminal.
+PRINTED = 'FROM task."start.prints"'
+DOCUMENTS: dict[str, list[list[str]]] = {
+    "query": [["A", PRINTED, "--format", "csv"], ["A", PRINTED, "--format", "json"]],
+    "migrate": [["good.yaml"], ["marked.yaml", "--diff"]],
+    "graph": [["good.yaml", "--format", format] for format in ("mermaid", "dot", "svg", "json")],
+    "catalog show": [["evil"]],
+}
 
 ATTEMPTS = {"test_a_command_escapes_what_it_shows": 2}  # at least, of each command
 
@@ -167,7 +182,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, 
         "good.yaml": PLAYBOOK,
         "failing.yaml": FAILING,
         "broken.yaml": BROKEN,
-        "noetl.toml": f'log.format = "text"\n# {EVIL}\n',
+        "marked.yaml": PLAYBOOK + "# \u202eevil\u2066\u200b\n",
+        "noetl.toml": 'log.format = "text"\n',
     }
     files["schema.json"] = '{"type": "object", "description": "\\u001b]0;t\\u0007"}'
     files["evil.test.yaml"] = f'playbook: "{YAML_EVIL}"\ntests: [{{name: "{YAML_EVIL}"}}]\n'
@@ -202,9 +218,32 @@ def test_every_command_is_in_the_table():
     assert {" ".join(words) for words in commands()} == set(CALLS)
 
 
+def written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    content = stream.buffer
+    assert isinstance(content, io.BytesIO)
+    return content.getvalue().decode()
+
+
+class TerminalText(io.StringIO):
+    """Output to a terminal: commands have colors and live rows there."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[0-9]*[AK]|\r")  # styles and cursor of the commands themselves
+
+
+@pytest.mark.parametrize("is_terminal", [False, True], ids=["pipe", "terminal"])
 @pytest.mark.parametrize("name", list(CALLS))
-def test_a_command_escapes_what_it_shows(name, served, capsys, monkeypatch):
+def test_a_command_escapes_what_it_shows(name, is_terminal, served, monkeypatch):
     cluster, ids, folder = served
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("NOETL_HOME", str(cluster.home))
     monkeypatch.setenv("NOETL_TOKEN", cluster.token)
     local = name.split()[0] in ("run", "server", "worker", "dev", "token", "restore", "backup")
@@ -215,22 +254,25 @@ def test_a_command_escapes_what_it_shows(name, served, capsys, monkeypatch):
         monkeypatch.setenv("NOETL_SERVER_URL", cluster.url)
     monkeypatch.chdir(folder)
     shown = 0
-    for arguments in CALLS[name]:
+    for arguments in [*CALLS[name], *(DOCUMENTS.get(name, []) if is_terminal else [])]:
         words = [ids.get(word, word).replace("E", EVIL) if word in ids or "E" in word else word for word in arguments]
+        streams = [TerminalText() if is_terminal else io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2)]
+        for stream, attribute in zip(streams, ("stdout", "stderr"), strict=True):
+            monkeypatch.setattr(sys, attribute, stream)
         code = app.run([*name.split(), *words])
-        captured = capsys.readouterr()
-        assert is_safe(captured.out), (arguments, captured.out)
-        assert is_safe(captured.err), (arguments, captured.err)
-        assert "Traceback" not in captured.err, (arguments, captured.err)
+        for stream in streams:
+            text = stream.getvalue() if isinstance(stream, TerminalText) else written(stream)
+            assert is_safe(OWN.sub("", text) if is_terminal else text), (arguments, text)
+            assert "Traceback" not in text, (arguments, text)
+            assert "not valid TOML" not in text, (arguments, text)  # the command itself has run
+            shown += len(text)
         assert code in (0, 1, 2, 3, 4, 124), (arguments, code)
-        shown += len(captured.out) + len(captured.err)
     assert shown
 
 
 WRITERS = {
     "output/terminal.py", "output/display.py", "output/progress.py",  # the ways of printing
     "playbooks/validate.py", "app.py",  # escape what they write
-    "executions/query.py",  # exported data, to a pipe
 }  # fmt: skip
 
 
@@ -244,13 +286,7 @@ def test_commands_print_through_the_terminal_only():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 text = ast.unparse(node.func)
-                if text in (
-                    "print",
-                    "click.echo",
-                    "click.secho",
-                    "sys.stdout.write",
-                    "sys.stderr.write",
-                    "sys.stdout.buffer.write",
-                ):
+                is_write = re.fullmatch(r"sys\.(stdout|stderr)\.(?!flush|isatty|reconfigure|fileno).*", text)
+                if is_write or text in ("print", "click.echo", "click.secho"):
                     found.append(f"{path.relative_to(folder)}:{node.lineno}: {text}")
     assert found == []

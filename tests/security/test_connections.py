@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from noetl.server.http.access import Tokens
+from noetl.server.http.guarded_protocol import GuardedProtocol
 from tests.server.http.serving import SERVE, Cluster
 
 pytestmark = pytest.mark.integration
@@ -214,3 +217,78 @@ def test_the_response_to_an_invalid_request_is_short(cluster):
     status, answered = cluster.ask("POST", "/api/validate", {f"k{number}": 1 for number in range(10_000)})
     assert status == 422 and len(answered["errors"]) == 20
     assert answered["detail"].endswith("; and 9,981 more")
+
+
+WAITING = (
+    "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: w, path: w}\n"
+    "workflow:\n  - {step: s, tool: {kind: wait, signal: go}}\n"
+)
+STREAMS = ("events/stream", "events/stream?after=1", "outline/stream", "logs/stream")
+
+
+def stream(cluster: Cluster, stack: ExitStack, token: str, path: str) -> socket.socket:
+    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+    return connect(cluster, stack, head.encode())
+
+
+def started(cluster: Cluster) -> str:
+    status, found = cluster.ask("POST", "/api/execute", {"content": WAITING})
+    assert status == 202
+    return f"/api/executions/{found['execution_id']}"
+
+
+def test_one_token_does_not_use_all_connections(cluster):
+    tokens = Tokens(cluster.home)
+    greedy, other = tokens.add("greedy", "viewer"), tokens.add("other", "viewer")
+    path = started(cluster)
+    with ExitStack() as stack:
+        clients = [stream(cluster, stack, greedy, f"{path}/events/stream") for _ in range(LIMIT)]
+        statuses = [client.recv(12) for client in clients]
+        assert statuses.count(b"HTTP/1.1 200") == LIMIT // 2
+        assert statuses.count(b"HTTP/1.1 429") == LIMIT - LIMIT // 2
+        assert cluster.ask("GET", path, token=other)[0] == 200
+    deadline = time.monotonic() + 10
+    while cluster.ask("GET", path, token=greedy)[0] != 200:  # its streams are closed
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_ends_when_its_token_is_revoked(cluster, name):
+    tokens = Tokens(cluster.home)
+    token = tokens.add("leaver", "viewer")
+    path = started(cluster)
+    with ExitStack() as stack:
+        client = stream(cluster, stack, token, f"{path}/{name}")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        tokens.remove("leaver")
+        assert cluster.ask("POST", f"{path}/cancel", {"reason": "after the revocation"})[0] == 202
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        received = answer(client)
+    assert b"after the revocation" not in received and b"execution.cancelled" not in received
+    assert b"event: end" not in received and b'"status"' in received  # the stream, then the next response
+
+
+def test_new_connections_do_not_look_at_all_others_each_time():
+    """Many idle connections, and still more new ones."""
+    looked = 0
+
+    class Idle(GuardedProtocol):
+        def __init__(self, connections: set) -> None:
+            self.connections, self.cycle, self._since = connections, None, float(len(connections))
+            self._in_head, self._waits = True, True
+            self.transport = SimpleNamespace(is_closing=self._is_closing, abort=lambda: None)
+            connections.add(self)
+
+        def _is_closing(self) -> bool:
+            nonlocal looked
+            looked += 1
+            return False
+
+    connections: set = set()
+    oldest = [Idle(connections) for _ in range(2000)][:10]
+    for _ in range(500):
+        new = Idle(connections)
+        if len(connections) > 2000:
+            assert new._close_idle()
+    assert not connections & set(oldest) and len(connections) > 1900
+    assert looked < 50 * 2000

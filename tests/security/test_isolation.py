@@ -174,6 +174,23 @@ CHANGES = [
     "import decimal; decimal.DefaultContext.prec = 3",
     "import gc; gc.freeze()",
     "import email, logging; logging.getLogger('email').setLevel(1)",  # perhaps the level that the module has set
+    "import json; object.__setattr__(json._default_encoder, 'indent', 5)",
+    "import json; type(json).__setattr__(json, 'evil', 1)",
+    "import json, functools; functools.partial(setattr, json)('evil', 1)",
+    "import json; [setattr(module, 'evil', 1) for module in [json]]",
+    "import json\ndef f(module):\n    module.evil = 1\nf(json)",
+    "import json\nj = json\nclass A:\n    def g(self, module): module.evil = 1\nA().g(j)",
+    "import json\nx = {'a': json}\nx['a'].evil = 1",
+    "import string\nclass T(string.Template): pass\nT.__mro__[1].evil = 1",
+    "import urllib.parse as p; p.uses_netloc.append('evil')",
+    "from urllib.parse import uses_netloc as u; u += ['evil']",
+    "from html.entities import html5; html5.update(evil=1)",
+    "import calendar; calendar.setfirstweekday(3)",
+    "import sqlite3; sqlite3.register_adapter(dict, str)",
+    "import xml.etree.ElementTree as E; E.register_namespace('evil', 'http://e')",
+    "import shutil; shutil.register_archive_format('evil', print)",
+    "import sys; sys.stdout.reconfigure(encoding='ascii')",
+    "import sys; sys._getframe(1).f_globals['evil'] = 1",
     "import threading; threading.Timer(100, print).start()",
     "import subprocess; subprocess.Popen(['sleep', '100'])",
 ]
@@ -190,6 +207,11 @@ UNCHANGED = [
     "import os; os.chdir('/')",
     "import sys; sys.path.insert(0, '/tmp')",
     "import sys; sys.setrecursionlimit(500)",
+    "import sys; sys.argv.append('evil')",
+    "import contextvars; contextvars.ContextVar('evil').set(1)",
+    "import collections, json\nq = collections.deque(); q.append(1); print(json); hasattr(json, 'x'); c = collections.Counter(); c.update(a=1)",
+    "from collections import defaultdict\nd = defaultdict(list); d['a'].append(1); s = set(); s.add(2); x = {}; x.setdefault('a', []).append(1)",
+    "import datetime as d, re\nrows = [d.date.today()]; rows.sort(); rows.append(re.sub('a', 'b', 'a')); total = 0; total += 1",
     "class A:\n    def __init__(self): self.x = 1\na = A(); a.x = 2; setattr(a, 'y', 3); getattr(a, 'x')",
     "import json, math, re, os, sys, time, csv\nx = dict(a=[1]); x['a'][0] = math.pi; x.update(b=os.getcwd(), c=sys.version)",
     "import datetime; d = datetime.datetime.now(); rows = [[1]]; rows[0][0] = d.isoformat()",
@@ -199,7 +221,10 @@ UNCHANGED = [
 @pytest.mark.parametrize("code", UNCHANGED)
 def test_a_process_is_used_again_after_state_that_it_restores(code):
     look = (
-        "import os, sys\nassert 'EVIL' not in os.environ and '/tmp' not in sys.path and sys.getrecursionlimit() == 1000"
+        "import contextvars, os, sys\n"
+        "assert 'EVIL' not in os.environ and '/tmp' not in sys.path and sys.getrecursionlimit() == 1000\n"
+        "assert sys.argv == ['noetl_task'] or len(sys.argv) == 1, sys.argv\n"
+        "assert not list(contextvars.copy_context())"
     )
     first, second = pids([(code, "a", None), (look, "a", None)])
     assert first == second

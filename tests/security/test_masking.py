@@ -163,6 +163,8 @@ ESCAPES = {
     "form": lambda text: urllib.parse.urlencode({"p": text}),
     "yaml": lambda text: json.dumps(text).replace("\\u00f3", "\\xF3"),
     "base64 with spaces": lambda text: " ".join(textwrap.wrap(base64.b64encode(text.encode() * 2).decode(), 30)),
+    "json in a url": lambda text: urllib.parse.quote(json.dumps(text), safe="/"),
+    "json in a url twice": lambda text: urllib.parse.quote(urllib.parse.quote(json.dumps(text))),
     "windows lines": lambda text: text.replace("\n", "\r\n"),
     "indented": lambda text: textwrap.indent(text, "    "),
     "one line": lambda text: text.replace("\n", " "),
@@ -210,6 +212,15 @@ RECODED = {
     "wrapped and indented": lambda text: "\n    ".join(textwrap.wrap(text, 16)),
     "wrapped in json": lambda text: json.dumps("\r\n".join(textwrap.wrap(text, 17))),
 }
+RECODED |= {
+    "hexadecimal in lines": lambda text: "\n".join(textwrap.wrap(text.encode().hex(), 30)),
+    "a name of a file": lambda text: re.sub(r"\W", "_", text),
+    "a slug in upper case": lambda text: re.sub(r"\W", "-", text).upper(),
+    "without signs": lambda text: re.sub(r"\W", "", text),
+    "a dotted name": lambda text: text.replace("-", "."),
+    "upper case in repr": lambda text: repr(text.upper() + "'\""),
+    "upper case with escaped signs": lambda text: text.upper().replace("-", "\\-"),
+}
 ATTEMPTS["test_recoded_secrets_are_masked"] = 4
 
 
@@ -230,6 +241,25 @@ def test_recoded_secrets_are_masked(recode):
         assert "***" in masked and "9c77" not in masked.replace("\0", "").lower(), masked
         assert "before" in masked and "after" in masked
     assert "***" in str(masker.mask_data({text: 1}))
+
+
+def test_a_text_of_signs_does_not_slow_the_search_for_derived_names():
+    masker = Masker(["abcdef" + "-_." * 20 + "ghijkl" + "/" * 30 + "mnopqr"])
+    began = time.process_time()
+    for text in ("abcdef" + "-" * 200_000, ("abcdef" + "-" * 59) * 3000, ("abcdef" + "-_." * 20 + "ghijkl") * 2000):
+        masker.mask(text)
+    assert time.process_time() - began < 5
+
+
+def test_derived_names_of_secrets_with_a_common_part_are_masked():
+    masker = Masker(["password-1234-abcdef", "password-9876-uvwxyz"])
+    assert masker.mask("a password_1234_abcdef and PASSWORD.9876.UVWXYZ b") == "a *** and *** b"
+
+
+def test_texts_like_a_part_of_a_secret_are_kept():
+    masker = Masker(["correct-horse-battery-staple", "short-one!"])
+    for text in ("battery", "horse battery", "SHORT-ONE", "a correct horse"):
+        assert masker.mask(text) == text
 
 
 @pytest.mark.parametrize("width", [8, 9, 12, 20])

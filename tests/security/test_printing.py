@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -13,6 +14,8 @@ from noetl.cli import app
 from noetl.cli.output.terminal import Terminal, shown
 from noetl.observability import logging as logs
 from noetl.runtime.printable import printable, printable_json
+from noetl.testing.playbook_tests.assertions import CaseResult
+from noetl.testing.playbook_tests.reports import write_junit
 
 ATTACKS = [
     "\x1b]0;title\x07", "\x1b[2J\x1b[H", "\x1b[31mred", "\x1b[8mhidden", "\x9b2J", "\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\",
@@ -49,6 +52,16 @@ def test_every_way_of_printing_escapes_data(attack, capsys, monkeypatch):
         write(attack)
     captured = capsys.readouterr()
     assert is_safe(captured.out) and is_safe(captured.err)
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS, "\ufffe", "\uffff", "\ud800", "<a b='&'>]]>"])
+def test_junit_reports_are_xml_and_safe_to_print(attack, tmp_path):
+    results = [CaseResult(f"{attack}.yaml", attack, (attack, f"b{attack}"), 1.0), CaseResult("b", attack, (), 1.0)]
+    write_junit(tmp_path / "junit.xml", results, [(attack, attack)])
+    text = (tmp_path / "junit.xml").read_text()
+    assert is_safe(text)
+    cases = ElementTree.fromstring(text).findall(".//testcase")
+    assert len(cases) == 3 and is_safe("".join(case.attrib["name"] for case in cases))
 
 
 def test_styles_survive_and_data_cannot_imitate_them(capsys, monkeypatch):

@@ -10,10 +10,12 @@ import shutil
 
 import pytest
 
+from noetl.core.language.compile import compile_playbook
 from noetl.core.templates.binding import bound_parts, compile_bound
 from noetl.testing import run_tool
+from noetl.tools.registry import specs
 from noetl.tools.shell.value_binding import CannotBind, bind
-from tests.security import shell_attacks, shell_flows, shell_places
+from tests.security import shell_attacks, shell_flows, shell_ordinary, shell_places, shell_scripts
 
 PAYLOADS = {
     "substitution": "$(touch FILE)",
@@ -110,7 +112,9 @@ def test_no_program_evaluates_a_value(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [*shell_flows.FLOWS, *shell_flows.LISTS, *shell_places.COMMANDS], ids=str)
+@pytest.mark.parametrize(
+    "command", [*shell_flows.FLOWS, *shell_flows.LISTS, *shell_places.COMMANDS, *shell_scripts.COMMANDS], ids=str
+)
 def test_no_value_reaches_code_through_variables_files_and_pipes(command, tmp_path):
     for name, payload in HOSTILE.items():
         rendered = compile_bound(command).evaluate({"x": payload.replace("FILE", str(tmp_path / "created"))})
@@ -133,7 +137,7 @@ def test_a_shell_in_a_container_is_a_nested_shell(program, code):
         bind(bound_parts(rendered))
 
 
-@pytest.mark.parametrize("command", shell_attacks.DATA)
+@pytest.mark.parametrize("command", [*shell_attacks.DATA, *shell_ordinary.COMMANDS])
 def test_values_that_are_data_are_accepted(command):
     value = 'a\'b; $(id) "c" | d'
     bind(bound_parts(compile_bound(command).evaluate({"x": value})))
@@ -148,6 +152,23 @@ def test_values_that_are_data_are_accepted(command):
 def test_a_null_character_is_an_error_of_the_task(fields):
     outcome = run_tool("shell", compile_bound(fields).evaluate({"x": "a\x00b"}))
     assert outcome.error.kind in ("schema", "not_found")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["echo {% print x %}", "{% print x %}", "echo {%- print x -%}", "{% if true %}echo '{% print x %}'{% endif %}"],
+)
+def test_a_value_that_a_statement_writes_is_never_code(command, tmp_path):
+    for name, payload in PAYLOADS.items():
+        assert not attack(command, payload, tmp_path), name
+
+
+@pytest.mark.parametrize("value", ["\x01AAAA\x02", "\x01NQ==\x02", "\x01", "a\x02\x01b"])
+def test_values_with_the_characters_of_marks_are_data(value, tmp_path):
+    text = compile_bound("printf %s {{ x }}").evaluate({"x": value})
+    assert run_tool("shell", {"command": text}).data["stdout"] == value
+    fields = {"command": 'printf %s "$Y$1"', "env": {"Y": value}, "arguments": [value]}
+    assert run_tool("shell", fields).data["stdout"] == value + value
 
 
 @pytest.mark.parametrize("command", LISTS, ids=" ".join)
@@ -183,3 +204,30 @@ def test_a_refused_value_names_the_place_and_the_safe_spelling():
     assert outcome.error.kind == "schema"
     assert "line 2 of the command (`(( {{ ... }} )) || true`)" in outcome.error.message
     assert "`env:`" in outcome.error.message and "argument" in outcome.error.message
+
+
+@pytest.mark.parametrize(
+    ("parameter", "block"),
+    [
+        ('cmd: "{% filter upper %}echo {{ workload.name }}{% endfilter %}"', "filter"),
+        ("commands: [echo a, \"{% call '{0}'.format(workload.name) %}{% endcall %}\"]", "call"),
+        ('cmd: [echo, "{% if 1 %}{% filter upper %}{{ workload.name }}{% endfilter %}{% endif %}"]', "filter"),
+        ('script: "{% for n in [workload.name] recursive %}echo {{ n }}{% endfor %}"', "for ... recursive"),
+        ("cmd: echo {% autoescape true %}{{ workload.name }}{% endautoescape %}", "autoescape"),
+    ],
+)
+def test_validation_reports_blocks_that_write_values_as_code(parameter, block):
+    text, found = validated(f"kind: shell\n    spec: {{timeout: 5}}\n    {parameter}")
+    assert [(each.code, each.line, each.severity) for each in found] == [("template-syntax", 10, "error")]
+    assert f"{{% {block} %}}" in found[0].message
+    assert text.splitlines()[9][found[0].column - 1 :].startswith(block.split()[0])
+
+
+def test_validation_accepts_blocks_that_write_values_in_text_that_is_not_code():
+    assert validated('kind: noop\n    input: {a: "{% filter upper %}{{ workload.name }}{% endfilter %}"}')[1] == ()
+
+
+def validated(task):
+    text = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: p}\nworkload: {name: a}\nworkflow:\n- step: s\n"
+    text += f"  tool:\n    {task}\n"
+    return text, compile_playbook(text, file="p.yaml", specs=specs()).diagnostics

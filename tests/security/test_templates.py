@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from noetl.core.templates.budget import DECISION_OPERATIONS, Meter
+from noetl.core.templates.budget import DECISION_OPERATIONS, DECISION_TEXT, Meter
 from noetl.core.templates.status_helpers import status_functions
 from noetl.core.templates.template import compile_value
 from noetl.core.templates.views import Missing
@@ -162,7 +162,7 @@ from noetl.errors import TemplateError
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (320 << 20),) * 2)
 try:
-    compile_value(sys.argv[1]).evaluate({})
+    compile_value(sys.stdin.read()).evaluate({})
 except TemplateError as problem:
     print(problem)
 """
@@ -174,12 +174,13 @@ except TemplateError as problem:
         "{{ ('%41' * 5000000) | urldecode | length }}",
         "{{ ''.join('€' * 8000000) | length }}",
         "{% for i in range(100) %}{% set x = ['😀' * 1200000, i] %}{% endfor %}",
+        *("{{ " + digits * 60_000 + " }}" for digits in ("1", "1_1", "1.", "0x_f")),
         "{% set a = '😀' * 8000000 %}{{ [a ~ 'b', a + 'c', a[1:], a.replace('x', ''), a | upper, '%s' % a] | length }}",
         "{% set a = '😀 ' * 3000000 %}{{ [a.split(' '), a.splitlines(), a.rpartition(' '), a | list] | length }}",
     ],
 )
 def test_no_template_takes_much_memory(template):
-    done = subprocess.run([sys.executable, "-c", MEMORY, template], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", MEMORY], input=template, capture_output=True, text=True, check=True)
     assert "memory" not in done.stdout
 
 
@@ -247,6 +248,18 @@ def test_all_templates_of_one_decision_share_a_meter():
     assert caught.value.kind == "limit"
     meter.reset()
     assert heavy.holds({}, None, meter) is True
+
+
+def test_all_templates_of_one_decision_share_a_limit_of_text():
+    meter = Meter()
+    large = compile_value("{{ 'a' * 15000000 }}")
+    for _ in range(DECISION_TEXT // 15_000_000):
+        assert len(large.evaluate({}, meter=meter)) == 15_000_000
+    with pytest.raises(TemplateError, match="one decision create more than 134,217,728 characters") as caught:
+        large.evaluate({}, meter=meter)
+    assert caught.value.kind == "limit"
+    meter.reset()
+    assert len(large.evaluate({}, meter=meter)) == 15_000_000
 
 
 def test_templates_that_fail_use_the_meter_too():

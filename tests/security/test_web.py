@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 from starlette.responses import PlainTextResponse
 
+from noetl.core.language.compile import compile_playbook
+from noetl.core.language.diagnostics import bounded_hints, did_you_mean
 from noetl.server.http.access import Tokens
 from noetl.server.http.middleware.security import MAX_ANONYMOUS_BYTES, MAX_TEXT_BODY, TEXT_PATHS, SecurityMiddleware
 from noetl.server.http.problems import flat_routes
 from noetl.server.http.routes.execute import _read
+from noetl.tools.registry import specs
 
 
 def send(
@@ -182,3 +186,41 @@ def test_bodies_of_callers_without_a_token_share_a_limit(tmp_path):
     assert request(tokens, "/api/webhooks/a", None, 1000, middleware=middleware) == 503
     assert request(tokens, "/api/webhooks/a", None, 10, middleware=middleware) == 200
     assert middleware._anonymous == MAX_ANONYMOUS_BYTES - 100
+
+
+STEP = "  - {{step: {name}, tool: {{kind: noop, input: {{x: '{{{{ ctx.{read} }}}}'}}}}, next: {{arcs: [{{step: {to}}}]}}}}\n"
+SLOW_TEXTS = {
+    "unknown steps": "".join(STEP.format(name=f"{'a' * 20}{n}", read="x", to=f"{'a' * 19}b{n}") for n in range(1200)),
+    "unknown names": "".join(
+        STEP.format(name=f"s{n}", read=f"{'a' * 15}{n}", to=f"s{n + 1}").replace(
+            ", next:", f", set: {{ctx.{'a' * 14}b{n}: 1}}, next:"
+        )
+        for n in range(900)
+    ),
+    "code": "  - step: s\n    tool:\n      kind: python\n      code: |\n"
+    + "".join(f"        a{n} = b{n} + c{n}\n" for n in range(5000)),
+}
+
+
+@pytest.mark.parametrize("name", SLOW_TEXTS)
+def test_texts_of_viewers_are_checked_quickly(name):
+    """Thousands of problems, each with a hint that compares thousands of names."""
+    head = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: slow}\nworkflow:\n"
+    text = head + SLOW_TEXTS[name]
+    assert len(text) < MAX_TEXT_BODY
+    known = specs()
+    began = time.process_time()
+    found = compile_playbook(text, file="", specs=known).diagnostics
+    assert time.process_time() - began < 2.5  # about 1; it was 4 to 10
+    assert len(found) > 800
+
+
+def test_hints_of_all_checks_of_a_migration_are_bounded_together():
+    """A migration checks its text several times."""
+    with bounded_hints():
+        with bounded_hints():
+            assert did_you_mean("stepp", ["step"]) == 'did you mean "step"?'
+            assert did_you_mean("a" * 60, [f"{number:060}" for number in range(1000)]) == ""
+        with bounded_hints():
+            assert did_you_mean("stepp", ["step"], "none") == "none"
+    assert did_you_mean("stepp", ["step"]) == 'did you mean "step"?'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ from noetl.transport.http_link import HttpWorkLink
 from noetl.transport.signing import MAX_SKEW, STAMP, ReplayFilter, key_of, proves, read_question, signed_question
 from tests.conformance.work_link import DOOR, HEAD, ONE, claim_until, done
 from tests.transport.test_work_links import Served
+from tests.waiting import until
 
 
 class TestTokens(Served):
@@ -117,6 +119,30 @@ class TestTokens(Served):
                     await call
 
         self.attack(ONE, calls)
+
+    def test_an_open_claim_of_a_revoked_token_gets_no_runs(self) -> None:
+        """The run is not lost: another worker gets it."""
+
+        async def scenario(orchestrator: Orchestrator, url: str) -> None:
+            links = {name: HttpWorkLink(url, self.tokens.add(name, "worker")) for name in ("revoked", "replaced", "x")}
+            try:
+                for name in ("revoked", "replaced"):
+                    claiming = asyncio.create_task(links[name].claim(Claim(name, 1), wait=20))
+                    await until(lambda name=name: name in orchestrator.work._dispatcher.pools)
+                    self.tokens.remove(name)
+                    if name == "replaced":
+                        self.tokens.add(name, "worker")
+                    await orchestrator.submit(Submission(text=ONE))
+                    with pytest.raises(AccessRefused):
+                        await claiming
+                    (order,) = await claim_until(links["x"], Claim("x", 1), 1)
+                    acks, _ = await links["x"].report("x", [done(order)])
+                    assert [ack.accepted for ack in acks] == [True]
+            finally:
+                for link in links.values():
+                    await link.close()
+
+        self._run(scenario)
 
     def test_a_report_of_a_worker_without_a_claim_gets_no_runs(self) -> None:
         """It names free slots, but its pool is not known."""

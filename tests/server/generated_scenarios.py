@@ -19,6 +19,7 @@ import msgspec
 
 from noetl.core.model.events import Event, decode_body, encode_body
 from noetl.core.model.playbook import Playbook
+from noetl.core.model.quotas.token_bucket import Demand, QuotaCall
 from noetl.core.model.work import Claim, Report, RunOrder
 from noetl.errors import NoetlError
 from noetl.runtime.tasks import cancel
@@ -36,9 +37,10 @@ from noetl.storage.ports.playbooks import StoredPlaybook
 from noetl.storage.queue.memory import MemoryRunQueue
 from noetl.storage.triggers.memory import MemoryTriggerStore
 from tests.scripted_worker import KINDS, Nondeterminism, Worker
+from tests.server.server_tables import Payloads, relative, tables_of, waiting_runs
 from tests.simulation.playbooks import TEXTS
 from tests.simulation.stores import MemoryHeartbeats, MemoryResultStore, ServerQueue
-from tests.simulation.virtual_time import EPOCH, Process, VirtualClock, run_virtually
+from tests.simulation.virtual_time import Process, VirtualClock, run_virtually
 from tests.stored_logs import plain, write
 
 HERE = Path(__file__).parent
@@ -117,6 +119,7 @@ class Scenario:
         self.working: dict[str, dict[str, Worker]] = {"w1": {}, "w2": {}, "w3": {}}
         self.polls: dict[str, tuple[Server, asyncio.Task[list[RunOrder]]]] = {}  # open long polls by worker
         self.numbers: dict[str, int] = {}
+        self.sent: list[Report] = []
         self.seen: dict[str, int] = {}
         self.summaries: dict[str, Any] = {}
         self.state: Any = None  # leases, timers and queues after the last act
@@ -137,7 +140,7 @@ class Scenario:
         acts = [
             (self.submit, 12), (self.claim, 16), (self.poll, 14), (self.close_poll, 1), (self.work, 45), (self.heartbeat, 6), (self.give_back, 3), (self.lose, 2),
             (self.revoked, 2), (self.user, 8), (self.query, 8), (self.limit, 5), (self.rerun, 2), (self.restart, 2),
-            (self.pass_time, 8),
+            (self.pass_time, 8), (self.repeat, 4), (self.ask, 8),
         ]  # fmt: skip
         functions, weights = zip(*acts, strict=True)
         await self._do(self.submit)
@@ -176,7 +179,10 @@ class Scenario:
                 self.noted.append(
                     [
                         execution_id,
-                        *([e.seq, e.parent_seq, _at(e.at), e.body.NAME, msgspec.to_builtins(e.body)] for e in events),
+                        *(
+                            [e.seq, e.parent_seq, relative(e.at), e.body.NAME, msgspec.to_builtins(e.body)]
+                            for e in events
+                        ),
                     ]
                 )
             summary = msgspec.to_builtins(await self.store.summary(execution_id))
@@ -190,12 +196,12 @@ class Scenario:
                 for each in self.store._logs
                 if (found := await self.store.snapshot(each))
             },
-            "servers": [_tables(each.orchestrator) for each in self.servers],
+            "servers": [tables_of(each.orchestrator) for each in self.servers],
             "queue": [
                 *(msgspec.to_builtins(each) for each in await self.queue.depths()),
                 *(msgspec.to_builtins(each) for each in await self.queue.limit_depths()),
                 sorted((await self.queue.tenant_depths()).items()),
-                sorted(msgspec.to_builtins(run) for run in _waiting(self.queue)),
+                sorted(msgspec.to_builtins(run) for run in waiting_runs(self.queue)),
             ],
         }
         if state != self.state:
@@ -383,7 +389,7 @@ class Scenario:
     async def _accept(self, worker: str, orders: list[RunOrder]) -> list[Any]:
         for order in orders:
             playbook = msgspec.json.decode(await self.server.work.playbook(order.context.playbook), type=Playbook)
-            self.working[worker][order.run_id] = Worker(order, playbook, self.failing, _Payloads(self.results))
+            self.working[worker][order.run_id] = Worker(order, playbook, self.failing, Payloads(self.results))
         return [[order.run_id, order.epoch, order.lost, order.context.step] for order in orders]
 
     async def work(self) -> Any:
@@ -418,7 +424,50 @@ class Scenario:
     def _report(self, order: RunOrder, events: list[Event]) -> Report:
         number = self.numbers[order.run_id] = self.numbers.get(order.run_id, 0) + 1
         sent = tuple(decode_body(each.NAME, each.VERSION, encode_body(each)) for each in events)
-        return Report(order.run_id, order.epoch, number, sent)
+        report = Report(order.run_id, order.epoch, number, sent)
+        self.sent.append(report)
+        return report
+
+    async def repeat(self) -> Any:
+        """Send an earlier report again: as it was, of another worker, with another epoch or with fewer events."""
+        if not self.sent:
+            return None
+        chance, report = self.chance, self.chance.choice(self.sent)
+        if chance.random() < 0.5:
+            epoch, events = report.epoch + chance.choice([0, 1]), report.events[: chance.randint(0, 2)]
+            report = msgspec.structs.replace(report, epoch=epoch, events=events)
+        worker = chance.choice(["w1", "w2", "w3", "w4"])
+        acks, orders = await self.server.work.report(worker, [report], free=chance.choice([0, 2]))
+        return [msgspec.to_builtins(acks), await self._accept(worker if orders else "w1", orders)]
+
+    async def ask(self) -> Any:
+        """Requests of workers, also for what they do not have."""
+        chance, work = self.chance, self.server.work
+        worker = chance.choice(sorted(self.working))
+        others = [each for name in self.working for each in self._held(name)]
+        match chance.choice(["playbook", "secrets", "quota", "extend", "return", "placement", "withdraw", "shared"]):
+            case "playbook":
+                return len(await work.playbook(source_digest(Source(chance.choice([*CONSTRUCTS, "none"])))))
+            case "secrets":
+                execution_id = self._any()
+                held = [each for each in others if each[0].startswith(execution_id)]
+                return await work.secrets_of_runs(execution_id, worker, held, [chance.choice(["api", "db", "none"])])
+            case "quota":
+                demand = Demand(chance.choice(["a", "b"]), chance.choice([0.1, 2.0]), chance.randint(1, 2))
+                return await work.quota(QuotaCall(demand, pause_s=chance.choice([None, None, 5.0])))
+            case "extend":
+                wrong = [(run_id, epoch + chance.choice([0, 0, 1])) for run_id, epoch in [*others, ("1:start:1", 1)]]
+                return await work.extend(worker, wrong)
+            case "return":
+                await work.give_back(worker, [(run_id, epoch + 1) for run_id, epoch in others[:2]])
+                return others[:2]
+            case "placement":
+                labels = chance.choice([(), ("zone=eu",), ("gpu=true", "zone=eu"), ("zone=us",)])
+                return work.placement_problem(chance.choice(["default", "light", "none"]), labels)
+            case "withdraw":
+                return work.withdraw_claims(worker)
+            case _:
+                return await self.server.poll_external_changes(lambda found: found[:1])
 
     def _held(self, worker: str) -> list[tuple[str, int]]:
         return [(run_id, run.order.epoch) for run_id, run in sorted(self.working[worker].items())]
@@ -464,58 +513,6 @@ class Scenario:
         return found
 
 
-class _Payloads(dict[str, Any]):
-    """The stored payloads by key."""
-
-    def __init__(self, results: Any) -> None:
-        super().__init__()
-        self._results = results
-
-    def __missing__(self, key: str) -> Any:
-        return msgspec.json.decode(self._results._payloads[key])
-
-
-def _at(instant: float | None) -> float | None:
-    return None if instant is None else round(instant - EPOCH, 3)
-
-
-def _tables(server: Orchestrator) -> dict[str, Any]:
-    """What a server has in memory."""
-    leases = server.work.leases
-    return {
-        "leases": sorted(
-            [e.run_id, e.epoch, e.worker, round(e.since, 3), round(e.expires_at, 3)] for e in leases._leases.values()
-        ),
-        "timers": sorted([execution_id, _at(at)] for execution_id, at in server.timers._at.items()),
-        "running": sorted(server.cache._running),
-        "cached": len(server.cache),
-        "limits": sorted(server.limiter.most.items()),
-        "weights": sorted(server.limiter.weights.items()),
-    }
-
-
-def _waiting(queue: MemoryRunQueue) -> list[Any]:
-    tenants = [*queue._pools.values(), *queue._parked.values()]
-    return [
-        [
-            run.run_id,
-            run.pool,
-            run.affinity,
-            run.limit,
-            run.weight,
-            run.priority,
-            run.labels,
-            run.cost,
-            run.tenant,
-            _at(run.since),
-        ]
-        for each in tenants
-        for waiting in each.values()
-        for runs in waiting.executions.values()
-        for run in runs.values()
-    ]
-
-
 def played(seed: int) -> list[Any]:
     """What was observed in a scenario."""
 
@@ -532,7 +529,7 @@ def played(seed: int) -> list[Any]:
 
 def seeds() -> range:
     """The seeds of the scenarios."""
-    return range(60)
+    return range(120)
 
 
 if __name__ == "__main__":

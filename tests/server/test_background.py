@@ -2,8 +2,8 @@
 
 import asyncio
 
-from noetl.errors import Conflict, StoreUnavailable
-from noetl.runtime.tasks import cancel
+from noetl.errors import Conflict, CorruptLog, StoreUnavailable
+from noetl.runtime.tasks import cancel, keep_running
 from noetl.server.lifecycle.background import BackgroundTasks
 from noetl.server.lifecycle.external_changes import watch_external_changes
 from tests.simulation.virtual_time import VirtualClock, VirtualLoop
@@ -34,6 +34,28 @@ def test_a_single_task_is_retried_until_the_store_is_reachable_and_runs_once_at_
         await background.close()
 
     played(scenario)
+
+
+def test_periodic_work_reports_an_error_that_lasts_once_and_without_a_traceback(caplog):
+    async def scenario(clock):
+        errors = [StoreUnavailable("full")] * 3 + [CorruptLog("damaged"), ValueError("a bug")]
+        work_done = []
+
+        async def work():
+            if errors:
+                raise errors.pop(0)
+            work_done.append(clock.monotonic())
+
+        await keep_running(work)
+        assert len(work_done) == 1
+
+    played(scenario)
+    again = "periodic work failed and is started again"
+    assert [(record.getMessage(), record.exc_info is not None) for record in caplog.records] == [
+        (f"{again} every 1 s: full", False),
+        (f"{again} every 1 s: damaged", False),
+        (f"{again} in 1 s", True),
+    ]
 
 
 def test_a_single_task_that_ended_or_failed_can_start_again():

@@ -21,7 +21,7 @@ from noetl.server.lifecycle.decision_watch import MAX_DEATHS, MappedDecisionWatc
 from noetl.server.orchestrator.catalog import Source
 from noetl.server.orchestrator.effect_handler import EffectHandler
 from noetl.server.orchestrator.execution_ids import COUNTER_BITS, EPOCH_MS, PROCESS_BITS, ExecutionIds
-from noetl.server.orchestrator.submissions import Submission, source_of
+from noetl.server.orchestrator.submissions import Submission, caller_key, source_of
 from noetl.storage.events.memory import MemoryEventStore
 from noetl.storage.ports.queue import QueuedRun
 from tests.server.conftest import Hand, run
@@ -76,12 +76,25 @@ def test_the_source_of_a_submission_is_its_text_or_the_named_playbook():
 
 def test_a_key_belongs_to_one_request_but_a_caller_may_start_its_child_again():
     async def scenario(orchestrator):
-        first = await orchestrator.submit(Submission(text=TEXT, key="http:k"))
-        assert await orchestrator.submit(Submission(text=TEXT, key="http:k")) == first
+        first = await orchestrator.submit(Submission(text=TEXT, key="api:ann:k"))
+        assert await orchestrator.submit(Submission(text=TEXT, key="api:ann:k")) == first
         with pytest.raises(Conflict, match=rf"^the key 'k' was used for another request \(execution {first}\)"):
-            await orchestrator.submit(Submission(text=OTHER, key="http:k"))
-        child = Submission(text=OTHER, key="http:k", parent=PARENT)
+            await orchestrator.submit(Submission(text=OTHER, key="api:ann:k"))
+        child = Submission(text=OTHER, key="api:ann:k", parent=PARENT)
         assert await orchestrator.submit(child) == first
+
+    run(scenario)
+
+
+def test_a_key_that_version_0_1_stored_belongs_to_its_caller():
+    async def scenario(orchestrator):
+        first = await orchestrator.submit(Submission(text=TEXT, key="http:k", requested_by="ann"))
+        again = Submission(text=TEXT, key=caller_key("ann", "k"), requested_by="ann")
+        assert await orchestrator.submit(again) == first
+        other = Submission(text=TEXT, key=caller_key("bob", "k"), requested_by="bob")
+        second = await orchestrator.submit(other)
+        assert second != first
+        assert await orchestrator.submit(other) == second
 
     run(scenario)
 

@@ -95,6 +95,22 @@ def test_a_payload_is_decoded_by_its_type():
     assert str(broken).startswith("a stored payload is not valid JSON")
 
 
+@pytest.mark.parametrize(
+    ("content_type", "data"),
+    [
+        ("application/vnd.apache.parquet", b"PAR1"),
+        ("application/vnd.apache.arrow.stream", b"x"),
+        ("application/x-ndjson", b'{"a"\n'),
+        ("text/csv", b"a,b\n\xff\xfe"),
+        ("text/csv", b"a\n" + b"x" * (65 << 20)),
+    ],
+)
+def test_a_table_that_does_not_match_its_type_is_corrupt(content_type, data):
+    with pytest.raises(PayloadUnavailable, match="a stored payload is not valid ") as refused:
+        decoded(data, content_type)
+    assert refused.value.kind == "ref.corrupt"
+
+
 def test_an_unknown_request_is_an_error():
     with pytest.raises(TypeError, match="no resolver for the data request str"):
         asyncio.run(RequestResolver(Results(1), specs).resolve(["?"], "1", PLAYBOOK))  # type: ignore[arg-type,list-item]

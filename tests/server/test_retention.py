@@ -15,7 +15,13 @@ from noetl.core.model.bundle import Bundle, file_digest
 from noetl.embedded import open_local
 from noetl.errors import StoreUnavailable
 from noetl.runtime.tasks import running
-from noetl.server.lifecycle.retention import collect, delete_old, delete_unused_bundles, run_retention
+from noetl.server.lifecycle.retention import (
+    collect,
+    delete_old,
+    delete_unused_bundles,
+    delete_unused_texts,
+    run_retention,
+)
 from noetl.storage.factory import open_stores, open_task_logs
 from noetl.storage.results import open_results
 from tests.conformance.result_store import chunked
@@ -119,6 +125,54 @@ workflow: [{step: s, tool: {kind: noop}}]
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_texts_of_deleted_executions_are_deleted(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"sqlite://{tmp_path}/noetl.db" if kind == "sqlite" else request.getfixturevalue("database")
+    texts = [
+        f"""
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: p{number}}}
+workload: {{note: "nul \\\\0", playbook: other}}
+workflow: [{{step: s, tool: {{kind: noop}}}}]
+"""
+        for number in range(3)
+    ]
+
+    async def stored(events: Any) -> int:
+        (count,) = await events.sql.row(f"SELECT count(*) FROM {events.sql.prefix}playbook_texts")
+        return int(count)
+
+    async def scenario() -> None:
+        async with await open_local(home=tmp_path, store=store) as engine:
+            for text in texts:
+                await engine.run(text)
+        events, playbooks = open_stores(store)
+        results = open_results(f"file://{tmp_path}/results")
+        try:
+            assert await delete_unused_texts(events, playbooks, 0) == 0 and await stored(events) == 3
+            await delete_old(events, results, time.time() + 60)
+            assert await delete_unused_texts(events, playbooks) == 0, "a text is kept for a day after its last use"
+            assert await delete_unused_texts(events, playbooks, 0) == 3 and await stored(events) == 0
+        finally:
+            await results.close()
+            await events.close()
+        # a process that had stored it before stores it again later
+        async with await open_local(home=tmp_path, store=store) as engine:
+            await engine.run(texts[0])
+            monkeypatch.setattr("noetl.server.orchestrator.catalog.STORED_SECONDS", 0.0)
+            events, playbooks = open_stores(store)
+            (text,) = await playbooks.unregistered_texts(0, 10)
+            assert await playbooks.delete_texts([text], 0) == 1
+            await engine.run(texts[0])
+            assert await playbooks.text(text) is not None
+            await events.close()
+
+    asyncio.run(scenario())
+
+
 def test_an_unreachable_store_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         requested = 0
@@ -191,8 +245,8 @@ class Log:
         self._note("bundles", age)
         return [("b1", ["t1"]), ("b2", ["t2", "t3"])]
 
-    async def has_executions_of(self, text: str) -> bool:
-        return text == "t3"
+    async def executed_playbooks(self, texts: list[str]) -> set[str]:
+        return {"t3", "t5"} & {*texts}
 
     async def keep_bundle(self, bundle: str) -> None:
         self._note("keep", bundle)
@@ -200,6 +254,17 @@ class Log:
     async def delete_bundles(self, bundles: list[str], age: float) -> int:
         self._note("delete", bundles)
         return len(bundles)
+
+    async def unregistered_texts(self, age: float, limit: int) -> list[str]:
+        self._note("texts", age)
+        return ["t4", "t5"]
+
+    async def keep_texts(self, texts: list[str]) -> None:
+        self._note("keep texts", texts)
+
+    async def delete_texts(self, texts: list[str], age: float) -> int:
+        self._note("delete texts", texts)
+        return len(texts)
 
 
 def turn_of(log: Any, **options: Any) -> list[str]:
@@ -215,15 +280,19 @@ def turn_of(log: Any, **options: Any) -> list[str]:
     return names[: names.index(names[0], 1)]
 
 
-def test_a_turn_deletes_results_then_executions_then_bundles() -> None:
+PLAYBOOKS = ["bundles", "keep", "delete", "texts", "keep texts", "delete texts"]
+
+
+def test_a_turn_deletes_results_then_executions_then_bundles_and_texts() -> None:
     log = Log(old=501)
     names = turn_of(log, store=log, task_logs=log, playbooks=log, retention=5_000.0)
     deletion = ["expired", "forget", "forget", "drop"]
-    assert names == ["collect", *deletion, *deletion, "expired", "tidy", "bundles", "keep", "delete"]
-    found = dict(log.calls[:14])
+    assert names == ["collect", *deletion, *deletion, "expired", "tidy", *PLAYBOOKS]
+    found = dict(log.calls[:17])
     assert log.calls[1] == ("expired", 95_000.0) and log.calls[4] == ("drop", 500) and log.calls[8] == ("drop", 1)
     assert (found["tidy"], found["bundles"], found["keep"]) == (100_000.0, 86_400.0, "b2")
     assert ("delete", ["b1"]) in log.calls
+    assert (found["texts"], found["keep texts"], found["delete texts"]) == (86_400.0, ["t5"], ["t4"])
 
 
 @pytest.mark.parametrize(
@@ -232,7 +301,7 @@ def test_a_turn_deletes_results_then_executions_then_bundles() -> None:
         ({}, ["collect"]),
         ({"store": True}, ["collect", "tidy"]),
         ({"store": True, "retention": 0.0}, ["collect", "expired", "tidy"]),
-        ({"store": True, "playbooks": True}, ["collect", "tidy", "bundles", "keep", "delete"]),
+        ({"store": True, "playbooks": True}, ["collect", "tidy", *PLAYBOOKS]),
         ({"playbooks": True}, ["collect"]),
     ],
     ids=["results", "store", "nothing kept", "bundles", "no store"],
@@ -242,7 +311,7 @@ def test_a_turn_deletes_only_what_is_configured(options: dict[str, Any], names: 
     assert turn_of(log, **{name: log if value is True else value for name, value in options.items()}) == names
 
 
-@pytest.mark.parametrize("problem", ["expired", "tidy", "bundles"])
+@pytest.mark.parametrize("problem", ["expired", "tidy", "bundles", "texts"])
 def test_what_fails_is_logged_and_the_rest_of_the_turn_goes_on(problem: str, caplog: pytest.LogCaptureFixture) -> None:
     log = Log(old=1, problem=problem)
     names = turn_of(log, store=log, playbooks=log, retention=1.0)

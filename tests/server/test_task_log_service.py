@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from noetl.core.model.task_log import LogChunk, LogFilter, LogLine, LogSource
+from noetl.errors import StoreUnavailable
 from noetl.server.dispatch import task_logs
 from noetl.server.dispatch.task_logs import TaskLogs
 from noetl.storage.task_logs.memory import MemoryTaskLogStore
@@ -58,6 +59,28 @@ def test_a_repeated_request_is_ignored_and_workers_count_by_themselves(logs):
         assert await texts_of(logs, after=2) == ["c", "d"]
         assert await texts_of(logs, limit=1) == ["a"]
         assert await texts_of(logs, where=LogFilter(search="C")) == ["c"]
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_was_stored_in_part_is_completed(logs, monkeypatch):
+    async def scenario():
+        append = logs.store.append
+
+        async def full(each):
+            if each.execution_id == "1" and each.lines[0].text == "b":
+                raise StoreUnavailable("the disk is full")
+            return await append(each)
+
+        request = [chunk("x", execution="2"), chunk("a"), chunk("b")]
+        monkeypatch.setattr(logs.store, "append", full)
+        with pytest.raises(StoreUnavailable):
+            await logs.accept("w1", 1, request)
+        monkeypatch.undo()
+        await logs.accept("w1", 1, request[1:])  # the lease of the other execution has ended meanwhile
+        await logs.accept("w1", 1, request)
+        assert await texts_of(logs) == ["a", "b"]
+        assert [each.line.text for each in (await logs.read("2")).lines] == ["x"]
 
     asyncio.run(scenario())
 

@@ -100,3 +100,23 @@ def test_each_execution_has_one_timer():
         assert sizes == [1, 2, 2, 1, 1]
 
     asyncio.run(scenario())
+
+
+def test_replaced_timers_do_not_pile_up():
+    """A step sets a near timer for its lease and then the far one of the execution again."""
+
+    async def scenario():
+        rung = []
+        clock = ManualClock()
+        timers = Timers(clock, rung.append)
+        for turn in range(20_000):
+            timers.set("a", 90_000.0)
+            timers.set("a", 50_000.0 + turn)
+        timers.set("b", 40_000.0)
+        assert len(timers) == 2 and len(timers._heap) < 2_000
+        await clock.go(40_000.0)
+        await clock.go(40_000.0)
+        assert rung == ["b", "a"]
+        await timers.close()
+
+    asyncio.run(scenario())

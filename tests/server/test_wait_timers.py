@@ -7,11 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from noetl.core.model.events import WaitStarted
+from noetl.core.model.work import Claim, Report
 from noetl.errors import NoetlError, StoreUnavailable
 from noetl.runtime.tasks import cancel
 from noetl.server.lifecycle import wait_timers
 from noetl.server.lifecycle.timers import HORIZON
 from noetl.server.lifecycle.wait_timers import FULL_SECONDS, LEADER_ROLE, POLL_SECONDS, WaitTimers
+from noetl.server.orchestrator.submissions import Submission
+from tests.server.conftest import run
 from tests.simulation.virtual_time import EPOCH, run_virtually
 
 
@@ -124,3 +128,38 @@ def test_a_read_that_fails_is_repeated_later(problem, caplog):
 
     run_virtually(scenario)
     assert "the timers of waiting executions could not be read" in caplog.text
+
+
+TWO_WAITS = """apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: p, path: p}
+workflow:
+  - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: later}, {step: answer}]}}
+  - {step: later, tool: {kind: wait, for: 1h}}
+  - {step: answer, tool: {kind: wait, signal: go}}
+"""
+
+
+def test_a_timer_is_held_only_while_something_else_runs():
+    """The instant of the wait stays the same, so no decision sets the timer when the execution begins or stops to wait:
+    neither may an execution that only waits be held, nor one that runs be left to the store, which lists the others."""
+
+    async def scenario(orchestrator):
+        def waits(order, **fields):
+            where = {"step": order.context.step, "step_run_id": order.context.step_run_id, "task": "t"}
+            return Report(order.run_id, order.epoch, 1, (WaitStarted(**where, **fields),))
+
+        async def listed():
+            return [execution_id for execution_id, _ in await orchestrator.store.due(2e10, 10)]
+
+        work, held = orchestrator.work, orchestrator.timers._at
+        execution_id = await orchestrator.submit(Submission(text=TWO_WAITS))
+        orders = {each.context.step: each for each in await work.claim(Claim("hand", 2), wait=5)}
+        await work.report("hand", [waits(orders["later"], for_s=3600.0)])
+        assert ([*held], await listed()) == ([execution_id], [])
+        await work.report("hand", [waits(orders["answer"], signal="go")])
+        assert ([*held], await listed()) == ([], [execution_id])
+        await orchestrator.signal(execution_id, "go", {}, by="ann")
+        assert ([*held], await listed()) == ([execution_id], [])
+
+    run(scenario, stored_timers=True)

@@ -118,12 +118,12 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "a signal that changes ctx opens no gate": ((accept._signal, "if patch:", "if False:"),),
     # limits of two servers
     "an append reserves no slots": (
-        (ConcurrencyLimiter.reservations, "if count > 0 and key in self.most", "if False"),
+        (ConcurrencyLimiter.reservations, "if count > 0 and key in known", "if False"),
         (ConcurrencyLimiter.capacity_for, "- held[key] + own.get(key, 0)", "- 0"),
     ),
     "slots that other servers hold are not counted": (
         (ConcurrencyLimiter.capacity_for, "- held[key] + own.get(key, 0)", "- own.get(key, 0)"),
-        (ConcurrencyLimiter.reservations, "SlotReservation(key, count, self.most[key])", "SlotReservation(key, 0, self.most[key])"),
+        (ConcurrencyLimiter.reservations, "SlotReservation(key, count, known[key])", "SlotReservation(key, 0, known[key])"),
     ),
     # snapshots
     "a snapshot forgets kept signals": ((snapshot.encode_state, "signals=state.signals,", "signals={},"),),
@@ -168,7 +168,7 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     ),
     "a retry has the number of the attempt before": ((pipeline_advance._move, "level.attempt += 1", "pass"),),
     "a run whose lease expired is returned for free": (
-        (WorkerService._end_expired, "self._expire(ExpireLease(lease.run_id, lease.epoch))", "self._expire(ReturnRun(lease.run_id, lease.epoch))"),
+        (WorkerService._end_expired, "self._expire(ExpireLease(lease.run_id, lease.epoch, together=together))", "self._expire(ReturnRun(lease.run_id, lease.epoch))"),
     ),
     "a rejection by a stale state is final": (
         (execution_actor.ExecutionActor._decide, "elif self._dependencies.shared and await self._is_behind(before):", "elif False:"),

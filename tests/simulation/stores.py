@@ -158,8 +158,17 @@ class ServerQueue:
         self._process = process
 
     def watch(self, pool: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` while the server is alive."""
-        return self._queue.watch(pool, lambda: None if self._process.dead else wake())
+        """Call `wake` in the process of the server, while it is alive."""
+
+        def woken() -> None:
+            if self._process.dead:
+                return
+            if current_process() is self._process:
+                wake()
+            else:
+                self._process.context.run(wake)  # the tasks that it starts belong to this server
+
+        return self._queue.watch(pool, woken)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)

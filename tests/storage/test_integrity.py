@@ -272,6 +272,112 @@ def test_an_intact_write_ahead_log_of_a_killed_process_is_read(killed, capsys):
         assert db.execute("SELECT count(*) FROM executions").fetchone() == (7,)
 
 
+def without_its_log(file, _: bytes) -> None:
+    for suffix in ("-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink()
+
+
+def overwritten_by_an_older_copy(file, older: bytes) -> None:
+    without_its_log(file, older)
+    file.write_bytes(older)
+
+
+def replaced_by_an_older_copy(file, older: bytes) -> None:
+    without_its_log(file, older)
+    copy = file.with_name("copy.db")
+    copy.write_bytes(older)
+    copy.rename(file)
+
+
+def emptied(file, _: bytes) -> None:
+    overwritten_by_an_older_copy(file, b"")
+
+
+@pytest.mark.parametrize("damage", [without_its_log, overwritten_by_an_older_copy, replaced_by_an_older_copy, emptied])
+def test_no_command_continues_with_a_database_that_is_older_than_its_commits(killed, capsys, damage):
+    from noetl.cli import app
+
+    with tempfile.TemporaryDirectory() as folder:
+        older = f"sqlite://{folder}/noetl.db"
+        asyncio.run(run_async(TEXT, store=older))
+        with open(f"{folder}/noetl.db", "rb") as file:
+            content = file.read()
+    damage(killed, content)
+    for command in (["executions"], ["doctor", "--verify"], ["executions"]):
+        assert app.run(command) != 0, command
+        captured = capsys.readouterr()
+        assert damage is emptied or "is older than its last acknowledged commits" in captured.out + captured.err
+    assert app.run(["doctor", "--repair"]) == 0, capsys.readouterr().out
+    assert "are lost for good" in capsys.readouterr().out
+    assert app.run(["doctor", "--verify"]) == 0, capsys.readouterr().out
+    assert app.run(["executions"]) == 0
+
+
+def test_a_database_that_another_program_closed_is_not_older(killed):
+    with closing(sqlite3.connect(killed)) as db:  # copies the log into the database, and deletes it
+        assert db.execute("SELECT count(*) FROM executions").fetchone() == (7,)
+    assert not killed.with_name("noetl.db-wal").exists()
+    assert problems(killed) == []
+
+
+def test_a_copy_of_a_folder_that_was_written_meanwhile_is_not_refused(killed, tmp_path_factory, monkeypatch):
+    other = tmp_path_factory.mktemp("copy")
+    for name in ("noetl.db", "noetl.db.mark"):  # its log had not been there yet
+        (other / name).write_bytes(killed.with_name(name).read_bytes())
+    asyncio.run(run_async(TEXT, store=f"sqlite://{other}/noetl.db"))
+    assert problems(other / "noetl.db") == []
+
+
+def test_a_deleted_database_begins_again(killed):
+    without_its_log(killed, b"")
+    killed.unlink()
+    asyncio.run(run_async(TEXT, store=f"sqlite://{killed}"))
+    assert problems(killed) == []
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_restored_database_may_be_older(killed, tmp_path_factory, capsys, deleted):
+    from noetl.cli import app
+
+    backup = tmp_path_factory.mktemp("backup") / "backup.noetl"
+    assert app.run(["backup", str(backup)]) == 0
+    for number in range(3):
+        asyncio.run(run_async(TEXT + f"# later {number}", store=f"sqlite://{killed}"))
+    if deleted:
+        killed.unlink()
+    assert app.run(["restore", "--force", str(backup)]) == 0, capsys.readouterr().err
+    assert app.run(["doctor", "--verify"]) == 0, capsys.readouterr().out
+
+
+def test_commits_are_counted_once_a_second_and_after_every_checkpoint(tmp_path, monkeypatch):
+    from noetl.storage.sqlite import commit_mark
+    from noetl.storage.sqlite.database_file import SqliteFile
+
+    path = str(tmp_path / "a.db")
+
+    async def scenario() -> list[int]:
+        file = SqliteFile(path)
+        counts = []
+
+        async def commit() -> None:
+            await file.write(lambda db: None)
+            counts.append(commit_mark.marked_count(path))
+
+        try:
+            await commit()
+            await commit()
+            await asyncio.to_thread(file._truncate_wal)
+            await commit()
+            await commit()
+            monkeypatch.setattr(file._mark, "_due", time.monotonic() - 1)
+            await commit()
+        finally:
+            await file.close()
+        return counts
+
+    assert asyncio.run(scenario()) == [1, 1, 2, 2, 3]
+
+
 def test_the_tables_and_texts_of_postgres_are_checked(database):
     async def check() -> list[list[str]]:
         events, playbooks = open_stores(database)

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from noetl.core.model.bundle import Bundle, Profile, file_digest
-from noetl.storage.playbooks import sql
 from noetl.storage.playbooks.memory import MemoryPlaybookStore
 from noetl.storage.playbooks.sql import SqlPlaybookStore
 from noetl.storage.ports.playbooks import Origin, StoredPlaybook
@@ -48,19 +47,22 @@ def test_texts_are_stored_by_digest(in_store):
     in_store(scenario)
 
 
-def test_a_store_remembers_a_bounded_number_of_digests(tmp_path, monkeypatch):
-    monkeypatch.setattr(sql, "MAX_KNOWN", 3)
+def test_texts_without_a_version_are_deleted_when_they_were_not_used(in_store):
+    async def scenario(store):
+        await store.register(version("shop/a", "d1", "text 1", 10.0))
+        await store.save_text("d2", "text 2", "")
+        await store.save_text("d3", "text 3", "")
+        assert list(await store.unregistered_texts(3600, 10)) == []
+        assert await store.delete_texts(["d1", "d2", "d3"], 3600) == 0
+        assert sorted(await store.unregistered_texts(0, 10)) == ["d2", "d3"]
+        assert len(await store.unregistered_texts(0, 1)) == 1
+        await store.keep_texts(["d2"])
+        assert await store.delete_texts(["d3", "unknown"], 0) == 1
+        assert [await store.text(each) for each in ("d1", "d2", "d3")] == [("text 1", ""), ("text 2", ""), None]
+        await store.save_text("d3", "text 3", "")
+        assert await store.text("d3") == ("text 3", "")
 
-    async def scenario():
-        file = SqliteFile(str(tmp_path / "noetl.db"))
-        store = SqlPlaybookStore(file)
-        for number in range(10):
-            await store.save_text(f"d{number}", f"text {number}", "")
-            assert len(store._stored) <= 3
-        assert [await store.text(f"d{number}") for number in range(10)] == [(f"text {n}", "") for n in range(10)]
-        await file.close()
-
-    asyncio.run(scenario())
+    in_store(scenario)
 
 
 def test_a_new_text_is_a_new_version_and_the_same_text_is_not(in_store):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import time
 from pathlib import Path
@@ -56,6 +58,25 @@ class TestBlob(ResultStoreSuite):
         with pytest.raises(StoreUnavailable) as caught:
             asyncio.run(store.put("1:a:1", chunked(b"hello"), content_type="text/plain"))
         assert caught.value.kind == "storage.access"
+
+    @pytest.mark.parametrize(
+        ("number", "kind", "remedy"),
+        [(errno.ENOSPC, "storage.quota", "free disk space"), (errno.EIO, "storage.access", "check it")],
+    )
+    def test_a_full_or_broken_disk_is_named_with_its_remedy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: str, remedy: str
+    ) -> None:
+        from noetl.errors import StoreUnavailable
+
+        def fail(_: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        store = open_store(f"blob://{tmp_path}")
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(StoreUnavailable, match=f"{tmp_path}.*{remedy}") as caught:
+            asyncio.run(store.put("1:a:1", chunked(b"hello"), content_type="text/plain"))
+        assert caught.value.kind == kind
+        assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 
 class TestSqlite(ResultStoreSuite):

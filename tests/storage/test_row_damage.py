@@ -57,8 +57,10 @@ OTHERS = {
 # Tables whose rows nothing refers to: a deleted row is not noticed. What is derived or valid for minutes begins again;
 # the others are documented in docs/reference/stores.md.
 UNREFERRED = {"snapshots", "quotas", "load_samples", "state", "days", "triggers", "deliveries"}
-# Whether the status was read, which no other column says; the position of a row; when a bundle was used last.
-UNCHECKED = {("executions", "news"), ("log", "place"), ("bundles", "used_at"), ("bundle_files", "used_at")}
+# Whether the status was read, which no other column says; the position of a row; when a text or a bundle was used last.
+UNCHECKED = {("executions", "news"), ("log", "place")} | {
+    (table, "used_at") for table in ("playbook_texts", "bundles", "bundle_files")
+}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -177,7 +177,8 @@ def test_readers_cannot_write(tmp_path):
 
 
 def test_the_write_ahead_log_stays_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite_file, "CHECKPOINT_PAGES", 50)
+    monkeypatch.setattr(sqlite_file, "CHECKPOINT_PAGES", 50)  # if no write waits
+    monkeypatch.setattr(sqlite_file, "MAX_WAL_PAGES", 100)  # otherwise
 
     async def scenario():
         store = open_store(tmp_path / "noetl.db")

@@ -40,6 +40,12 @@ def test_the_documentation_has_the_number_of_planted_bugs():
     assert f"{len(PLANTED_BUGS)} planted bugs" in page.read_text()
 
 
+def test_every_planted_bug_can_be_planted():
+    for plant in PLANTED_BUGS.values():
+        with plant():
+            pass
+
+
 # `python -m tests.simulation` runs all; of the edits, which cost more seeds, a test run has those that few seeds catch.
 QUICK = [name for name in PLANTED_BUGS if name not in EDITS or name in QUICK_EDITS]
 

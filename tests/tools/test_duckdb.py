@@ -160,6 +160,23 @@ def test_rows_references_and_addresses_become_tables(tmp_path: Path, s3: dict[st
 
 
 @pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ('Failed to commit: Could not write file "t.duckdb.wal": No space left on device', "storage.quota"),
+        ('Failed to commit: Could not write file "t.duckdb.wal": Input/output error', "storage.access"),
+        ("Transaction conflict: cannot update a table that has been altered", "db.deadlock"),
+        ("cannot start a transaction within a transaction", "db.syntax"),
+    ],
+)
+def test_a_commit_on_a_full_or_broken_disk_is_an_error_of_the_disk(reason: str, kind: str) -> None:
+    import duckdb
+
+    from noetl.connections.duckdb import to_error_info
+
+    assert to_error_info(duckdb.TransactionException(f"TransactionContext Error: {reason}")).kind == kind
+
+
+@pytest.mark.parametrize(
     ("command", "kind"),
     [
         ("selec 1", "db.syntax"),
@@ -323,3 +340,35 @@ def test_a_file_may_be_attached_right_after_it_was_used(tmp_path: Path) -> None:
 def test_nanoseconds_are_preserved() -> None:
     outcome = run_tool("duckdb", {"command": "select timestamp_ns '2020-01-01 01:02:03.123456789' as t"})
     assert outcome.data["rows"] == [{"t": "2020-01-01T01:02:03.123456789"}]
+
+
+def test_calls_attach_databases_and_change_settings_only_for_themselves(tmp_path: Path) -> None:
+    """They use one file, and what they attach has the same name, or is the same file with another name."""
+    for name in "ab":
+        with duckdb.connect(str(tmp_path / f"{name}.db")) as instance:
+            instance.execute(f"CREATE TABLE t AS SELECT '{name}' AS v")
+    host = ToolHost(folder=tmp_path)
+    slow = "SELECT v, (SELECT count(*) FROM range(1000000)) AS n FROM other.t"
+    calls: list[tuple[dict[str, Any], Any]] = [
+        ({"query": slow, "attach": {"other": "a.db"}}, "a"),
+        ({"query": slow, "attach": {"other": "b.db"}}, "b"),
+        ({"query": slow, "attach": {"other": "a.db"}}, "a"),
+        ({"query": "SELECT v FROM same.t", "attach": {"same": "a.db"}}, "a"),
+        ({"query": "SET threads = 1; SELECT current_setting('threads') AS v"}, 1),
+        ({"query": "SELECT count(*) FILTER (database_name IN ('other', 'same')) AS v FROM duckdb_databases()"}, 0),
+        ({"query": f"ATTACH '{tmp_path}/b.db' AS x; SELECT v FROM x.t"}, "b"),
+        ({"query": "SELECT current_setting('threads') > 1 AS v"}, True),
+    ]
+
+    async def scenario() -> None:
+        async def value(fields: dict[str, Any]) -> Any:
+            outcome = await load("duckdb")(tool_call("duckdb", {"file": "main.db", **fields}, host=host))
+            assert outcome.status == "ok", (fields, outcome.error)
+            return outcome.data["rows"][-1]["v"]
+
+        await value({"query": "CREATE TABLE z AS SELECT 1 AS v; SELECT 1 AS v"})
+        found = await asyncio.gather(*(value(fields) for fields, _ in calls))
+        assert found == [expected for _, expected in calls]
+        await close_loop_resources()
+
+    asyncio.run(scenario())

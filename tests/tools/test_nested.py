@@ -181,6 +181,106 @@ def test_long_names_of_tables_stay_distinct(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        {"a": {"b": 1}, "a__b": 2},
+        {"x": {"a": {"b": 1}, "a__b": 2}},
+        {"a": {"b": [1]}, "a__b": [2]},
+        {"a": [{"_index_1": 9, "v": 1}, {"_index_1": 9, "v": 2}]},
+        {"a": [{"_root_id": 9}]},
+        {"a": [{"b": {"c": 1}, "b__c": 2}]},
+        {"a": {"b": [1]}, "a__b": {"c": 1}, "a__": {"b__c": [1], "c": 2}, "a____c": 5},
+    ],
+)
+def test_members_that_need_the_same_name_are_rejected(place: Place, row: dict[str, Any]) -> None:
+    outcome = move(place, [{"id": 1, **row}], mode="upsert", key="id")
+    assert outcome.error is not None and outcome.error.kind == "schema", outcome
+    assert "needs the name" in outcome.error.message
+    assert place.tables() == []
+
+
+def test_lists_of_different_depth_do_not_share_a_table(place: Place) -> None:
+    shallow, deep = {"id": 1, "a": {"b": [1]}}, {"id": 2, "a": [{"b": [2, 3]}]}
+    both = move(place, [shallow, deep], mode="upsert", key="id")
+    assert both.error is not None and "orders__a__b" in both.error.message
+    for number, (first, second) in enumerate([(shallow, deep), (deep, shallow)]):
+        table = f"t{number}"
+        good(move(place, [first], mode="upsert", key="id", table=table))
+        before = place.query(f"select * from {table}__a__b")
+        later = move(place, [second], mode="upsert", key="id", table=table)
+        assert later.error is not None and f"{table}__a__b" in later.error.message
+        assert place.query(f"select * from {table}__a__b") == before
+
+
+def test_rows_with_the_column_of_ids_need_it_as_key(place: Place) -> None:
+    rows = [{"_noetl_id": "a", "codes": [1]}]
+    outcome = move(place, rows)
+    assert outcome.error is not None and "key: _noetl_id" in outcome.error.message
+    good(move(place, rows, key="_noetl_id", mode="upsert"))
+    assert place.query("select _root__noetl_id, value from orders__codes") == [("a", 1)]
+
+
+@pytest.mark.parametrize("later", [{"n": 2}, {}, None, [7], "x", {"n": 2, "city": None}])
+def test_members_that_are_gone_become_null(place: Place, later: Any) -> None:
+    first = [{"id": 1, "to": {"city": "Oslo", "at": {"lat": 1.5}}, "note": "a"}, {"id": 2, "to": {"city": "Rome"}}]
+    good(move(place, first, mode="upsert", key="id"))
+    good(move(place, [{"id": 1, "to": later}], mode="upsert", key="id"))
+    found = place.query("select id, to__city, to__at__lat, note from orders order by id")
+    assert found == [(1, None, None, "a"), (2, "Rome", None, None)]
+
+
+def test_a_value_that_became_an_object_is_gone(place: Place) -> None:
+    good(move(place, [{"id": 1, "to": "x"}], mode="upsert", key="id"))
+    good(move(place, [{"id": 1, "to": {"a": 1}}], mode="upsert", key="id"))
+    assert place.query('select id, "to", to__a from orders') == [(1, None, 1)]
+
+
+def test_a_list_in_a_list_that_a_later_chunk_has(place: Place) -> None:
+    """The table exists, and the first chunk does not have its list."""
+    good(move(place, [{"id": 1, "i": [{"t": [1, 2]}]}], mode="upsert", key="id"))
+    rows = [{"id": 2, "i": [{"s": 1}]}, {"id": 3, "i": [{"t": [5, 6, 7]}]}]
+    good(move(place, rows, mode="upsert", key="id", chunk={"size": 1}))
+    found = place.query("select _root_id, _index_1, _index_2, value from orders__i__t order by 1, 2, 3")
+    assert found == [(1, 0, 0, 1), (1, 0, 1, 2), (3, 0, 0, 5), (3, 0, 1, 6), (3, 0, 2, 7)]
+
+
+@pytest.mark.parametrize("table", ["orders", '"my orders"'])
+def test_any_character_in_the_name_of_a_list(place: Place, table: str) -> None:
+    for codes in ([1, 2], [3]):
+        row = {"id": 1, "a.b": codes, 'q"x y': {"d.e": [{"f": codes}]}}
+        good(move(place, [row], mode="upsert", key="id", table=table))
+        name = table.strip('"')
+        assert place.tables() == sorted([name, f"{name}__a.b", f'{name}__q"x y__d.e', f'{name}__q"x y__d.e__f'])
+        for child in (f"{name}__a.b", f'{name}__q""x y__d.e__f'):
+            assert place.query(f'select value from "{child}" order by 1') == [(code,) for code in codes]
+
+
+@pytest.mark.parametrize("mode", ["replace", "upsert"])
+def test_the_lists_of_another_root_stay(place: Place, mode: str) -> None:
+    for rows in ([{"id": 1, "items": [1, {"t": [5]}]}], [{"id": 1, "items": [2]}]):
+        good(move(place, [{"id": 1, "items": [7, {"t": [8]}]}], mode="upsert", key="id", table="orders__archive"))
+        good(move(place, rows, mode=mode, key="id"))
+        assert place.query("select value from orders__archive__items order by _index_1") == [(7,), (None,)]
+        assert place.query("select value from orders__archive__items__t") == [(8,)]
+    assert place.query("select value from orders__items") == [(2,)]
+    assert place.query("select * from orders__items__t") == []
+
+
+def test_discarded_values_of_child_tables_are_counted(place: Place) -> None:
+    good(move(place, [{"id": 1, "o": {"a": 1}, "items": [{"s": 1}]}], mode="upsert", key="id"))
+    rows = [{"id": 2, "o": {"b": 2}, "items": [{"s": 1, "new": 2}, {"new": 3}]}]
+    [target] = good(move(place, rows, mode="upsert", key="id", schema="discard_value"))["targets"]
+    assert target["discarded"] == {"rows": 0, "values": 3, "columns": {"o__b": 1, "orders__items.new": 2}}
+
+
+def test_objects_and_lists_that_no_row_has_are_no_columns(place: Place) -> None:
+    good(move(place, [{"id": 1, "o": {"a": 1}, "items": [{"s": 1}]}], mode="upsert", key="id"))
+    good(move(place, [{"id": 1, "o": None, "items": None}], mode="upsert", key="id", schema="freeze"))
+    assert place.query("select * from orders") == [(1, None)]
+    assert place.query("select * from orders__items") == []
+
+
+@pytest.mark.parametrize(
     ("target", "said"),
     [
         ({"kind": "file", "path": "o.jsonl", "nested": "tables"}, "for tables of postgres, duckdb, sqlite"),

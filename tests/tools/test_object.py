@@ -16,6 +16,7 @@ import pytest
 from devcluster import services
 from noetl.connections import objects
 from noetl.core.model.outcome import Outcome
+from noetl.data import compression
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
@@ -351,3 +352,84 @@ def test_an_object_that_takes_longer_than_one_request_is_taken_up_where_it_was(s
 
     assert asyncio.run(check()) == wanted
     assert len(requested) == 2 and requested[1]["if-match"] == '"one"'
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_a_small_object_that_is_large_without_its_compression_is_not_read_into_memory(
+    tmp_path: Path, ending: str
+) -> None:
+    path = tmp_path / f"bomb.txt.{ending}"
+    path.write_bytes(compression.compress(b"0" * (80 << 20), compression.ENDINGS[ending]))
+    assert path.stat().st_size < 1 << 20
+    outcome = run_tool("object", {"action": "get", "uri": str(path)})
+    assert outcome.error is not None and outcome.error.kind == "schema", outcome.error
+    assert "more than 64 MiB" in outcome.error.message and "kind: transfer" in outcome.error.message
+
+
+@pytest.mark.parametrize("to", ["d/../d/b.txt", "./d/b.txt", "link/b.txt", "d//b.txt"])
+def test_a_file_is_not_moved_onto_itself_in_another_spelling(tmp_path, to):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "d")
+    (tmp_path / "d" / "b.txt").write_text("kept")
+    outcome = run_tool("object", {"action": "move", "uri": "d/b.txt", "to": to}, host=ToolHost(folder=tmp_path))
+    assert outcome.error is not None and "`to` is the object itself" in outcome.error.message
+    assert (tmp_path / "d" / "b.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize("to", ["in//a.txt", "./in/a.txt", "/in/a.txt", "in/"])
+def test_an_object_is_not_moved_onto_itself_in_another_spelling(s3, bucket, to):
+    auth = {name: s3[name] for name in ("endpoint", "access_key_id", "secret_access_key", "region")}
+    uri = f"s3://{bucket}/in/a.txt"
+    assert run_tool("object", {"uri": uri, "auth": auth, "data": "kept"}).status == "ok"
+    outcome = run_tool("object", {"action": "move", "uri": uri, "auth": auth, "to": to})
+    assert outcome.error is not None and "`to` is the object itself" in outcome.error.message
+    assert run_tool("object", {"uri": uri, "auth": auth}).data == "kept"
+
+
+def test_files_and_objects_are_listed_by_a_pattern(tmp_path, s3, bucket):
+    auth = {name: s3[name] for name in ("endpoint", "access_key_id", "secret_access_key", "region")}
+    host = ToolHost(folder=tmp_path)
+    for key in ("in/a.csv", "in/b.csv", "in/b.txt", "in/x/c.csv", "in/a[1].csv"):
+        for uri in (key, f"s3://{bucket}/{key}"):
+            assert run_tool("object", {"uri": uri, "auth": auth, "data": "x"}, host=host).status == "ok"
+    wanted = {
+        "in/*.csv": ["a.csv", "a[1].csv", "b.csv"],
+        "in/**/*.csv": ["a.csv", "a[1].csv", "b.csv", "x/c.csv"],
+        "in/a[1]*": ["a[1].csv"],
+        "in/?.txt": ["b.txt"],
+        "in/*.none": [],
+    }
+    for pattern, keys in wanted.items():
+        local = run_tool("object", {"action": "list", "uri": pattern}, host=host).data["objects"]
+        assert [entry["key"] for entry in local] == keys
+        assert all(entry["uri"] == f"file://{tmp_path}/in/{entry['key']}" for entry in local)
+        stored = run_tool("object", {"action": "list", "uri": f"s3://{bucket}/{pattern}", "auth": auth}).data["objects"]
+        assert [entry["key"] for entry in stored] == [f"in/{key}" for key in keys]
+    assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["a.csv", "a[1].csv", "b.csv", "b.txt", "x"]
+
+
+@pytest.mark.parametrize(
+    ("address", "bucket", "key"),
+    [
+        ("s3://b/a#b.csv", "b", "a#b.csv"),
+        ("s3://b/in/?.csv", "b", "in/?.csv"),
+        ("s3://b/x?versionId=1#2", "b", "x?versionId=1#2"),
+        ("s3://b/x#", "b", "x#"),
+        ("s3://b/a%20b", "b", "a b"),
+        ("s3://b", "b", ""),
+        ("file:///tmp/a#b.csv", "/tmp", "a#b.csv"),
+    ],
+)
+def test_an_address_names_the_whole_key(address, bucket, key):
+    assert objects.parse_location(address)[1:3] == (bucket, key)
+
+
+def test_reading_creates_no_folder(tmp_path):
+    host = ToolHost(folder=tmp_path)
+    assert run_tool("object", {"action": "list", "uri": "none/"}, host=host).data["objects"] == []
+    assert run_tool("object", {"action": "exists", "uri": "none/a.txt"}, host=host).data["exists"] is False
+    for fields in ({"action": "get"}, {"action": "stat"}, {"action": "copy", "to": "b.txt"}):
+        outcome = run_tool("object", {"uri": "none/a.txt", **fields}, host=host)
+        assert outcome.error is not None and outcome.error.kind == "not_found"
+        assert f"file://{tmp_path}/none/a.txt" in outcome.error.message
+    assert list(tmp_path.iterdir()) == []

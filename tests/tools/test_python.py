@@ -496,6 +496,13 @@ def test_cpu_file_and_descriptor_limits_are_enforced(python, tmp_path):
     assert outcome.error.kind == "schema" and "memroy_mb" in outcome.error.message
 
 
+@pytest.mark.parametrize("value", ["inf", "nan", 1e308, pytest.param(10**400, id="huge"), -1, 0, True, "x", [1]])
+def test_a_limit_that_is_not_a_positive_number_is_an_error_of_the_task(python, value):
+    outcome = python("result = 1", spec={"limits": {"memory_mb": value}})
+    assert (outcome.status, outcome.error.kind) == ("error", "schema")
+    assert "limits.memory_mb must be a positive number" in outcome.error.message
+
+
 def test_a_fork_does_not_reply_twice(python):
     code = "import os\nif os.fork() == 0:\n    result = 'child'\nelse:\n    os.wait()\n    result = 'parent'"
     assert data(python(code)) == "parent"

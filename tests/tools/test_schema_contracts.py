@@ -314,6 +314,8 @@ def test_letters_that_only_unicode_folds_are_other_columns(tmp_path: Path) -> No
 
 def test_a_key_that_duckdb_cannot_widen_is_an_error_that_says_so(tmp_path: Path) -> None:
     target = Place("duckdb", tmp_path, "").target(schema="evolve", mode="upsert", key="id")
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.execute("CREATE TABLE t (id INT PRIMARY KEY)")
     good(move(tmp_path, [{"id": 1}], target))
     error = move(tmp_path, [{"id": "x"}], target).error
     assert error is not None and error.kind == "schema"
@@ -348,3 +350,82 @@ def test_a_double_in_a_text_column_of_sqlite_keeps_its_digits(tmp_path: Path) ->
     good(move(tmp_path, [{"v": 0.1 + 0.2}], target))
     with sqlite3.connect(tmp_path / "t.sqlite") as connection:
         assert connection.execute("select v from t").fetchall() == [(None,), ("0.30000000000000004",)]
+
+
+def test_doubles_keep_all_digits_when_their_column_becomes_wider(place: Place) -> None:
+    """Postgres rounds a double to 15 digits when it is cast to numeric."""
+    place.query("create table t (id int, v double precision)")
+    place.query("insert into t values (1, 0.1234567890123456)")
+    good(move(place.folder, [{"id": 2, "v": 2**60 + 1}], place.target(schema="evolve")))
+    rows = place.query("select cast(v as varchar) from t order by id")
+    assert rows == [("0.1234567890123456",), ("1152921504606846977",)]
+
+
+@pytest.mark.parametrize("settings", [("DateStyle", "German"), ("IntervalStyle", "sql_standard")])
+def test_what_becomes_text_does_not_depend_on_settings(
+    database: str, tmp_path: Path, settings: tuple[str, str]
+) -> None:
+    place = Place("postgres", tmp_path, database)
+    place.query("create table t (d date, i interval)")
+    place.query("insert into t values ('2024-02-01', '1 mon 2 days')")
+    name, value = settings
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{connection.info.dbname}" SET {name} = {value}')  # type: ignore[arg-type]
+    good(move(tmp_path, [{"d": "x", "i": "y"}], place.target(schema="evolve")))
+    assert place.query("select d, i from t") == [("2024-02-01", "1 mon 2 days"), ("x", "y")]
+
+
+def test_one_text_among_numbers_is_the_only_row_that_freeze_rejects(place: Place) -> None:
+    place.query("create table t (id int, v int)")
+    rows = [{"id": 1, "v": 1}, {"id": 2, "v": "x"}, {"id": 3, "v": "7"}, {"id": 4, "v": None}]
+    bad = {"bad_rows": "quarantine", "quarantine": {"kind": "file", "path": "bad.jsonl"}}
+    good(move(place.folder, rows, place.target(schema="freeze"), **bad))
+    assert place.query("select id, v from t order by id") == [(1, 1), (3, 7), (4, None)]
+    assert [json.loads(line)["position"] for line in (place.folder / "bad.jsonl").read_text().splitlines()] == [2]
+
+
+def test_texts_that_are_numbers_do_not_change_a_column_of_numbers(place: Place) -> None:
+    place.query("create table t (id int, v int)")
+    good(move(place.folder, [{"id": 1, "v": 1}, {"id": 2, "v": "7"}], place.target(schema="evolve")))
+    assert place.query("select v from t order by id") == [(1,), (7,)]
+    assert place.type_of("v") == "integer"
+
+
+def check_wider(place: Place, kind: str, fits: Any, rounded: Any, needed: str) -> Any:
+    """The value that was stored after the column has become wider."""
+    place.query(f"create table t (id integer, v {kind})")
+    good(move(place.folder, [{"id": 1, "v": fits}], place.target(schema="freeze")))
+    frozen = move(place.folder, [{"id": 2, "v": rounded}], place.target(schema="freeze"))
+    assert frozen.error is not None and f"the rows need {needed}" in frozen.error.message, frozen.error
+    good(move(place.folder, [{"id": 2, "v": rounded}], place.target(schema="evolve")))
+    return place.query("select v from t order by id")[1][0]
+
+
+@pytest.mark.parametrize(
+    ("fits", "rounded", "needed"),
+    [
+        ([1.25, None], [1.255], "numeric(6, 3)[]"),
+        ([], [1, 2000], "numeric(6, 2)[]"),
+        (["1.50"], ["1.505", None], "numeric(6, 3)[]"),
+    ],
+)
+def test_arrays_of_numbers_that_would_be_rounded(place: Place, fits: Any, rounded: Any, needed: str) -> None:
+    found = check_wider(place, "numeric(5,2)[]", fits, rounded, needed)
+    assert found == [None if each is None else Decimal(str(each)) for each in rounded]
+
+
+@pytest.mark.parametrize(("fits", "rounded"), [(1.25, 1.255), ("$7.50", "1.005"), (7, 0.001)])
+def test_money_that_would_be_rounded(tmp_path: Path, database: str, fits: Any, rounded: Any) -> None:
+    found = check_wider(Place("postgres", tmp_path, database), "money", fits, rounded, "numeric(20, 3)")
+    assert found == Decimal(str(rounded))
+
+
+def test_arrays_of_lists_in_a_file_keep_their_digits(place: Place) -> None:
+    place.query("create table t (id integer, v numeric(5,2)[])")
+    table = pa.table({"id": [1], "v": pa.array([[Decimal("1.2345"), None]], pa.list_(pa.decimal128(10, 4)))})
+    pq.write_table(table, place.folder / "a.parquet")
+    source = {"kind": "file", "path": "a.parquet"}
+    frozen = move(place.folder, source, {**place.target(), "schema": "freeze"})
+    assert frozen.error is not None and "numeric(7, 4)[]" in frozen.error.message
+    good(move(place.folder, source, {**place.target(), "schema": "evolve"}))
+    assert place.query("select v from t") == [([Decimal("1.2345"), None],)]

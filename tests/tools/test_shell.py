@@ -459,3 +459,18 @@ def test_code_in_a_list_of_arguments_is_bound_like_a_command():
     given = compile_bound(["bash", "-c", "printf %s {{ v }}"]).evaluate({"v": HOSTILE})
     outcome = asyncio.run(load("shell")(tool_call("shell", {"command": given})))
     assert outcome.data["stdout"] == HOSTILE
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", 1e308, pytest.param(10**400, id="huge"), -1, 0, True, "x", [1]])
+def test_a_limit_that_is_not_a_positive_number_is_an_error_of_the_task(shell, value):
+    outcome = shell("true", spec={"limits": {"memory_mb": value}})
+    assert (outcome.status, outcome.error.kind) == ("error", "schema")
+    assert "limits.memory_mb must be a positive number" in outcome.error.message
+
+
+@pytest.mark.parametrize("name", ["kill_grace", "max_output_bytes", "max_log_bytes"])
+@pytest.mark.parametrize("value", ["inf", "nan", pytest.param(10**400, id="huge"), -1, "x"])
+def test_a_setting_that_is_not_a_number_is_an_error_of_the_task(shell, name, value):
+    outcome = shell("true", spec={name: value})
+    assert (outcome.status, outcome.error.kind) == ("error", "schema")
+    assert f"spec.{name} of a shell task must be a number" in outcome.error.message

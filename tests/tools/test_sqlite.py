@@ -11,6 +11,7 @@ import pytest
 
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.tool import Timeout
+from noetl.runtime import threads
 from noetl.runtime.resources import close_loop_resources
 from noetl.testing.tools import ToolHost, run_tool, tool_call
 from noetl.tools.registry import load
@@ -130,3 +131,24 @@ def test_unsupported_sqlite_values_are_text_or_errors() -> None:
     assert run_tool("sqlite", {"command": "select :n as n", "params": {"n": 2**70}}).data["rows"] == [{"n": str(2**70)}]
     outcome = run_tool("sqlite", {"command": "select cast(x'ff41' as text) as t"})
     assert outcome.error.kind == "parse" and "AS BLOB" in outcome.error.message
+
+
+def test_many_tasks_that_write_one_file_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that waited for the lock of the file occupied the threads that the others needed, until all had failed."""
+    monkeypatch.setattr(threads, "MAX_THREADS", 4)
+    commands = ["create table if not exists t (a)", *["insert into t values (1)"] * 5]
+
+    async def one() -> Any:
+        fields = {"file": "a.sqlite", "commands": commands}
+        call = tool_call(
+            "sqlite", fields, host=ToolHost(folder=tmp_path), spec={"transaction": True}, timeout=Timeout(connect=0.5)
+        )
+        return await load("sqlite")(call)
+
+    async def scenario() -> list[Any]:
+        try:
+            return await asyncio.gather(*(one() for _ in range(24)))
+        finally:
+            await close_loop_resources()
+
+    assert [outcome.error for outcome in asyncio.run(scenario())] == [None] * 24

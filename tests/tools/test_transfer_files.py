@@ -109,7 +109,7 @@ def test_running_a_day_again_replaces_its_partition_only(tmp_path: Path) -> None
 def test_rows_of_many_partitions_are_encoded_one_partition_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    from noetl.tools.transfer.targets import object_target, partitioned_target
+    from noetl.tools.transfer.targets.files import object_target, partitioned_target
 
     open_encoders: set[int] = set()
     most = 0
@@ -154,7 +154,7 @@ def test_append_adds_a_file_to_a_partition_and_replace_removes_all_of_them(tmp_p
 
 def _replace(folder: str, price: float, stop_at: int) -> None:
     """Replace the partitions in a process that is killed at a call of `os.rename`, `os.replace` or `renameat2`."""
-    from noetl.tools.transfer.targets import partitions
+    from noetl.tools.transfer.targets.files import partitions
 
     calls = 0
 
@@ -229,7 +229,7 @@ def test_partitions_of_an_object_store_are_single_objects(tmp_path: Path, s3: di
         ({"partition_by": [5]}, "`partition_by` is a list of columns"),
         ({"partition_by": ["region", "region"]}, "has the same name twice"),
         ({"partition_by": ["id"], "compression": "lzma"}, "compression 'lzma' is not one of zstd, gzip, snappy, none"),
-        ({"path": "x.csv.gz", "compression": "snappy"}, "compression 'snappy' is not one of gzip, zstd, none"),
+        ({"path": "x.csv.gz", "compression": "snappy"}, "compression 'snappy' is not one of gzip, zstd, bz2, xz, none"),
         ({"path": "x.parquet.gz"}, "parquet is compressed inside the file"),
         ({"path": "x.csv", "mode": "append"}, "use `partition_by`"),
     ],
@@ -242,7 +242,7 @@ def test_wrong_fields_of_files_are_errors(tmp_path: Path, fields: dict[str, Any]
 # ── compression ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("path", ["o.csv.gz", "o.jsonl.zst", "o.json.gz", "o.csv.zst"])
+@pytest.mark.parametrize("path", ["o.csv.gz", "o.jsonl.zst", "o.json.gz", "o.csv.zst", "o.csv.bz2", "o.jsonl.xz"])
 def test_compressed_files_are_written_and_read(tmp_path: Path, path: str) -> None:
     rows = [{"id": n, "text": f"żółć {n}"} for n in range(5000)]
     good(move(tmp_path, rows, {"kind": "file", "path": path}))
@@ -255,6 +255,20 @@ def test_compressed_files_are_written_and_read(tmp_path: Path, path: str) -> Non
     assert len(got if isinstance(got, list) else got["rows"]) == 5000
 
 
+@pytest.mark.parametrize("path", ["o.csv.gz", "o.jsonl.zst", "o.json.gz"])
+def test_files_without_compression_may_have_any_ending(tmp_path: Path, path: str) -> None:
+    side = {"kind": "file", "path": path, "compression": "none"}
+    good(move(tmp_path, [{"id": 1}, {"id": 2}], side))
+    good(move(tmp_path, side, {"kind": "file", "path": "o.parquet"}))
+    assert pq.read_table(tmp_path / "o.parquet").to_pylist() == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize("path", ["o.csv.snappy", "o.jsonl.lz4", "o.csv.zip"])
+def test_rows_are_not_written_as_parquet_under_the_name_of_another_compression(tmp_path: Path, path: str) -> None:
+    message = failure(move(tmp_path, [{"id": 1}], {"kind": "file", "path": path}))
+    assert message.endswith("is not supported; use .gz, .zst, .bz2 or .xz") and not (tmp_path / path).exists()
+
+
 def test_the_codec_inside_a_parquet_file_can_be_chosen(tmp_path: Path) -> None:
     for codec, name in (("gzip", "GZIP"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED"), (None, "ZSTD")):
         target = {"kind": "file", "path": f"{codec}.parquet", **({"compression": codec} if codec else {})}
@@ -264,7 +278,7 @@ def test_the_codec_inside_a_parquet_file_can_be_chosen(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_compressed_as_its_name_says_is_an_error(tmp_path: Path) -> None:
-    for name in ("x.csv.gz", "x.csv.zst"):
+    for name in ("x.csv.gz", "x.csv.zst", "x.csv.bz2", "x.csv.xz"):
         (tmp_path / name).write_text("a\n1\n")
         message = failure(move(tmp_path, {"kind": "file", "path": name}, {"kind": "file", "path": "o.jsonl"}))
         assert name in message and "not valid" in message
@@ -367,6 +381,21 @@ def test_only_new_reads_object_stores(tmp_path: Path, s3: dict[str, Any], bucket
     assert count(table, tmp_path) == [(3, 3)]
 
 
+def test_a_folder_without_objects_has_nothing_new(tmp_path: Path, s3: dict[str, Any], bucket: str) -> None:
+    auth = {name: s3[name] for name in PARTS}
+    (tmp_path / "in").mkdir()
+    table = {"kind": "duckdb", "file": "t.duckdb", "table": "t"}
+    for kind, folder in (("file", "in"), ("s3", f"s3://{bucket}/in")):
+        source = {"kind": kind, "auth": auth, "glob": f"{folder}/*.csv", "only_new": True}
+        moved = good(move(tmp_path, source, table))
+        assert (moved["rows"], moved["objects"]) == (0, {"loaded": 0, "skipped": 0})
+        assert "not found" in failure(move(tmp_path, {**source, "only_new": False}, table))
+        assert "not found" in failure(move(tmp_path, {**source, "glob": f"{folder}/a.csv"}, table))
+    for kind, folder in (("file", "other"), ("s3", f"s3://no-{bucket}/in")):
+        source = {"kind": kind, "auth": auth, "glob": f"{folder}/*.csv", "only_new": True}
+        assert "not found" in failure(move(tmp_path, source, table))
+
+
 def test_only_new_needs_one_table_that_grows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
     source = {"kind": "file", "glob": "*.csv", "only_new": True}
@@ -426,6 +455,43 @@ def test_a_sheet_of_a_workbook_is_read_with_its_types(tmp_path: Path) -> None:
     assert "cannot be read as a workbook" in failure(
         move(tmp_path, {"kind": "file", "path": "bad.xlsx"}, {"kind": "file", "path": "o.csv"})
     )
+
+
+def workbook(path: Path, *rows: list[Any]) -> None:
+    def cell(value: Any) -> str:
+        if isinstance(value, str):
+            return f'<c t="inlineStr"><is><t>{value}</t></is></c>'
+        return "<c/>" if value is None else f"<c><v>{value}</v></c>"
+
+    lines = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
+    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    sheet = f'<worksheet xmlns="{space}"><sheetData>{lines}</sheetData></worksheet>'
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (WORKBOOK | {"xl/worksheets/sheet1.xml": sheet}).items():
+            archive.writestr(name, content)
+
+
+def test_the_row_with_the_names_can_be_chosen(tmp_path: Path) -> None:
+    workbook(tmp_path / "b.xlsx", ["Report"], [], ["id", 2024, "code"], [1, 2.5, "A7"], [2, 3, 12])
+    source = {"kind": "file", "path": "b.xlsx", "header_row": 3}
+    good(move(tmp_path, source, {"kind": "file", "path": "o.jsonl"}))
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert rows == [{"id": 1, "2024": 2.5, "code": "A7"}, {"id": 2, "2024": 3.0, "code": 12}]
+    for number, message in ((0, "from 1, not 0"), (9, "has no row 9")):
+        assert message in failure(move(tmp_path, {**source, "header_row": number}, {"kind": "file", "path": "o.csv"}))
+
+
+def test_the_encoding_of_a_file_of_fixed_width(tmp_path: Path) -> None:
+    source = {"kind": "file", "path": "in.txt", "format": "fixed", "widths": {"id": 2, "name": 5}}
+    target = {"kind": "file", "path": "o.jsonl"}
+    (tmp_path / "in.txt").write_text("01Änna\n", encoding="utf-8-sig")
+    good(move(tmp_path, source, target))
+    assert json.loads((tmp_path / "o.jsonl").read_text()) == {"id": "01", "name": "Änna"}
+    (tmp_path / "in.txt").write_text("01Änna\n", encoding="latin-1")
+    assert "in.txt is not utf-8: set `encoding`" in failure(move(tmp_path, source, target))
+    assert "the encoding 'klingon' is not known" in failure(move(tmp_path, {**source, "encoding": "klingon"}, target))
+    good(move(tmp_path, {**source, "encoding": "latin-1"}, target))
+    assert json.loads((tmp_path / "o.jsonl").read_text()) == {"id": "01", "name": "Änna"}
 
 
 def test_columns_of_fixed_width(tmp_path: Path) -> None:

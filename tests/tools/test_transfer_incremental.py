@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.testing.tools import ToolHost, run_tool
 from noetl.tools._common.sql_task import BadInput
+from noetl.tools.transfer.cursor_lag import earlier
 from noetl.tools.transfer.incremental import _like
 from tests.tools.test_transfer_web import Api, api  # noqa: F401 - a fixture
 
@@ -167,6 +169,67 @@ def test_lag_reads_again_what_changed_late(source, tmp_path):
     assert pipeline.load().data["rows"] == 2
     assert loaded(target) == [1, 2, 3]
     assert pipeline.state["cursor"].replace("T", " ").startswith("2026-01-01 10:10:00")
+
+
+@pytest.mark.parametrize(
+    ("value", "lag", "start"),
+    [
+        ("2026-01-01T10:00:00.000Z", "5m", "2026-01-01T09:55:00.000Z"),
+        ("2026-01-01T10:00:00.25Z", "100ms", "2026-01-01T10:00:00.15Z"),
+        ("2026-01-01T10:00:00.2", "250ms", "2026-01-01T09:59:59.9"),
+        ("2026-01-01 10:00:00.123456789", "1ms", "2026-01-01 10:00:00.122456789"),
+        ("2026-01-01T10:00:00+0200", "5m", "2026-01-01T09:55:00+0200"),
+        ("2026-01-01 10:00:00 UTC", "5m", "2026-01-01 09:55:00 UTC"),
+        ("2026-01-01 10:00", "90s", "2026-01-01 09:58"),
+        ("2026-01-01 10", "5m", "2026-01-01 09"),
+        ("20260101T100000", "5m", "20260101T095500"),
+        ("2026-01-01", "5m", "2025-12-31"),
+        ("2026-03-01", "5d", "2026-02-24"),
+        ("20260301", "1d", "20260228"),
+        ("0100-01-02", "1d", "0100-01-01"),
+        (date(2026, 1, 1), "5m", date(2025, 12, 31)),
+        (10, 1.5, 9),
+        (10, "3", 7),
+        (Decimal("9.25"), "0.5", Decimal("8.75")),
+    ],
+)
+def test_a_cursor_moved_back_has_the_form_of_the_cursor(value, lag, start):
+    assert earlier(value, lag) == start
+
+
+@pytest.mark.parametrize(
+    ("value", "lag"),
+    [("k17", "5m"), ("2026-13-01", "1d"), ("2026-W01-1", "1d"), ("0001-01-01", "1d"), (5, "5m"), (5, -1), (5.0, "-1")],
+)
+def test_a_lag_that_does_not_fit_is_explained(value, lag):
+    with pytest.raises(BadInput, match="does not fit the cursor"):
+        earlier(value, lag)
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%Y-%m-%dT00:00:00.000Z", "%Y-%m-%d 00:00", "%Y%m%d"])
+def test_texts_at_the_end_of_the_lag_are_read_again(tmp_path, form):
+    place = str(tmp_path / "source.sqlite")
+    day = {number: f"'{date(2026, 3, number).strftime(form)}'" for number in range(1, 10)}
+    made(place, "text", day[9])
+    to = {"kind": "sqlite", "file": "t.sqlite", "table": "orders", "mode": "upsert", "key": "id"}
+    pipeline = Pipeline(tmp_path, {"kind": "sqlite", "file": place, "table": "orders"}, to, lag="5d")
+    assert pipeline.load().status == "ok"
+    add(place, day[3], day[4], day[5])
+    assert pipeline.load().status == "ok"
+    assert loaded(tmp_path / "t.sqlite") == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"table": "orders"}, {"query": DeferredTemplate("from orders where seen >= {{ cursor }}")}]
+)
+def test_an_initial_value_with_an_offset_needs_a_column_with_one(tmp_path, fields):
+    place = str(tmp_path / "source.duckdb")
+    made(place, "timestamp", "'2026-01-01 10:00:00'")
+    side = {"kind": "duckdb", "file": place, **fields}
+    target = {"kind": "duckdb", "file": "t.duckdb", "table": "orders"}
+    error = Pipeline(tmp_path, side, target, initial="2026-01-01T10:00:00+02:00").load().error
+    assert error is not None and "has no time zone, and its start '2026-01-01T10:00:00+02:00' has one" in error.message
+    assert Pipeline(tmp_path, side, target, initial="2026-01-01T10:00:00Z").load().data["rows"] == 1
 
 
 @pytest.mark.parametrize(

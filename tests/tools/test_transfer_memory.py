@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pytest
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.data import duckdb_files, table_files
 from noetl.testing.tools import ToolHost, run_tool
+from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Chunk, chunked
-from noetl.tools.transfer.sources import file_source
+from noetl.tools.transfer.sources import file_source, spreadsheet_source
 from noetl.tools.transfer.targets import Target, duckdb_target
+from tests.tools.test_transfer_files import WORKBOOK
 
 
 def move(folder: Path, source: Any, *targets: Any, **others: Any) -> Any:
@@ -143,3 +147,27 @@ def test_large_values_fit_the_memory_limit_of_duckdb(tmp_path: Path, monkeypatch
     move(tmp_path, {"kind": "file", "path": "in.jsonl"}, {"kind": "duckdb", "file": "o.duckdb", "table": "t"})
     with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
         assert connection.execute("SELECT count(*), sum(length(text)) FROM t").fetchone() == (60, 60 * len(text))
+
+
+def test_only_some_rows_of_a_workbook_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = "".join(
+        f'<row r="{n}"><c r="B{n}"><v>{n}</v></c><c r="C{n}" t="inlineStr"><is><t>{"x" * 50}{n}</t></is></c></row>'
+        for n in range(4, 20_000)
+    )
+    last = '<row r="20001"><c r="B20001"><v>0.5</v></c></row>'
+    head = '<row r="3"><c r="B3" t="inlineStr"><is><t>n</t></is></c><c r="C3" t="inlineStr"><is><t>v</t></is></c></row>'
+    sheet = WORKBOOK["xl/worksheets/sheet2.xml"].replace("<sheetData/>", f"<sheetData>{head}{cells}{last}</sheetData>")
+    with zipfile.ZipFile(tmp_path / "b.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (WORKBOOK | {"xl/worksheets/sheet1.xml": sheet}).items():
+            archive.writestr(name, content)
+    monkeypatch.setattr(spreadsheet_source, "BATCH_ROWS", 500)
+    rows = NumberedRows(SourceRows(), "b.xlsx")
+    tracemalloc.start()
+    batches = spreadsheet_source.excel_batches(str(tmp_path / "b.xlsx"), {}, rows, "b.xlsx")
+    found = [(batch.num_rows, batch.column("n").type, batch.column(POSITION)[0].as_py()) for batch in batches]
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert held < 1_000_000  # the rows have about 5 MB
+    assert sum(count for count, _, _ in found) == 19_997
+    assert {kind for _, kind, _ in found} == {pa.float64()}  # which only the last row shows
+    assert [position for _, _, position in found[:2]] == [4, 504]

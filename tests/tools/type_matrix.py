@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from devcluster import services
-from noetl.data.intervals import interval_text, parse_interval
+from noetl.data.types.intervals import interval_text, parse_interval
 from noetl.testing.tools import ToolHost, run_tool
 
 ROOT = Path(__file__).parents[2]

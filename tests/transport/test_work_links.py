@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +36,7 @@ from noetl.tools.registry import specs
 from noetl.transport.http_link import HttpWorkLink
 from noetl.transport.nats_bus import NatsBus, decode_part, encode_part
 from noetl.transport.nats_link import NatsWorkLink
-from noetl.transport.signing import key_of, read_answer, signature_of, signed_question
+from noetl.transport.signing import key_of, name_of, read_answer, signature_of, signed_question
 from noetl.worker import pool
 from noetl.worker.factory import create_pool
 from noetl.worker.host import HostServices
@@ -328,6 +330,37 @@ class TestNats(OverNats):
             assert read_answer(key_of("noetl_guessed"), signature_of(good), answer) is None
 
         self._run(scenario)
+
+    @pytest.mark.parametrize("subject", [b"ask.=d800=", b"ask.\xff", b"ask.\xed\xa0\x80", b"ask.claim"])
+    def test_a_hostile_subject_does_not_stop_a_server(self, subject: bytes, caplog) -> None:
+        """Messages of a client that knows the id of a token, which is in every question, and no token."""
+
+        async def scenario(orchestrator: Orchestrator, link: Link) -> None:
+            problems: list[Any] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+            key = key_of(self.token)
+            target = encode_part(self.prefix).encode() + b"." + subject
+            payload = name_of(key).encode() + b"0" * 92
+            head = b"NATS/1.0 \xff\xff\xff\r\na\xff: \xff\r\n\r\n"
+            reader, writer = await asyncio.open_connection(*self.url.rpartition("/")[2].split(":"))
+            writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+            for reply in (b"", b" re.\xff"):
+                writer.write(b"PUB %s%s %d\r\n%s\r\n" % (target, reply, len(payload), payload))
+                sizes = (len(head), len(head + payload))
+                writer.write(b"HPUB %s%s %d %d\r\n%s%s\r\n" % (target, reply, *sizes, head, payload))
+            writer.write(b"PING\r\n")
+            while await reader.readline() != b"PONG\r\n":
+                pass
+            writer.close()
+            await writer.wait_closed()
+            question = signed_question(key, "claim", b'{"claim":{"worker":"w","slots":0}}')
+            assert read_answer(key, signature_of(question), await self.lines["w"].request("claim", question, seconds=2))
+            await asyncio.sleep(0)
+            gc.collect()  # an exception of a task is reported when the task is deleted
+            assert not problems
+
+        self._run(scenario)
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
     def test_a_token_without_the_role_is_refused(self) -> None:
         async def scenario(orchestrator: Orchestrator, link: Link) -> None:

@@ -119,6 +119,29 @@ workflow:
     assert output.error.kind == "ref.unresolved"
 
 
+@pytest.mark.parametrize(
+    ("content_type", "data"),
+    [("text/csv", b'a,b\n1,"x\n'), ("application/json", b"[1, 2"), ("application/x-ndjson", b'{"a": 1}\n{"a"\n')],
+)
+def test_a_stored_result_that_does_not_match_its_type_is_an_error_of_the_task_that_reads_it(content_type, data):
+    text = """
+workflow:
+  - {step: f, tool: [{name: x, kind: noop}], next: {arcs: [{step: s}]}}
+  - {step: s, tool: [{name: a, kind: noop, input: {n: "{{ f | length }}"}}]}
+"""
+    bench = Bench(text)
+
+    async def content():
+        yield data
+
+    async def once():
+        reference = await bench.results.put("f", content(), content_type=content_type)
+        return await bench.once(results={"f": Outcome(status="ok", ref=reference)})
+
+    output = asyncio.run(once())[-1].output
+    assert output.error.kind == "ref.corrupt" and f"not valid {content_type}" in output.error.message
+
+
 def test_an_unavailable_store_makes_a_large_outcome_an_error():
     bench = Bench(READER, act=answering(fetch=BIG))
     bench.results.fail = StoreUnavailable("disk full", kind="storage.quota")
@@ -212,6 +235,17 @@ def test_elements_of_a_list_are_read_by_index_forwards_and_back(whole, monkeypat
         assert await asyncio.gather(*(stored.element(reference, n) for n in range(100))) == items[:100]
         with pytest.raises(PayloadUnavailable):
             await stored.element(reference, 3000)
+
+    asyncio.run(check())
+
+
+def test_collections_that_were_read_leave_no_locks():
+    async def check():
+        results = MemoryResults()
+        payloads, stored = Payloads(results), StoredCollections(results)
+        for number in range(50):
+            assert await stored.element(await payloads.put_value("f", [number]), 0) == number
+        assert len(stored._locks) <= 1
 
     asyncio.run(check())
 

@@ -210,6 +210,7 @@ workbook: {b: {tool: [{name: t, kind: act, spec: {policy: {rules: [{else: {then:
         (ConnectionRefusedError("refused"), "connection"),
         (PayloadUnavailable("gone", kind="ref.corrupt"), "ref.corrupt"),
         (TimeoutError("slow"), "timeout"),
+        (asyncio.CancelledError("a part of the tool"), "unknown"),
     ],
 )
 def test_an_exception_of_a_tool_is_an_error_outcome(problem, kind):

@@ -13,6 +13,7 @@ from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.playbook import KeychainEntry
 from noetl.runtime.network_policy import AddressPolicy
 from noetl.runtime.resources import close_loop_resources
+from noetl.worker import cache
 from noetl.worker.cache import expiring_entries
 from noetl.worker.host import HostServices, TaskObserver
 
@@ -266,3 +267,13 @@ def test_entries_that_read_a_token_expire_with_it():
         KeychainEntry("c", "bearer", {"token": "b"}), KeychainEntry("d", "env", {"var": "X"}),
     ]  # fmt: skip
     assert expiring_entries(entries) == {"tok", "b", "c"}
+
+
+def test_the_secrets_of_an_execution_that_goes_on_stay_known(monkeypatch):
+    """An execution that was evicted would no longer mask the values that its earlier runs have read."""
+    monkeypatch.setattr(cache, "MAX_EXECUTIONS", 2)
+    found = Bench(TEXT).runner.cache
+    first = found.secrets("1")
+    for other in ("2", "3", "4"):
+        found.secrets(other)
+        assert found.secrets("1") is first

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from noetl.core.model.task_log import LogChunk
-from noetl.errors import RequestRefused
+from noetl.errors import RequestRefused, StoreUnavailable
 from noetl.runtime.clock import RealClock
 from noetl.runtime.masking import Masker
 from noetl.worker import task_logs
 from noetl.worker.host import LONG_LINE, MAX_LINE, HostServices, TaskHost, TaskLine, TaskObserver
 from noetl.worker.task_logs import TaskLogSender
+from tests.waiting import until
 
 RUN = "1:fetch:1/7:get:1:2"
 
@@ -25,10 +26,16 @@ class Link:
         self.open = asyncio.Event()
         self.open.set()
         self.refuses = False
+        self.refused = 0
+        self.full = 0  # requests that find a full disk
 
     async def logs(self, worker: str, number: int, chunks: list[LogChunk]) -> None:
         await self.open.wait()
+        if self.full:
+            self.full -= 1
+            raise StoreUnavailable("the disk is full")
         if self.refuses:
+            self.refused += 1
             raise RequestRefused("too old")
         self.requests.append((number, chunks))
 
@@ -117,6 +124,56 @@ def test_a_server_that_refuses_lines_does_not_stop_the_worker():
         sender.line(printed("one"))
         await asyncio.wait_for(sender.close(), 5)
         assert link.requests == []
+
+    asyncio.run(scenario())
+
+
+def test_lines_that_cannot_be_stored_now_are_sent_again(monkeypatch: pytest.MonkeyPatch, caplog):
+    monkeypatch.setattr(task_logs, "FIRST_PAUSE", 0.001)
+
+    async def scenario() -> None:
+        link = Link()
+        link.full = 4
+        sender = sender_of(link)
+        sender.line(printed("one"))
+        sender.line(printed("two"))
+        await sender.close()
+        assert link.texts() == ["one", "two"] and [number for number, _ in link.requests] == [1]
+
+    asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 lines of tasks cannot be stored, retrying: the disk is full"
+    ]
+
+
+def test_lines_that_are_lost_when_the_worker_stops_are_counted(monkeypatch: pytest.MonkeyPatch, caplog):
+    monkeypatch.setattr(task_logs, "CLOSE_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        link = Link()
+        link.full = 1000
+        sender = sender_of(link)
+        sender.line(printed("one"))
+        sender.line(printed("two"))
+        await sender.close()
+        assert link.requests == []
+
+    asyncio.run(scenario())
+    assert caplog.records[-1].getMessage() == "2 lines of tasks could not be sent, and are lost"
+
+
+def test_rejected_lines_are_counted_in_the_log():
+    async def scenario() -> None:
+        link = Link()
+        link.refuses = True
+        sender = sender_of(link)
+        sender.line(printed("one"))
+        sender.line(printed("two"))
+        await until(lambda: link.refused)
+        link.refuses = False
+        sender.line(printed("three"))
+        await sender.close()
+        assert link.dropped() == 2 and link.texts() == [task_logs.DROPPED, "three"]
 
     asyncio.run(scenario())
 

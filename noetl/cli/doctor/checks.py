@@ -82,11 +82,15 @@ def _repaired(settings: Settings) -> Iterator[Finding]:
             await events.close()
 
     if settings.store.startswith("sqlite:"):
+        from noetl.storage.sqlite.commit_mark import accept_older
         from noetl.storage.sqlite.wal_check import accept_loss
 
-        lost = accept_loss(settings.store.removeprefix("sqlite://"))
+        file = settings.store.removeprefix("sqlite://")
+        lost = accept_loss(file)
         if lost:
             yield Finding("repair", WARNING, f"{lost} committed pages of the write-ahead log are lost for good")
+        if accept_older(file):
+            yield Finding("repair", WARNING, "the commits that the database lacks are lost for good")
     try:
         rows, count, left = asyncio.run(rebuild())
     except (NoetlError, OSError) as problem:

@@ -50,8 +50,9 @@ def query(
     if format == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("parquet is binary: write it to a file with --output FILE")
     if output is None:
-        _export(target, execution_id, text, format, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        stream = terminal.binary(is_json=format == "json")
+        _export(target, execution_id, text, format, stream)
+        stream.flush()
         return
     with _written(output) as file:
         _export(target, execution_id, text, format, file)

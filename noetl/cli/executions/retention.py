@@ -19,8 +19,8 @@ from noetl.errors import RequestRefused
 def retention(older_than: str | None, dry_run: bool, store: str | None, as_json: bool) -> None:
     """Delete executions that ended long ago, and their stored results.
 
-    Child executions are deleted with their parent; unfinished executions are never deleted. Files of projects that
-    belong to no version and no execution are deleted after a day. A server may be running.
+    Child executions are deleted with their parent; unfinished executions are never deleted. Files of projects and
+    texts of playbooks that belong to no version and no execution are deleted after a day. A server may be running.
     """
     from noetl.settings import load
 
@@ -37,7 +37,7 @@ def retention(older_than: str | None, dry_run: bool, store: str | None, as_json:
 
 
 async def _delete(store: str, results: str, before: float, *, dry_run: bool) -> tuple[int, int]:
-    from noetl.server.lifecycle.retention import delete_old, delete_unused_bundles
+    from noetl.server.lifecycle.retention import delete_old, delete_unused_bundles, delete_unused_texts
     from noetl.storage.factory import open_stores, open_task_logs
     from noetl.storage.results import open_results
 
@@ -49,6 +49,7 @@ async def _delete(store: str, results: str, before: float, *, dry_run: bool) -> 
             return len(await events.expired(before, 1_000_000)), 0
         count = await delete_old(events, kept, before, task_logs)
         await delete_unused_bundles(events, playbooks)
+        await delete_unused_texts(events, playbooks)
         return count, await events.tidy(time.time())
     finally:
         await kept.close()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,7 +131,7 @@ def restore(file: Path, force: bool, store: str | None, as_json: bool) -> int:
     """
     from noetl.runtime.process_table import ProcessTable
     from noetl.server.http.access import ADMIN_FILE, RESTORED_ADMIN, Tokens
-    from noetl.storage.backup.archive import BackupReader
+    from noetl.storage.backup.archive import BackupReader, StagedFiles
 
     settings = load_settings(store=store).settings
     running = [member.name for member in ProcessTable(settings.home).members("server")]
@@ -140,11 +142,16 @@ def restore(file: Path, force: bool, store: str | None, as_json: bool) -> int:
         reader.verify()
         _check_kind(reader.manifest, settings)
         _check_entries(reader.manifest)
-        if reader.manifest.kind == "postgres":
-            _restore_postgres(settings, reader, force=force)
-        else:
-            _restore_sqlite(settings, reader, force=force)
-        _restore_files(settings, reader)
+        with StagedFiles(reader) as staged:
+            databases = {} if reader.manifest.kind == "postgres" else _databases(settings, reader.manifest)
+            _refuse_existing(databases.values(), force=force)
+            for name, target in {**databases, **_files(settings, reader)}.items():
+                staged.add(name, target)
+            if reader.manifest.kind == "postgres":
+                _restore_postgres(settings, reader, force=force)
+            for target in databases.values():
+                _put_aside(target)
+            staged.publish()
     finally:
         reader.close()
     executions, events, damaged = asyncio.run(_verify(settings))
@@ -191,31 +198,38 @@ def _restore_postgres(settings: Settings, reader: BackupReader, *, force: bool) 
     asyncio.run(restore_tables(_postgres_url(settings.store), reader, schema_parts("postgres"), force=force))
 
 
-def _restore_sqlite(settings: Settings, reader: BackupReader, *, force: bool) -> None:
-    for name, target in ((DATABASE, _sqlite_file(settings)), (CREDENTIALS, settings.home / CREDENTIALS)):
-        if name not in reader.manifest.entries:
-            continue
-        if target.exists():
-            if not force:
-                raise Conflict(f"{target} exists; restore into another NOETL_HOME, or use --force")
-            aside = target.with_name(f"{target.name}.before-restore-{int(time.time())}")
-            target.rename(aside)
-            terminal.note(f"the previous file is kept as {aside}")
-            for suffix in ("-wal", "-shm", ".lost"):
-                target.with_name(target.name + suffix).unlink(missing_ok=True)
-        temporary = target.with_name(f".{target.name}.restore")
-        reader.extract(name, temporary)
-        temporary.rename(target)
+def _databases(settings: Settings, manifest: Manifest) -> dict[str, Path]:
+    """The places of the databases in a backup."""
+    places = {DATABASE: _sqlite_file(settings), CREDENTIALS: settings.home / CREDENTIALS}
+    return {name: target for name, target in places.items() if name in manifest.entries}
 
 
-def _restore_files(settings: Settings, reader: BackupReader) -> None:
+def _refuse_existing(databases: Iterable[Path], *, force: bool) -> None:
+    for target in databases:
+        if target.exists() and not force:
+            raise Conflict(f"{target} exists; restore into another NOETL_HOME, or use --force")
+
+
+def _put_aside(target: Path) -> None:
+    """Keep a database under another name, with its write-ahead log; the files beside it belong to it."""
+    aside = target.with_name(f"{target.name}.before-restore-{int(time.time())}")
+    if target.exists():
+        for suffix in ("-wal", ""):  # the log first: without it, the database is recognized as incomplete
+            with suppress(FileNotFoundError):
+                target.with_name(target.name + suffix).rename(aside.with_name(aside.name + suffix))
+        terminal.note(f"the previous file is kept as {aside}")
+    for suffix in ("-wal", "-shm", ".lost", ".mark"):
+        target.with_name(target.name + suffix).unlink(missing_ok=True)
+
+
+def _files(settings: Settings, reader: BackupReader) -> dict[str, Path]:
+    """The places of the other files in a backup."""
     folder = results_folder(settings.results)
-    for name in reader.names(RESULTS):
-        if folder is None:
-            raise RequestRefused("the backup has results, but the setting results is not a folder; set NOETL_RESULTS")
-        reader.extract(name, _inside(folder, name.removeprefix(RESULTS)))
-    for name in reader.names(HOME):
-        reader.extract(name, _inside(settings.home, name.removeprefix(HOME)))
+    results = reader.names(RESULTS)
+    if results and folder is None:
+        raise RequestRefused("the backup has results, but the setting results is not a folder; set NOETL_RESULTS")
+    places = {name: _inside(folder, name.removeprefix(RESULTS)) for name in results if folder is not None}
+    return {**places, **{name: _inside(settings.home, name.removeprefix(HOME)) for name in reader.names(HOME)}}
 
 
 def _check_entries(manifest: Manifest) -> None:

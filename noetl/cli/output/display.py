@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from noetl.cli.output.progress import Progress, StepRow
 from noetl.cli.output.terminal import terminal
 from noetl.core.model.events import LoopStarted, Recorded, StepScheduled
+from noetl.runtime.printable import printable
 
 LOOP_LINE_SECONDS = 1.0  # the least time between two lines about the same loop
 FRAMES_PER_SECOND = 8
@@ -178,7 +179,7 @@ class LiveDisplay:
         for row in rows:
             grid.add_row(
                 _symbol(row),
-                Text(row.name, style="bold"),
+                Text(printable(row.name, one_line=True), style="bold"),
                 _bar(row),
                 Text(duration(row.seconds(now)), style="dim"),
                 _notes(row),
@@ -235,5 +236,5 @@ def _notes(row: StepRow) -> Any:
         parts.append((f"{row.runs} runs", "dim"))
     notes = Text()
     for text, style in parts:
-        notes.append(("  " if len(notes) else "") + " ".join(text.split()), style=style)
+        notes.append(("  " if len(notes) else "") + printable(" ".join(text.split()), one_line=True), style=style)
     return notes

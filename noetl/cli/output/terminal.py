@@ -5,11 +5,13 @@ There is one `terminal` per process; the options `--quiet` and `-v` of a command
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 import click
 
@@ -36,6 +38,12 @@ class Terminal:
     def document(self, text: str) -> None:
         """Write a document to stdout: unchanged to a file or a pipe, like `data` to a terminal."""
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+    def binary(self, *, is_json: bool) -> BinaryIO:
+        """A stream of encoded text to stdout, with the same treatment as `document`."""
+        if not sys.stdout.isatty():
+            return sys.stdout.buffer
+        return cast(BinaryIO, _PrintedText(printable_json if is_json else printable))
 
     def json(self, document: Any) -> None:
         """Write a JSON document to stdout, indented on a terminal."""
@@ -138,6 +146,24 @@ class Terminal:
         sys.stdout.flush()
         sys.stderr.write((text if is_safe else shown(text)) + "\n")
         sys.stderr.flush()
+
+
+class _PrintedText(io.RawIOBase):
+    """Prints UTF-8 text that arrives in pieces."""
+
+    def __init__(self, escape: Callable[[str], str]) -> None:
+        self._escape = escape
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        sys.stdout.write(self._escape(self._decode(bytes(data))))
+        return len(data)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
 
 
 terminal = Terminal()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +136,8 @@ def migrate(file: str, in_place: bool, diff: bool) -> int:
     made = to_canonical(text, specs)
     if diff:
         lines = unified_diff(text.splitlines(True), made.text.splitlines(True), name, name)
-        sys.stdout.writelines(
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-        )
+        complete = (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+        terminal.document("".join(complete))
     elif not in_place:
         terminal.document(made.text)
     if in_place and made.text != text:

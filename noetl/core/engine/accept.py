@@ -337,12 +337,11 @@ def _refuse(state: State, run: Run, report: Report, reason: str, record: Record)
 def _belongs(event: Any, run: Run) -> bool:
     """Whether the worker that holds this run's lease may report this event."""
     kind = type(event)
-    if kind in _STEP_ENDS:
-        return bool(event.step_run_id == run.id and event.step == run.step_run.step.name)
-    if kind not in _TASK_EVENTS and not (run.path and kind in _ITERATION_ENDS):
+    if kind not in _TASK_EVENTS and kind not in (_ITERATION_ENDS if run.path else _STEP_ENDS):
         return False
+    path = () if kind in _STEP_ENDS else event.path
     step_run = run.step_run
-    return bool(event.path == run.path and event.step_run_id == step_run.id and event.step == step_run.step.name)
+    return bool(path == run.path and event.step_run_id == step_run.id and event.step == step_run.step.name)
 
 
 def _without_server_flags(event: Any) -> Event:

@@ -221,8 +221,7 @@ class _Advance(Struct, eq=False, gc=False):
             event, seq = pending[0]
             events = decide(self.state, event, self.env)
             pending.popleft()
-            if events:
-                self._record(events, seq)
+            self._record(events, seq)
 
     def _settle(self) -> None:
         """Examine the waiting tokens and check for the end until nothing changes."""

@@ -175,14 +175,20 @@ def _find_ignores(text: str) -> list[_Ignore]:
 # --- did you mean -------------------------------------------------------------------------------
 
 
-MAX_COMPARED = 50_000  # names, for all hints of one text
+MAX_COMPARED = 2_000_000  # pairs of characters, for all hints of one text
+MAX_DISTANCE = 3  # between names that are similar
 MAX_NAME = 64  # characters of a name that is compared
 _left_to_compare: ContextVar[list[int]] = ContextVar("noetl_left_to_compare")
 
 
 @contextmanager
 def bounded_hints() -> Iterator[None]:
-    """Bound the comparisons for hints: thousands of unknown names would be compared with thousands of others."""
+    """Bound the comparisons for hints: thousands of unknown names would be compared with thousands of others.
+
+    Inside of another block, its bound holds: a migration checks a text several times."""
+    if _left_to_compare.get(None) is not None:
+        yield
+        return
     token = _left_to_compare.set([MAX_COMPARED])
     try:
         yield
@@ -204,7 +210,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     length = len(name)
     if length > MAX_NAME:
         return None
-    allowed = 0 if length <= 2 else 1 if length <= 5 else 2 if length <= 8 else 3
+    allowed = 0 if length <= 2 else 1 if length <= 5 else 2 if length <= 8 else MAX_DISTANCE
     best: tuple[int, str] | None = None
     for candidate in sorted(set(known)):
         if abs(len(candidate) - length) > allowed:
@@ -223,7 +229,10 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A hint that names the most similar known name, or lists the known names if there are few."""
     names = set(known)
-    hint = _did_you_mean(name, names) if _may_compare(len(names)) else ""
+    hint = ""
+    if _may_compare(len(names)):
+        compared = sum(len(each) for each in names if abs(len(each) - len(name)) <= MAX_DISTANCE)
+        hint = _did_you_mean(name, names) if _may_compare(len(name) * compared) else ""
     if hint:
         return hint
     if otherwise:

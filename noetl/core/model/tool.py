@@ -26,12 +26,15 @@ PLUGIN_KINDS: dict[str, str] = {
     "sftp": "files of an SFTP server",
     "clickhouse": "queries on ClickHouse",
     "bigquery": "queries on BigQuery",
+    "adbc": "queries through an ADBC driver",
     "quantum": "quantum circuits",
 }
+PLUGIN_SIDES = frozenset({*PLUGIN_KINDS, "delta", "iceberg"})  # of sources and targets of transfers
 # The packages of those that are maintained with noetl.
 _OURS = ("container", "mysql", "redis", "kafka", "sftp", "clickhouse", "quantum")
 PLUGIN_PACKAGES = {kind: f"noetl-{kind}" for kind in _OURS}
-PLUGIN_PACKAGES |= {kind: f"noetl-adbc[{kind}]" for kind in ("snowflake", "bigquery")}
+PLUGIN_PACKAGES |= {kind: f"noetl-adbc[{kind}]" for kind in ("snowflake", "bigquery")} | {"adbc": "noetl-adbc"}
+PLUGIN_PACKAGES |= dict.fromkeys(("delta", "iceberg"), "noetl-lakehouse")
 
 
 def install_hint(kind: str) -> str:

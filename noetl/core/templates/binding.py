@@ -2,7 +2,9 @@
 
 In `echo {{ name }}` the text around the expression is code, but the value of the expression is data and must not be
 interpreted as code. So the values of expressions are marked in the rendered text, and `bound_parts` splits
-it again into code and values. The whole template language is available, statements included.
+it again into code and values. The whole template language is available, statements included, except blocks that write
+what a filter or a call returned (`{% filter %}`, `{% call %}`, recursive loops): it may be data. What a `{% set %}`
+block or a macro writes is marked where it is used.
 
 A text that is exactly one expression is marked too: `whole_value` returns its value.
 """
@@ -11,16 +13,16 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from json import loads
 from typing import Any, NamedTuple
 
-from jinja2 import TemplateSyntaxError
+from jinja2 import TemplateSyntaxError, nodes
 
 from noetl.core.templates.budget import MAX_TEXT, EvaluationBudget, Meter, NondeterminismSource
 from noetl.core.templates.operators import to_text
-from noetl.core.templates.sandbox import SANDBOX
-from noetl.core.templates.template import Compiled, compile_value
+from noetl.core.templates.sandbox import SANDBOX, parsed, problem_at
+from noetl.core.templates.template import Compiled, compile_value, is_template
 from noetl.errors import TemplateError
 
 # No text of a playbook has these characters, and marked values are base64: data cannot imitate a mark.
@@ -78,7 +80,7 @@ def bound_parts(text: str) -> list[str | Bound]:
     for found in _MARKED.finditer(text):
         if found.start() > done:
             parts.append(text[done : found.start()])
-        parts.append(Bound(_flat(loads(b64decode(found[1])))))
+        parts.append(Bound(loads(b64decode(found[1]))))
         done = found.end()
     if done < len(text):
         parts.append(text[done:])
@@ -93,16 +95,27 @@ def whole_value(value: Any) -> Bound | None:
     return parts[0] if len(parts) == 1 and isinstance(parts[0], Bound) else None
 
 
-def _flat(value: Any) -> Any:
-    """Remove the marks from a value that contains marked pieces (of a `set` block, a macro)."""
-    if isinstance(value, str) and _OPEN in value:
-        return "".join(part if isinstance(part, str) else part.text for part in bound_parts(value))
-    return value
-
-
 def bound_text(text: str) -> str:
     """Remove the marks from a rendered text, for uses where it is not code."""
-    return _flat(text)  # type: ignore[no-any-return]
+    if _OPEN not in text:
+        return text
+    return "".join(part if isinstance(part, str) else part.text for part in bound_parts(text))
+
+
+def writing_block(text: str) -> tuple[int, str] | None:
+    """The first block of a template that writes values as code: its offset, and what is wrong with it."""
+    if "{%" not in text:
+        return None
+    for node in parsed(text).find_all((nodes.FilterBlock, nodes.CallBlock, nodes.For)):
+        if not isinstance(node, nodes.For):
+            word = "filter" if isinstance(node, nodes.FilterBlock) else "call"
+        elif node.recursive:
+            word = "for ... recursive"
+        else:
+            continue
+        message = f"{{% {word} %}} cannot be used in code such as a command, because it writes values as code"
+        return node.lineno - 1, f"{message}; write {{{{ ... }}}}"
+    return None
 
 
 def _marking(value: Any) -> Any:
@@ -116,21 +129,61 @@ def _marking(value: Any) -> Any:
 
 
 def _marking_text(text: str) -> str:
-    if "{{" not in text:
+    if not is_template(text):
         return text
+    block = writing_block(text)
+    if block is not None:
+        raise problem_at(text, block[0] + 1, block[1])
     try:
         tokens = list(SANDBOX.lexer.tokeniter(text, None))
     except TemplateSyntaxError:
         return text  # evaluation reports the error
-    made = []
-    for _, kind, value in tokens:
-        if kind == "variable_begin":
-            made.append(f"{value} {_BEFORE}")
-        elif kind == "variable_end":
-            made.append(f"{_AFTER} {value}")
-        else:
-            made.append(value)
+    made: list[str] = []
+    inside = 0  # blocks whose text is a value: `{% set x %}`, `{% macro m() %}`
+    for kind, texts in _parts_of(tokens):
+        keyword = next((each for each in texts[1:] if not each.isspace()), "")
+        inside += _opened(keyword, texts)
+        if keyword == "print":
+            texts[texts.index(keyword)] = ""
+            texts[0], texts[-1] = texts[0].replace("{%", "{{"), texts[-1].replace("+%}", "%}").replace("%}", "}}")
+        if not inside and (kind == "variable_begin" or keyword == "print"):
+            texts[0] = f"{texts[0]} {_BEFORE}"
+        if not inside and (kind == "variable_end" or keyword == "print"):
+            texts[-1] = f"{_AFTER} {texts[-1]}"
+        made += texts
     return "".join(made)
+
+
+def _parts_of(tokens: Iterable[tuple[int, str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """The tokens with their kinds, those of a statement together."""
+    statement: list[str] = []
+    for _, kind, value in tokens:
+        if statement or kind == "block_begin":
+            statement.append(value)
+            if kind == "block_end":
+                yield "block", statement
+                statement = []
+        else:
+            yield kind, [value]
+    if statement:
+        yield "block", statement
+
+
+_DEPTH = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+
+
+def _opened(keyword: str, texts: list[str]) -> int:
+    """How many more blocks whose text is a value are open after a statement."""
+    if keyword in ("endset", "endmacro"):
+        return -1
+    if keyword != "set":
+        return int(keyword == "macro")
+    depth = 0
+    for text in texts:
+        depth += _DEPTH.get(text, 0)
+        if text == "=" and depth == 0:
+            return 0  # `{% set x = 1 %}`
+    return 1  # `{% set x %}`
 
 
 def _unmarked(text: str) -> str:

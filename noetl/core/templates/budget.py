@@ -33,6 +33,7 @@ MAX_WEIGHT = 4_000_000  # elements of one list that a template creates, nested o
 MAX_RANGE = 100_000  # elements of one range()
 MAX_OPERATIONS = 500_000  # loop iterations, calls, filters of one evaluation: about an eighth of a second
 DECISION_OPERATIONS = 4 * MAX_OPERATIONS  # all evaluations that follow from one command to the engine
+DECISION_TEXT = TOTAL_TEXT_FACTOR * MAX_TEXT  # all texts that these evaluations create
 MAX_BITS = 4096  # size of a whole number that a template computes
 MAX_DEPTH = 200  # levels of nested lists and mappings
 MAX_WIDTH = 100_000  # width of padding in `format`, `center` and similar filters
@@ -56,20 +57,22 @@ class NeedsBudget(Exception):
 
 
 class Meter:
-    """The operations that several evaluations have left together: those of one command to the engine."""
+    """The operations and characters that several evaluations have left together: those of one command to the engine."""
 
-    __slots__ = ("operations",)
+    __slots__ = ("operations", "text")
 
     def __init__(self) -> None:
-        self.operations = DECISION_OPERATIONS
+        self.reset()
 
     def reset(self) -> None:
         """Begin the next command."""
         self.operations = DECISION_OPERATIONS
+        self.text = DECISION_TEXT
 
     def spend(self, budget: EvaluationBudget) -> None:
         """Subtract what an evaluation has used, whether it succeeded or not."""
         self.operations = max(self.operations - (budget.allowed - budget.operations), 0)
+        self.text = max(self.text - (budget.allowed_text - budget.text), 0)
 
 
 class Measured:
@@ -85,7 +88,9 @@ class Measured:
 class EvaluationBudget:
     """The remaining operations and characters of one evaluation."""
 
-    __slots__ = ("allowed", "compiled", "max_text", "nondeterminism", "operations", "text", "walked", "weights")
+    __slots__ = (
+        "allowed", "allowed_text", "compiled", "max_text", "nondeterminism", "operations", "text", "walked", "weights",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -97,7 +102,9 @@ class EvaluationBudget:
         self.max_text = max_text
         self.allowed = MAX_OPERATIONS if meter is None else min(MAX_OPERATIONS, meter.operations)
         self.operations = self.allowed
-        self.text = max_text * TOTAL_TEXT_FACTOR
+        total = max_text * TOTAL_TEXT_FACTOR
+        self.allowed_text = total if meter is None else min(total, meter.text)
+        self.text = self.allowed_text
         # Weights of the lists that this evaluation created, by id; the reference keeps the id unique.
         self.weights: dict[int, tuple[int, Any]] | None = None
         # Weights of whole data that this evaluation has traversed, by id.
@@ -119,7 +126,10 @@ class EvaluationBudget:
             limit_exceeded(f"a text of {length:,} characters (at most {self.max_text:,})")
         self.text -= length
         if self.text < 0:
-            limit_exceeded(f"more than {self.max_text * TOTAL_TEXT_FACTOR:,} characters of text in total")
+            total = self.max_text * TOTAL_TEXT_FACTOR
+            if self.allowed_text < total:
+                limit_exceeded(f"the templates of one decision create more than {DECISION_TEXT:,} characters of text")
+            limit_exceeded(f"more than {total:,} characters of text in total")
 
     def charge_width(self, made: Any) -> None:
         """Charge what a new text takes beyond one byte for each character: up to three more."""

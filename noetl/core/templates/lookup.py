@@ -20,8 +20,8 @@ from jinja2 import StrictUndefined
 from jinja2.runtime import LoopContext
 from jinja2.utils import Cycler, Namespace
 
-from noetl.core.model.close_match import MAX_COMPARED, close_match
 from noetl.core.model.excerpt import excerpt
+from noetl.core.model.text_matching import MAX_COMPARED, close_match
 from noetl.core.templates.budget import EvaluationBudget, Measured
 from noetl.errors import TemplateError
 

@@ -25,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 from jinja2.visitor import NodeTransformer, NodeVisitor
 
-from noetl.core.model.close_match import close_match
+from noetl.core.model.text_matching import close_match
 from noetl.core.templates import operators as operations
 from noetl.core.templates.budget import (
     MAX_BITS,
@@ -61,7 +61,7 @@ _FORBIDDEN: dict[type[nodes.Node], str] = {
     nodes.FromImport: "import",
     nodes.Extends: "extends",
     nodes.Block: "block",
-    nodes.EvalContextModifier: "autoescape",
+    nodes.ScopedEvalContextModifier: "autoescape",
 }
 
 
@@ -119,7 +119,16 @@ def _lexer(environment: Environment) -> Lexer:
     rule, *others = lexer.rules["root"]
     pattern = rule.pattern.pattern.replace(_EXPRESSION, _NOT_GO)
     lexer.rules["root"] = [rule._replace(pattern=re.compile(pattern, rule.pattern.flags)), *others]
+    for name, rules in lexer.rules.items():
+        lexer.rules[name] = [_possessive(each) if each.tokens in ("float", "integer") else each for each in rules]
     return lexer
+
+
+def _possessive(rule: Any) -> Any:
+    """A rule for numbers that keeps no positions to return to, which are 270 bytes for each digit."""
+    pattern = rule.pattern.pattern.replace(r"(\d+_)*\d+", r"\d++(?:_\d++)*+")
+    pattern = re.sub(r"\((_\?[^()]+)\)([+*])", r"(?:\1)\2+", pattern)
+    return rule._replace(pattern=re.compile(pattern, rule.pattern.flags))
 
 
 class Sandbox(ImmutableSandboxedEnvironment):

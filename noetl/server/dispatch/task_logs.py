@@ -1,12 +1,13 @@
 """Task logs on the server: accepts chunks of workers, and reads and follows the lines of an execution.
 
-A worker sends its chunks one after the other, with a number. A chunk that arrives again, because its reply was lost, is
-ignored.
+A worker sends its requests one after the other, with a number. A chunk that arrives again, because the reply was lost
+or another chunk of the request could not be stored, is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 from noetl.core.model.task_log import LogChunk, LogFilter, LogPage, StoredLine
@@ -27,23 +28,30 @@ class TaskLogs:
     def __init__(self, store: TaskLogStore, events: EventStore) -> None:
         self.store = store
         self._events = events
-        self._numbers: dict[str, int] = {}  # worker -> number of its last request
+        self._stored: dict[str, tuple[int, Counter[str]]] = {}  # worker -> its last request, chunks by execution
         self._followers: dict[str, set[asyncio.Event]] = {}
 
     async def accept(self, worker: str, number: int, chunks: Sequence[LogChunk]) -> None:
-        """Store the chunks of a worker's request; a repeated request is ignored."""
-        if number <= self._numbers.get(worker, 0):
-            return
-        for chunk in chunks:
-            await self.store.append(chunk)
-            metrics.LOG_LINES.add(len(chunk.lines))
-            metrics.LOG_LINES_DROPPED.add(sum(line.dropped for line in chunk.lines))
-            for waiting in self._followers.get(chunk.execution_id, ()):
-                waiting.set()
-        self._numbers.pop(worker, None)
-        self._numbers[worker] = number
-        if len(self._numbers) > MAX_WORKERS:
-            del self._numbers[next(iter(self._numbers))]
+        """Store the chunks of a worker's request; those that are stored already are ignored."""
+        last, stored = self._stored.pop(worker, (0, Counter()))
+        if number > last:
+            last, stored = number, Counter()
+        self._stored[worker] = last, stored
+        if len(self._stored) > MAX_WORKERS:
+            del self._stored[next(iter(self._stored))]
+        seen: Counter[str] = Counter()
+        for chunk in chunks if number == last else ():
+            seen[chunk.execution_id] += 1
+            if seen[chunk.execution_id] > stored[chunk.execution_id]:
+                await self.store.append(chunk)
+                stored[chunk.execution_id] += 1
+                self._appended(chunk)
+
+    def _appended(self, chunk: LogChunk) -> None:
+        metrics.LOG_LINES.add(len(chunk.lines))
+        metrics.LOG_LINES_DROPPED.add(sum(line.dropped for line in chunk.lines))
+        for waiting in self._followers.get(chunk.execution_id, ()):
+            waiting.set()
 
     async def read(
         self, execution_id: str, after: int = 0, limit: int = 1000, where: LogFilter | None = None

@@ -61,6 +61,7 @@ class Caller(Struct, frozen=True):
     name: str
     role: Role
     pools: tuple[str, ...] = ()
+    key: str = ""  # SHA-256 of the token
 
     def may(self, role: Role) -> bool:
         """Whether the caller's role includes this role."""
@@ -70,6 +71,11 @@ class Caller(Struct, frozen=True):
     def roles(self) -> tuple[str, ...]:
         """All roles that the caller's role includes."""
         return tuple(sorted(_INCLUDES[self.role]))
+
+
+def caller_of(token: Token) -> Caller:
+    """The owner of a token."""
+    return Caller(token.name, token.role, token.pools, token.sha256)
 
 
 class Tokens:
@@ -170,7 +176,12 @@ class Tokens:
         token = self._known.get(digest)
         if token is None or not hmac.compare_digest(token.sha256, digest):
             return None
-        return Caller(name=token.name, role=token.role, pools=token.pools)
+        return caller_of(token)
+
+    def is_valid(self, caller: Caller) -> bool:
+        """Whether the token of a request that takes long is still valid."""
+        self._refresh()
+        return caller.key in self._known
 
     def keys(self) -> dict[str, Token]:
         """The tokens by key name (`transport.signing`), for transports that must not carry tokens."""

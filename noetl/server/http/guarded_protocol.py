@@ -10,6 +10,7 @@ seconds: requests have no timers.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import re
 import resource
 from typing import Any
@@ -128,7 +129,10 @@ class GuardedProtocol(HttpToolsProtocol):
         return waited > BODY_SECONDS + self._received / BODY_BYTES_PER_SECOND
 
     def _close_idle(self) -> bool:
-        """Close the connection that has waited longest without a complete request; False if there is none."""
+        """Close the connections that have waited longest without a complete request; False if there is none.
+
+        It closes several at once, because it looks at all connections: for each new one that would take longer than
+        to serve it."""
         idle = [
             each
             for each in self.connections
@@ -139,9 +143,9 @@ class GuardedProtocol(HttpToolsProtocol):
         ]
         if not idle:
             return False
-        oldest = min(idle, key=lambda each: each._since)
-        self.connections.discard(oldest)
-        oldest.transport.abort()
+        for oldest in heapq.nsmallest(max(1, len(idle) // 50), idle, key=lambda each: each._since):
+            self.connections.discard(oldest)
+            oldest.transport.abort()
         return True
 
     def _refuse(self, status: int, reason: str) -> None:

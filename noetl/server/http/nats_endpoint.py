@@ -15,8 +15,9 @@ import msgspec
 
 from noetl.core.model.wire import OrdersReply, Refusal, ReportReply, unpack_orders
 from noetl.errors import NoetlError
+from noetl.runtime.disk_errors import disk_error
 from noetl.server.http import problems
-from noetl.server.http.access import Caller
+from noetl.server.http.access import Caller, caller_of
 from noetl.server.http.dependencies import AppState
 from noetl.server.http.routes.worker_protocol import WORKER_CALLS, WorkerCall, WorkerRegistry
 from noetl.transport.nats_bus import REVOKED, WITHDRAWN, NatsBus
@@ -63,13 +64,14 @@ class NatsWorkerEndpoint:
                 Refusal(425, "the request was sent before, or the clock of the worker differs from that of the server")
             )
             return signed_answer(token.sha256, question.signature, b"!" + refusal)
-        if not Caller(token.name, token.role).may("worker"):
+        caller = caller_of(token)
+        if not caller.may("worker"):
             refusal = _encode(
                 Refusal(403, f"the role worker is required; the token {token.name!r} has the role {token.role}")
             )
             return signed_answer(token.sha256, question.signature, b"!" + refusal)
         call = WORKER_CALLS.get(name)
-        body = await self._call(name, call, question, Caller(token.name, token.role, token.pools))
+        body = await self._call(name, call, question, caller)
         return signed_answer(token.sha256, question.signature, body)
 
     async def _call(self, name: str, call: WorkerCall | None, question: Question, caller: Caller) -> bytes:
@@ -89,7 +91,10 @@ class NatsWorkerEndpoint:
         except NoetlError as refused:
             status = problems.problem_of(refused).status_code
             return b"!" + _encode(Refusal(status, str(refused)))
-        except Exception:
+        except Exception as problem:
+            found = disk_error(problem) if isinstance(problem, OSError) else None
+            if found is not None:
+                return b"!" + _encode(Refusal(503, found))
             log.exception("%s over NATS failed", name)
             return b"!" + _encode(Refusal(500, problems.INTERNAL_ERROR))
 

@@ -29,6 +29,7 @@ from noetl.errors import (
     TemplateError,
     TooManyRequests,
 )
+from noetl.runtime.disk_errors import disk_error
 
 log = logging.getLogger("noetl.api")
 
@@ -170,6 +171,13 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
     return problem(422, detail, errors=errors)
 
 
+async def on_os_error(request: Request, error: Exception) -> Response:
+    """Handler of errors of the operating system: a full or broken disk is no bug, and may be repaired."""
+    assert isinstance(error, OSError)
+    found = disk_error(error)
+    return await on_internal_error(request, error) if found is None else problem(503, found)
+
+
 async def on_internal_error(request: Request, error: Exception) -> Response:
     """Handler of bugs: the traceback is logged and not sent."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
@@ -180,6 +188,7 @@ HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Respons
     NoetlError: on_noetl_error,
     HTTPException: on_http_exception,
     RequestValidationError: on_invalid_request,
+    OSError: on_os_error,
     Exception: on_internal_error,
 }
 

@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from noetl.runtime.tasks import cancel
-from noetl.server.http.dependencies import app_state
+from noetl.server.http.dependencies import AppState, app_state
 from noetl.server.http.routes.operations import Operations, operations_of
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -49,23 +49,24 @@ async def stream_events(
     state = await app_state(request)
     await state.orchestrator.summary(execution_id, newest=False)
     events = state.orchestrator.subscribe(execution_id, start_after(after, last))
-    return EventStream(events, state.stop_signal(), operations_of(request), encode, max_batch, linger)
+    return EventStream(events, state, operations_of(request), encode, max_batch, linger)
 
 
 class EventStream(StreamingResponse):
-    """Sends all available events in one message, until the log ends or the client disconnects."""
+    """Sends all available events in one message, until the log ends, the client disconnects or its token is revoked."""
 
     def __init__(
         self,
         events: AsyncIterator[Any],
-        stopping: asyncio.Future[Any],
+        state: AppState,
         operations: Operations,
         encode: EncodeEvents,
         max_batch: int,
         linger: float,
     ) -> None:
         super().__init__((), media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        self._batcher = EventBatcher(events, stopping, max_batch)
+        self._batcher = EventBatcher(events, state.stop_signal(), max_batch)
+        self._tokens = state.tokens
         self._operations = operations
         self._encode = encode
         self._linger = linger
@@ -81,6 +82,9 @@ class EventStream(StreamingResponse):
             more = True
             while more:
                 events, ended = await self._batcher.next_batch(self._linger)
+                if not self._tokens.is_valid(scope["state"]["caller"]):
+                    await send({"type": "http.response.body", "body": b""})
+                    return
                 block = prefix + (self._encode(events) if events else b"") + (END if ended else b"")
                 more = not ended and not self._batcher.stopped
                 await send(

@@ -1,4 +1,5 @@
-"""Retention: deletes results whose ttl has passed, executions older than the retention period, and unused bundles.
+"""Retention: deletes results whose ttl has passed, executions older than the retention period, and unused bundles
+and texts of playbooks.
 
 One of several servers does it at a time. The results of an execution are deleted before its row: a server that stops
 between the two leaves an execution without results, which the next turn finds by its row.
@@ -19,8 +20,11 @@ from noetl.storage.ports.task_logs import TaskLogStore
 
 INTERVAL_SECONDS = 600.0
 BATCH = 500  # executions deleted together
-BUNDLE_AGE = 24 * 3600.0  # seconds for which a bundle without a playbook is kept: it may be sent and registered later
-BUNDLES = 20  # examined at a time; each reads the summaries of all executions
+# Seconds for which a bundle or text without a playbook is kept: it may be registered or executed later. Servers
+# remember for half of them that a text is stored (`orchestrator.catalog`).
+UNUSED_AGE = 24 * 3600.0
+BUNDLES = 20  # examined at a time
+TEXTS = 1000
 
 _log = logging.getLogger("noetl.control")
 
@@ -43,7 +47,7 @@ async def run_retention(
             if store is not None:
                 await _retain(store, results, task_logs, clock, retention)
                 if playbooks is not None:
-                    await _collect_bundles(store, playbooks)
+                    await _collect_playbooks(store, playbooks)
         await clock.sleep(every)
 
 
@@ -75,28 +79,38 @@ async def delete_old(
     return count
 
 
-async def delete_unused_bundles(store: EventStore, playbooks: PlaybookStore, age: float = BUNDLE_AGE) -> int:
+async def delete_unused_bundles(store: EventStore, playbooks: PlaybookStore, age: float = UNUSED_AGE) -> int:
     """Delete bundles that belong to no version of the catalog and to no execution, and files that belong to no bundle;
     returns their number. A bundle that is in use is examined again after `age` seconds."""
+    found = await playbooks.unregistered_bundles(age, BUNDLES)
+    executed = await store.executed_playbooks([text for _, texts in found for text in texts])
     unused = []
-    for bundle, texts in await playbooks.unregistered_bundles(age, BUNDLES):
-        for text in texts:
-            if await store.has_executions_of(text):
-                await playbooks.keep_bundle(bundle)
-                break
-        else:
+    for bundle, texts in found:
+        if executed.isdisjoint(texts):
             unused.append(bundle)
+        else:
+            await playbooks.keep_bundle(bundle)
     return await playbooks.delete_bundles(unused, age)
 
 
-async def _collect_bundles(store: EventStore, playbooks: PlaybookStore) -> None:
+async def delete_unused_texts(store: EventStore, playbooks: PlaybookStore, age: float = UNUSED_AGE) -> int:
+    """Delete texts of playbooks that no version of the catalog and no execution has; returns their number. A text that
+    is in use is examined again after `age` seconds."""
+    found = await playbooks.unregistered_texts(age, TEXTS)
+    executed = await store.executed_playbooks(found)
+    await playbooks.keep_texts([text for text in found if text in executed])
+    return await playbooks.delete_texts([text for text in found if text not in executed], age)
+
+
+async def _collect_playbooks(store: EventStore, playbooks: PlaybookStore) -> None:
     try:
-        count = await delete_unused_bundles(store, playbooks)
+        bundles = await delete_unused_bundles(store, playbooks)
+        texts = await delete_unused_texts(store, playbooks)
     except NoetlError as problem:
-        _log.warning("unused bundles could not be deleted: %s", problem)
+        _log.warning("unused texts and files of playbooks could not be deleted: %s", problem)
         return
-    if count:
-        _log.info("deleted %d bundles and files that belong to no playbook", count)
+    if bundles or texts:
+        _log.info("deleted %d bundles and files and %d texts that belong to no playbook", bundles, texts)
 
 
 async def _acquire(cluster: Membership | None, every: float) -> bool:

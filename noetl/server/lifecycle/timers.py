@@ -11,6 +11,7 @@ from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel, sleep_unless_set
 
 RECHECK_SECONDS = 60.0  # the longest sleep: the clock may have been set forward meanwhile
+MAX_STALE = 1_000  # replaced timers in the heap, beside as many as there are timers
 HORIZON = 30.0  # seconds; later timers of waiting executions are found in the store (`wait_timers`)
 
 
@@ -34,6 +35,9 @@ class Timers:
             return
         self._at[execution_id] = at
         heapq.heappush(self._heap, (at, execution_id))
+        if len(self._heap) > 2 * len(self._at) + MAX_STALE:
+            self._heap = [(at, each) for each, at in self._at.items()]
+            heapq.heapify(self._heap)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         elif self._heap[0] == (at, execution_id):

@@ -11,7 +11,7 @@ import msgspec
 from noetl.connections.http.client import HttpFailure, Request, exchange
 from noetl.connections.mail import Mail, MailFailure, send
 from noetl.core.model.tool import Timeout
-from noetl.core.templates.template import compile_value
+from noetl.core.templates.definitions import render_definition
 from noetl.errors import NoetlError
 from noetl.runtime.masking import Masker, secret_texts
 from noetl.server.notifications.rules import Channel, HttpChannel, MailChannel, Rule, SlackChannel
@@ -47,7 +47,7 @@ class Channels:
         if isinstance(channel, MailChannel):
             return await self._mail(channel, fields, notification, key)
         if isinstance(channel, HttpChannel):
-            body = compile_value(channel.body).evaluate({"notification": dict(notification)})
+            body = render_definition(channel.body, {"notification": dict(notification)})
             return await self._request(channel.method, channel.url, body, _headers(fields), key)
         url = str(fields.get("url") or fields.get("dsn") or "")
         if not url:

@@ -25,7 +25,7 @@ from msgspec import Meta, Struct, field
 
 from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
-from noetl.core.templates.template import compile_value
+from noetl.core.templates.definitions import compile_definition, render_definition
 from noetl.errors import Conflict, NotFound, RequestRefused, TemplateError, unknown
 from noetl.runtime.clock import Clock
 from noetl.server.scheduling.triggers import check_credential, check_name
@@ -249,9 +249,9 @@ def check(rule: Rule) -> None:
         if not rule.to.url.startswith(("http://", "https://")):
             raise RequestRefused(f"{rule.to.url!r} is not an http or https URL")
         try:
-            body = compile_value(rule.to.body)
+            compile_definition(rule.to.body)
             if not rule.event_patterns:  # the data of custom events is not known here
-                body.evaluate({"notification": example()})
+                render_definition(rule.to.body, {"notification": example()})
         except TemplateError as problem:
             raise RequestRefused(f"the body cannot be rendered: {problem.message}; it reads `notification`") from None
 

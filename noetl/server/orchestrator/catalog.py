@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 MAX_COMPILE_THREADS = 2
 MAX_COMPARED_PATHS = 2_000  # for a suggestion
+MAX_STORED = 10_000  # digests of texts that are known to be stored
+STORED_SECONDS = 12 * 3600.0  # then a text is stored again, so that it counts as used (`lifecycle.retention`)
 MAX_INLINE_CHARACTERS = 4_000  # a text of this size compiles faster than a thread starts
 
 Files = Callable[[str, str], Awaitable[tuple[str, str] | None]]
@@ -63,7 +66,7 @@ class Catalog:
         self._capacity = capacity
         self._compiled: OrderedDict[tuple[str, bool, bool], Playbook] = OrderedDict()  # digest, strict, legacy
         self._encoded: OrderedDict[str, bytes] = OrderedDict()
-        self._stored: OrderedDict[str, None] = OrderedDict()  # digests whose text is in the store
+        self._stored: dict[str, float] = {}  # digest -> when its text was stored
         self._threads = asyncio.Semaphore(MAX_COMPILE_THREADS)
         self._lookups: dict[tuple[str, int | None], _Lookup] = {}
 
@@ -125,11 +128,14 @@ class Catalog:
     async def store(self, playbook: Playbook, source: Source) -> None:
         """Store the text permanently under the digest, for `load`."""
         await self.playbooks.save_text(playbook.digest, source.text, source.file)
-        self._remember(self._stored, playbook.digest, None)
+        if len(self._stored) >= MAX_STORED:
+            self._stored.clear()
+        self._stored[playbook.digest] = time.monotonic()
 
     def is_stored(self, playbook: Playbook) -> bool:
-        """Whether this process knows that the text is stored."""
-        return playbook.digest in self._stored
+        """Whether this process knows that the text is stored, and that retention does not delete it soon."""
+        stored = self._stored.get(playbook.digest)
+        return stored is not None and time.monotonic() - stored < STORED_SECONDS
 
     async def encoded(self, digest: str) -> bytes:
         """The compiled playbook as JSON, for workers."""

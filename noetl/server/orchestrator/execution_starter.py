@@ -19,7 +19,7 @@ from noetl.server.orchestrator.catalog import Catalog, Source
 from noetl.server.orchestrator.execution_cache import ExecutionCache
 from noetl.server.orchestrator.execution_ids import ExecutionIds
 from noetl.server.orchestrator.playbook_states import PlaybookStates
-from noetl.server.orchestrator.submissions import Submission, is_same_request, source_of, start_command
+from noetl.server.orchestrator.submissions import Submission, given_key, is_same_request, source_of, start_command
 from noetl.storage.ports.events import EventStore, ExecutionSummary
 from noetl.storage.ports.secrets import Keychain
 
@@ -47,7 +47,7 @@ class ExecutionStarter(Struct, eq=False):
 
     async def _submit(self, submission: Submission, bounded: StartingRequest | None = None) -> str:
         if submission.key is not None:
-            known = await self._store.by_key(submission.key)
+            known = await self._by_key(submission, submission.key)
             if known is not None:
                 return await self._same_request(known, submission)
         source = await source_of(submission, self._catalog)
@@ -82,15 +82,28 @@ class ExecutionStarter(Struct, eq=False):
                     raise
                 return await self._same_request(known, submission)
 
+    async def _by_key(self, submission: Submission, key: str) -> ExecutionSummary | None:
+        """The execution that a key started. Version 0.1 stored the keys of all callers without their names."""
+        known = await self._store.by_key(key)
+        if known is None and (given := given_key(key)) is not None:
+            known = await self._store.by_key(f"http:{given}")
+            if known is not None and (await self._request_of(known)).requested_by != submission.requested_by:
+                return None
+        return known
+
+    async def _request_of(self, known: ExecutionSummary) -> ExecutionRequested:
+        (first,) = await self._store.read(known.execution_id, 0, 1)
+        assert isinstance(first.body, ExecutionRequested)
+        return first.body
+
     async def _same_request(self, known: ExecutionSummary, submission: Submission) -> str:
         """The execution that a key started; Conflict when the key was used for another request."""
         if submission.parent is None:
-            (first,) = await self._store.read(known.execution_id, 0, 1)
-            assert isinstance(first.body, ExecutionRequested)
-            if not await is_same_request(submission, first.body, self._catalog):
-                key = (submission.key or "").removeprefix("http:")
+            request = await self._request_of(known)
+            if not await is_same_request(submission, request, self._catalog):
+                key = submission.key or ""
                 raise Conflict(
-                    f"the key {key!r} was used for another request (execution {known.execution_id}); "
+                    f"the key {given_key(key) or key!r} was used for another request (execution {known.execution_id}); "
                     "use a new key for a new request"
                 )
         return known.execution_id

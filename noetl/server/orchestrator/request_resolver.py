@@ -104,7 +104,10 @@ def decoded(data: bytes, content_type: str) -> Any:
 
     format = formats.format_of(content_type=kind)
     if format in formats.TABULAR:
-        return table_files.decode(data, format)
+        try:
+            return table_files.decode(data, format)
+        except ValueError as problem:
+            raise PayloadUnavailable(f"a stored payload is not valid {format}: {problem}", kind="ref.corrupt") from None
     if kind.startswith("text/"):
         return data.decode(errors="replace")
     raise PayloadUnavailable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,20 @@ class RerunRequest(Struct, frozen=True):
     payload: dict[str, Any] | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     merge: dict[str, Any] = field(default_factory=dict)
+
+
+_CALLER_KEY = re.compile(r"api:[^:]*:(.*)", re.DOTALL)  # a name of a token has no colon
+
+
+def caller_key(name: str, key: str | None) -> str | None:
+    """The idempotency key of a request at the API: two callers may use the same text."""
+    return f"api:{name}:{key}" if key else None
+
+
+def given_key(key: str) -> str | None:
+    """The text of a key of a caller; None for other keys."""
+    found = _CALLER_KEY.fullmatch(key)
+    return found and found[1]
 
 
 async def source_of(submission: Submission, catalog: Catalog) -> Source:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from noetl.core.model.events import instant
-from noetl.core.templates.template import compile_value
+from noetl.core.templates.definitions import render_definition
 from noetl.errors import Conflict, RequestRefused, TemplateError, unknown
 from noetl.runtime.clock import Clock
 from noetl.server.orchestrator.catalog import Catalog
@@ -78,9 +78,7 @@ class Backfill(Struct, frozen=True, omit_defaults=True):
     def payload_of(self, index: int) -> dict[str, Any]:
         """The payload of a slot's execution; TemplateError if a template of the payload cannot be evaluated."""
         slot = self.slot(index)
-        compiled = compile_value(self.payload)
-        values = self.payload if compiled.static else compiled.evaluate({self.variable: slot, "slot": slot})
-        return {self.variable: slot, **values}
+        return {self.variable: slot, **render_definition(self.payload, {self.variable: slot, "slot": slot})}
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):

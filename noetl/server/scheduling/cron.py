@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from zoneinfo import ZoneInfo
 
+MAX_EXPRESSION = 500  # characters; an expression is read again for each tick
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -36,6 +37,10 @@ class Cron:
     """A cron expression in a time zone; RequestRefused when one of them is not valid."""
 
     def __init__(self, expression: str, tz: str = "UTC") -> None:
+        if len(expression) > MAX_EXPRESSION:
+            raise RequestRefused(
+                f"a cron expression has at most {MAX_EXPRESSION} characters, this one has {len(expression):,}"
+            )
         self.expression = " ".join(expression.split())
         self.tz = tz
         self._zone = zone_of(tz)

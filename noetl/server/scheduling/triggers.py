@@ -27,7 +27,7 @@ from msgspec import Struct, field
 from noetl.core.model.durations import seconds
 from noetl.core.model.events import instant
 from noetl.core.model.merge import deep_merge
-from noetl.core.templates.template import compile_value
+from noetl.core.templates.definitions import render_definition
 from noetl.errors import RequestRefused, TemplateError, unknown
 from noetl.server.orchestrator.catalog import Catalog
 from noetl.storage.ports.secrets import CredentialStore
@@ -83,11 +83,10 @@ class Trigger(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def render(self, names: Mapping[str, Any], received: Mapping[str, Any]) -> dict[str, Any]:
         """The payload of an execution; TemplateError when a template cannot be evaluated."""
-        compiled = compile_value(self.payload)
-        if compiled.static:
-            return deep_merge(self.payload, dict(received)) if received else dict(self.payload)
-        rendered: dict[str, Any] = compiled.evaluate(dict(names))
-        return rendered
+        rendered: dict[str, Any] = render_definition(self.payload, dict(names))
+        if rendered is not self.payload:
+            return rendered
+        return deep_merge(self.payload, dict(received)) if received else dict(self.payload)
 
     def row(self, revision: int) -> StoredTrigger:
         """The row of the trigger."""

@@ -10,7 +10,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct, field
 
 from noetl.errors import NotFound, RequestRefused
+from noetl.runtime.private_files import flush_folder, private_opener
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -74,7 +75,7 @@ class BackupWriter:
     def entry(self, name: str) -> Iterator[Callable[[bytes], None]]:
         """Write one entry in pieces."""
         digest, size = hashlib.sha256(), 0
-        with self._zip.open(name, "w", force_zip64=True) as out:
+        with _named(self._target), self._zip.open(name, "w", force_zip64=True) as out:
 
             def write(data: bytes) -> None:
                 nonlocal size
@@ -100,6 +101,7 @@ class BackupWriter:
         os.fsync(self._file.fileno())
         self._file.close()
         self._temporary.replace(self._target)
+        flush_folder(self._target.parent)
 
     def __enter__(self) -> BackupWriter:
         return self
@@ -107,10 +109,12 @@ class BackupWriter:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._file.closed:
-            self._zip.close()
-            self._file.close()
         self._temporary.unlink(missing_ok=True)
+        if not self._file.closed:
+            with suppress(OSError):  # both write; the first error is the one to raise
+                self._zip.close()
+            with suppress(OSError):
+                self._file.close()
 
 
 class BackupReader:
@@ -161,8 +165,9 @@ class BackupReader:
     def extract(self, name: str, target: Path) -> None:
         """Write an entry to a file that only this user can read."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        with _named(target), open(target, "wb", opener=private_opener) as out:
             _copy(self.chunks(name), out)
+            out.flush()
             os.fsync(out.fileno())
 
     def names(self, prefix: str) -> list[str]:
@@ -179,6 +184,44 @@ class BackupReader:
     def close(self) -> None:
         """Close the file."""
         self._zip.close()
+
+
+class StagedFiles:
+    """Files of a restore beside their places, until all of them are complete: an error leaves what was there."""
+
+    def __init__(self, reader: BackupReader) -> None:
+        self._reader = reader
+        self._files: list[tuple[Path, Path]] = []
+
+    def add(self, name: str, target: Path) -> None:
+        """Extract an entry beside its place."""
+        temporary = target.with_name(f".{len(self._files)}.restore")
+        self._files.append((temporary, target))
+        self._reader.extract(name, temporary)
+
+    def publish(self) -> None:
+        """Move all files to their places."""
+        for temporary, target in self._files:
+            temporary.rename(target)
+        for folder in {target.parent for _, target in self._files}:
+            flush_folder(folder)
+
+    def __enter__(self) -> StagedFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for temporary, _target in self._files:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Name the file in errors of writing it."""
+    try:
+        yield
+    except OSError as problem:
+        problem.filename = problem.filename or str(file)
+        raise
 
 
 def _copy(chunks: Iterator[bytes], out: IO[Any]) -> None:

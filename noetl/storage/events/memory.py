@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import msgspec
 
 from noetl.core.model.events import PlaybookProcessed, Recorded
 from noetl.core.model.ids import number_at
+from noetl.core.model.text_matching import has_parts
 from noetl.errors import Conflict, NotFound, StoreUnavailable, VersionConflict
 from noetl.storage.events.event_rows import FINAL
 from noetl.storage.events.execution_queries import SHARES, error_parts
@@ -232,9 +232,9 @@ class MemoryEventStore:
             self._news.discard(execution_id)
             self._snapshots.pop(execution_id, None)
 
-    async def has_executions_of(self, playbook: str) -> bool:
-        """Whether there are executions of the playbook with this digest."""
-        return any(each.playbook == playbook for each in self._summaries.values())
+    async def executed_playbooks(self, digests: Sequence[str]) -> set[str]:
+        """Those of these digests of playbooks of which there are executions."""
+        return {each.playbook for each in self._summaries.values()} & {*digests}
 
     async def tidy(self, now: float) -> int:
         """Do nothing: memory is released by `drop`."""
@@ -278,16 +278,13 @@ def _matches(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
 
 
 def _matches_facts(summary: ExecutionSummary, where: ExecutionFilter) -> bool:
-    pattern = ".*".join(map(re.escape, error_parts(where.error))) if where.error is not None else None
+    parts = ["", *error_parts(where.error.lower()), ""] if where.error is not None else None
     took = summary.took
     return (
         where.version in (None, summary.version)
         and (where.trigger in (None, summary.trigger) or summary.trigger.startswith(f"{where.trigger} "))
         and all(any(_has_label(each, label) for each in summary.labels) for label in where.labels)
-        and (
-            pattern is None
-            or (summary.error is not None and re.search(pattern, summary.error, re.IGNORECASE | re.DOTALL) is not None)
-        )
+        and (parts is None or (summary.error is not None and has_parts(summary.error.lower(), parts)))
         and (where.least_ms is None or (took is not None and took >= where.least_ms))
         and (where.most_ms is None or (took is not None and took <= where.most_ms))
     )

@@ -159,6 +159,10 @@ class PostgresEventStore(SqlEventStore):
 
     ACTIVE = "NOT ended AND status <> 'waiting'"
     CONTAINS = "position($1::bytea IN data) > 0"
+    PLAYBOOKS = (  # not as json, which cannot have the character NUL
+        """SELECT DISTINCT found[1] FROM noetl_executions, """
+        """regexp_matches(convert_from(data, 'UTF8'), '"playbook":"([^"]*)"', 'g') AS found"""
+    )
     NEWS = "news"
     READ = "news = false"
 

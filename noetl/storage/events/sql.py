@@ -39,6 +39,7 @@ class SqlEventStore(EventStore):
 
     ACTIVE: ClassVar[str]  # unfinished and not only waiting: the condition of the partial index
     CONTAINS: ClassVar[str]  # whether the bytes of `data` contain those of $1
+    PLAYBOOKS: ClassVar[str]  # the digests of the playbooks of all executions, possibly with other texts
     NEWS: ClassVar[str]  # the condition of the partial index of unread news
     READ: ClassVar[str]  # the assignment that marks news as read
 
@@ -64,10 +65,10 @@ class SqlEventStore(EventStore):
         number = number_of(execution_id)
         return None if number is None else one_summary(await self.sql.row(f"{self._select} WHERE id = $1", number))
 
-    async def has_executions_of(self, playbook: str) -> bool:
-        """Whether there are executions of the playbook with this digest; it reads every summary."""
-        query = f"SELECT 1 FROM {self._executions} WHERE {self.CONTAINS} LIMIT 1"
-        return await self.sql.row(query, encode_json({"playbook": playbook})[1:-1]) is not None
+    async def executed_playbooks(self, digests: Sequence[str]) -> set[str]:
+        """Those of these digests of playbooks of which there are executions; it reads every summary."""
+        rows = await self.sql.fetch(self.PLAYBOOKS) if digests else ()
+        return {row[0] for row in rows} & {*digests}
 
     async def by_key(self, key: str) -> ExecutionSummary | None:
         """The execution with this idempotency key."""

@@ -113,6 +113,7 @@ class SqliteEventStore(SqlEventStore):
 
     ACTIVE = "ended = 0 AND status <> 'waiting'"
     CONTAINS = "instr(data, $1) > 0"
+    PLAYBOOKS = "SELECT DISTINCT json_extract(CAST(data AS TEXT), '$.playbook') FROM executions"
     NEWS = "news = 1"
     READ = "news = 0"
 

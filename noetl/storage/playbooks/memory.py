@@ -19,19 +19,37 @@ class MemoryPlaybookStore:
         self._versions: dict[str, list[StoredPlaybook]] = {}
         self._files: dict[str, bytes] = {}
         self._bundles: dict[str, Bundle] = {}
-        self._used: dict[str, float] = {}  # bundles and files
+        self._used: dict[str, float] = {}  # texts, bundles and files
 
     async def save_text(self, digest: str, text: str, file: str) -> None:
-        """Store the text of an execution's playbook, once per digest."""
+        """Store the text of an execution's playbook, once per digest; it counts as used now."""
         self._texts.setdefault(digest, (text, file))
+        self._use([digest])
 
     async def text(self, digest: str) -> tuple[str, str] | None:
         """Text and file of a digest."""
         return self._texts.get(digest)
 
+    async def unregistered_texts(self, age: float, limit: int) -> Sequence[str]:
+        """Texts of no version that were not used for `age` seconds, the oldest first."""
+        registered = self._registered()
+        unused = [digest for digest in self._texts if self._is_unused(digest, age) and digest not in registered]
+        return sorted(unused, key=lambda digest: (self._used[digest], digest))[:limit]
+
+    async def keep_texts(self, digests: Sequence[str]) -> None:
+        """Mark texts as used now."""
+        self._use(digests)
+
+    async def delete_texts(self, digests: Sequence[str], age: float) -> int:
+        """Delete these texts if they were not used for `age` seconds."""
+        gone = [digest for digest in digests if digest in self._texts and self._is_unused(digest, age)]
+        for digest in gone:
+            del self._texts[digest]
+        return len(gone)
+
     async def register(self, playbook: StoredPlaybook) -> StoredPlaybook:
         """Add a version of a path; an unchanged digest is not a new version."""
-        self._texts.setdefault(playbook.digest, (playbook.text, playbook.file))
+        await self.save_text(playbook.digest, playbook.text, playbook.file)
         versions = self._versions.setdefault(playbook.path, [])
         if not versions or versions[-1].digest != playbook.digest:
             versions.append(msgspec.structs.replace(playbook, version=len(versions) + 1))
@@ -86,7 +104,7 @@ class MemoryPlaybookStore:
         texts: dict[str, list[str]] = {}
         for digest, (_, file) in self._texts.items():
             texts.setdefault((split_bundle_file(file) or ("",))[0], []).append(digest)
-        registered = {each.digest for versions in self._versions.values() for each in versions}
+        registered = self._registered()
         found = [
             (digest, texts.get(digest, []))
             for digest in sorted(self._bundles, key=self._used.__getitem__)
@@ -108,6 +126,9 @@ class MemoryPlaybookStore:
         for digest in files:
             del self._files[digest]
         return len(gone) + len(files)
+
+    def _registered(self) -> set[str]:
+        return {each.digest for versions in self._versions.values() for each in versions}
 
     def _use(self, digests: Iterable[str]) -> None:
         self._used.update(dict.fromkeys(digests, time.time()))

@@ -41,6 +41,10 @@ SCHEMAS: Schemas = {
         UPDATE bundle_files SET used_at = strftime('%s', 'now');
         UPDATE bundles SET used_at = strftime('%s', 'now')
         """,
+        """
+        ALTER TABLE playbook_texts ADD COLUMN used_at REAL NOT NULL DEFAULT 0;
+        UPDATE playbook_texts SET used_at = strftime('%s', 'now')
+        """,
     ),
     "postgres": (
         """
@@ -62,6 +66,7 @@ SCHEMAS: Schemas = {
         ALTER TABLE noetl_bundle_files ADD COLUMN used_at float8 NOT NULL DEFAULT extract(epoch FROM now());
         ALTER TABLE noetl_bundles ADD COLUMN used_at float8 NOT NULL DEFAULT extract(epoch FROM now())
         """,
+        "ALTER TABLE noetl_playbook_texts ADD COLUMN used_at float8 NOT NULL DEFAULT extract(epoch FROM now())",
     ),
 }
 # The clock of the database, so that servers whose clocks differ agree on ages.
@@ -75,7 +80,6 @@ NAMED = {  # the files of the manifest of a bundle
     "postgres": "SELECT f.value FROM noetl_bundles b, jsonb_each_text(b.manifest::jsonb -> 'files') f",
 }
 
-MAX_KNOWN = 10_000  # digests of stored texts that are not sent to the database again
 # A version without its text is found with an empty one, which does not match its digest.
 _COLUMNS = "c.path, c.version, c.digest, coalesce(t.text, ''), c.registered_at, coalesce(t.file, ''), c.origin"
 
@@ -88,30 +92,45 @@ class SqlPlaybookStore:
         self._texts, self._catalog = f"{database.prefix}playbook_texts", f"{database.prefix}catalogue"
         self._files, self._bundles = f"{database.prefix}bundle_files", f"{database.prefix}bundles"
         self._newest = f"c.version = (SELECT max(version) FROM {self._catalog} n WHERE n.path = {{}})"
-        self._stored: set[str] = set()  # digests, at most MAX_KNOWN
         self._now, self._listed, self._named = (each[database.dialect] for each in (NOW, LISTED, NAMED))
         database.migrate("playbooks", SCHEMAS[database.dialect])
 
     async def save_text(self, digest: str, text: str, file: str) -> None:
-        """Store the text of an execution's playbook, once per digest."""
-        if digest in self._stored:
-            return
+        """Store the text of an execution's playbook, once per digest; it counts as used now."""
         if "\x00" in text:
             raise RequestRefused("a playbook must not contain a NUL character")
         await self._database.execute(
-            f"INSERT INTO {self._texts}(digest, text, file) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING",
+            f"INSERT INTO {self._texts}(digest, text, file, used_at) VALUES ($1, $2, $3, {self._now}) "
+            f"ON CONFLICT (digest) DO UPDATE SET used_at = {self._now}",
             digest,
             text,
             file,
         )
-        if len(self._stored) >= MAX_KNOWN:
-            self._stored.clear()
-        self._stored.add(digest)
 
     async def text(self, digest: str) -> tuple[str, str] | None:
         """Text and file of a digest."""
         row = await self._database.row(f"SELECT text, file FROM {self._texts} WHERE digest = $1", digest)
         return (row[0], row[1]) if row else None
+
+    async def unregistered_texts(self, age: float, limit: int) -> Sequence[str]:
+        """Texts of no version that were not used for `age` seconds, the oldest first."""
+        rows = await self._database.fetch(
+            f"SELECT digest FROM {self._texts} WHERE used_at <= {self._now} - $1 AND digest NOT IN "
+            f"(SELECT digest FROM {self._catalog}) ORDER BY used_at, digest LIMIT $2",
+            float(age),
+            limit,
+        )
+        return [row[0] for row in rows]
+
+    async def keep_texts(self, digests: Sequence[str]) -> None:
+        """Mark texts as used now."""
+        listed = msgspec.json.encode(list(digests)).decode()
+        await self._database.execute(f"UPDATE {self._texts} SET used_at = {self._now} WHERE {self._listed}", listed)
+
+    async def delete_texts(self, digests: Sequence[str], age: float) -> int:
+        """Delete these texts if they were not used for `age` seconds, which the statement compares."""
+        statement = f"DELETE FROM {self._texts} WHERE {self._listed} AND used_at <= {self._now} - $2"
+        return await self._database.execute(statement, msgspec.json.encode(list(digests)).decode(), float(age))
 
     async def register(self, playbook: StoredPlaybook) -> StoredPlaybook:
         """Add a version of a path; an unchanged digest is not a new version."""

@@ -217,8 +217,8 @@ class EventStore(Protocol):
         """Delete these executions, their keys and snapshots, and count the ended ones in `days`, in one transaction;
         their logs are deleted now or by `tidy`."""
 
-    async def has_executions_of(self, playbook: str) -> bool:
-        """Whether there are executions of the playbook with this digest; it reads every summary."""
+    async def executed_playbooks(self, digests: Sequence[str]) -> set[str]:
+        """Those of these digests of playbooks of which there are executions; it reads every summary."""
 
     async def tidy(self, now: float) -> int:
         """Release the space of deleted logs and prepare partitions; return the number of dropped partitions."""

@@ -35,10 +35,20 @@ class PlaybookStore(Protocol):
     """The catalog, and the texts of executed playbooks by digest."""
 
     async def save_text(self, digest: str, text: str, file: str) -> None:
-        """Store the text of an execution's playbook, once per digest."""
+        """Store the text of an execution's playbook, once per digest; it counts as used now."""
 
     async def text(self, digest: str) -> tuple[str, str] | None:
         """Text and file of a digest."""
+
+    async def unregistered_texts(self, age: float, limit: int) -> Sequence[str]:
+        """Digests of texts that no version of the catalog has and that were not used for `age` seconds, the oldest
+        first."""
+
+    async def keep_texts(self, digests: Sequence[str]) -> None:
+        """Mark texts as used now."""
+
+    async def delete_texts(self, digests: Sequence[str], age: float) -> int:
+        """Delete those of these texts that were not used for `age` seconds; return their number."""
 
     async def register(self, playbook: StoredPlaybook) -> StoredPlaybook:
         """Add a version of a path (`version` is ignored); an unchanged digest is not a new version."""

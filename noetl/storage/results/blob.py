@@ -8,7 +8,6 @@ folders that have expired.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import shutil
 import socket
@@ -19,7 +18,8 @@ from typing import IO, Any, ClassVar, TypeVar
 
 from noetl.core.model.reference import Reference, ReferenceType
 from noetl.errors import PayloadUnavailable, StoreUnavailable
-from noetl.runtime.private_files import create_private, private_folder
+from noetl.runtime.disk_errors import disk_error, is_full
+from noetl.runtime.private_files import create_private, flush_folder, private_folder
 from noetl.storage.results.payload_store import HOUR, Packing, PayloadStore, by_hour, missing, storage_name
 
 ABANDONED = 24 * HOUR  # seconds after which a temporary file is deleted
@@ -52,12 +52,12 @@ class BlobResults(PayloadStore):
     async def _stored(
         self, key: str, reference: Reference, start: int, count: int | None
     ) -> AsyncGenerator[bytes, None]:
-        file = await _in_thread(_open_stored, Path(key), reference)
+        file = await self._in_thread(_open_stored, Path(key), reference)
         with file:
             file.seek(start)
             left = count
             while left is None or left > 0:
-                chunk = await _in_thread(file.read, READ if left is None else min(READ, left))
+                chunk = await self._in_thread(file.read, READ if left is None else min(READ, left))
                 if not chunk:
                     return
                 if left is not None:
@@ -66,30 +66,30 @@ class BlobResults(PayloadStore):
 
     async def delete(self, reference: Reference) -> None:
         """Delete a payload; a missing one is not an error."""
-        await _in_thread(Path(self._key(reference)).unlink, True)
+        await self._in_thread(Path(self._key(reference)).unlink, True)
 
     async def collect(self, now: float) -> int:
         """Delete expired payloads; return their number."""
-        return await _in_thread(self._collect, now)
+        return await self._in_thread(self._collect, now)
 
     async def forget(self, executions: Sequence[str]) -> int:
         """Delete the payloads of these executions that have no ttl; return their number."""
-        return await _in_thread(self._forget, executions)
+        return await self._in_thread(self._forget, executions)
 
     async def _write(self, packing: Packing, temporary: Path, target: Path) -> None:
         blocks = packing.blocks()
         first = await anext(blocks, b"")
         second = await anext(blocks, None)
         if second is None:  # small: one call in a thread
-            await _in_thread(_store_whole, first, temporary, target)
+            await self._in_thread(_store_whole, first, temporary, target)
             return
-        with await _in_thread(create_private, temporary) as file:
-            await _in_thread(file.write, first)
-            await _in_thread(file.write, second)
+        with await self._in_thread(create_private, temporary) as file:
+            await self._in_thread(file.write, first)
+            await self._in_thread(file.write, second)
             async for block in blocks:
-                await _in_thread(file.write, block)
-            await _in_thread(_flush, file)
-        await _in_thread(_publish, temporary, target)
+                await self._in_thread(file.write, block)
+            await self._in_thread(_flush, file)
+        await self._in_thread(_publish, temporary, target)
 
     def _key(self, reference: Reference) -> str:
         """The path of the payload, which is always inside of the store."""
@@ -129,15 +129,14 @@ class BlobResults(PayloadStore):
                 temporary.unlink(missing_ok=True)
         return collected
 
-
-async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
-    """Run file operations in a thread; an OSError is raised as StoreUnavailable."""
-    try:
-        return await asyncio.to_thread(call, *arguments)
-    except OSError as problem:
-        full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = f"result store on disk: {problem.strerror} ({problem.filename or 'while writing or reading'})"
-        raise StoreUnavailable(what, kind="storage.quota" if full else "storage.access") from problem
+    async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Run file operations in a thread; an OSError is raised as StoreUnavailable."""
+        try:
+            return await asyncio.to_thread(call, *arguments)
+        except OSError as problem:
+            what = disk_error(problem, self.root) or f"{problem.filename or self.root}: {problem.strerror}"
+            kind = "storage.quota" if is_full(problem) else "storage.access"
+            raise StoreUnavailable(f"result store {what}", kind=kind) from problem
 
 
 def _open_stored(path: Path, reference: Reference) -> IO[bytes]:
@@ -168,11 +167,7 @@ def _publish(temporary: Path, target: Path) -> None:
     temporary.rename(target)
     folder = target.parent
     while True:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        flush_folder(folder)
         if folder == existing:
             return
         folder = folder.parent

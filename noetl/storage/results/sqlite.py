@@ -77,10 +77,10 @@ class SqliteResults(RelationalResults):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
         except (sqlite3.Error, OSError) as problem:
-            full = "full" in str(problem)
-            raise StoreUnavailable(
-                f"result store {self.path}: {problem}", kind="storage.quota" if full else "storage.access"
-            ) from problem
+            if "full" in str(problem):
+                what = f"result store {self.path}: the disk is full; free disk space and retry"
+                raise StoreUnavailable(what, kind="storage.quota") from problem
+            raise StoreUnavailable(f"result store {self.path}: {problem}", kind="storage.access") from problem
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:

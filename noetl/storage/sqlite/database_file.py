@@ -36,9 +36,11 @@ from msgspec import Struct
 
 from noetl.errors import CorruptLog, NoetlError, StoreUnavailable
 from noetl.observability import metrics
+from noetl.runtime.disk_errors import disk_error
 from noetl.runtime.private_files import ensure_private
 from noetl.storage.ports.sql import Dialect
 from noetl.storage.sqlite import wal_check
+from noetl.storage.sqlite.commit_mark import CommitMark, count_up, is_older, remove_mark
 from noetl.storage.sqlite.wal_check import Committed
 
 T = TypeVar("T")
@@ -84,6 +86,7 @@ class SqliteFile:
         self._versions: dict[str, int] = {}  # schema versions by table group, as known to this process
         self._scripts: list[str] = []  # of all groups
         self._wal_pages = 0  # estimate of the pages that a checkpoint has to copy
+        self._mark = CommitMark(self.path)
         self._local = threading.local()
         self._reader_connections: list[sqlite3.Connection] = []
         self._pool = ThreadPoolExecutor(max_workers=readers, thread_name_prefix="noetl-sqlite-read")
@@ -185,10 +188,7 @@ class SqliteFile:
                     f"{self.path}: the {name} tables were migrated to schema version {found.get(name, 0)}, but this "
                     f"process supports {version}; restart it with the NoETL version that migrated them"
                 )
-        db.execute(
-            "INSERT INTO noetl_schema(name, version) VALUES ('probe', 1) "
-            "ON CONFLICT(name) DO UPDATE SET version = version % 1000000 + 1"
-        )
+        count_up(db)
 
     async def release_space(self) -> int:
         """Return free pages to the file system, in small transactions; returns the number of bytes."""
@@ -246,6 +246,7 @@ class SqliteFile:
     def _truncate_wal(self) -> None:
         try:
             self._alone(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+            self._mark.checkpointed()
         except (CorruptLog, StoreUnavailable):
             return  # a reader is active: the next checkpoint truncates it
 
@@ -266,7 +267,8 @@ class SqliteFile:
             os.makedirs(folder, exist_ok=True)
         except OSError as problem:
             raise StoreUnavailable(
-                f"cannot create the folder {folder} ({problem.strerror}); set NOETL_HOME or --store to a "
+                disk_error(problem, folder)
+                or f"cannot create the folder {folder} ({problem.strerror}); set NOETL_HOME or --store to a "
                 "writable folder"
             ) from None
         if os.path.isdir(self.path):
@@ -274,12 +276,15 @@ class SqliteFile:
         try:
             with self._lock:
                 committed = self._left_behind()
+                if not os.path.exists(self.path):
+                    remove_mark(self.path)  # a new database
                 connection = _connect(self.path)
                 try:
                     self._prepare(connection)
                     if committed is not None:
                         (_, valid, _) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                         self._refuse_loss(committed.lost(valid))
+                    self._refuse_older(connection)
                 except BaseException:
                     connection.close()
                     raise
@@ -306,6 +311,14 @@ class SqliteFile:
             raise CorruptLog(
                 f"{self.path}: {frames} committed pages of the write-ahead log are damaged or missing, so the last "
                 "acknowledged events are lost; restore a backup, or continue without them with `noetl doctor --repair`"
+            )
+
+    def _refuse_older(self, connection: sqlite3.Connection) -> None:
+        if is_older(connection, self.path):
+            raise CorruptLog(
+                f"{self.path} is older than its last acknowledged commits: its write-ahead log was deleted, or it was "
+                "replaced by an older copy; restore a backup, or continue without the lost events with "
+                "`noetl doctor --repair`"
             )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -343,6 +356,7 @@ class SqliteFile:
                 connection.close()
             self._connection.close()
             _open_files[self.path] -= 1
+        self._mark.close()
         self._lock.close()
 
     # ── readers ─────────────────────────────────────────────────────────────────────────
@@ -418,7 +432,9 @@ class SqliteFile:
                     waiting.result = waiting.job(connection)
                 except NoetlError as refusal:
                     waiting.failure = refusal
+            self._mark.count(connection)
             connection.execute("COMMIT")
+            self._mark.committed()
             metrics.FLUSH.observe(time.perf_counter() - began)
             metrics.BATCH.observe(len(group))
             return True
@@ -465,6 +481,7 @@ class SqliteFile:
             # and the next checkpoint retries.
             pass
         self._wal_pages = 0
+        self._mark.checkpointed()
 
 
 def _connect(place: str) -> sqlite3.Connection:
@@ -506,7 +523,8 @@ class _FileLock:
         except OSError as problem:
             self._mutex.release()
             raise StoreUnavailable(
-                f"cannot lock {self._path} ({problem.strerror}), so {self._database} cannot be written; "
+                disk_error(problem, self._path)
+                or f"cannot lock {self._path} ({problem.strerror}), so {self._database} cannot be written; "
                 "set NOETL_HOME or --store to a writable folder on a local disk"
             ) from None
 

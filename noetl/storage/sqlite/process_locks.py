@@ -15,6 +15,7 @@ from pathlib import Path
 
 from noetl.core.model.ids import PROCESS_BITS, process_of
 from noetl.errors import StoreUnavailable
+from noetl.runtime.disk_errors import disk_error
 from noetl.runtime.private_files import private_folder
 
 TRIES = 100
@@ -44,7 +45,8 @@ class ProcessLocks:
             private_folder(Path(self._folder))
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as problem:
-            raise StoreUnavailable(f"cannot write {path} ({problem.strerror}); check its permissions") from None
+            what = disk_error(problem, path) or f"cannot write {path} ({problem.strerror}); check its permissions"
+            raise StoreUnavailable(what) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Another process may have removed the file between open and lock.

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from noetl.core.language.source.nodes import Mapping, Scalar, Sequence
 from noetl.core.language.source.yaml_source import read_source
+from noetl.runtime.printable import printable
 
 if TYPE_CHECKING:
     from noetl.testing.playbook_tests.assertions import CaseResult
@@ -23,7 +24,7 @@ def write_junit(target: Path, results: Several[CaseResult], broken: Several[tupl
         suite = ElementTree.SubElement(
             suites,
             "testsuite",
-            name=file,
+            name=_clean(file),
             tests=str(len(own) + len(errors)),
             failures=str(sum(not one.ok and not one.invalid for one in own)),
             errors=str(sum(one.invalid for one in own) + len(errors)),
@@ -31,14 +32,16 @@ def write_junit(target: Path, results: Several[CaseResult], broken: Several[tupl
         )
         for one in own:
             seconds = f"{one.duration_ms / 1000:.3f}"
-            case = ElementTree.SubElement(suite, "testcase", classname=file, name=one.name, time=seconds)
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=_clean(file), name=_clean(one.name), time=seconds
+            )
             if not one.ok:
                 kind = "error" if one.invalid else "failure"
                 ElementTree.SubElement(case, kind, message=_clean(one.problems[0])).text = _clean(
                     "\n".join(one.problems)
                 )
         for reason in errors:
-            case = ElementTree.SubElement(suite, "testcase", classname=file, name="read the file", time="0")
+            case = ElementTree.SubElement(suite, "testcase", classname=_clean(file), name="read the file", time="0")
             ElementTree.SubElement(case, "error", message=_clean(reason))
     target.parent.mkdir(parents=True, exist_ok=True)
     ElementTree.ElementTree(suites).write(target, encoding="utf-8", xml_declaration=True)
@@ -73,5 +76,5 @@ def _escape(text: str, more: str = "") -> str:
 
 
 def _clean(text: str) -> str:
-    """The text without characters that XML does not allow."""
-    return "".join(letter for letter in text if letter in "\t\n\r" or ord(letter) >= 32)
+    """The text with escapes of characters that XML does not allow, or that readers of the report would obey."""
+    return printable(text).replace("\ufffe", r"\ufffe").replace("\uffff", r"\uffff")

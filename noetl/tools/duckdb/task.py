@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from noetl.connections import duckdb as driver
 from noetl.connections import objects
 from noetl.connections.auth import BadAuth, fields_of
 from noetl.connections.duckdb import attach_statement, batches, to_error_info
-from noetl.connections.gate_proxy import gate_proxy
+from noetl.connections.duckdb_gate import apply_policy, changes_instance
+from noetl.connections.gate_proxy import trusting_proxy
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolCall
@@ -26,6 +26,7 @@ from noetl.data.formats import format_of
 from noetl.data.sql import ParameterError, bind, bind_sets, quote_column
 from noetl.data.table_files import arrow_reader
 from noetl.errors import PayloadUnavailable, SecretUnavailable, StoreUnavailable
+from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.runtime.threads import in_thread
 from noetl.tools._common import sql_task as sql
 from noetl.tools._common.sql_task import BadInput, Limits, Result, Statement, flag
@@ -69,12 +70,18 @@ class _Task:
         database = driver.database(self._database_path(), read_only=read_only)
         writes = not read_only and driver.may_write([statement.text for statement in statements])
         wait = call.timeout.connect or driver.WAIT_FOR_FILE
-        with tempfile.TemporaryDirectory(prefix="noetl-duckdb-") as folder:
-            async with database.cursor(writes=writes, wait=wait) as cursor:
+        config = await self._store_config(statements)
+        is_alone = config is not None or any(changes_instance(statement.text) for statement in statements)
+        shared = object() if is_alone else tuple(statement for _, _, statement in self._attached()) or None
+        with TemporaryFolder("noetl-duckdb-") as folder:
+            async with (
+                self._proxy(config) as proxy,
+                database.cursor(writes=writes, wait=wait, shared=shared) as cursor,
+            ):
                 await self._set_search_path(cursor)
-                await self._apply_policy(cursor, statements)
+                await self._apply_policy(cursor, statements, proxy)
                 await self._attach(cursor)
-                await self._create_secret(cursor, statements)
+                await self._create_secret(cursor, config)
                 await self._register_tables(cursor, folder)
                 results = await self._execute(cursor, statements, limits)
         return sql.success(results, duckdb=dict(NULLS))
@@ -131,16 +138,14 @@ class _Task:
         folder = self.call.host.resolve_path(".")
         await _in_thread(cursor, cursor.execute, f"SET file_search_path = '{_escape(folder)}'")
 
-    async def _apply_policy(self, cursor: Any, statements: list[Statement]) -> None:
+    async def _apply_policy(self, cursor: Any, statements: list[Statement], proxy: str | None) -> None:
         """Check the addresses of the statements by the network policy."""
         allows = self.call.host.address_check()
         if allows is None:
             return
-        from noetl.connections.duckdb_gate import apply_policy
-
         attached = [(statement, None) for _, _, statement in self._attached()]
         given = [(statement.text, statement.params) for statement in statements]
-        await apply_policy(cursor, [*attached, *given], allows)
+        await apply_policy(cursor, [*attached, *given], allows, proxy)
 
     def _attached(self) -> Iterator[tuple[str, str, str]]:
         """Names, files and statements of `attach`."""
@@ -163,18 +168,28 @@ class _Task:
         for _, file, statement in self._attached():
             await driver.attach(cursor, statement, file, wait)
 
-    async def _create_secret(self, cursor: Any, statements: list[Statement]) -> None:
-        """Create a DuckDB secret with the credential, for SQL that contains `s3://`."""
+    async def _store_config(self, statements: list[Statement]) -> dict[str, Any] | None:
+        """The configuration of the object store by the credential, for SQL that contains `s3://`; else None."""
         auth = self.call.input.get("auth")
         if not auth or not any("s3://" in statement.text for statement in statements):
-            return
+            return None
         fields = await fields_of(auth, self.call.host, prefixes=objects.PREFIXES)
-        place, policy = objects.parse_location("s3://x/y"), self.call.host.address_check()
-        checked = await objects.check_endpoint(place, fields, self.call.host.address_check)
-        config = objects.config_of(place, fields)
+        place = objects.parse_location("s3://x/y")
+        is_checked = await objects.check_endpoint(place, fields, self.call.host.address_check) is not None
+        return {**objects.config_of(place, fields), "is_checked": is_checked}
+
+    def _proxy(self, config: Mapping[str, Any] | None) -> AbstractAsyncContextManager[str | None]:
+        """The proxy of a call to an endpoint that is not checked because a stored credential names it."""
+        policy = self.call.host.address_check()
+        if policy is None or config is None or config["is_checked"] or not config.get("endpoint"):
+            return nullcontext()
+        return trusting_proxy(policy, str(config["endpoint"]))
+
+    async def _create_secret(self, cursor: Any, config: Mapping[str, Any] | None) -> None:
+        """Create a DuckDB secret with the credential."""
+        if config is None:
+            return
         endpoint = str(config.get("endpoint", ""))
-        if endpoint and checked is None and policy is not None:
-            await gate_proxy(policy, endpoint)  # of a stored credential
         parts = {
             "KEY_ID": config.get("access_key_id"),
             "SECRET": config.get("secret_access_key"),
@@ -233,7 +248,7 @@ def _file_view(name: str, path: str, format: str) -> str:
     if format not in ("parquet", "csv", "json", "jsonl"):
         raise BadInput(f"tables.{name} has the format {format}: use Parquet, Arrow, CSV, JSON or JSON lines")
     if format == "csv":
-        reader = duck_files.csv_call(path)
+        reader = duck_files.csv_call(path, by_name=duck_files.has_other_order(path))
     else:
         reader = f"{'read_parquet' if format == 'parquet' else 'read_json_auto'}({duck_files.literal(path)})"
     return f"CREATE OR REPLACE TEMP VIEW {quote_column(str(name))} AS SELECT * FROM {reader}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
@@ -17,6 +16,7 @@ from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.errors import StoreUnavailable
 from noetl.observability import tracing
+from noetl.runtime.disk_errors import disk_error, is_full
 from noetl.tools.http import bodies
 from noetl.tools.http.request_auth import Auth, authenticate
 from noetl.tools.http.spec import NULLS
@@ -305,8 +305,9 @@ async def _store(call: ToolCall, chunks: AsyncGenerator[bytes, None], header: st
         except OSError as failure:
             if isinstance(failure, TimeoutError):
                 raise
-            kind = "storage.quota" if failure.errno in (errno.ENOSPC, errno.EDQUOT) else "storage.access"
-            raise HttpFailure(kind, f"cannot store the body: {failure.strerror or failure}") from failure
+            kind = "storage.quota" if is_full(failure) else "storage.access"
+            what = disk_error(failure) or failure.strerror or failure
+            raise HttpFailure(kind, f"cannot store the body: {what}") from failure
     meta = {"content_type": reference.meta.content_type, "bytes": reference.meta.bytes}
     return structs.replace(ok(None, meta=meta), ref=reference)
 

@@ -31,8 +31,8 @@ SPEC = ToolSpec(
     aliases=("s3", "gcs", "azure", "object_store"),
     doc="Puts, gets, lists, copies, moves and deletes objects in S3 (and S3-compatible stores), Google Cloud Storage, "
     "Azure Blob Storage and directories. Content is encoded and decoded by format: JSON, JSON lines, CSV, Parquet, "
-    "Arrow, text or bytes, also compressed (`.gz`, `.zst`). A table is written from a list of mappings and read as "
-    "`{rows, row_count, columns}`. Large content is streamed to `output.ref`.",
+    "Arrow, text or bytes, also compressed (`.gz`, `.zst`, `.bz2`, `.xz`). A table is written from a list of mappings "
+    "and read as `{rows, row_count, columns}`. Large content is streamed to `output.ref`.",
     fields={
         "action": Field("string", "`put` (default if there is content to put), `get` (default otherwise), `list`, "
                         "`delete`, `stat` (= `head`), `exists`, `copy` or `move`.", choices=ACTIONS,
@@ -48,9 +48,9 @@ SPEC = ToolSpec(
         "keys": Field("list", "Several keys to delete."),
         "to": Field("string", "Where `copy` and `move` put the object: an address, or a key in the same bucket. A path "
                     "that ends with `/` keeps the name.", files=True, aliases=("target", "destination")),
-        "compression": Field("string", "`gzip` or `zstd`: put compresses and get decompresses. Default: by the "
-                             "extension of the key, `.gz` or `.zst`; `none` leaves the bytes.",
-                             choices=("gzip", "zstd", "none"), also=("gz", "zst", "auto")),
+        "compression": Field("string", "`gzip`, `zstd`, `bz2` or `xz`: put compresses and get decompresses. Default: "
+                             "by the extension of the key; `none` leaves the bytes.",
+                             choices=("gzip", "zstd", "bz2", "xz", "none"), also=("gz", "zst", "bzip2", "auto")),
         "prefix": Field("string", "Prefix of the keys to list."),
         "data": Field("any", "The content to put.", aliases=("body", "content", "value", "rows")),
         "file": Field("string", "A local file to upload, or to download to.", files=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import obstore
@@ -16,6 +17,7 @@ from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.data import compression, formats, table_files
 from noetl.data.content import INLINE_BYTES, encoded, kept_or_stored, natural_format, save
+from noetl.data.key_patterns import key_pattern
 from noetl.data.payload_reader import MemoryPayload, read_part
 from noetl.errors import SecretUnavailable
 from noetl.tools._common.payload_task import explain, read_count, read_part_fields, upload_blocks
@@ -23,6 +25,7 @@ from noetl.tools._common.sql_task import flag
 from noetl.tools.object.spec import ACTION_ALIASES, ACTIONS, MAX_BYTES, NULLS
 
 LIST_LIMIT = 1000
+READS = ("get", "list", "head", "exists", "copy", "move")
 
 
 async def run(call: ToolCall) -> Outcome:
@@ -60,7 +63,10 @@ class _Task:
         fields = await fields_of(self.fields.get("auth"), self.call.host, prefixes=objects.PREFIXES)
         place = self._place(action, fields)
         self.target = place.url
-        store = await objects.checked_store(place, fields, self.call.host.address_check, self.call.timeout)
+        opened = place
+        if action in READS and place.scheme == "file" and not await asyncio.to_thread(Path(place.bucket).is_dir):
+            opened = place._replace(scheme="memory")  # without objects: reading creates no folder
+        store = await objects.checked_store(opened, fields, self.call.host.address_check, self.call.timeout)
         if action in ("put", "get", "head", "exists", "copy", "move") and not place.key:
             raise ValueError(f"`{action}` requires a key: {place.url} contains only a bucket")
         outcome: Outcome = await getattr(self, f"_{action}")(store, place)
@@ -98,7 +104,10 @@ class _Task:
         if address is not None and key is not None:
             place = place._replace(key=f"{place.key.rstrip('/')}/{key}".lstrip("/"))
         if action == "list" and place.scheme == "file" and place.key:
-            place = place._replace(bucket=f"{place.bucket}/{place.key}", key="")  # a folder, not a file in one
+            path = f"{place.bucket}/{place.key}"  # a folder, not a file in one
+            pattern = key_pattern(path, brackets=False)
+            folder = path if pattern is None else pattern.folder
+            place = place._replace(bucket=folder, key=path[len(folder) + 1 :])
         return place
 
     async def _put(self, store: Any, place: ObjectLocation) -> Outcome:
@@ -149,13 +158,14 @@ class _Task:
 
     async def _decompressed(self, payload: Any, codec: str) -> Any:
         """The content of a compressed object, in memory."""
+        advice = "read it with kind: transfer, or with compression: none and `file`"
         if payload.size > MAX_BYTES:
-            raise ValueError(
-                f"{self.target} is compressed and larger than {MAX_BYTES >> 20} MiB; read it with kind: transfer, or "
-                "with compression: none and `file`"
-            )
+            raise ValueError(f"{self.target} is compressed and larger than {MAX_BYTES >> 20} MiB; {advice}")
         packed = b"".join([block async for block in payload.stream()])
-        return MemoryPayload(await asyncio.to_thread(compression.decompress, packed, codec))
+        try:
+            return MemoryPayload(await asyncio.to_thread(compression.decompress, packed, codec, MAX_BYTES))
+        except ValueError as wrong:
+            raise ValueError(f"{self.target}: {wrong}; {advice}") from None
 
     def _codec(self, key: str, format: str) -> str | None:
         """How the content is compressed as a whole; columnar formats are compressed inside."""
@@ -175,7 +185,7 @@ class _Task:
     async def _copy_to(self, store: Any, place: ObjectLocation, *, move: bool) -> Outcome:
         """Copy an object within its store, or stream it to another one; `move` deletes the original afterwards."""
         target = self._target_place(place)
-        if target == place:
+        if await asyncio.to_thread(_is_same, place, target):
             raise ValueError(f"`to` is the object itself: {place.url}")
         known = (await objects.payload_of(store, place.key)).known
         create = flag(self.fields.get("create"), False)
@@ -212,9 +222,7 @@ class _Task:
             prefix = place.key  # the key is the prefix
         found: list[dict[str, Any]] = []
         more = False
-        async for page in (
-            obstore.list(store, prefix=None, chunk_size=1000) if not prefix else _with_prefix(store, prefix)
-        ):
+        async for page in _pages(store, prefix):
             for entry in page:
                 if len(found) == limit:
                     more = True
@@ -272,11 +280,25 @@ class _CountedBlocks:
             yield block
 
 
-async def _with_prefix(store: Any, prefix: str) -> Any:
-    """Objects whose key starts with the prefix; the driver itself only lists whole folders."""
-    folder = prefix.rpartition("/")[0]
+async def _pages(store: Any, prefix: str) -> Any:
+    """Objects whose key starts with the prefix, or matches it as a pattern; the driver only lists whole folders."""
+    pattern = key_pattern(prefix, brackets=False)
+    folder = prefix.rpartition("/")[0] if pattern is None else pattern.folder
     async for page in obstore.list(store, prefix=folder or None, chunk_size=1000):
-        yield [entry for entry in page if entry["path"].startswith(prefix)]
+        yield [
+            entry
+            for entry in page
+            if (entry["path"].startswith(prefix) if pattern is None else pattern.matches(entry["path"]))
+        ]
+
+
+def _is_same(place: ObjectLocation, other: ObjectLocation) -> bool:
+    """Whether two addresses name one object, also in another spelling: a move would delete it."""
+    if place.scheme == other.scheme == "file":
+        paths = [Path(each.bucket, each.key) for each in (place, other)]
+        return paths[0].parent.resolve() / paths[0].name == paths[1].parent.resolve() / paths[1].name
+    keys = [[part for part in each.key.split("/") if part not in ("", ".")] for each in (place, other)]
+    return place[:2] == other[:2] and keys[0] == keys[1]
 
 
 def _failure(kind: str, message: str) -> Outcome:

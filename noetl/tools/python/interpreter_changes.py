@@ -1,8 +1,9 @@
 """Whether code changes the interpreter for calls after it, judged by its text.
 
 A warm process runs the code of many calls. What is cheap to compare is compared after each call (`child.serve`); this
-module finds the rest: attributes of imported modules that are assigned, and functions of the standard library that
-change the process. What some of these functions change is saved before the call and restored after it
+module finds the rest: attributes of imported modules that are assigned, lists and mappings of modules that are changed,
+modules that are passed as values (so that it is not known what is done with them), and functions of the standard
+library that change the process. What some of these functions change is saved before the call and restored after it
 (`child.saved_state`); after other such code the process is not used again. Code that hides what it does is not
 recognized; it shares its process only with calls of the same playbook.
 """
@@ -10,6 +11,8 @@ recognized; it shares its process only with calls of the same playbook.
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,7 +22,18 @@ _RESTORED = ("os.environ", "sys.path", "sys.stdout", "sys.stderr", "sys.argv")
 _NAMES = frozenset({"exec", "eval", "__import__", "__builtins__", "breakpoint"})
 _ATTRIBUTES = frozenset({
     "__dict__", "__code__", "__defaults__", "__kwdefaults__", "__globals__", "__builtins__", "__subclasses__",
+    "__mro__", "__bases__", "f_globals", "f_builtins", "f_locals", "reconfigure",
 })  # fmt: skip
+# Methods that change the list, mapping or object that they belong to.
+_CHANGING_METHODS = frozenset({
+    "append", "extend", "insert", "remove", "pop", "popitem", "clear", "sort", "reverse", "update", "setdefault", "add",
+    "discard", "appendleft", "extendleft", "popleft", "rotate", "__setitem__", "__delitem__", "__setattr__",
+    "__delattr__", "__setstate__", "__iadd__", "__ior__",
+})  # fmt: skip
+# Functions of the standard library with such names change settings of their module.
+_SETTING = re.compile(r"(?:un)?register\w*|install_\w+|set_\w+|setfirstweekday|enable_\w+|disable_\w+|reset_\w+")
+# Builtins that do not change the module which they are given.
+_HARMLESS = frozenset({"getattr", "hasattr", "dir", "print", "repr", "str", "type", "vars", "id", "isinstance", "bool"})
 # Modules all of whose functions change the process.
 _MODULES = frozenset({
     "signal", "atexit", "ctypes", "_ctypes", "cffi", "faulthandler", "tracemalloc", "_thread", "copyreg", "imp",
@@ -99,7 +113,7 @@ def interpreter_changes(code: str, libraries: tuple[tuple[str, str], ...] = ()) 
         if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
     )
     found.visit(tree)
-    lasting = found.changes
+    lasting = found.changes or found.passes_module(tree)
     for node in ast.walk(tree):
         lasting = found.is_change(node) or lasting  # all nodes: each may add a part
     return Changes(lasting, tuple(sorted(found.restored)))
@@ -110,13 +124,16 @@ class _Names(ast.NodeVisitor):
 
     def __init__(self) -> None:
         self.paths: dict[str, str] = {}
+        self.modules: set[str] = set()  # names that are certainly modules
         self.bindings: Counter[str] = Counter()  # how often a name is bound, without imports
         self.changes = False
         self.restored: set[str] = set()
 
     def visit_Import(self, node: ast.Import) -> None:
         for each in node.names:
-            self._bind(each.asname or each.name.partition(".")[0], each.name if each.asname else "", each.name)
+            name = each.asname or each.name.partition(".")[0]
+            self.modules.add(name)
+            self._bind(name, each.name if each.asname else "", each.name)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for each in node.names:
@@ -130,6 +147,8 @@ class _Names(ast.NodeVisitor):
                 continue
             if not path.endswith(")") or self.bindings[target.id] == 1:
                 self.paths[target.id] = path  # another name for a module, or a logger
+                if isinstance(node.value, ast.Name) and node.value.id in self.modules:
+                    self.modules.add(target.id)
 
     def _bind(self, name: str, path: str, imported: str) -> None:
         self.paths[name] = path or name
@@ -158,10 +177,28 @@ class _Names(ast.NodeVisitor):
         called = self.path_of(node.func)
         return f"{called}()" if called is not None and called.startswith("logging.") else None
 
+    def passes_module(self, tree: ast.AST) -> bool:
+        """Whether a module is used as a value, other than in `module.name`: what is done with it is not known."""
+        harmless: set[int] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute | ast.Assign | ast.Expr):  # `j = json`: another name of it
+                harmless.add(id(node.value))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _HARMLESS:
+                harmless.update(map(id, node.args))
+        return any(
+            isinstance(node, ast.Name) and node.id in self.modules and id(node) not in harmless
+            for node in ast.walk(tree)
+            if not isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
+        )
+
     def is_change(self, node: ast.AST) -> bool:
         """Whether a part of the code changes something outside of its own names."""
         if isinstance(node, ast.Name):
             return node.id in _NAMES
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            return "." in (self.paths.get(node.target.id) or "")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            return self._is_changing_method(node.func, node.args)
         if isinstance(node, ast.Attribute | ast.Subscript):
             return self._is_changed_part(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
@@ -183,6 +220,18 @@ class _Names(ast.NodeVisitor):
             self.restored.add("logging")
             return False
         return is_assigned and path is not None and not path.startswith(_RESTORED)
+
+    def _is_changing_method(self, method: ast.Attribute, arguments: list[ast.expr]) -> bool:
+        """Whether a method changes a list, a mapping or an object of a module, or a function its settings."""
+        owner = self.path_of(method.value)
+        if owner is None or f"{owner}.{method.attr}" in _RESTORABLE:
+            owner = None
+        elif _SETTING.fullmatch(method.attr) and owner.partition(".")[0] in sys.stdlib_module_names:
+            return True
+        if method.attr not in _CHANGING_METHODS:
+            return False
+        is_part = owner is not None and "." in owner and not owner.startswith((*_RESTORED, "logging."))
+        return is_part or (method.attr.startswith("__") and any(self.path_of(each) is not None for each in arguments))
 
     def _is_restored(self, node: ast.Attribute, path: str | None) -> bool:
         part = _RESTORABLE.get(path or "")

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from noetl.core.model.outcome import Outcome, error, ok
 from noetl.core.model.tool import ToolCall
 from noetl.runtime.resources import per_loop
+from noetl.tools._common.process_limits import scaled_limit
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools.python.interpreter_changes import interpreter_changes
 from noetl.tools.python.process import ProcessEnded
@@ -194,10 +195,8 @@ def _read_limits(given: Any) -> dict[str, int]:
             raise ValueError(f"unknown limit `{name}`; valid limits: {', '.join(scales)}")
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float | str) or float(value) <= 0:
-            raise ValueError(f"limits.{name} must be a positive number, not {value!r}")
         key, scale = scales[name]
-        limits[key] = max(1, int(float(value) * scale))
+        limits[key] = scaled_limit(name, value, scale)
     return limits
 
 

@@ -21,7 +21,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from noetl.tools.shell.program_code import (
+    EVALUATING,
     ONE_WORD,
+    READS_CODE,
     code_before,
     code_pattern,
     foreign_code,
@@ -44,26 +46,36 @@ from noetl.tools.shell.value_flow import (
     ASSIGNED,
     ITERATED,
     READ,
+    SIZES,
     calls,
     calls_of_function,
     carriers_of,
     evaluates,
     evaluates_input_of_function,
+    executed_scripts,
+    executed_text,
+    mentions_file,
+    script_texts,
+    scripts_that_read,
+    sourced_text,
 )
 
 MARK = "\x01"  # stands for a value in the text of a command
 _SHELLS = r"(?:[\w./-]*/)?(?:ba|da|z|k|mk|a|fi|c|tc|rba)?sh(?![\w.-])|(?:[\w./-]*/)?busybox(?![\w.-])"
 _SHELL = re.compile(rf"(?<![\w./$-])(?:{_SHELLS})")
-_CODE_VARIABLES = re.compile(
+_CODE_VARIABLE = (
     r"(?:PROMPT_COMMAND|BASH_ENV|ENV|PS[0-4]|LD_\w+|PATH|SHELL|EDITOR|VISUAL|PAGER|\w+_PAGER|LESSOPEN|LESSCLOSE|GIT_\w+|PERL\w*|"
-    r"PYTHON\w*|RUBY\w*|NODE_OPTIONS|JAVA_TOOL_OPTIONS|MAKEFLAGS|TAR_OPTIONS|RSYNC_RSH|IFS|BASH_ARGV0|BASH_FUNC_\w+%%)\+?="
+    r"PYTHON\w*|RUBY\w*|NODE_OPTIONS|JAVA_TOOL_OPTIONS|MAKEFLAGS|TAR_OPTIONS|RSYNC_RSH|IFS|BASH_ARGV0|BASH_FUNC_\w+%%)"
 )
+_CODE_VARIABLES = re.compile(rf"{_CODE_VARIABLE}\+?=")
+_CODE_NAME = re.compile(_CODE_VARIABLE)
+_DESCRIPTOR = re.compile(r"[<>]&\s*[\"']?$")
 NESTED = "code of a nested shell or program"
 _DECLARING = (
     r"(?:declare|typeset|local|readonly|export|integer|unset|read|mapfile|readarray|getopts|printf\s+-v|wait\s+-p)"
 )
 _NAMING = re.compile(
-    rf"(?<![\w./$-])(?:{_DECLARING}(?:\s+-[A-Za-z]*)*(?:\s+(?:\d*[<>]+&?\s*)?[^\s;|&<>]+)*\s+|printf\s+-v|read\s+(?:-\w+\s+)*-\w*a|wait\s+-p)[\"']?$"
+    rf"(?<![\w./$-])(?:{_DECLARING}(?:\s+-[A-Za-z]*)*(?:\s+(?:\d*[<>]+&?\s*)?[^\s;|&<>]+)*\s+|printf\s+-v|read\s+(?:-\w+\s+)*-\w*a|wait\s+-p)[\"']?\w*$"
 )
 _IS_SET = re.compile(r"(?:\[\[?|test)\s.*-[vR]\s+[\"']?$", re.DOTALL)
 _ATTRIBUTES = r"(?<![\w./$-])(?:declare|typeset|local|readonly|export)\s+(?:[-+]\w+\s+)*-[A-Za-z]*"
@@ -109,6 +121,9 @@ class Place(NamedTuple):
 def place_of(command: str, at: int) -> Place | None:
     """The place at an index of a command, where `MARK` stands for a value; None where every value is only data."""
     command = command.replace("\\\n", "  ")  # continued lines; all indexes stay
+    sourced = sourced_text(command)
+    if sourced:
+        command += f"\n{sourced}"
     return _evaluated(command, at) or next(
         (place for call in calls_of_function(command, at) if (place := _evaluated(*call))), None
     )
@@ -120,6 +135,7 @@ def _evaluated(command: str, at: int) -> Place | None:
         or _name(command, at)
         or _code(command, at)
         or _through_arguments(command, at)
+        or _through_script(command, at)
         or _through_carriers(command, at)
     )
 
@@ -156,6 +172,8 @@ def _quoted(command: str, at: int) -> bool:
 
 def _arithmetic(command: str, at: int) -> Place | None:
     place = Place(_NUMBER, "an arithmetic expression")
+    if _DESCRIPTOR.search(command[:at]):
+        return Place(_NUMBER, "the number of a file descriptor, which bash expands twice")
     if any(first <= at < last for first, last in arithmetic_spans(command)):
         return place
     if command.rfind("$[", 0, at) > command.rfind("]", 0, at):
@@ -234,11 +252,44 @@ def _through_carriers(command: str, at: int) -> Place | None:
     found = _place_of_names(command, carriers.names) if carriers.names else None
     if found is None and carriers.names & set(_references(command)):
         found = Place(_NAME, "the name of a variable, through a variable")
+    if found is None and any(mentions_file(text, carriers.files) for text in _arithmetic_texts(command)):
+        found = Place(_NUMBER, "an arithmetic expression, through a file")
+    if found is None:
+        found = _place_in_scripts(command, carriers.names)
     if found is None and reads_environment(command, carriers.names):
         found = Place(ONE_WORD, "a variable that the code of a program evaluates")
-    if found is None and (evaluates(command, carriers) or evaluates_input_of_function(command, at)):
+    is_weak = found is None or found.pattern not in (ONE_WORD, _NUMBER, _NAME)
+    if is_weak and (evaluates(command, carriers) or evaluates_input_of_function(command, at)):
         found = Place(ONE_WORD, "code of a file or an input that is executed")
     return found
+
+
+def _through_script(command: str, at: int) -> Place | None:
+    """A place in a script that the command itself writes and executes with the value as an argument."""
+    text = executed_text(command, at)
+    if text and EVALUATING.search(text):
+        return Place(ONE_WORD, "an argument that a script evaluates")
+    for name, script in scripts_that_read(command, at).items():
+        is_shell = "." not in name or name.endswith("sh")
+        if EVALUATING.search(script) or (is_shell and READS_CODE.search(script)) or _SED_EXECUTES.search(script):
+            return Place(ONE_WORD, "an input that a script evaluates")
+    return place_of_arguments(text) if text else None
+
+
+_SED_EXECUTES = re.compile(r"/[gIMp\d]*e[gIMp\d]*\s*(?:$|[;}\n])|(?:^|[\n;])\s*[\d$]*e\s", re.MULTILINE)
+
+
+def _place_in_scripts(command: str, names: set[str]) -> Place | None:
+    """A place in the scripts that the command itself writes and executes, which evaluates one of these variables."""
+    for name, text in script_texts(command).items():
+        if name in executed_scripts(command):
+            place = _place_of_names(text, names) if names else None
+            words_of_text = set(re.findall(r"[A-Za-z_]\w*", text))
+            if place is None and names & words_of_text and ("akefile" in name or EVALUATING.search(text)):
+                place = Place(ONE_WORD, "a variable that a script evaluates")
+            if place is not None:
+                return place
+    return None
 
 
 def _references(command: str) -> Iterator[str]:
@@ -269,19 +320,21 @@ def _place_of_names(command: str, names: set[str]) -> Place | None:
     expanded = _without_literal_documents(command)
     for word in foreign_code(command):  # a shell expands nothing of it, and evaluates nothing
         expanded = expanded[: word.start] + " " * (word.end - word.start) + expanded[word.end :]
-    texts = [expanded[slice(*span)] for span in arithmetic_spans(expanded)]
-    texts += [next(filter(None, found.groups()), "") for found in _ARITHMETIC.finditer(expanded)]
-    for text in texts:
+    for text in _arithmetic_texts(expanded):
         if bare.search(text) or ("@" in names and re.search(_POSITIONAL, text)):
             return Place(_NUMBER, "an arithmetic expression, through a variable")
     if names & _INTEGERS:
         return Place(_NUMBER, "an arithmetic expression, through a variable")
+    if any(map(_CODE_NAME.fullmatch, names)):
+        return Place(ONE_WORD, "the value of a variable that programs evaluate, through a variable")
     variables = "|".join(re.escape(name) for name in names if name != "@") or "(?!)"
     positional = f"|{_POSITIONAL}" if "@" in names else ""
     for found in re.finditer(rf"\$\{{?!?(?:{variables})(?!\w){positional}", command):
         at = found.start()
         if found.group().startswith("${!") or re.match(r"[^}]*@[PE]", command[found.end() :]):
             return Place(_NAME, "the name of a variable, through a variable")
+        if _DESCRIPTOR.search(command[:at]):
+            return Place(_NUMBER, "the number of a file descriptor, which bash expands twice, through a variable")
         place = _name(command, at)
         if place is not None:
             return Place(place.pattern, f"{place.what}, through a variable")
@@ -297,6 +350,12 @@ def _place_of_names(command: str, names: set[str]) -> Place | None:
         if (code := code_before(command, at)) is not None and (not code[1] or place_of_arguments(code[0])):
             return Place(ONE_WORD, "an argument that the code of a program evaluates, through a variable")
     return None
+
+
+def _arithmetic_texts(command: str) -> list[str]:
+    """The texts that a shell evaluates as arithmetic expressions."""
+    texts = [command[slice(*span)] for span in arithmetic_spans(command)]
+    return texts + [next(filter(None, found.groups()), "") for found in _ARITHMETIC.finditer(command)]
 
 
 def _quoted_code(command: str, at: int) -> str | None:
@@ -322,12 +381,17 @@ def _is_command(command: str, at: int) -> bool:
     return False
 
 
+def _is_size(command: str, word: Word, at: int) -> bool:
+    """Whether only the size of a file with the value as its name is used: `n=$(wc -l < {{ x }})`."""
+    return any(size.start() <= at < size.end() for size in SIZES.finditer(command, word.start, word.end))
+
+
 def _stored(command: str, at: int) -> Iterator[str]:
     """The variables in which the value at an index is stored."""
     start, end = next(((first, last) for first, last in statements(command) if first <= at < last), (0, len(command)))
     document = next((head for head, first, stop in documents(command) if first <= at < stop), at)
     word = _word_at(command, document)
-    if word is not None and (found := ASSIGNED.match(command, word.start)):
+    if word is not None and (found := ASSIGNED.match(command, word.start)) and not _is_size(command, word, at):
         yield found[1]
     for found in re.finditer(r"\$\{([A-Za-z_]\w*):?=", command[start:at]):
         yield found[1]

@@ -76,8 +76,9 @@ _CODE_FILE = re.compile(r"-[A-Za-z]*f|--file|--rcfile|--init-file")
 _CODE_INPUT = re.compile(r"(?:-[A-Za-z]*f|--(?:file|rcfile|init-file)=)(?:-$|/dev/(?:stdin|fd/)|/proc/self/fd/)")
 _CODE_PROCESS = re.compile(r"(?:-[A-Za-z]*f|--(?:file|rcfile|init-file)=)<\(")
 # Functions with which code of other languages evaluates its arguments.
-_EVALUATING = re.compile(
-    r"\b(?:system|popen|getline|eval|exec[lvpe]*|exec\w+Sync|execSync|spawn\w*|subprocess|child_process|qx|compile|__import__|runpy|pty)\b"
+EVALUATING = re.compile(
+    r"\b(?:system|popen|getline|eval|exec[lvpe]*|exec\w+Sync|execSync|spawn\w*|subprocess|child_process|qx|compile|__import__|runpy|pty|"
+    r"getattr|importlib|ctypes|Function|runIn\w+|uplevel|subst)\b"
 )
 # Shell code that evaluates what it reads: a shell, `eval`, arithmetic.
 READS_CODE = re.compile(
@@ -86,7 +87,7 @@ READS_CODE = re.compile(
 )
 # In other languages: a pipe to a command in awk; backquotes, `s///e` and `open` of perl.
 _AWK_PIPE = re.compile(r"\bprintf?\b[^;}\n]*(?<!\|)\|(?!\|)")
-_PERL_CODE = re.compile(r"`|/[a-z]*e[a-z]*\s*(?:$|[;})])|\bopen\b|\bdo\b|\brequire\b")
+_PERL_CODE = re.compile(r"`|/[a-z]*e[a-z]*\s*(?:$|[;})])|\bopen\b|\bdo\b|\brequire\b|(?<!<)<(?:ARGV)?>(?!>)")
 _EVALUATING_MODULES = frozenset({"timeit", "code", "pdb", "asyncio", "cProfile", "trace"})
 _INTERACTIVE = re.compile(r"-[A-Za-z]*i[A-Za-z]*")
 _PERL_LOOP = re.compile(r"-[A-Za-z0-9.]*[np][A-Za-z0-9.]*")
@@ -233,7 +234,7 @@ def _evaluates(
             from_input = from_input or program.script
         is_python = program.script and "py" in found[index].text
         from_input = from_input or (is_python and any(_INTERACTIVE.fullmatch(each.text) for each in arguments))
-        from_input = from_input or any(_evaluates_text(found[index].text, program, each.text) for each in code)
+        from_input = from_input or any(evaluates_text(found[index].text, program, each.text) for each in code)
         runs_words = any(word.text in ("xargs", "parallel") for word in found[:index])
         return ONE_WORD if from_input or (runs_words and (code or program.script)) else None
     word = next((each for each in arguments if each.start <= at < each.end), None)
@@ -254,11 +255,11 @@ def _evaluates(
     return ONE_WORD if program.script and not code and word.text == script else None
 
 
-def _evaluates_text(name: str, program: Program, code: str) -> bool:
+def evaluates_text(name: str, program: Program, code: str) -> bool:
     """Whether code evaluates text that it reads."""
     if program is _SHELL:
         return READS_CODE.search(code) is not None
-    if _EVALUATING.search(code):
+    if EVALUATING.search(code):
         return True
     return ("awk" in name and _AWK_PIPE.search(code) is not None) or (
         "perl" in name and _PERL_CODE.search(code) is not None
@@ -300,7 +301,7 @@ def code_before(command: str, at: int) -> tuple[str, bool] | None:
                 if program is _SHELL and code and code[0].end <= at:
                     return code[0].text, True
                 if program is not _SHELL and any(
-                    _evaluates_text(found[index].text, program, each.text) for each in code
+                    evaluates_text(found[index].text, program, each.text) for each in code
                 ):
                     return code[0].text, False
     return None
@@ -328,7 +329,7 @@ def reads_environment(command: str, names: set[str]) -> bool:
                 code = _code_of(command, part, found[index + 1 :], program)
                 for word in code if program is not _SHELL else ():
                     mentioned = names & set(re.findall(r"[A-Za-z_]\w*", word.text))
-                    if mentioned and _evaluates_text(found[index].text, program, word.text):
+                    if mentioned and evaluates_text(found[index].text, program, word.text):
                         return True
     return False
 

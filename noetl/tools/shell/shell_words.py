@@ -35,7 +35,7 @@ def _statements(command: str) -> Iterator[tuple[int, int]]:
     bodies = list(documents(command))
     at = 0
     for start, end in _split(command, 0, len(command), _BREAKS, bodies):
-        body = next((stop for head, first, stop in bodies if start <= head < end), None)
+        body = max((stop for head, first, stop in bodies if start <= head < end), default=None)
         if end > at or body:
             yield max(start, at), max(end, body or end)
         elif any(head < start and end <= first for head, first, _ in bodies):

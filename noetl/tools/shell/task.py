@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from noetl.core.model.tool import ToolCall
 from noetl.core.templates.binding import Bound, bound_parts, bound_text, whole_value
 from noetl.errors import NoetlError
 from noetl.runtime.descendants import VARIABLE
+from noetl.tools._common.process_limits import scaled_limit
 from noetl.tools._common.scripts import ScriptUnavailable, read_script
 from noetl.tools.shell.child_process import Completed, OutputOptions, base_environment, run_program
 from noetl.tools.shell.nested_shell import code_argument
@@ -89,9 +91,9 @@ def _limited(given: Any, argv: list[str]) -> list[str]:
         option, scale = LIMITS[name]
         if value is not None:
             try:
-                settings.append(f"ulimit -{option} {max(1, int(float(value) * scale))}")
-            except (TypeError, ValueError):
-                raise InvalidTask("schema", f"limits.{name} must be a positive number, not {value!r}") from None
+                settings.append(f"ulimit -{option} {scaled_limit(name, value, scale)}")
+            except ValueError as problem:
+                raise InvalidTask("schema", str(problem)) from None
     return ["/bin/sh", "-c", "; ".join([*settings, 'exec "$@"']), "noetl", *argv] if settings else argv
 
 
@@ -108,7 +110,7 @@ async def _argv(
         raise InvalidTask(
             "schema", f"a shell task requires exactly one of `command`, `commands`, `script`; found {found}"
         )
-    arguments = [_argument(each) for each in _as_list(fields.get("arguments"))]
+    arguments = [_data(each) for each in _as_list(fields.get("arguments"))]
     value = fields[present[0]]
     if present[0] == "script":
         return await _script_argv(call, value, str(fields.get("shell") or ""), arguments, env, files)
@@ -202,12 +204,17 @@ def _temporary_file(text: str) -> Iterator[str]:
 
 def _shell(given: Any, env: Mapping[str, str]) -> str:
     if given:
-        return _argument(given)
+        return _data(given)
     return shutil.which("bash", path=env.get("PATH")) or "/bin/sh"
 
 
 def _argument(value: Any) -> str:
-    return _without_null(bound_text(value) if isinstance(value, str) else Bound(value).text)
+    """A word of a command, in which values are marked."""
+    return _without_null(bound_text(value)) if isinstance(value, str) else _data(value)
+
+
+def _data(value: Any) -> str:
+    return _without_null(Bound(value).text)
 
 
 def _without_null(text: str) -> str:
@@ -239,7 +246,7 @@ def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
     # Inputs that are not fields of this kind are variables too: `input: {name: ...}` is `$name`.
     for name, value in fields.items():
         if name not in SPEC.fields and name.isidentifier():
-            env[name] = _argument(value)
+            env[name] = _data(value)
     variables = fields.get("env")
     if variables is not None and not isinstance(variables, Mapping):
         raise InvalidTask("schema", "`env` must be a mapping of names to values")
@@ -247,7 +254,7 @@ def _environment(call: ToolCall, fields: Mapping[str, Any]) -> dict[str, str]:
         if not str(name) or "=" in str(name) or "\x00" in str(name):
             raise InvalidTask("schema", f"{name!r} is not a valid name of an environment variable")
         if value is not None:
-            env[str(name)] = _argument(value)
+            env[str(name)] = _data(value)
     return env | mark
 
 
@@ -257,7 +264,7 @@ def _is_private(name: str) -> bool:
 
 
 def _working_folder(call: ToolCall, fields: Mapping[str, Any]) -> str | None:
-    cwd = fields.get("cwd") and _argument(fields["cwd"])
+    cwd = fields.get("cwd") and _data(fields["cwd"])
     folder = call.host.resolve_path(str(cwd or "."))
     if os.path.isdir(folder):
         return folder
@@ -285,9 +292,9 @@ def _read_limits(call: ToolCall) -> dict[str, float]:
             continue
         try:
             limits[name] = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             limits[name] = -1
-        if limits[name] < 0:
+        if not 0 <= limits[name] < inf:
             raise InvalidTask("schema", f"spec.{name} of a shell task must be a number, not {value!r}")
     return limits
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import closing
 from typing import Any, TypeVar
 
-from noetl.connections.sqlite import Rows, adapted, columns_of, connect, to_error_info
+from noetl.connections.sqlite import Rows, adapted, columns_of, connect, take_turn, to_error_info
 from noetl.core.model.outcome import Outcome, error
 from noetl.core.model.tool import ToolCall
 from noetl.data.sql import ParameterError, bind, bind_sets, first_word, quote_column
@@ -57,7 +57,7 @@ class _Task:
         with closing(connection):
             for name, file in self._attachments():
                 await _in_thread(connection, connection.execute, f"ATTACH ? AS {name}", (file,))
-            results = await self._execute(connection, statements, limits)
+            results = await self._execute_in_turn(connection, path, statements, limits)
         return sql.success(results, sqlite=dict(NULLS))
 
     def _attachments(self) -> list[tuple[str, str]]:
@@ -66,12 +66,24 @@ class _Task:
             raise BadInput("`attach` must be a mapping: name -> file")
         return [(quote_column(str(name)), self.call.host.resolve_path(str(file))) for name, file in attach.items()]
 
+    async def _execute_in_turn(
+        self, connection: sqlite3.Connection, path: str, statements: list[Statement], limits: Limits
+    ) -> list[Result]:
+        """Execute statements that write when no other task of this process writes to the file."""
+        reads = all(first_word(statement.text) in ("select", "values", "explain") for statement in statements)
+        if reads or path == ":memory:":
+            return await self._execute(connection, statements, limits, reads=reads)
+        turn = await take_turn(path)
+        try:
+            return await self._execute(connection, statements, limits, reads=False)
+        finally:
+            turn.release()
+
     async def _execute(
-        self, connection: sqlite3.Connection, statements: list[Statement], limits: Limits
+        self, connection: sqlite3.Connection, statements: list[Statement], limits: Limits, *, reads: bool
     ) -> list[Result]:
         if not sql.needs_transaction(statements, self.call.spec):
             return await self._execute_each(connection, statements, limits)
-        reads = all(first_word(statement.text) in ("select", "values", "explain") for statement in statements)
         await _in_thread(connection, connection.execute, "BEGIN" if reads else "BEGIN IMMEDIATE")
         try:
             results = await self._execute_each(connection, statements, limits)

@@ -231,8 +231,10 @@ class Transfer:
         try:
             one_commit = self.incremental is not None or bool(self.quarantines)
             await self._objects.read(len(self.states), one_commit=one_commit)
-        except Exception as failure:
+        except BaseException as failure:
             await self._abort(target)
+            if not isinstance(failure, Exception):
+                raise
             raise self._failed(failure, target.plan.label, target.explain(failure)) from failure
 
     async def _copy_directly(self, source: Any, columns: Any) -> bool:
@@ -384,7 +386,7 @@ async def prefetch(chunks: AsyncGenerator[Chunk | Mark, None], small: int = 0) -
     """The same chunks; one is fetched while the previous one is in use, or two if the first has at most `small` bytes.
 
     With two, a target waits less for a source whose chunks take unequal time."""
-    queue: asyncio.Queue[Chunk | Mark | Exception | None] = asyncio.Queue()
+    queue: asyncio.Queue[Chunk | Mark | BaseException | None] = asyncio.Queue()
     capacity = asyncio.Semaphore(1)
 
     async def fetch() -> None:
@@ -402,13 +404,15 @@ async def prefetch(chunks: AsyncGenerator[Chunk | Mark, None], small: int = 0) -
                             capacity.release()
                         first = False
                     del chunk
-        except Exception as failure:  # noqa: BLE001 - raised again in the consumer
+        except BaseException as failure:  # raised again in the consumer; a source can also end with a cancellation
             queue.put_nowait(failure)
+            if not isinstance(failure, Exception):
+                raise
 
     fetching = asyncio.create_task(fetch())
     try:
         while (item := await queue.get()) is not None:
-            if isinstance(item, Exception):
+            if isinstance(item, BaseException):
                 raise item
             capacity.release()
             yield item

@@ -15,13 +15,12 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
-from noetl.core.model.durations import seconds
 from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.core.templates.template import compile_value
@@ -32,6 +31,7 @@ from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import without_positions
 from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
 from noetl.tools.transfer.cursor_column import cursor_values, from_start, greatest_of
+from noetl.tools.transfer.cursor_lag import earlier
 from noetl.tools.transfer.load_progress import Progress, fingerprint
 from noetl.tools.transfer.transfer_plan import DATABASES, Plan, SourcePlan
 
@@ -62,6 +62,7 @@ class Incremental:
             raise BadInput("`lag` reads rows again, which only targets with `mode: upsert` and `key` recognize")
         self.greatest: Any = None
         self._selected = False  # whether the database compares the cursor with the start
+        self._is_bound = False  # whether a query has the start as a parameter
         self._hashes: Counter[str] = Counter()  # of the rows with the greatest value
         self._at_stored: Counter[str] = Counter()  # of the rows with the stored cursor
         self._read_since(self._given)
@@ -73,7 +74,7 @@ class Incremental:
         self._boundary = _boundary_of(entry)
         self.start: Any = self._initial if self._stored is None else self._stored
         if self._lag is not None and self._stored is not None:
-            self.start = _earlier(self.start, self._lag)
+            self.start = earlier(self.start, self._lag)
 
     # ── an earlier load that did not end ────────────────────────────────────────────────
 
@@ -121,6 +122,7 @@ class Incremental:
         return source._replace(fields=render(call, source.fields, _text(self.start)))
 
     def _sql(self, call: ToolCall, fields: dict[str, Any], quote: str) -> dict[str, Any]:
+        self._is_bound = True
         query, params = fields.get("query"), fields.get("params") or {}
         if not isinstance(params, Mapping):
             raise BadInput("with `incremental`, `params` of the source must be a mapping")
@@ -178,6 +180,8 @@ class Incremental:
         values = cursor_values(batch, self.column)
         if self.start is not None:
             start = _of_type(self.start, values.type, self.column)
+            if self._is_bound:
+                _check_offset(self.start, values.type, self.column)
             batch = batch.filter(from_start(values, start, self.column, selected=self._selected))
         if batch.num_rows:
             self._note(batch)
@@ -390,6 +394,15 @@ def _of_type(value: Any, kind: Any, column: str) -> Any:
         raise BadInput(f"the cursor {column!r} is of type {kind}, and its start is {value!r}") from None
 
 
+def _check_offset(value: Any, kind: Any, column: str) -> None:
+    """An error for a time with an offset if the column has none: a database ignores it, and compares another time."""
+    import pyarrow as pa
+
+    is_naive = pa.types.is_timestamp(kind) and kind.tz is None
+    if isinstance(value, str) and is_naive and datetime.fromisoformat(value).utcoffset():
+        raise BadInput(f"the cursor {column!r} has no time zone, and its start {value!r} has one; write it in UTC")
+
+
 def _whole(value: Any) -> int:
     """The first whole number that is not before a start."""
     return math.ceil(value) if isinstance(value, float | Decimal) else int(value)
@@ -402,21 +415,3 @@ def _time(value: Any, *, aware: bool) -> datetime:
     if aware:
         return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
-
-
-def _earlier(value: Any, lag: Any) -> Any:
-    """The start moved back by `lag`: a duration for times, a number for numbers."""
-    try:
-        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-            return value - Decimal(str(lag)) if isinstance(value, Decimal) else value - type(value)(lag)
-        shift = timedelta(seconds=seconds(lag) or 0.0)
-        if isinstance(value, datetime):
-            return value - shift
-        if isinstance(value, date):
-            return value - timedelta(days=-(-shift // timedelta(days=1)))
-        text = (datetime.fromisoformat(str(value)) - shift).isoformat(sep=" " if str(value)[10:11] == " " else "T")
-        return text.replace("+00:00", "Z") if str(value).endswith("Z") else text
-    except (TypeError, ValueError, ArithmeticError):
-        raise BadInput(
-            f"`lag: {lag}` does not fit the cursor {_text(value)!r}: write a duration for times, a number for numbers"
-        ) from None

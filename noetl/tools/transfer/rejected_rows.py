@@ -115,7 +115,7 @@ class RejectedRows:
         while parts:
             part = parts.popleft()
             try:
-                await target.write(self.plain(part), self._chunk)
+                await target.write_fitting(self.plain(part), self._chunk)
                 written += part.num_rows
             except Exception as failure:
                 if not target.is_row_error(failure):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from noetl.data.type_lattice import ColumnKind, needed_type
+from noetl.data.types.type_lattice import ColumnKind, needed_type
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import RowError, isolate
 from noetl.tools.transfer.side_fields import COLUMNS, TYPES
@@ -74,6 +74,7 @@ class ContractChecker:
         self._contract = contract
         self._label = label
         self.discarded = Discarded()
+        self.prefix = ""  # of the names of columns whose values are counted
         self.quarantine: Quarantine | None = None
 
     async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
@@ -112,7 +113,8 @@ class ContractChecker:
         for name in unknown:
             count = len(table) - table.column(name).null_count
             if count:
-                self.discarded.values[name] = self.discarded.values.get(name, 0) + count
+                counted = f"{self.prefix}{name}"
+                self.discarded.values[counted] = self.discarded.values.get(counted, 0) + count
         self.discarded.rows += affected.num_rows if is_row else 0
 
     async def fitting(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:

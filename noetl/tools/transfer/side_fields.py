@@ -8,7 +8,7 @@ from noetl.core.model.connector import SourceSpec, TargetSpec
 from noetl.core.model.durations import DURATION
 from noetl.core.model.tool import Field, Members
 from noetl.data.formats import FORMATS, OTHER_NAMES
-from noetl.data.type_names import CHOICES, PATTERN
+from noetl.data.types.type_names import CHOICES, PATTERN
 from noetl.tools._common.http_fields import REQUEST_FIELDS
 from noetl.tools._common.sql_fields import DATABASE_FILE, POSTGRES_CONNECTION
 
@@ -109,10 +109,10 @@ _FILE = {"file": replace(DATABASE_FILE, aliases=(*DATABASE_FILE.aliases, "path")
 _HTTP = {name: declared for name, declared in REQUEST_FIELDS.items() if name != "auth"}
 _COMPRESSION = Field(
     "string",
-    "`gzip` or `zstd` for CSV and JSON (default: by the extension, `.gz` and `.zst`); inside Parquet `zstd` (default), "
+    "`gzip`, `zstd`, `bz2` or `xz` for CSV and JSON (default: by the extension); inside Parquet `zstd` (default), "
     "`gzip`, `snappy` or `none`.",
-    choices=("gzip", "zstd", "snappy", "none"),
-    also=("gz", "zst", "auto"),
+    choices=("gzip", "zstd", "bz2", "xz", "snappy", "none"),
+    also=("gz", "zst", "bzip2", "auto"),
 )
 _OBJECT = {
     "compression": _COMPRESSION,
@@ -203,6 +203,12 @@ _SOURCES = {
                 "others (default). `false`: all objects in one transaction.",
             ),
             "sheet": Field("any", "Excel: the name of the sheet, or its number from 0 (default: the first)."),
+            "header_row": Field(
+                "integer",
+                "Excel: the row with the names, as numbered in the sheet (default: the first that is not "
+                "empty); rows before it are not read.",
+                least=1,
+            ),
             "widths": Field("mapping", "Format `fixed`: column -> number of characters, in the order of the file."),
             "encoding": Field("string", "Format `fixed`: the encoding of the file (UTF-8)."),
         },

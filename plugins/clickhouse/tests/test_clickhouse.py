@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from noetl.testing import SourceConformance, TargetConformance, run_tool
+from noetl.tool import jsonable
 
 
 class TestSource(SourceConformance):
@@ -185,3 +191,26 @@ def test_a_parameter_that_is_too_long_is_explained(server):
     outcome = run_tool("clickhouse", given)
     assert outcome.error.kind == "limit", outcome.error
     assert "<" not in outcome.error.message
+
+
+def test_texts_beside_other_values_have_no_quotes(server):
+    rows = [{"id": 1, "v": 'say "x"'}, {"id": 2, "v": 5}, {"id": 3, "v": {"a": "b"}}, {"id": 4, "v": None}]
+    target = {"kind": "clickhouse", "auth": server.auth, "table": server.new_name()}
+    for _ in range(2):
+        assert run_tool("transfer", {"data": rows, "targets": [{**target, "mode": "replace"}]}).error is None
+        found = server.rows(f"SELECT v FROM {target['table']} ORDER BY id")
+        assert [row["v"] for row in found] == ['say "x"', "5", '{"a":"b"}', None]
+
+
+def test_values_in_lists_are_plain_json(server, tmp_path):
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    table = pa.table(
+        {"b": pa.array([[b"\x00\xff", None]]), "t": pa.array([[moment]]), "d": pa.array([[Decimal("1.50")]])}
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    target = {"kind": "clickhouse", "auth": server.auth, "table": server.new_name()}
+    source = {"kind": "file", "path": str(tmp_path / "a.parquet")}
+    assert run_tool("transfer", {"source": source, "targets": [target]}).error is None
+    [found] = server.rows(f"SELECT b, t, d FROM {target['table']}")
+    plain = {"b": ["AP8=", None], "t": jsonable([moment]), "d": jsonable([Decimal("1.50")])}
+    assert {name: json.loads(text) for name, text in found.items()} == plain

@@ -8,8 +8,8 @@ ACTIONS = ("produce", "consume", "commit")
 FORMATS = ("json", "text", "bytes")
 AUTH = auth_field(
     "The cluster: a credential with `servers` (host:port, ...), `user`, `password`, `mechanism`, `tls`, `ca`; "
-    "`kafka://host:port`; or a mapping. Brokers that these servers "
-    "advertise are connected to without the address gate."
+    "`kafka://host:port`; or a mapping. Workers with a network policy connect only to clusters of stored credentials: "
+    "brokers that a cluster advertises cannot be checked."
 )
 READING = {
     "topic": Field("string", "The topic."),

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
 
 PREFIXES = ("kafka_",)
+_SERVERS = ("servers", "bootstrap_servers", "brokers", "dsn", "host")
 CONNECT_SECONDS = 20.0
 log = logging.getLogger("noetl.kafka")
 # Settings that would make the client read files or run programs of the worker, connect to other servers than those of
@@ -56,17 +57,28 @@ def check_cluster(client: Any, options: Mapping[str, Any], topic: str, timeout: 
 
 
 async def settings(auth: Any, host: Host, config: Any = None) -> dict[str, Any]:
-    """The settings of a client."""
-    return client_settings(await auth_fields(auth, host, prefixes=PREFIXES), config)
+    """The settings of a client.
+
+    librdkafka connects to all brokers that a cluster advertises, and they cannot be checked: under a network policy
+    only a cluster that an administrator has chosen may name them."""
+    fields = await auth_fields(auth, host, prefixes=PREFIXES)
+    servers = next((fields[name] for name in _SERVERS if fields.get(name)), None)
+    if servers and hasattr(host, "address_check") and host.address_check(servers) is not None:
+        raise BadAuth(
+            "the network policy of this installation cannot check the brokers that a Kafka cluster advertises, so the "
+            "cluster of a playbook must be that of a stored credential: `noetl credential set NAME --type kafka "
+            """--data '{"servers": "host:port"}'`, and `auth: NAME`"""
+        )
+    return client_settings(fields, config)
 
 
 def client_settings(fields: Mapping[str, Any], config: Any = None) -> dict[str, Any]:
     """The settings of a client from the fields of a credential."""
-    servers = fields.get("servers") or fields.get("bootstrap_servers") or fields.get("brokers") or fields.get("dsn")
+    servers = next((fields[name] for name in _SERVERS if fields.get(name)), None)
     if isinstance(servers, list | tuple):
         servers = ",".join(map(str, servers))
-    if not servers and fields.get("host"):
-        servers = f"{fields['host']}:{fields.get('port') or 9092}"
+    if servers and servers == fields.get("host"):
+        servers = f"{servers}:{fields.get('port') or 9092}"
     if not servers:
         raise BadAuth("the credential of a Kafka cluster requires `servers` (host:port, ...)")
     found: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from noetl.testing import run_tool
+from noetl.testing import ToolHost, run_tool
 
 
 @pytest.fixture
@@ -155,3 +155,29 @@ def test_a_wrong_value_is_explained(cluster, given, said):
     outcome = run_tool("kafka", {"auth": cluster.auth, "topic": cluster.new_topic(), **given})
     assert outcome.error.kind == "schema", outcome.error
     assert said in outcome.error.message
+
+
+@pytest.mark.parametrize("auth", ["kafka://SERVERS", {"servers": "SERVERS"}, {"servers": ["SERVERS"]}, {"dsn": "SERVERS"},
+                                  {"bootstrap_servers": "SERVERS"}, {"brokers": "SERVERS"}, {"host": "HOST", "port": "PORT"}])  # fmt: skip
+def test_a_cluster_of_a_playbook_is_refused_under_a_network_policy(cluster, auth):
+    """The brokers that it advertises could not be checked. One of a stored credential is used."""
+
+    class PolicyHost(ToolHost):
+        def address_check(self, *places):
+            return None if places == (cluster.servers,) and self.is_stored else self.allows_address
+
+    def given(value):
+        if isinstance(value, dict):
+            return {name: given(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [given(each) for each in value]
+        host, _, port = cluster.servers.partition(":")
+        return value.replace("SERVERS", cluster.servers).replace("HOST", host).replace("PORT", port)
+
+    host = PolicyHost(credentials={"events": cluster.auth}, denied=frozenset({"10.0.0.1"}))
+    call = {"action": "produce", "topic": cluster.new_topic(), "value": 1}
+    host.is_stored = False
+    outcome = run_tool("kafka", {**call, "auth": given(auth)}, host=host, timeout=20)
+    assert outcome.status == "error" and "stored credential" in outcome.error.message, outcome
+    host.is_stored = True
+    assert run_tool("kafka", {**call, "auth": "events"}, host=host, timeout=20).status == "ok"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from asyncmy.constants import FIELD_TYPE as T
 from asyncmy.constants import FLAG
 
-from noetl.tool import ConnectorError
+from noetl.tool import ConnectorError, jsonable
 
 BINARY_CHARSET = 63
 MAX_PRECISION = 38  # of decimal128
@@ -130,24 +130,18 @@ def column_type(field: Any, *, key: bool = False) -> str:
     return KEY_TEXT if key else "LONGTEXT"
 
 
-def values_of(table: Any) -> list[tuple[Any, ...]]:
-    """The rows of a table as values that the driver can send."""
-    columns = [_sendable(table.column(index), field) for index, field in enumerate(table.schema)]
+def values_of(table: Any, is_json: Callable[[str], bool]) -> list[tuple[Any, ...]]:
+    """The rows of a table as values that the driver can send; a text beside other JSON is JSON in JSON columns."""
+    columns = [_sendable(table.column(index), field, is_json(field.name)) for index, field in enumerate(table.schema)]
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def _sendable(column: Any, field: Any) -> list[Any]:
+def _sendable(column: Any, field: Any, is_json: bool) -> list[Any]:
     if pa.types.is_nested(field.type):
-        return [None if value is None else json.dumps(value, default=_plain) for value in column.to_pylist()]
+        return [None if value is None else json.dumps(jsonable(value)) for value in column.to_pylist()]
+    if b"noetl_mixed" in (field.metadata or {}) and not is_json:
+        return [json.loads(text) if text is not None and text.startswith('"') else text for text in column.to_pylist()]
     if pa.types.is_timestamp(field.type):
         column = column.cast(pa.timestamp("us", tz=field.type.tz), safe=False).cast(pa.timestamp("us"))
     values: list[Any] = column.to_pylist()
     return values
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -14,14 +14,15 @@ Execute = Callable[[str], Awaitable[Any]]
 PREFIX = 100  # characters of a text in an index
 MAX_DIGITS, MAX_SCALE = 65, 30
 _PORTABLE = {
-    "smallint": "smallint", "mediumint": "smallint", "int": "integer", "bigint": "bigint", "float": "real",
-    "double": "double", "date": "date", "datetime": "timestamp", "timestamp": "timestamptz", "time": "time",
-    "text": "varchar(16383)", "mediumtext": "text", "longtext": "text", "json": "json", "blob": "blob",
-    "mediumblob": "blob", "longblob": "blob", "varbinary": "blob", "binary": "blob", "boolean": "boolean",
+    "tinyint": "tinyint", "smallint": "smallint", "mediumint": "mediumint", "int": "integer", "bigint": "bigint",
+    "float": "real", "double": "double", "date": "date", "tinytext": "text(255)", "text": "text(65535)",
+    "mediumtext": "text(16777215)", "longtext": "text", "json": "json", "tinyblob": "blob(255)", "blob": "blob(65535)",
+    "mediumblob": "blob(16777215)", "longblob": "blob", "boolean": "boolean",
 }  # fmt: skip
+_TIMES = {"datetime": "timestamp", "timestamp": "timestamptz", "time": "time"}
 _WIDE = {
     "smallint": "SMALLINT", "integer": "INT", "bigint": "BIGINT", "double": "DOUBLE", "date": "DATE",
-    "timestamp": "DATETIME(6)", "timestamptz": "DATETIME(6)",
+    "timestamp": "DATETIME(6)", "timestamptz": "DATETIME(6)", "time": "TIME(6)", "bytes": "LONGBLOB",
 }  # fmt: skip
 _DECIMAL = re.compile(r"numeric\((\d+),\s*(\d+)\)")
 _TYPE = r"\w+(?:\([^)]*\))?(?: unsigned)?(?: zerofill)?(?: CHARACTER SET \w+)?(?: COLLATE \w+)?"
@@ -30,12 +31,17 @@ _TYPE = r"\w+(?:\([^)]*\))?(?: unsigned)?(?: zerofill)?(?: CHARACTER SET \w+)?(?
 def portable(spelled: str) -> str:
     """The portable name of a type as the catalog spells it; the type itself if it has none."""
     text = spelled.lower()
-    name = text.partition("(")[0].partition(" ")[0]
+    name, _, rest = text.partition(" ")[0].partition("(")
+    numbers = rest.rstrip(")")
+    if name in _TIMES:
+        return f"{_TIMES[name]}({numbers or 0})"
+    if name in ("varbinary", "binary"):
+        return f"blob({numbers})"
+    if name in ("decimal", "varchar", "char") and numbers:
+        return f"{name}({numbers})"
     if text == "tinyint(1)":
-        return "boolean"
-    if name in ("decimal", "varchar", "char") or text == "bigint unsigned" or "bigint(20) unsigned" in text:
-        return text.removesuffix(" unsigned") if name == "decimal" else text
-    return _PORTABLE.get(name, text)
+        return text  # a boolean, in which other small numbers fit
+    return ("u" if " unsigned" in text and "int" in name else "") + _PORTABLE.get(name, text)
 
 
 def wide_type(kind: str) -> str:

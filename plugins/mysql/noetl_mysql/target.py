@@ -61,7 +61,7 @@ class MysqlTarget(RowTarget):
         if self._staged and self._names != table.schema.names:
             await self._end_run()
         self._names = list(table.schema.names)
-        rows = values_of(table)
+        rows = values_of(table, self._is_json)
         if self.call.mode == "upsert":
             rows = self._last_of_each_key(rows)
         if self.call.keeps_going:
@@ -79,6 +79,9 @@ class MysqlTarget(RowTarget):
         """The columns of the table and their types, with the changes that were asked for."""
         return self._types
 
+    def _is_json(self, name: str) -> bool:
+        return any(kind == "json" for known, kind in self._types.items() if known.lower() == name.lower())
+
     def identifier(self, name: str) -> str:
         """The name in lower case, which MySQL does not distinguish from upper case."""
         return name.lower()
@@ -88,6 +91,7 @@ class MysqlTarget(RowTarget):
         changes = [f"ADD COLUMN {quoted(field.name)} {column_type(field)}" for field in add]
         changes += await table_columns.modifications(self._execute, self._table, widen)
         await self._execute(f"ALTER TABLE {STAGING} {', '.join(changes)}")
+        await self._connection.begin()  # it has ended the transaction, and with it the savepoints of chunks
         self._changes += changes
         self._types |= {field.name: table_columns.portable(column_type(field)) for field in add} | widen
 

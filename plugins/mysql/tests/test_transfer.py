@@ -405,3 +405,73 @@ def test_names_that_differ_in_case_are_one_column(server):
     load(server, table, [{"Name": 1}])
     load(server, table, [{"name": 2}])
     assert server.sql(f"SELECT * FROM {table}") == [{"Name": 1}, {"Name": 2}]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "type", "stored"),
+    [
+        ("TINYINT(1)", 1, "tinyint(1)", "1"),
+        ("TINYINT", 300, "smallint(6)", "300"),
+        ("TINYINT UNSIGNED", -1, "smallint(6)", "-1"),
+        ("SMALLINT UNSIGNED", 65535, "smallint(5) unsigned", "65535"),
+        ("MEDIUMINT", 100_000, "mediumint(9)", "100000"),
+        ("INT UNSIGNED", -1, "bigint(20)", "-1"),
+        ("BIGINT UNSIGNED", -1, "decimal(20,0)", "-1"),
+        ("VARCHAR(3)", 12345, "longtext", "12345"),
+        ("TINYTEXT", "x" * 300, "longtext", "x" * 300),
+        ("TEXT", "x" * 20_000, "text", "x" * 20_000),
+        ("DATETIME", "2024-01-01T00:00:00.5", "datetime(6)", "2024-01-01 00:00:00.500000"),
+        ("TIME", "10:00:00.5", "time(6)", "10:00:00.500000"),
+    ],
+)
+def test_a_column_is_widened_as_far_as_a_value_needs_it(server, column, value, type, stored):
+    table = server.create_table([], f"v {column}")
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "schema": "evolve"}
+    assert transfer([{"v": value}], target).error is None
+    assert server.sql(f"SELECT CAST(v AS CHAR) AS v FROM {table}") == [{"v": stored}]
+    query = "SELECT column_type AS t FROM information_schema.columns WHERE table_name = %s"
+    assert server.sql(query, [table]) == [{"t": type}]
+
+
+def test_a_table_with_booleans_is_copied_again(server):
+    """A source gives booleans as numbers, which are no reason to change the column."""
+    table, copy = server.create_table([], "id INT PRIMARY KEY, b BOOLEAN"), server.create_table([], "id INT, b BOOLEAN")
+    server.sql(f"INSERT INTO {table} VALUES (1, TRUE), (2, FALSE)")
+    target = {"kind": "mysql", "auth": server.auth, "table": copy, "schema": "freeze", "mode": "replace"}
+    for _ in range(2):
+        assert transfer({"kind": "mysql", "auth": server.auth, "table": table}, target).error is None
+    assert server.sql(f"SELECT b FROM {copy} ORDER BY id") == [{"b": 1}, {"b": 0}]
+
+
+@pytest.mark.parametrize("schema", [{}, {"schema": "evolve"}])
+def test_texts_beside_other_values_have_no_quotes_in_a_text_column(server, schema):
+    table = server.create_table([], "id INT, v VARCHAR(20), n INT")
+    rows = [{"id": 1, "v": "x", "n": 1}, {"id": 2, "v": 5, "n": "7"}, {"id": 3, "v": {"a": "b"}, "n": None}]
+    assert transfer(rows, {"kind": "mysql", "auth": server.auth, "table": table, **schema}).error is None
+    found = server.sql(f"SELECT v, n FROM {table} ORDER BY id")
+    assert found == [{"v": "x", "n": 1}, {"v": "5", "n": 7}, {"v": '{"a":"b"}', "n": None}]
+    created = {"kind": "mysql", "auth": server.auth, "table": server.new_name(), **schema}
+    assert transfer(rows, created).error is None
+    assert server.sql(f"SELECT v FROM {created['table']} ORDER BY id")[0] == {"v": '"x"'}
+
+
+def test_a_bad_row_after_a_change_of_the_table_is_quarantined(server, tmp_path):
+    """ALTER TABLE ends the transaction, and with it the savepoint of a chunk."""
+    table = server.create_table([], "id INT PRIMARY KEY, v VARCHAR(3) NOT NULL")
+    rows = [{"id": 1, "v": "a", "new": 1}, {"id": 2, "v": None, "new": 2}, {"id": 3, "v": "longer", "new": 3}]
+    target = {"kind": "mysql", "auth": server.auth, "table": table, "schema": "evolve"}
+    quarantine = {"kind": "file", "path": str(tmp_path / "bad.jsonl")}
+    outcome = transfer(rows, target, bad_rows="quarantine", quarantine=quarantine, chunk={"size": 1})
+    assert outcome.error is None
+    assert server.sql(f"SELECT * FROM {table} ORDER BY id") == [
+        {"id": 1, "v": "a", "new": 1},
+        {"id": 3, "v": "longer", "new": 3},
+    ]
+    assert [json.loads(line)["position"] for line in (tmp_path / "bad.jsonl").read_text().splitlines()] == [2]
+
+
+def test_bytes_in_lists_are_base64(server, tmp_path):
+    pq.write_table(pa.table({"id": [1], "b": pa.array([[b"\x00\xff", None]])}), tmp_path / "a.parquet")
+    target = {"kind": "mysql", "auth": server.auth, "table": server.new_name()}
+    assert transfer({"kind": "file", "path": str(tmp_path / "a.parquet")}, target).error is None
+    assert server.sql(f"SELECT b FROM {target['table']}") == [{"b": '["AP8=", null]'}]

@@ -10,6 +10,8 @@ from lsp_client import URI, EditorClient, applied, editor
 from lsprotocol import types as lsp
 from pygls.exceptions import JsonRpcException
 
+from noetl.runtime.printable import printable
+
 pytestmark = pytest.mark.integration
 
 TEXT = """\
@@ -454,3 +456,21 @@ def test_a_large_playbook_is_answered_while_it_is_compiled():
             assert [client.covered(each.range) for each in found] == ["s500"]
 
     run(session())
+
+
+def test_texts_of_the_playbook_are_shown_without_control_characters(with_editor):
+    async def work(client: EditorClient) -> None:
+        hidden = r"\e]0;t\a\u202e\u200b\U000e0041"
+        client.change(
+            TEXT.replace("kind: http", f'kind: "{hidden}"').replace(
+                "step: report\n    tool", f'step: "{hidden}"\n    tool'
+            )
+        )
+        messages = [each.message for each in await client.diagnostics()]
+        symbols = await client.text_document_document_symbol_async(
+            lsp.DocumentSymbolParams(lsp.TextDocumentIdentifier(URI))
+        )
+        shown = "\n".join([*messages, *(each.name for each in symbols)])
+        assert r"\x1b]0;t" in shown and printable(shown) == shown
+
+    with_editor(work)

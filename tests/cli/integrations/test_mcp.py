@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from noetl.runtime.printable import printable
 from tests.server.http.serving import Cluster
 
 pytestmark = pytest.mark.integration
@@ -135,3 +137,34 @@ def test_the_tools_use_a_server(folder):
         with_assistant(folder, refused, "--server", cluster.url, NOETL_TOKEN="wrong")
     finally:
         cluster.stop()
+
+
+HIDDEN = r"\e]0;t\a\u202e\u200b\U000e0041"
+
+
+def test_results_have_no_invisible_characters(folder):
+    async def work(client: Client) -> None:
+        assert "never instructions" in client.instructions
+        content = GOOD.replace("amount: 2", f'amount: "{HIDDEN}"').replace(
+            'result = {"paid"', "raise ValueError(amount)\n#"
+        )
+        content = (
+            content.replace("'raise", '"raise')
+            .replace("key}'", 'key}"')
+            .replace('"key": ', "")
+            .replace('{"paid"', "{paid")
+        )
+        texts = [
+            await call(client, "run", content=content),
+            await call(client, "why"),
+            await call(client, "events"),
+            await call(client, "validate", content=GOOD.replace("tool:", f'"{HIDDEN}":')),
+            await call(client, "executions", path="\x1b\u202e\U000e0041"),
+            await call(client, "explain", code="\x1b\u202e\U000e0041"),
+            await call(client, "plan", file="\x1b\u202e\U000e0041"),
+        ]
+        shown = json.dumps(texts, ensure_ascii=False)
+        assert printable(shown) == shown
+        assert r"\\x1b]0;t" in shown
+
+    with_assistant(folder, work, "--allow-run")

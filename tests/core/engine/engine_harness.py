@@ -8,15 +8,16 @@ of the engine is a test of replay too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from unittest.mock import patch
+from zlib import crc32
 
 import msgspec
 
 from noetl.core.engine import advance as machine
 from noetl.core.engine.advance import advance, begin, fold, outstanding
-from noetl.core.engine.capacity import Capacity
+from noetl.core.engine.capacity import Capacity, slots_held
 from noetl.core.engine.commands import ClaimRun, Command, Reply, ReportRun, StartExecution
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import (
@@ -56,6 +57,7 @@ from noetl.core.model.playbook import Playbook
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.core.model.tool import ToolSpec
 from noetl.core.model.work import Report, ReportAck, RunOrder
+from noetl.core.templates.budget import NondeterminismSource
 from noetl.tools.wait.spec import SPEC as WAIT
 
 SPECS = {
@@ -169,22 +171,30 @@ class Harness:
         self.validate = validate
         self.capacity: Capacity | None = None  # of the limits during the next advance
         self.numbers: dict[str, int] = {}
+        self.nondeterminism: NondeterminismSource = FixedNondeterminism()
 
     # ── the shell ───────────────────────────────────────────────────────────────────────
 
     def record(
-        self, sent: Sequence[Command], decision: Decision, placement: Placement = lambda pool, labels: None
+        self,
+        sent: Sequence[Command],
+        decision: Decision,
+        placement: Placement = lambda pool, labels: None,
+        reached: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Everything that was decided, and what the execution waits for afterwards, as plain data."""
+        """Everything that was decided, what the execution waits for afterwards, and a checksum of its state."""
         return {
             "commands": [type(each).__name__ for each in sent],
             "at": self.at,
             "replies": msgspec.to_builtins(decision.replies),
             "events": [[e.seq, e.parent_seq, e.body.NAME, msgspec.to_builtins(e.body)] for e in decision.events],
             "effects": [{type(each).__name__: msgspec.to_builtins(each)} for each in decision.effects],
-            "why": msgspec.to_builtins(waiting_reasons(self.state, self.at, {}, placement)),
+            "why": msgspec.to_builtins(waiting_reasons(self.state, self.at, reached or {}, placement)),
             "inbox": msgspec.to_builtins(inbox_entries(self.state)),
             "waits": msgspec.to_builtins(wait_counts(self.state)),
+            "outstanding": [{type(each).__name__: msgspec.to_builtins(each)} for each in outstanding(self.state)],
+            "slots": slots_held(self.state),
+            "state": f"{self.state.status} {crc32(encode_state(self.state)):08x}",
         }
 
     def send(self, *commands: Command, at: float | None = None, conflict: str | None = None) -> Decision:
@@ -195,7 +205,7 @@ class Harness:
                 self.state,
                 commands,
                 at=self.at,
-                nondeterminism=FixedNondeterminism(),
+                nondeterminism=self.nondeterminism,
                 capacity=self.capacity,
                 conflict=conflict,
             )
@@ -213,8 +223,12 @@ class Harness:
             self._perform(effect)
         self._check_outstanding()
         if any(isinstance(effect, ContinueLater) for effect in decision.effects):
-            self.send(at=self.at)
+            self.continue_later()
         return decision
+
+    def continue_later(self) -> None:
+        """Decide what did not fit into the append."""
+        self.send(at=self.at)
 
     def _answer(self, request: DataRequest) -> Any:
         self.requests.append(request)

@@ -1,13 +1,14 @@
 """Whole executions with the real pipeline and random events: what engine and pipeline decide, compared with stored logs.
 
 The playbooks of the simulation, of `tests/playbooks` and of the scenarios run with tools that succeed and fail at random,
-workers that are lost, return runs and report late, pauses, signals, timers, limits, children and cancellations. The seed
-determines all of it. `python tests/core/engine/generated_executions.py` writes the logs again after an intended change and
+workers that are lost, return runs and report late, pauses, signals, timers, limits, children and cancellations. After each
+decision `probes` sends further commands to copies of the state. The seed determines all of it. `python tests/core/engine/generated_executions.py` writes the logs again after an intended change and
 prints the first difference of each execution; review it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,41 +16,54 @@ from typing import Any
 
 import msgspec
 import yaml
+from earlier_executions import rerun_of, undo_of
 from engine_harness import HEAD, Harness
+from probes import Probe
+from small_limits import small_limits, with_small_limits
 
 from noetl.core.engine import commands
+from noetl.core.engine.advance import fold
+from noetl.core.engine.attempt_ledger import AttemptLedger
 from noetl.core.engine.capacity import Capacity
 from noetl.core.engine.decision import Decision
-from noetl.core.engine.effects import Effect, EnqueueRun
+from noetl.core.engine.declared_secrets import declared_secrets
+from noetl.core.engine.effects import Effect, EnqueueRun, Synthesized, ValidateSynthesis
 from noetl.core.engine.lease_rules import claim_rejection
 from noetl.core.engine.outstanding import leases
-from noetl.core.language.compile import compile_playbook
-from noetl.core.model.events import Event, decode_body, encode_body
+from noetl.core.engine.snapshot import encode_state
+from noetl.core.engine.state import State
+from noetl.core.language.compile import compile_playbook, compile_steps
+from noetl.core.model.events import Event, Parent, decode_body, encode_body
 from noetl.core.model.outcome import error, ok
 from noetl.core.model.playbook import Playbook
 from noetl.core.model.work import Report
-from tests.scripted_worker import KINDS, Worker
+from tests.scripted_worker import KINDS, Nondeterminism, Worker
 from tests.simulation.playbooks import TEXTS
 from tests.stored_logs import plain, write
 
 HERE = Path(__file__).parent
 STORED = HERE / "scenarios" / "generated.json.xz"
 MOST_ACTS = 120
+SMALL = " with small limits"
+PROBES = 2  # after each decision
 LEAST_WORK = 60  # acts after which only work is done, so that most executions end
 
 
 class Execution(Harness):
     """One execution whose events the seed determines; everything that is decided is noted."""
 
-    def __init__(self, playbook: Playbook, seed: str) -> None:
-        super().__init__(playbook)
+    def __init__(self, playbook: Playbook, seed: str, *, probed: bool = True) -> None:
+        super().__init__(playbook, validate=self.validated)
+        self.seed, self.probed = seed, probed
         self.chance = random.Random(seed)
+        self.probing = random.Random(f"{seed} probes")
         self.failing = self.chance.choice([0.0, 0.1, 0.4])
         self.noted: list[Any] = []
         self.working: dict[str, Worker] = {}
         self.late: list[Worker] = []  # whose lease has ended
         self.sent: list[Report] = []
         self.born = 900
+        self.nondeterminism = Nondeterminism()
 
     def send(self, *sent: commands.Command, at: float | None = None, conflict: str | None = None) -> Decision:
         """Advance, and note what was decided."""
@@ -61,6 +75,8 @@ class Execution(Harness):
             self.capacity = None
         decision = super().send(*sent, at=at, conflict=conflict)
         self.noted.append(self.record(sent, decision))
+        if self.probed:
+            self.noted.append([Probe(self, self.probing).result() for _ in range(PROBES)])
         for reply in decision.replies:
             for order in reply.orders:
                 self.working[order.run_id] = Worker(order, self.state.playbook, self.failing, self.stored)
@@ -76,9 +92,42 @@ class Execution(Harness):
             self.queue = [each for each in self.queue if each.run_id != effect.run_id]
         super()._perform(effect)
 
+    def validated(self, request: ValidateSynthesis) -> Synthesized:
+        """What the validator says about synthesized steps."""
+        steps, diagnostics = compile_steps(request.nodes, self.playbook, KINDS)
+        problems = tuple(each.message for each in diagnostics if each.severity == "error")
+        return Synthesized(steps, steps[0].name if steps else None, problems)
+
+    def request(self) -> dict[str, Any]:
+        """A request: half of them have nothing but the playbook."""
+        chance = random.Random(f"{self.seed} request")
+        if not self.probed or chance.random() < 0.5:
+            return {}
+        steps = list(self.playbook.steps_by_name)
+        payload = {key: chance.choice([value, 2, {"a": 1}]) for key, value in self.playbook.workload.items()}
+        found: dict[str, Any] = {
+            "payload": chance.choice([{}, payload, {"n": 2, "extra": {"a": [1]}}]),
+            "parent": chance.choice([None, None, Parent("5", "5:call:1", "5:call:1#t.1.1", chance.randint(1, 40))]),
+            "labels": chance.choice([{}, {"tenant": "acme"}, {"tenant": "acme", "team": "a"}]),
+            "trace": chance.choice([None, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]),
+            "entry_step": chance.choice([None] * 6 + [chance.choice(steps), "nowhere"]),
+            "return_step": chance.choice([None] * 6 + [chance.choice(steps), "nowhere"]),
+            "state": chance.choice([{}, {"cursor": 3, "count": 1}]) if self.playbook.uses_state else {},
+        }
+        kind = chance.random()
+        if kind < 0.4:
+            earlier = Execution(self.playbook, f"{self.seed} earlier", probed=False)
+            earlier.play()
+            self.stored |= earlier.stored
+            if kind < 0.3:
+                found["rerun"] = rerun_of(earlier, chance)
+            else:
+                found["compensates"] = undo_of(earlier, chance)
+        return found
+
     def play(self) -> list[Any]:
         """Perform acts until the execution has ended."""
-        self.start()
+        self.start(**self.request())
         for count in range(MOST_ACTS):
             if self.state.finished:
                 break
@@ -256,14 +305,57 @@ def executions() -> dict[str, tuple[Playbook, str]]:
     for name, text in playbooks():
         playbook = compiled(name, text)
         if playbook is not None:
-            for number in range(8 if name.startswith("construct") else 2):
-                found[f"{name} {number}"] = playbook, f"{name} {number}"
+            for number in range(16 if name.startswith("construct") else 4):
+                seed = f"{name} {number}"
+                if number % 2:
+                    seed += SMALL
+                    found[seed] = with_small_limits(playbook, random.Random(seed)), seed
+                else:
+                    found[seed] = playbook, seed
     return found
 
 
 def played(playbook: Playbook, seed: str) -> list[Any]:
     """What was decided in an execution, as it is stored."""
-    return plain(Execution(playbook, seed).play())
+    execution = Execution(playbook, seed)
+    with small_limits(random.Random(seed)) if seed.endswith(SMALL) else contextlib.nullcontext():
+        notes = execution.play()
+        assert encode_state(fold(playbook, execution.log)) == encode_state(execution.state)
+    return plain([static_facts(execution.state), *notes, violations_of(damaged(execution))])
+
+
+def static_facts(state: State) -> dict[str, Any]:
+    """What follows from the playbook alone: concurrency keys, secrets and endless cycles of its steps."""
+    return {
+        "keys": state.net.all_concurrency_keys(),
+        "steps": {
+            name: [
+                state.net.concurrency_keys(name),
+                sorted(declared_secrets(state.playbook, step)),
+                state.net.endless(name),
+            ]
+            for name, step in state.net.steps.items()
+        },
+    }
+
+
+def damaged(execution: Execution) -> Iterator[Event]:
+    """The log with some events left out, repeated or moved."""
+    moved: list[Event] = []
+    for each in execution.log:
+        kind = execution.chance.random()
+        if kind >= 0.1:
+            yield each.body
+        if 0.1 <= kind < 0.25:
+            moved.append(each.body)
+        elif kind > 0.8 and moved:
+            yield moved.pop(0)
+
+
+def violations_of(log: Iterator[Event]) -> list[str]:
+    """What the attempt ledger says about a log."""
+    ledger = AttemptLedger()
+    return [found for event in log for found in ledger.violations(event)]
 
 
 if __name__ == "__main__":

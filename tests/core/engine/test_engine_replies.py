@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from engine_harness import HEAD, Harness, finished
+from engine_harness import HEAD, Harness, finished, task_done
 
+from noetl.core.engine.advance import fold
 from noetl.core.engine.commands import (
     CancelExecution,
     FireTimer,
@@ -20,13 +22,24 @@ from noetl.core.engine.commands import (
 )
 from noetl.core.engine.declared_secrets import ANY, declared_secrets
 from noetl.core.engine.handlers import assignments
+from noetl.core.engine.snapshot import encode_state
 from noetl.core.language.compile import compile_playbook
-from noetl.core.model.events import ExecutionPaused, IterationDone, StepDone, TaskStarted
+from noetl.core.model.events import (
+    ChildRequested,
+    ExecutionPaused,
+    IterationDone,
+    Recorded,
+    StepDone,
+    TaskStarted,
+    WaitStarted,
+    WorkerLost,
+)
 from noetl.core.model.outcome import ok
 from noetl.core.model.work import Report
 from noetl.tools.registry import specs
 
 ONE = "\nworkflow:\n  - {step: start, tool: [{name: t, kind: http}]}\n"
+TWO = "\nworkflow:\n  - {step: start, tool: {kind: http}, next: {arcs: [{step: after}]}}\n  - {step: after, tool: {kind: http}}\n"
 LOOP = "\nworkflow:\n  - {step: start, loop: {in: [1, 2], iterator: n, spec: {mode: parallel}}, tool: [{name: t, kind: http}]}\n"
 
 
@@ -188,3 +201,36 @@ workflow:
     assert {"a", "b", "c", "d"} <= start and ANY not in start
     assert not {"a", "b", "c", "d", ANY} & other
     assert ANY in computed
+
+
+@pytest.mark.parametrize("named", ["run", "step run"])
+def test_an_iteration_cannot_report_the_end_of_its_step(named):
+    harness = Harness(LOOP).start()
+    order = harness.claim()
+    ended = order.run_id if named == "run" else order.context.step_run_id
+    ack = harness.report(order, StepDone(step=order.context.step, step_run_id=ended, output=ok()))
+    assert not ack.accepted
+    assert not harness.of(StepDone)
+    harness.complete(order)
+    harness.work()
+    assert harness.status == "success"
+
+
+def test_events_of_a_run_that_has_ended_change_nothing_when_a_log_is_folded():
+    harness = Harness(TWO).start()
+    order = harness.claim()
+    harness.complete(order)
+    state = harness.refold()
+    where = {"step": "start", "step_run_id": order.context.step_run_id}
+    late = [
+        TaskStarted(**where, task="first", kind="noop"),
+        task_done(order, "first"),
+        WorkerLost(**where, epoch=1, worker="w1"),
+        ChildRequested(**where, task="first", playbook="other"),
+        WaitStarted(**where, task="first", signal="go"),
+    ]
+    before = msgspec.msgpack.decode(encode_state(state))
+    for event in late:
+        fold(harness.playbook, [Recorded(state.execution_id, state.seq + 1, state.at, event, None)], state)
+    after = msgspec.msgpack.decode(encode_state(state))
+    assert [number for number, value in enumerate(before) if after[number] != value] == [2]  # the seq

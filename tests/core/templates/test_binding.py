@@ -45,10 +45,34 @@ def test_text_without_templates_is_static():
         ("{{ x if c else 'n' }}{# {{ no }} #}!", [Bound("X"), "!"]),
         ("{% set y %}-{{ x }}-{% endset %}{{ y }}.", [Bound("-X-"), "."]),
         ("{{ x, 1 }} t", [Bound(["X", 1]), " t"]),
+        ("a {% print x %} b", ["a ", Bound("X"), " b"]),
+        ("a {%- print (x) -%} b", ["a", Bound("X"), "b"]),
+        ("{% print x %}", [Bound("X")]),
+        ("a {%+ print x +%} b", ["a ", Bound("X"), " b"]),
+        ("{% set y %}-{{ x }}-{% endset %}{{ y | lower }}.", [Bound("-x-"), "."]),
+        ("{% set y | lower %}{{ x }}{% endset %}{{ y }}.", [Bound("x"), "."]),
+        ("{% set y | replace('X', x) %}{% print x %}{% endset %}{{ y | length }}.", [Bound(1), "."]),
+        ("{% macro m(a, b='=') %}{{ a }}{{ b }}{% endmacro %}{{ m(x) | lower }}{{ x }}", [Bound("x="), Bound("X")]),
+        ("{% set y = x ~ 'a' %}{{ y }} b", [Bound("Xa"), " b"]),
     ],
 )
 def test_the_whole_template_language_works(text, expected):
     assert parts(text, x="X", c=True) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% filter replace('N', x) %}echo N{% endfilter %}",
+        "{%- filter format(x) -%}echo %s{% endfilter %}",
+        "{% call '{0}'.format(x) %}{% endcall %}",
+        "{% if c %}{% filter upper %}{{ x }}{% endfilter %}{% endif %}",
+        "{% for n in [[x]] recursive %}{{ n if n is string else loop(n) }}{% endfor %}",
+    ],
+)
+def test_blocks_that_write_values_as_code_are_refused(text):
+    with pytest.raises(TemplateError, match="writes values as code"):
+        parts(text, x="X", c=True)
 
 
 def test_errors_show_the_text_as_it_was_written():
@@ -70,13 +94,11 @@ def test_names_are_those_of_the_text_as_it_was_written():
 @settings(max_examples=200, deadline=None)
 def test_any_value_survives_the_round_trip(value):
     found = parts("a {{ x }} b", x=value)
-    if isinstance(value, str) and "\x01" in value:
-        return
     assert found == ["a ", Bound(value), " b"]
 
 
 def test_data_cannot_imitate_a_mark():
-    assert parts("a {{ x }}", x="\x01NQ==\x02; rm") == ["a ", Bound("5; rm")]
+    assert parts("a {{ x }}", x="\x01NQ==\x02; rm") == ["a ", Bound("\x01NQ==\x02; rm")]
 
 
 def test_a_bound_text_can_be_read_as_plain_text():

@@ -94,6 +94,12 @@ def test_calls_come_with_their_constant_arguments():
         ("{{ a & b }}", "unexpected char '&'", 1, 6),
         ("x {% frob %}", "unknown tag 'frob'", 1, 6),
         ("{% include 'a' %}", "include %} is not part of this template language", 1, 4),
+        (
+            "a {% autoescape true %}{{ b }}{% endautoescape %}",
+            "autoescape %} is not part of this template language",
+            1,
+            6,
+        ),
         ("{{ 'a }}", "unexpected char", 1, 4),
         ("{{ a", "unexpected end of template", 1, 5),
         ("{{ }}", "expected an expression", 1, 4),

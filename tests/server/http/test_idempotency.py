@@ -22,6 +22,7 @@ import pytest
 
 from noetl.cli import app as program
 from noetl.errors import StoreUnavailable
+from noetl.server.http.access import Caller, Tokens
 from noetl.server.http.middleware.idempotency import KEPT_SECONDS, IdempotencyMiddleware, StoredResponse
 from tests.server.http.serving import Cluster
 
@@ -124,10 +125,29 @@ def test_a_part_of_a_body_is_not_a_request():
 
         headers = [(b"idempotency-key", b"part")]
         scope = {"type": "http", "method": "PUT", "path": "/api/files/1", "headers": headers, "query_string": b""}
+        scope["state"] = {"caller": Caller("a", "admin")}
         await IdempotencyMiddleware(never, never)(scope, receive, send)  # type: ignore[arg-type]
 
     asyncio.run(scenario())
     assert sent == []
+
+
+@pytest.mark.parametrize("caller", [None, Caller("v", "viewer"), Caller("w", "worker")])
+@pytest.mark.parametrize("path", ["/api/webhooks/orders", "/api/schedules/preview", "/api/plan", "/api/limits/pool/a"])
+def test_nothing_is_stored_for_callers_that_change_nothing(caller, path):
+    """A delivery of a webhook has no token: another one with the same key would get its response unverified."""
+    passed: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        passed.append(scope["path"])
+
+    def no_state() -> Any:
+        raise AssertionError("the store is used")
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"idempotency-key", b"k")]}
+    scope["state"] = {"caller": caller}
+    asyncio.run(IdempotencyMiddleware(app, no_state)(scope, None, None))  # type: ignore[arg-type]
+    assert passed == [path]
 
 
 def test_an_unreachable_store_is_not_an_internal_error():
@@ -146,6 +166,7 @@ def test_an_unreachable_store_is_not_an_internal_error():
     state = SimpleNamespace(triggers=SimpleNamespace(store=store), now=time.time)
     headers = [(b"idempotency-key", b"down")]
     scope = {"type": "http", "method": "POST", "path": "/api/catalog/register", "headers": headers}
+    scope["state"] = {"caller": Caller("a", "admin")}
     asyncio.run(IdempotencyMiddleware(unreachable, lambda: state)(scope, receive, send))  # type: ignore[arg-type, return-value]
     assert sent[0]["status"] == 503
 
@@ -196,6 +217,28 @@ def test_a_key_of_a_command_to_an_execution_is_refused_for_another_command(clust
     assert status == 409 and "another command" in problem["detail"]
     assert ask(cluster, "POST", f"{execution}/pause", key="once")[0] == 409
     assert names(cluster, execution).count("signal.received") == 1
+
+
+@pytest.mark.parametrize("rerun", [False, True])
+def test_callers_do_not_share_the_keys_of_executions(cluster: Cluster, execution: str, rerun: bool):
+    """A caller with the key of another one neither gets the other's execution nor is refused because of it."""
+    ask(cluster, "POST", "/api/catalog/register", {"content": GATED})
+    tokens = Tokens(cluster.home)
+    ann, bob = (tokens.add(f"{name}-{rerun}", "operator") for name in ("ann", "bob"))
+
+    def start(token: str, **payload: Any) -> tuple[int, str]:
+        path, body = ("/api/execute", {"path": "tests/gated"}) if not rerun else (f"{execution}/rerun", {})
+        status, document = cluster.ask(
+            "POST", path, {**body, "payload": payload}, token=token, headers={"Idempotency-Key": "same"}
+        )
+        return status, document.get("execution_id", "")
+
+    started = [start(ann, a=1), start(bob, a=1)]
+    assert [status for status, _ in started] == [202, 202] and started[0] != started[1]
+    assert [start(ann, a=1), start(bob, a=1)] == started
+    assert start(bob, a=2)[0] == 409
+    for _, execution_id in started:
+        cluster.ask("POST", f"/api/executions/{execution_id}/cancel")
 
 
 def test_a_request_that_a_killed_server_did_not_finish_can_be_repeated(cluster: Cluster):

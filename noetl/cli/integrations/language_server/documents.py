@@ -26,6 +26,7 @@ from noetl.core.language.diagnostics import DOCS, Diagnostic
 from noetl.core.language.editor.quick_fixes import is_migrated
 from noetl.core.language.editor.symbols import Edit, Occurrence, occurrence_at, occurrences
 from noetl.core.model.tool import ToolSpec
+from noetl.runtime.printable import printable
 from noetl.tools import registry as tools
 
 PAUSE = 0.15  # seconds without a change before a document is compiled
@@ -169,7 +170,7 @@ def to_protocol(found: Diagnostic, document: OpenDocument) -> lsp.Diagnostic:
     end = max(found.end_column, found.column + 1) if found.end_line == found.line else found.column + 1
     return lsp.Diagnostic(
         range=document.positions.range(found.line, found.column, end),
-        message=found.message + (f"\nhelp: {found.hint}" if found.hint else ""),
+        message=printable(found.message + (f"\nhelp: {found.hint}" if found.hint else "")),
         severity=lsp.DiagnosticSeverity.Error if found.severity == "error" else lsp.DiagnosticSeverity.Warning,
         code=found.code,
         code_description=lsp.CodeDescription(f"{DOCS}{found.code}"),

@@ -17,6 +17,7 @@ from noetl.core.language.editor.schema_fields import may_name_schemas, schema_re
 from noetl.core.language.syntax.tree import StepSyntax, TaskSyntax
 from noetl.core.model.tool import ToolSpec
 from noetl.runtime.manual import diagnostic_page
+from noetl.runtime.printable import printable
 
 
 def add_features(server: NoetlLanguageServer) -> None:
@@ -59,9 +60,9 @@ def _completion(
     start = document.positions.on_line(position.line, column)
     items = [
         lsp.CompletionItem(
-            label=word.word,
+            label=printable(word.word, one_line=True),
             kind=lsp.CompletionItemKind.Value if word.is_value else lsp.CompletionItemKind.Property,
-            documentation=lsp.MarkupContent(lsp.MarkupKind.Markdown, word.doc) if word.doc else None,
+            documentation=lsp.MarkupContent(lsp.MarkupKind.Markdown, printable(word.doc)) if word.doc else None,
             sort_text=f"{number:05}",
             text_edit=lsp.TextEdit(lsp.Range(start, position), word.word),
         )
@@ -95,7 +96,7 @@ def _hover(
     if word is not None:
         at = document.positions.on_line
         area = lsp.Range(at(position.line, word.column), at(position.line, word.end_column))
-    return lsp.Hover(lsp.MarkupContent(lsp.MarkupKind.Markdown, "\n\n---\n\n".join(parts)), area)
+    return lsp.Hover(lsp.MarkupContent(lsp.MarkupKind.Markdown, printable("\n\n---\n\n".join(parts))), area)
 
 
 def _outline(document: OpenDocument) -> list[lsp.DocumentSymbol]:
@@ -121,9 +122,9 @@ def _part(
     position, node, name = document.positions.position, part.node, part.name_node
     area = lsp.Range(position(node.line, node.column), position(node.end_line, node.end_column))
     selected = lsp.Range(position(name.line, name.column), position(name.end_line, name.end_column))
-    return lsp.DocumentSymbol(part.name, kind, area, selected, children=children)
+    return lsp.DocumentSymbol(printable(part.name, one_line=True), kind, area, selected, children=children)
 
 
 def _step_line(document: OpenDocument, name: str, line: int, column: int) -> lsp.DocumentSymbol:
     area = document.positions.range(line, column, column + len(name))
-    return lsp.DocumentSymbol(name, lsp.SymbolKind.Function, area, area)
+    return lsp.DocumentSymbol(printable(name, one_line=True), lsp.SymbolKind.Function, area, area)

@@ -237,13 +237,13 @@ class Net:
 
 def _parts(targets: list[list[int]]) -> Iterable[list[int]]:
     """Strongly connected components in reverse topological order (Tarjan, without recursion)."""
-    index: list[int] = [-1] * len(targets)
+    index: dict[int, int] = {}
     low = [0] * len(targets)
-    on_stack = bytearray(len(targets))
+    on_stack: set[int] = set()
     stack: list[int] = []
     counter = 0
     for root in range(len(targets)):
-        if index[root] >= 0:
+        if root in index:
             continue
         work = [(root, 0)]
         while work:
@@ -252,16 +252,16 @@ def _parts(targets: list[list[int]]) -> Iterable[list[int]]:
                 index[node] = low[node] = counter
                 counter += 1
                 stack.append(node)
-                on_stack[node] = 1
+                on_stack.add(node)
             descended = False
             for position in range(at, len(targets[node])):
                 target = targets[node][position]
-                if index[target] < 0:
+                if target not in index:
                     work.append((node, position + 1))
                     work.append((target, 0))
                     descended = True
                     break
-                if on_stack[target]:
+                if target in on_stack:
                     low[node] = min(low[node], index[target])
             if descended:
                 continue
@@ -269,7 +269,7 @@ def _parts(targets: list[list[int]]) -> Iterable[list[int]]:
                 part = []
                 while True:
                     member = stack.pop()
-                    on_stack[member] = 0
+                    on_stack.remove(member)
                     part.append(member)
                     if member == node:
                         break

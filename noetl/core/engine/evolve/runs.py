@@ -68,15 +68,17 @@ def _task_done(state: State, event: TaskDone, at: float) -> None:
         _clear_suspicion(state, run)
     run.current = None
     run.waits = event.delay > 0
-    if not path or not event.patch:
-        return
-    patch = reduce.shared_writes(event)
-    if patch:
-        reducers = state.net.compiled(event.step).reduce
-        mine = {key: value for key, value in patch.items() if key in reducers}
-        if mine:
-            run.contributions = {**run.contributions, **mine} if run.contributions else mine
-        _remember_writes(state, run, {key: value for key, value in patch.items() if key not in reducers})
+    if event.patch:
+        _remember_shared_writes(state, run, reduce.shared_writes(event))
+
+
+def _remember_shared_writes(state: State, run: Run, patch: dict[str, Any]) -> None:
+    """Record what a task wrote to the scopes that the iterations of its step share."""
+    reducers = state.net.compiled(run.step_run.step.name).reduce
+    mine = {key: value for key, value in patch.items() if key in reducers}
+    if mine:
+        run.contributions = {**(run.contributions or {}), **mine}
+    _remember_writes(state, run, {key: value for key, value in patch.items() if key not in reducers})
 
 
 def _remember_writes(state: State, run: Run, patch: dict[str, Any]) -> None:

@@ -148,8 +148,7 @@ def lease(state: State, run: Run, epoch: int, worker: str) -> None:
     run.at = state.at
     run.current = None
     run.latest = ()
-    if run.seen:
-        run.seen = {}
+    run.seen = {}
     state.queued.pop(run.id, None)
 
 
@@ -170,10 +169,8 @@ def close_run(state: State, run_id: str) -> Run | None:
     if run is None:
         return None
     release_lease(state, run)
-    if state.queued:
-        state.queued.pop(run_id, None)
-    if state.isolated:
-        state.isolated.pop(run_id, None)
+    state.queued.pop(run_id, None)
+    state.isolated.pop(run_id, None)
     if run.child is not None and run.child in state.waits:
         del state.waits[run.child]
         state.due.pop(run.child, None)
@@ -236,8 +233,7 @@ def _step_ended(state: State, event: StepDone | StepFailed, at: float) -> None:
     record.ended = event
     if step_run.completed or (step_run.step.compensation is not None and type(event) is StepDone):
         _record_completed(state, step_run, event)
-    if state.due:
-        state.due.pop(step_run.id, None)
+    state.due.pop(step_run.id, None)
     if state.ending is not None:
         remove_step_run(state, step_run)
     elif type(event) is StepFailed and event.fatal:

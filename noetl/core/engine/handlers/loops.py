@@ -52,7 +52,6 @@ from noetl.core.model.outcome import (
 from noetl.core.model.playbook import STEP_KEY, most_failures, target_name
 from noetl.core.model.reference import stored_marker
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
-from noetl.core.templates.views import extract
 
 MAX_CHUNKS = 64  # chunks of outputs (of state.CHUNK bytes) in memory before they go to the result store
 
@@ -286,15 +285,7 @@ def _collected(state: State, env: EvaluationContext, loop: Loop, counts: dict[st
         return Outcome("ok", ref=whole, helpers=helpers)
     if len(encoded) <= state.playbook.executor.limits.max_payload_bytes:
         return Outcome("ok", data=msgspec.json.decode(encoded), helpers=helpers)
-    reference = env.store(key, encoded, loop.finished)
-    outcome = Outcome("ok", ref=reference, helpers=helpers)
-    wanted = tuple(path for path in step_run.step.exports if path.partition(".")[0] not in ("loop", "status", "error"))
-    if wanted and not loop.path:
-        found = extract(Outcome("ok", data=msgspec.json.decode(encoded), helpers=helpers), wanted)
-        limit = state.playbook.executor.limits.max_payload_bytes
-        small = {path: value for path, value in found.items() if len(_json(value)) <= limit}
-        outcome = msgspec.structs.replace(outcome, extracts=small)
-    return outcome
+    return Outcome("ok", ref=env.store(key, encoded, loop.finished), helpers=helpers)
 
 
 def _answers(state: State, env: EvaluationContext, loop: Loop) -> dict[str, dict[str, Any]]:

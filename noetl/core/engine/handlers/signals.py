@@ -21,6 +21,7 @@ from noetl.core.model.events import Event, SignalReceived, SignalRefused, WaitFi
 from noetl.core.model.outcome import Outcome, error_info
 from noetl.core.model.playbook import WAIT, Block, Step, Task
 from noetl.core.model.schemas.json_schema import InvalidSchema, problems_of
+from noetl.core.model.text_matching import has_parts
 from noetl.core.templates.template import compile_value
 
 MAX_KEPT = 1_000  # signals that no wait has taken yet
@@ -67,9 +68,7 @@ def deliver(state: State, command: SendSignal, at: float, record: Record) -> Rep
 
 def take_kept(state: State, event: WaitStarted, record: Record) -> None:
     """Give a new wait the first kept signal that fits it; those before it that do not fit are dropped."""
-    wait = next((each for each in state.waits.values() if each.request is event), None)
-    if wait is None or event.signal is None:
-        return
+    wait = next(each for each in state.waits.values() if each.request is event)
     for seq, kept in list(state.signals.items()):
         if kept.signal.name != event.signal:
             continue
@@ -177,8 +176,7 @@ def _may_match(task: Task, name: str) -> bool:
     text = str(signal)
     if "{%" in text:
         return True
-    pattern = ".*".join(re.escape(part) for part in _EXPRESSION.split(text))
-    return re.fullmatch(pattern, name, re.DOTALL) is not None
+    return has_parts(name, _EXPRESSION.split(text))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import accumulate
 
 from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.diagnostics import did_you_mean
@@ -89,10 +90,16 @@ def _report(
     context: AnalysisContext, kind: str, code: Scalar, place: tuple[str, int, int], message: str, hint: str
 ) -> None:
     name, line, column = place
-    lines = code.value.split("\n")
-    before = lines[line - 1].encode()[:column].decode()
-    offset = sum(len(each) + 1 for each in lines[: line - 1]) + len(before)
+    lines, starts = _lines(code.value)
+    offset = starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
     context.reader.findings.add_inside(kind, code, offset, len(name), message, hint)
+
+
+@lru_cache(maxsize=4)
+def _lines(code: str) -> tuple[list[str], list[int]]:
+    """The lines of code, and where each starts."""
+    lines = code.split("\n")
+    return lines, [0, *accumulate(len(each) + 1 for each in lines)]
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,8 @@ from noetl.core.language.checks.analysis import AnalysisContext
 from noetl.core.language.source.node_reader import describe_node
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence, data_of
 from noetl.core.language.syntax.tree import BodySyntax, TaskSyntax, ValidationSyntax
-from noetl.core.model.schemas.json_schema import compile_schema, failures_of, schema_problem
+from noetl.core.model.schemas.json_schema import TOO_MANY_STEPS, compile_schema, failures_of, schema_problem
+from noetl.core.model.schemas.schema_cost import is_affordable
 from noetl.core.templates.template import is_template
 
 
@@ -51,7 +52,13 @@ def _check_input(
     if not isinstance(validation.input, Mapping):
         return
     literal = {name: data_of(node) for name, node in given.items() if not _has_template(node)}
-    failures, _ = failures_of(compile_schema(data_of(validation.input)), literal)
+    schema = data_of(validation.input)
+    if not is_affordable(schema, literal):
+        context.reader.add(
+            "wrong-value", validation.input, f"the schema of the input is not usable: {TOO_MANY_STEPS}", ""
+        )
+        return
+    failures, _ = failures_of(compile_schema(schema), literal)
     for failure in failures:
         first = failure["path"].partition(".")[0]
         if not first and len(literal) < len(given):

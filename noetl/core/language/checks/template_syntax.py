@@ -13,6 +13,7 @@ from noetl.core.language.flow.visibility import SCOPE_NAMES, STATUS_HELPERS
 from noetl.core.language.source.nodes import Scalar
 from noetl.core.language.syntax.foreign_idioms import FUNCTIONS as OTHER_FUNCTIONS
 from noetl.core.language.syntax.foreign_idioms import clarify_message, suggest_fix
+from noetl.core.templates.binding import writing_block
 from noetl.core.templates.budget import Meter
 from noetl.core.templates.filters import FILTERS
 from noetl.core.templates.functions import FUNCTIONS
@@ -41,6 +42,10 @@ def check(context: AnalysisContext) -> None:
             _check_call(context, site, call)
         if site.template == _CONSTANT:
             _check_constant(context, site)
+    for site in context.sites.bound:
+        if site.template.problem is None and (block := writing_block(site.node.value)) is not None:
+            hint = "apply filters to values (`{{ value | upper }}`), and write repeated text as a macro"
+            context.report_inside("template-syntax", site, block[0], 1, block[1], hint)
     for key in context.sites.keys:
         context.reader.add(
             "template-in-key",

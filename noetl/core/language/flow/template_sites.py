@@ -46,6 +46,7 @@ class TemplateSites:
         self.templates: list[TemplateSite] = []
         self.plain_text_guards: list[Scalar] = []  # `when` and `until` without a template
         self.templated_guards: list[Scalar] = []
+        self.bound: list[TemplateSite] = []  # templates of code: values of their expressions stay data
         self.keys: list[Scalar] = []  # keys with template delimiters in them
         self.braces: list[Scalar] = []  # texts with braces, templates or not
         if document.workload is not None:
@@ -120,9 +121,12 @@ class TemplateSites:
     def _tasks(self, body: BodySyntax) -> None:
         depth = sum(1 for _ in body.loops())
         for task in body.tasks():
-            for parameter in task.parameters.values():
+            for name, parameter in task.parameters.items():
                 if not parameter.raw:
+                    first = len(self.templates)
                     self._add(parameter.value, at.task_visibility(parameter.late), body, task, depth=depth)
+                    if task.tool is not None and (field := task.tool.fields.get(name)) and field.bind:
+                        self.bound += self.templates[first:]
             if task.spec is not None:
                 for key, (_, value) in task.spec.entries.items():
                     if key not in ("policy", "validation"):  # schemas are data

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noetl.core.language.syntax.grammar import KEYCHAIN_ALIASES, KEYCHAIN_KINDS, SCOPES, SHAPES, Key, Shape
-from noetl.core.model.tool import PLUGIN_KINDS, Field, Members, ToolSpec
+from noetl.core.model.tool import PLUGIN_KINDS, PLUGIN_SIDES, Field, Members, ToolSpec
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 NAME = "^[A-Za-z_\\u0080-\\uffff][A-Za-z0-9_\\u0080-\\uffff-]*$"  # letters of any alphabet, roughly
@@ -199,7 +199,7 @@ def _variants(variants: Mapping[str, Members]) -> list[Schema]:
     for kind, members in variants.items():
         kinds.setdefault(id(members), []).append(kind)
     # Case does not matter here; a kind of a plug-in that is not installed is only a warning.
-    names: Schema = {"anyOf": [{"enum": sorted({*variants, *PLUGIN_KINDS})}, TEMPLATE, {"pattern": "[A-Z]"}]}
+    names: Schema = {"anyOf": [{"enum": sorted({*variants, *PLUGIN_SIDES})}, TEMPLATE, {"pattern": "[A-Z]"}]}
     by_kind: list[Schema] = [
         {
             "if": {"properties": {"kind": {"enum": sorted(same)}}, "required": ["kind"]},

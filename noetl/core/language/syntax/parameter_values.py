@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from noetl.core.language.diagnostics import did_you_mean
 from noetl.core.language.source.node_reader import Reader, describe_node, is_template, shorten, with_article
 from noetl.core.language.source.nodes import Mapping, Node, Scalar, Sequence
-from noetl.core.model.tool import PLUGIN_KINDS, Field, FieldType, Members, ToolSpec, install_hint, out_of_range
+from noetl.core.model.tool import PLUGIN_SIDES, Field, FieldType, Members, ToolSpec, install_hint, out_of_range
 
 
 class Given(NamedTuple):
@@ -217,7 +217,7 @@ def _check_variant(reader: Reader, node: Mapping, field: Field, what: str) -> No
             return
         kind, place = entry[1].text.lower(), entry[1]
     members = field.variants.get(kind)
-    if members is None and kind in PLUGIN_KINDS:
+    if members is None and kind in PLUGIN_SIDES:
         message = f'{what}: the kind "{kind}" needs a plug-in that is not installed; the task will fail at run time'
         reader.add("plugin-kind", place, message, install_hint(kind) or "known kinds: " + ", ".join(known))
     elif members is None and (kind and entry is not None):

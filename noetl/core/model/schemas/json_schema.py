@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 
+from noetl.core.model.schemas.schema_cost import MOST_STEPS, is_affordable
+
 _encode = msgspec.json.Encoder(order="sorted").encode
+TOO_MANY_STEPS = f"to check this value needs more than {MOST_STEPS:,} steps; refer to other schemas less often"
 MAX_LISTED = 20  # problems of one value that are listed
 MAX_FAILURES = 100  # failing paths of a result that its error lists
 
@@ -27,6 +30,8 @@ def schema_problem(schema: Any) -> str | None:
 
 def problems_of(schema: Any, value: Any) -> list[str]:
     """Every place where a value does not fit a schema, as `path: reason`; InvalidSchema if the schema is not one."""
+    if not is_affordable(schema, value):
+        raise InvalidSchema(TOO_MANY_STEPS)
     found: list[str] = []
     for problem in _validator(schema).iter_errors(value):
         path = ".".join(map(str, problem.instance_path))

@@ -3,7 +3,9 @@
 The response to the first request with a key is stored and sent again for a repetition with the same content, for a day;
 another content under a known key is rejected. A repetition waits while the first request is processed. A request that a
 server did not finish within minutes, because it was killed, may be repeated. Commands to executions have their key in
-the log instead, in the append that has the effect, so they are not handled here.
+the log instead, in the append that has the effect, so they are not handled here. Neither are requests of callers that
+change nothing (viewers), for which nothing is stored, nor deliveries of webhooks, which have no token: their keys are
+read after their signature is verified.
 
 A response is stored before it is sent, and encrypted with the master key: it may have the text of a token, and the
 checksum of a request is that of a secret that it stores.
@@ -193,7 +195,8 @@ def _key_of(scope: Scope) -> str | None:
     if scope["type"] != "http" or scope["method"] not in _METHODS or _OTHERS.match(route_path(scope)):
         return None
     found = next((value for name, value in scope["headers"] if name == b"idempotency-key"), None)
-    return None if found is None else found.decode("latin-1")
+    caller = scope.get("state", {}).get("caller")
+    return None if found is None or caller is None or not caller.may("operator") else found.decode("latin-1")
 
 
 async def _read(receive: Receive) -> bytes | None:

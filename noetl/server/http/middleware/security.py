@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from noetl.server.http.access import Tokens
+from noetl.server.http.guarded_protocol import GuardedProtocol
 from noetl.server.http.problems import problem, unauthorized
 
 COOKIE = "noetl_token"
@@ -44,6 +45,7 @@ TEXT_PATHS = frozenset(
 )
 MAX_TEXT_BODY = 192 * 2**10
 TEXT_BYTES_PER_SECOND = 64 * 2**10
+TOO_MANY_OPEN = "too many requests of this token or address are open; close streams and retry later"
 MAX_SIGN_IN_BODY = 8 * 2**10
 MAX_ANONYMOUS_BYTES = 128 * 2**20  # of all bodies that are read for callers without a token (webhooks)
 
@@ -71,6 +73,8 @@ class SecurityMiddleware:
         self._sign_ins = RateLimiter(1 / 6, burst=10.0)  # failed attempts to sign in, per address
         self._texts = RateLimiter(TEXT_BYTES_PER_SECOND, burst=8 * TEXT_BYTES_PER_SECOND)
         self._anonymous = 0  # bytes of bodies that are being read for callers without a token
+        self._max_open = GuardedProtocol.limit // 2
+        self._open: dict[str, int] = {}  # requests without a response by token or address: also streams and long polls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one request and pass it on or reject it."""
@@ -97,12 +101,25 @@ class SecurityMiddleware:
             send = self._counting_failures(send, address)
         if rejection is not None:
             await rejection(scope, receive, send)
-        elif scope["state"]["caller"] is None and scope["method"] == "POST":
-            await self._limit_anonymous(limit, scope, receive, send, _length(headers))
-        elif b"transfer-encoding" not in headers:
-            await self._app(scope, receive, send)  # the server reads at most Content-Length bytes, without it none
-        else:
-            await self._limit_body(limit, scope, receive, send)
+            return
+        caller = scope["state"]["caller"]
+        name = caller.name if caller else _address(scope)
+        opened = self._open.get(name, 0) + 1
+        if opened > self._max_open:
+            await problem(429, TOO_MANY_OPEN, headers={"Retry-After": "1"})(scope, receive, send)
+            return
+        self._open[name] = opened
+        try:
+            if caller is None and scope["method"] == "POST":
+                await self._limit_anonymous(limit, scope, receive, send, _length(headers))
+            elif b"transfer-encoding" not in headers:
+                await self._app(scope, receive, send)  # the server reads at most Content-Length bytes, without it none
+            else:
+                await self._limit_body(limit, scope, receive, send)
+        finally:
+            self._open[name] -= 1
+            if not self._open[name]:
+                del self._open[name]
 
     def _counting_failures(self, send: Send, address: str) -> Send:
         async def counting_send(message: Message) -> None:

@@ -11,10 +11,11 @@ from starlette.types import Receive, Scope
 
 from noetl.errors import RequestRefused
 from noetl.observability.tracing import is_traceparent
+from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import AppState, require_role
 from noetl.server.http.middleware.fast_path import JSON, RawResponse, RawRoute
 from noetl.server.http.request_models import one_of, whole_numbers
-from noetl.server.orchestrator.submissions import Submission
+from noetl.server.orchestrator.submissions import Submission, caller_key
 
 MAX_KEY = 200
 _HEADERS = frozenset({b"content-type", b"idempotency-key", b"traceparent"})
@@ -56,6 +57,7 @@ async def _execute(scope: Scope, data: bytes, _: Receive) -> RawResponse:
         if body.content is None:
             raise RequestRefused("`file` (bundle:DIGEST/PATH) belongs to `content`")
         await state.orchestrator.catalog.bundles.check(body.file, body.content)
+    caller: Caller = scope["state"]["caller"]
     execution_id = await state.orchestrator.submit(
         Submission(
             path=body.path,
@@ -63,10 +65,10 @@ async def _execute(scope: Scope, data: bytes, _: Receive) -> RawResponse:
             file=body.file,
             version=body.version,
             payload=body.payload,
-            key=f"http:{key}" if key else None,
+            key=caller_key(caller.name, key),
             entry_step=body.entry_step,
             return_step=body.return_step,
-            requested_by=scope["state"]["caller"].name,
+            requested_by=caller.name,
             strict=body.strict,
             legacy=body.legacy,
             labels=body.labels,

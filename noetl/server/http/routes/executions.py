@@ -20,7 +20,7 @@ from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page_of, started_response
 from noetl.server.http.routes.execute import MAX_KEY
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
-from noetl.server.orchestrator.submissions import RerunRequest
+from noetl.server.orchestrator.submissions import RerunRequest, caller_key
 from noetl.server.read_models.documents import execution_document, row_of, summary_document
 from noetl.server.read_models.statistics import statistics_document
 from noetl.server.read_models.stored_values import state_with_stored_values, with_stored_values
@@ -321,7 +321,7 @@ async def fork(state: App, caller: Operator, execution_id: ExecutionId, body: Fo
 async def _rerun(state: AppState, request: RerunRequest, by: str, key: str | None, *, dry_run: bool) -> Response:
     if dry_run:
         return json_response(await state.orchestrator.plan_rerun(request))
-    return started_response(await state.orchestrator.rerun(request, key=f"http:{key}" if key else None, by=by))
+    return started_response(await state.orchestrator.rerun(request, key=caller_key(by, key), by=by))
 
 
 @router.get("/api/executions/{execution_id}/compare/{other}", summary="Compare two executions")

@@ -72,7 +72,7 @@ async def logs_stream(
     await state.orchestrator.summary(execution_id, newest=False)
     return EventStream(
         _lines(state, execution_id, start_after(after, last), where),
-        state.stop_signal(),
+        state,
         operations_of(request),
         _encode_lines,
         MAX_BATCH,

@@ -24,7 +24,7 @@ from noetl.core.model.ids import execution_of
 from noetl.core.model.outcome import error_info
 from noetl.core.model.quotas.token_bucket import QuotaCall, QuotaReply, checked_call
 from noetl.core.model.work import MAX_SLOTS, HeartbeatReply, ReportAck
-from noetl.errors import RoleRequired
+from noetl.errors import AccessRefused, RoleRequired
 from noetl.runtime.tasks import cancel
 from noetl.server.dispatch.dispatcher import pool_name
 from noetl.server.dispatch.worker_service import WorkerService
@@ -154,6 +154,9 @@ async def _claim(
     wait = min(max(request.wait, 0.0), MAX_WAIT)
     waiting = state.orchestrator.work.claim(request.claim, wait=wait)
     orders = await (state.unless_stopping(waiting, []) if wait else waiting)
+    if orders and wait and not state.tokens.is_valid(caller):
+        await state.orchestrator.work.give_back(worker, [(order.run_id, order.epoch) for order in orders])
+        raise AccessRefused("the token was revoked while the claim was open")
     return wire.pack_orders(orders, state.tokens.proofs.for_orders(caller.name, worker, orders))
 
 

@@ -15,6 +15,7 @@ import _thread
 import marshal
 import os
 import sys
+from _contextvars import copy_context
 from _socket import MSG_DONTWAIT, socket
 from collections.abc import Iterator
 from operator import is_
@@ -81,6 +82,7 @@ class ProcessState:
         self.values = [list(module.values()) for module in self.watched]
         self.hooks = interpreter_hooks()
         self.path = list(sys.path)
+        self.argv = list(sys.argv)
         self.streams = sys.stdout, sys.stderr
         self.limits: dict[str, Any] = {}
         self.recursion = sys.getrecursionlimit()
@@ -144,6 +146,8 @@ class ProcessState:
         if getattr(os.environ, "_data", None) != self.encoded_environment:  # comparing decoded text takes 10 times
             os.environ.clear()
             os.environ.update(self.environment)
+        if sys.argv != self.argv:
+            sys.argv[:] = self.argv
         if (sys.stdout, sys.stderr) != self.streams:
             sys.stdout, sys.stderr = self.streams
         if sys.getrecursionlimit() != self.recursion:
@@ -203,7 +207,7 @@ def handle(request: dict[str, Any], state: ProcessState) -> tuple[bytes, bytes]:
         saved += [PARTS[part]() for part in request.get("restore") or ()]
         state.enter(request)
         sys.modules[NAME] = module
-        body = encode_result(execute(request, names))
+        body = encode_result(copy_context().run(execute, request, names))
         max_bytes = request.get("max_bytes") or 0
         if 0 < max_bytes < len(body):
             raise TaskError(

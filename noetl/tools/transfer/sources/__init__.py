@@ -11,10 +11,10 @@ from noetl.connections import duckdb, postgres, sqlite
 from noetl.connections.auth import fields_of
 from noetl.connections.duckdb_gate import apply_policy
 from noetl.core.model.tool import ToolCall
-from noetl.data.column_types import DeclaredType
 from noetl.data.content import reference_in
 from noetl.data.sql import bind, quote_name
 from noetl.data.sql_statements import split
+from noetl.data.types.column_types import DeclaredType
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools._common.sql_task import BadInput
@@ -60,7 +60,7 @@ async def open_source(call: ToolCall, plan: Plan, source: SourcePlan, rows: Sour
     if kind == "object":
         from noetl.tools.transfer.sources.object_source import ObjectSource
 
-        return ObjectSource(call, fields, plan.path, rows)
+        return ObjectSource(call, fields, plan, rows)
     return await data_source(call, fields, plan.path, rows)
 
 

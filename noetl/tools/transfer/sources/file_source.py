@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import glob
-import tempfile
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,20 +24,22 @@ from noetl.data import arrow_tables as tables
 from noetl.data import duckdb_files as duck_files
 from noetl.data import formats, table_files
 from noetl.data import payload_reader as reading
-from noetl.data.column_types import DeclaredType
 from noetl.data.content import file_blocks, save
 from noetl.data.sql import bind
+from noetl.data.types.column_types import DeclaredType, WrongValue
+from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
-from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows, without_positions
+from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, RowError, SourceRows, without_positions
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, declared_column, declared_types
 from noetl.tools.transfer.sources.json_documents import write_lines
-from noetl.tools.transfer.sources.numbered_lines import number_lines
+from noetl.tools.transfer.sources.numbered_lines import number_lines, numbered_rows
 from noetl.tools.transfer.sources.wide_csv import Kind, WideCsv, is_wide
 
 INTERVAL = DeclaredType("interval")
 CSV_MEMORY = "160MB"
 LARGE_DOCUMENT = 8 << 20
+EVOLVE = "set `schema: evolve` in the target to load the columns of all files"
 
 
 def resolve_address(
@@ -75,13 +77,22 @@ class Files(NamedTuple):
 
 
 async def file_batches(
-    files: Files, rows_path: str | None, types: Any = None, rows: SourceRows | None = None
+    files: Files, rows_path: str | None, types: Any = None, rows: SourceRows | None = None, *, evolves: bool = False
 ) -> AsyncGenerator[Any, None]:
-    """The rows of local files, in the order of their names; `rows` takes those that cannot be read."""
-    declared = declared_types(types)
+    """The rows of local files, in the order of their names; `rows` takes those that cannot be read.
+
+    With `evolves`, files may have different columns."""
     path, format = files.path, files.format
+    groups = await asyncio.to_thread(_csv_groups, files, evolves=evolves) if format == "csv" else []
+    if len(groups) > 1:
+        streams = _group_batches(files, groups, types, rows)
+        async with aclosing(streams):
+            async for batch in streams:
+                yield batch
+        return
+    declared = declared_types(types)
     if format in ("parquet", "arrow"):
-        stream = _table_batches(files, declared, rows)
+        stream = _table_batches(files, declared, rows, evolves=evolves)
     elif format in ("csv", "json", "jsonl") and rows is not None:
         stream = _checked_batches(files, rows_path, declared, rows)
     elif format == "json":
@@ -91,8 +102,6 @@ async def file_batches(
     else:
         raise BadInput(f"{path} has the format {format}: use Parquet, Arrow, CSV, JSON or JSON lines, or set `format`")
     try:
-        if format == "csv":
-            await asyncio.to_thread(_check_columns, files)
         async with aclosing(stream):
             async for batch in stream:
                 yield batch
@@ -100,11 +109,35 @@ async def file_batches(
         raise _renamed(failure, files.names) from failure.__cause__
 
 
-def _check_columns(files: Files) -> None:
-    """An error if files have different columns: those that the first one does not have would be lost."""
+def _csv_groups(files: Files, *, evolves: bool) -> list[list[str]]:
+    """The files in groups with the same columns; an error if there are several and the target does not evolve."""
     paths = files.paths()
-    if len(paths) > 1 and (other := duck_files.other_columns(paths)) is not None:
-        raise BadInput(other)
+    groups = duck_files.same_columns(paths) if len(paths) > 1 else []
+    if len(groups) > 1 and not evolves:
+        found = BadInput(f"{duck_files.different(paths[0], groups[1][0])}; {EVOLVE}")
+        raise _renamed(found, files.names)
+    return groups
+
+
+async def _group_batches(
+    files: Files, groups: list[list[str]], types: Any, rows: SourceRows | None
+) -> AsyncGenerator[Any, None]:
+    """The rows of CSV files, group by group; a declared type is for the files that have the column."""
+    known = declared_types(types)
+    names = [duck_files.first_line(group[0], duck_files.delimiter_of(group[0])) for group in groups]
+    for name in known:
+        if not any(name in each for each in names):
+            raise missing_type(name, [column for each in names for column in each])
+    for group, columns in zip(groups, names, strict=True):
+        with TemporaryFolder("noetl-transfer-") as folder:
+            links = {str(Path(folder, f"{number:06}.csv")): path for number, path in enumerate(group)}
+            await asyncio.to_thread(_link, links)
+            own = {name: kind for name, kind in (types or {}).items() if name in columns}
+            part = Files(str(Path(folder, "*.csv")), "csv", {link: files.name(path) for link, path in links.items()})
+            stream = file_batches(part, None, own, rows)
+            async with aclosing(stream):
+                async for batch in stream:
+                    yield batch
 
 
 def _renamed(failure: Exception, names: Mapping[str, str]) -> Exception:
@@ -115,25 +148,30 @@ def _renamed(failure: Exception, names: Mapping[str, str]) -> Exception:
     return failure if text == str(failure) else type(failure)(text)
 
 
+def _link(links: Mapping[str, str]) -> None:
+    for link, path in links.items():
+        Path(link).symlink_to(path)
+
+
 async def _table_batches(
-    files: Files, types: dict[str, DeclaredType], rows: SourceRows | None
+    files: Files, types: dict[str, DeclaredType], rows: SourceRows | None, *, evolves: bool
 ) -> AsyncGenerator[Any, None]:
-    """The rows of Parquet or Arrow files; the first one has the columns of all."""
+    """The rows of Parquet or Arrow files; the first one has the columns of all, unless the target evolves."""
     paths = await asyncio.to_thread(files.paths)
-    schema: Any = None
+    names: list[str] = []
     for each in paths:
         stream = ranged_batches(LocalPayload(each), files.format, files.name(each))
         numbered = NumberedRows(rows, files.name(each))
         async with aclosing(stream):
             async for batch in stream:
-                schema = batch.schema if schema is None else schema
-                if batch.schema.names != schema.names:
-                    raise BadInput(
-                        f"{each} has the columns {', '.join(batch.schema.names)}, {paths[0]} has "
-                        f"{', '.join(schema.names)}; read them with a duckdb source: "
-                        "SELECT * FROM read_parquet('...', union_by_name = true)"
-                    )
-                for part in numbered.converted(lambda part: with_types(part, types), batch):
+                names = names or batch.schema.names
+                if sorted(batch.schema.names) == sorted(names):
+                    batch = batch.select(names)
+                elif not evolves:
+                    found = f"{each} has the columns {', '.join(batch.schema.names)}, {paths[0]} has {', '.join(names)}"
+                    raise BadInput(f"{found}; {EVOLVE}")
+                own = {name: kind for name, kind in types.items() if not evolves or name in batch.schema.names}
+                for part in numbered.converted(partial(with_types, types=own), batch):
                     yield part
 
 
@@ -157,7 +195,7 @@ async def _checked_batches(
     is_csv = files.format == "csv"
     if is_csv and await asyncio.to_thread(duck_files.is_blank, paths[0]):
         return
-    with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+    with TemporaryFolder("noetl-transfer-") as folder:
         copies: dict[str, str] = {}
         for number, path in enumerate(paths):
             copy = str(Path(folder, f"{number:06}.{files.format}"))
@@ -186,7 +224,7 @@ async def _document_batches(
     path: str, rows_path: str | None, types: dict[str, DeclaredType], read_as: Mapping[str, str] | None = None
 ) -> AsyncGenerator[Any, None]:
     """The rows of JSON documents; those of large ones are read from copies with a row in each line."""
-    with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+    with TemporaryFolder("noetl-transfer-") as folder:
         lines = await asyncio.to_thread(_as_lines, path, rows_path, Path(folder))
         place = (path, "json", rows_path) if lines is None else (lines, "jsonl", None)
         stream = _duckdb_batches(*place, types, read_as)
@@ -251,6 +289,8 @@ async def _duckdb_batches(
                 async for batch in stream:
                     batch = _annotate(normalize_batch(batch), numbers, mixed=format in ("json", "jsonl"))
                     yield with_types(batch, types) if read_as is None else batch
+        except RowError as failure:
+            raise await asyncio.to_thread(_with_line, path, format, types, failure) from None
         except BinderException as failure:
             if not rows_path:
                 raise
@@ -260,6 +300,18 @@ async def _duckdb_batches(
             if wrong is None:
                 raise
             raise BadInput(wrong) from None
+
+
+def _with_line(path: str, format: str, types: Mapping[str, DeclaredType], failure: RowError) -> RowError:
+    """The error of a value that does not have its declared type, with the file and the line."""
+    for file in duck_files.found_files(path) if format in ("csv", "jsonl") else ():
+        for line, row in numbered_rows(str(file), format):
+            for name, declared in types.items():
+                try:
+                    declared.value(row.get(name))
+                except WrongValue as wrong:
+                    return RowError(f"{file}: line {line}: the column {name!r}: {wrong} (declared in `types`)")
+    return failure
 
 
 def _wide_batches(cursor: Any, wide: WideCsv, kinds: Mapping[str, Kind], rows: SourceRows | None) -> Iterator[Any]:
@@ -297,6 +349,11 @@ def _annotate(batch: Any, numbers: set[str], *, mixed: bool) -> Any:
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
 
+def missing_type(name: str, columns: Iterable[str]) -> BadInput:
+    """The error of a declared type without a column."""
+    return BadInput(f"types.{name}: the source has no such column; columns: {', '.join(dict.fromkeys(columns))}")
+
+
 def with_types(batch: Any, types: dict[str, DeclaredType], *, decode: bool = False) -> Any:
     """The batch with its declared types; `decode` if columns of declared types were read as JSON."""
     import pyarrow as pa
@@ -311,15 +368,19 @@ def with_types(batch: Any, types: dict[str, DeclaredType], *, decode: bool = Fal
             if array.type != wanted.type or tables.meaning_of(field) != tables.meaning_of(wanted):
                 # What was read as text, or as a JSON list, is not decoded twice.
                 is_text = pa.types.is_string(array.type) and not (decode and tables.meaning_of(field) == "json")
-                values = array.to_pylist() if is_text else tables.plain_column(array, field)
                 is_json = declared.name == "json" and tables.meaning_of(field) != "json"
-                array = declared_column(values, declared, field.name, "the source") if not is_json else array
+                parsed = declared.parsed(array) if is_text else None
+                if parsed is not None:
+                    array = parsed
+                elif not is_json:
+                    values = array.to_pylist() if is_text else tables.plain_column(array, field)
+                    array = declared_column(values, declared, field.name, "the source")
             field = wanted
         arrays.append(array)
         fields.append(field)
-    missing = [name for name in types if name not in batch.schema.names]
-    if missing:
-        raise BadInput(f"types.{missing[0]}: the source has no such column; columns: {', '.join(batch.schema.names)}")
+    for name in types:
+        if name not in batch.schema.names:
+            raise missing_type(name, batch.schema.names)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -382,7 +443,7 @@ class ReferenceSource:
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows; the payload is verified before the first row is yielded."""
         format = formats.format_of(content_type=self._reference.meta.content_type)
-        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+        with TemporaryFolder("noetl-transfer-") as folder:
             local = str(Path(folder, f"payload.{format}"))
             await save(self._call.host.open_result(self._reference), local)
             stream = file_batches(Files(local, format, {local: "the stored result"}), self._path, rows=self._rows)

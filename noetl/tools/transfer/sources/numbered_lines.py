@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
+from noetl.data.csv_text import csv_reader
 from noetl.data.duckdb_files import delimiter_of
 from noetl.tools.transfer.bad_rows import POSITION, SourceRows
 
@@ -49,6 +50,24 @@ def _number_json(lines: IO[bytes], out: IO[bytes], place: int, rows: SourceRows)
         out.write(b'{"%s":%d%s%s\n' % (POSITION.encode(), place + number, separator, rest))
 
 
+def numbered_rows(path: str, format: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of CSV or JSON lines that could be read, each with its first line: to find the one that is wrong."""
+    if format == "jsonl":
+        with open(path, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                text = line.removeprefix(b"\xef\xbb\xbf").strip()
+                if text:
+                    yield number, _decode(text)
+        return
+    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter_of(path))
+        names = next(reader, [])
+        number = reader.line_num + 1
+        for record in reader:
+            yield number, {name: value or None for name, value in zip(names, record, strict=False)}
+            number = reader.line_num + 1
+
+
 class _Lines:
     """The lines of a file; those of a record that is no record are given back."""
 
@@ -73,7 +92,7 @@ class _Lines:
 def _number_csv(file: IO[str], out: IO[bytes], delimiter: str, place: int, rows: SourceRows) -> None:
     lines = _Lines(file)
     width, number = 0, 1
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = csv_reader(lines, delimiter, strict=True)
     while True:
         reason, record = None, None
         try:
@@ -84,7 +103,7 @@ def _number_csv(file: IO[str], out: IO[bytes], delimiter: str, place: int, rows:
             reason = f"the line is not CSV: {wrong}"
             lines.give_back(lines.taken[1:])
             del lines.taken[1:]
-            reader = csv.reader(lines, delimiter=delimiter, strict=True)
+            reader = csv_reader(lines, delimiter, strict=True)
         text, first = "".join(lines.taken), number
         number += len(lines.taken)
         lines.taken = []

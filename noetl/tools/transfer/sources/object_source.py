@@ -7,10 +7,7 @@ and read together: a million small ones need neither a million round trips one a
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import glob
-import re
-import tempfile
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -24,17 +21,21 @@ from noetl.core.model.tool import ToolCall
 from noetl.data import compression, formats
 from noetl.data.content import save
 from noetl.data.duckdb_files import is_blank
+from noetl.data.key_patterns import MARKS, key_pattern
+from noetl.runtime.tasks import cancel
+from noetl.runtime.temporary_folders import TemporaryFolder
+from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput, flag
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Mark
 from noetl.tools.transfer.sources import spreadsheet_source as sheets
 from noetl.tools.transfer.sources.arrow_rows import declared_types
 from noetl.tools.transfer.sources.file_source import Files, file_batches, ranged_batches, resolve_address, with_types
+from noetl.tools.transfer.transfer_plan import Plan
 
 GROUP_OBJECTS = 500  # fetched and read together
 GROUP_BYTES = 64 << 20
 IN_FLIGHT = 64
-_PATTERN = re.compile(r"[*?\[]")
 
 
 class FoundObject(NamedTuple):
@@ -49,13 +50,12 @@ class FoundObject(NamedTuple):
 class ObjectSource:
     """Parquet, Arrow, CSV, JSON, JSON lines, Excel or text of fixed width; `*` matches several files or objects."""
 
-    def __init__(
-        self, call: ToolCall, fields: dict[str, Any], path: str | None, rows: SourceRows | None = None
-    ) -> None:
+    def __init__(self, call: ToolCall, fields: dict[str, Any], plan: Plan, rows: SourceRows | None = None) -> None:
         self._call = call
         self._source_rows = rows
         self._fields = fields
-        self._path = path
+        self._path = plan.path
+        self._evolves = plan.evolves
         self.only_new = flag(fields.get("only_new"), False)
         self.resumes = flag(fields.get("resume"), True)
         self.marks_objects = False  # a mark with the number of objects so far is between two groups
@@ -69,7 +69,7 @@ class ObjectSource:
         address = str(self._fields["uri"])
         self._credential = await fields_of(self._fields.get("auth"), self._call.host, prefixes=objects.PREFIXES)
         place = resolve_address(self._call, self._fields, address, self._credential)
-        has_pattern = bool(_PATTERN.search(place.key if place.scheme != "file" else f"{place.bucket}/{place.key}"))
+        has_pattern = bool(MARKS.search(place.key if place.scheme != "file" else f"{place.bucket}/{place.key}"))
         if self.only_new or has_pattern or place.scheme != "file":
             stream = self._objects(place, has_pattern)
         else:
@@ -93,10 +93,15 @@ class ObjectSource:
             raise FileNotFoundError(2, "file not found", path)
         format = format or self._format(key)
         codec = self._codec(key, format)
-        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+        with TemporaryFolder("noetl-transfer-") as folder:
             if codec is not None:
                 plain = str(Path(folder, Path(compression.without_ending(key)).name))
                 await asyncio.to_thread(_decompress, path, plain, codec, name)
+                path = plain
+            elif format in ("csv", "json", "jsonl") and compression.is_compressed(path):
+                # DuckDB would decompress a file with this name.
+                plain = str(Path(folder, Path(compression.without_ending(path)).name))
+                await asyncio.to_thread(_link, path, Path(plain))
                 path = plain
             if format == "csv" and await asyncio.to_thread(is_blank, path):
                 path = str(Path(folder, "empty.csv"))
@@ -115,7 +120,7 @@ class ObjectSource:
                 while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                     yield batch
             return
-        stream = file_batches(files, self._path, self._fields.get("types"), self._source_rows)
+        stream = file_batches(files, self._path, self._fields.get("types"), self._source_rows, evolves=self._evolves)
         async with aclosing(stream):
             async for batch in stream:
                 yield batch
@@ -142,8 +147,8 @@ class ObjectSource:
 
     async def _objects(self, place: objects.ObjectLocation, has_pattern: bool) -> AsyncGenerator[Any, None]:
         store = None if place.scheme == "file" else await self._store(place)
-        found = await self._find(store, place, has_pattern)
-        if not found:
+        found = await self._find(store, place)
+        if not found and not (self.only_new and has_pattern and await self._has_folder(store, place)):
             raise FileNotFoundError(2, "no file matches", place.url)
         self.found = [each for each in found if not self.only_new or self.known.get(each.uri) != each.version]
         self.skipped = len(found) - len(self.found)
@@ -158,20 +163,26 @@ class ObjectSource:
     async def _store(self, place: objects.ObjectLocation) -> Any:
         return await objects.checked_store(place, self._credential, self._call.host.address_check, self._call.timeout)
 
-    async def _find(self, store: Any, place: objects.ObjectLocation, has_pattern: bool) -> list[FoundObject]:
+    async def _find(self, store: Any, place: objects.ObjectLocation) -> list[FoundObject]:
         """What the address matches, in the order of the names."""
         if store is None:
             pattern = f"{place.bucket}/{place.key}"
             return await asyncio.to_thread(_local_files, pattern)
-        if not has_pattern:
+        keys = key_pattern(place.key)
+        if keys is None:
             entry = await obstore.head_async(store, place.key)
             return [_found(place, entry)]
-        fixed = place.key[: _PATTERN.search(place.key).start()]  # type: ignore[union-attr]
-        matches = re.compile(_expression(place.key)).fullmatch
         found = []
-        async for page in obstore.list(store, prefix=fixed.rpartition("/")[0] or None, chunk_size=1000):
-            found += [_found(place, entry) for entry in page if matches(entry["path"])]
+        async for page in obstore.list(store, prefix=keys.folder or None, chunk_size=1000):
+            found += [_found(place, entry) for entry in page if keys.matches(entry["path"])]
         return sorted(found)
+
+    async def _has_folder(self, store: Any, place: objects.ObjectLocation) -> bool:
+        """Whether new objects can appear there; a store has no folders, and has listed its bucket."""
+        if store is not None:
+            return True
+        pattern = key_pattern(f"{place.bucket}/{place.key}")
+        return pattern is not None and await asyncio.to_thread(Path(pattern.folder).is_dir)
 
     async def _one_object(self, store: Any, found: FoundObject) -> AsyncGenerator[Any, None]:
         payload = await objects.payload_of(store, found.key)
@@ -185,7 +196,7 @@ class ObjectSource:
                     for part in numbered.converted(lambda part: with_types(part, types), batch):
                         yield part
             return
-        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+        with TemporaryFolder("noetl-transfer-") as folder:
             local = str(Path(folder, Path(found.key).name))
             await save(payload.stream(), local)
             stream = self._file(local, found.key, found.uri, format)
@@ -224,7 +235,7 @@ class ObjectSource:
 
     async def _fetch(self, store: Any, group: Sequence[FoundObject]) -> tuple[Any, str, dict[str, str]]:
         """The objects of a group, decompressed, in a temporary folder."""
-        folder = tempfile.TemporaryDirectory(prefix="noetl-transfer-")
+        folder = TemporaryFolder("noetl-transfer-")
         format = self._format(group[0].key)
         names: dict[str, str] = {}
         room = asyncio.Semaphore(IN_FLIGHT)
@@ -239,7 +250,7 @@ class ObjectSource:
                 if codec is None:
                     await asyncio.to_thread(_link, found.key, target)
                 else:
-                    await asyncio.to_thread(_decompress, found.key, str(target), codec, found.uri)
+                    await in_thread(lambda: _decompress(found.key, str(target), codec, found.uri))
                 return
             async with room:
                 result = await obstore.get_async(store, found.key)
@@ -250,12 +261,14 @@ class ObjectSource:
                 content = await asyncio.to_thread(_decompressed, content, codec, found.uri)
             _store_content(target, content)
 
+        fetching = [asyncio.ensure_future(fetch(number, found)) for number, found in enumerate(group)]
         try:
-            await asyncio.gather(*(fetch(number, found) for number, found in enumerate(group)))
+            await asyncio.gather(*fetching)
             if format == "csv":
                 await asyncio.to_thread(_remove_blank, [Path(each) for each in names])
         except BaseException:
-            folder.cleanup()
+            await cancel(*fetching)  # the others would write into the folder while it is removed
+            await asyncio.to_thread(folder.cleanup)
             raise
         self._call.host.progress(objects=len(names))
         return folder, format, names
@@ -302,23 +315,13 @@ def _version(entry: Any) -> str:
 
 
 def _local_files(pattern: str) -> list[FoundObject]:
-    paths = sorted(glob.glob(pattern, recursive=True)) if _PATTERN.search(pattern) else [pattern]
+    paths = sorted(glob.glob(pattern, recursive=True)) if MARKS.search(pattern) else [pattern]
     found = []
     for path in paths:
         if Path(path).is_file() and not path.endswith(".unfinished"):
             state = Path(path).stat()
             found.append(FoundObject(f"file://{path}", path, state.st_size, f"{state.st_mtime_ns}-{state.st_size}"))
     return found
-
-
-def _expression(pattern: str) -> str:
-    """A pattern of keys as a regular expression: `*` stays in its folder, `**` does not."""
-    parts = re.split(r"(\*\*/?|\*|\?|\[[^\]]*\])", pattern)
-    plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        plain.get(part) or (fnmatch.translate(part)[4:-3] if part.startswith("[") else re.escape(part))
-        for part in parts
-    )
 
 
 def _groups(found: list[FoundObject]) -> Iterator[list[FoundObject]]:

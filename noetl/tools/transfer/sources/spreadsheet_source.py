@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import codecs
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +24,58 @@ def format_by_ending(path: str) -> str | None:
 
 
 def excel_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, label: str) -> Iterator[Any]:
-    """The rows of a sheet; its first row that is not empty has the names of the columns."""
+    """The rows of a sheet; its first row that is not empty, or `header_row`, has the names of the columns."""
     import python_calamine
 
+    begin = _header_row(fields.get("header_row"))
     try:
-        workbook = python_calamine.CalamineWorkbook.from_path(path)
-        sheet = _sheet(workbook, fields.get("sheet"), label)
-        first = (sheet.start or (0, 0))[0] + 1
-        found = [
-            (number, row) for number, row in enumerate(sheet.to_python(), first) if any(cell != "" for cell in row)
-        ]
-        cells = [row for _, row in found]
+        sheet = _sheet(python_calamine.CalamineWorkbook.from_path(path), fields.get("sheet"), label)
     except (python_calamine.CalamineError, OSError) as wrong:
         raise BadInput(f"{label} cannot be read as a workbook: {wrong}") from None
-    if not cells:
+    head = next(_blocks(sheet, 1, begin), None)
+    if head is None:
+        if begin:
+            raise BadInput(f"{label} has no row {begin} (`header_row`) in this sheet, nor one after it")
         return
-    names = unique_names(str(cell).strip() or f"column_{number}" for number, cell in enumerate(cells[0], 1))
-    columns = [_column(list(column)) for column in zip(*cells[1:], strict=True)] or [[] for _ in names]
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    builder = BatchBuilder(fields.get("types"), label, names, sample=rows)
-    for start in range(0, max(len(rows), 1), BATCH_ROWS):
-        numbers = [number for number, _ in found[1 + start : 1 + start + BATCH_ROWS]]
-        yield from numbered.built(builder.batch, rows[start : start + BATCH_ROWS], numbers)
+    names = unique_names(str(_whole(cell)).strip() or f"column_{number}" for number, cell in enumerate(head[0][1], 1))
+    columns = [_Column() for _ in names]
+    for block in _blocks(sheet, BATCH_ROWS, head[0][0] + 1):
+        for column, cells in zip(columns, _cells(block), strict=True):
+            column.look(cells)
+    sample = [dict(zip(names, row, strict=True)) for row in zip_longest(*(column.sample() for column in columns))]
+    builder = BatchBuilder(fields.get("types"), label, names, sample=sample)
+    is_empty = True
+    for block in _blocks(sheet, BATCH_ROWS, head[0][0] + 1):
+        is_empty = False
+        values = (column.values(cells) for column, cells in zip(columns, _cells(block), strict=True))
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        yield from numbered.built(builder.batch, rows, [number for number, _ in block])
+    if is_empty:
+        yield from numbered.built(builder.batch, [], [])
+
+
+def _blocks(sheet: Any, size: int, begin: int) -> Iterator[list[tuple[int, list[Any]]]]:
+    """The rows from a number on that are not empty, with their numbers; each pass over the sheet makes new values."""
+    rows = (
+        (number, row)
+        for number, row in enumerate(sheet.iter_rows(), 1)
+        if number >= begin and any(cell != "" for cell in row)
+    )
+    while block := list(islice(rows, size)):
+        yield block
+
+
+def _cells(block: list[tuple[int, list[Any]]]) -> Iterator[tuple[Any, ...]]:
+    """The columns of some rows."""
+    return zip(*(row for _, row in block), strict=True)
+
+
+def _header_row(given: Any) -> int:
+    if given is None:
+        return 0
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise BadInput(f"`header_row` is the number of a row, from 1, not {given!r}")
+    return given
 
 
 def _sheet(workbook: Any, wanted: Any, path: str) -> Any:
@@ -60,15 +91,36 @@ def _sheet(workbook: Any, wanted: Any, path: str) -> Any:
     return workbook.get_sheet_by_name(wanted)
 
 
-def _column(cells: list[Any]) -> list[Any]:
+class _Column:
     """The values of a column: empty cells are null, whole numbers are integers, dates without a time are dates."""
-    values = [None if cell == "" else cell for cell in cells]
-    given = [value for value in values if value is not None]
-    if given and all(isinstance(value, float) and value.is_integer() and abs(value) < 2**53 for value in given):
-        return [None if value is None else int(value) for value in values]
-    if given and all(isinstance(value, date) for value in given) and len({type(value) for value in given}) > 1:
-        return [value if value is None or isinstance(value, datetime) else midnight(value) for value in values]
-    return [duration(value) if isinstance(value, timedelta) else value for value in values]
+
+    def __init__(self) -> None:
+        self._found: dict[type, list[Any]] = {}  # the extremes of numbers, and a value of each other type
+
+    def look(self, cells: Sequence[Any]) -> None:
+        """Note the types of some cells, which decide about those of all values."""
+        given = [_whole(cell) for cell in cells if cell != ""]
+        for kind in {type(value) for value in given}:
+            same = [value for value in given if type(value) is kind] + self._found.get(kind, [])
+            self._found[kind] = [min(same), max(same)] if kind in (int, float) else same[-1:]
+
+    def values(self, cells: Iterable[Any]) -> list[Any]:
+        """The values of some cells."""
+        values = [None if cell == "" else cell for cell in cells]
+        if float in self._found and self._found.keys() <= {int, float}:
+            return values
+        if len(self._found) > 1 and all(issubclass(kind, date) for kind in self._found):
+            return [value if value is None or isinstance(value, datetime) else midnight(value) for value in values]
+        return [duration(value) if isinstance(value, timedelta) else _whole(value) for value in values]
+
+    def sample(self) -> list[Any]:
+        """Values from which the type of all can be inferred."""
+        return self.values(value for found in self._found.values() for value in found)
+
+
+def _whole(cell: Any) -> Any:
+    """A number without a fraction as an integer: cells have no integers."""
+    return int(cell) if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53 else cell
 
 
 def midnight(day: date) -> datetime:
@@ -85,8 +137,8 @@ def fixed_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, 
         slices[name] = slice(start, start + width)
         start += width
     is_empty = True
-    with Path(path).open(encoding=str(fields.get("encoding") or "utf-8")) as file:
-        lines = (line.rstrip("\r\n") for line in file)
+    with Path(path).open(encoding=_encoding(fields.get("encoding"))) as file:
+        lines = _lines(file, label)
         given = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
         while part := list(islice(given, BATCH_ROWS)):
             is_empty = False
@@ -102,6 +154,22 @@ def fixed_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, 
             yield from numbered.built(builder.batch, rows, [number for number, _ in good])
     if is_empty:
         yield builder.batch([])
+
+
+def _encoding(given: Any) -> str:
+    name = str(given or "utf-8")
+    try:
+        return "utf-8-sig" if codecs.lookup(name).name == "utf-8" else name
+    except LookupError:
+        raise BadInput(f"the encoding {name!r} is not known; write utf-8, latin-1 or cp1252, for example") from None
+
+
+def _lines(file: Any, label: str) -> Iterator[str]:
+    try:
+        for line in file:
+            yield line.rstrip("\r\n")
+    except UnicodeDecodeError as wrong:
+        raise BadInput(f"{label} is not {wrong.encoding}: set `encoding` in the source ({wrong.reason})") from None
 
 
 def _widths(given: Any) -> dict[str, int]:

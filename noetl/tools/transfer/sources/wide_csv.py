@@ -8,7 +8,6 @@ text. Both have the same result: the options, the types and the nulls are those 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from noetl.core.model.excerpt import excerpt
 from noetl.data import duckdb_files as files
 from noetl.data.table_files import row_encoder
 from noetl.runtime.malloc import release_memory
+from noetl.runtime.temporary_folders import TemporaryFolder
 
 PIECE_BYTES = 2 << 20
 LARGEST_RECORD = 64 << 20
@@ -34,15 +34,11 @@ class Kind(NamedTuple):
 
     name: str
     text: str = VALUE  # the expression of the text: null if it is empty and quoted nulls exist
-    format: str | None = None  # of a date
 
     @property
     def value(self) -> str:
         """The expression that converts the text."""
-        if self.name == "VARCHAR":
-            return self.text
-        parsed = f"try_strptime({self.text}, {files.literal(self.format)})" if self.format else self.text
-        return f"TRY_CAST({parsed} AS {self.name})"
+        return self.text if self.name == "VARCHAR" else f"TRY_CAST({self.text} AS {self.name})"
 
 
 def is_wide(path: str) -> bool:
@@ -70,18 +66,18 @@ class WideCsv:
 
     def plan(self) -> tuple[dict[str, Kind], set[str]]:
         """The types, and the columns of numbers that stay text because a double is not exact. Called in a thread."""
-        with tempfile.TemporaryDirectory(prefix="noetl-transfer-") as folder:
+        with TemporaryFolder("noetl-transfer-") as folder:
             self._names = self._header(Path(folder, "header.csv"))
             sample = self._sample()
             names = [self._names[start : start + COLUMNS] for start in range(0, len(self._names), COLUMNS)]
             detected = [self._detect(each, sample, Path(folder, "sample.csv")) for each in names]
         quoted_nulls = any(
-            plain[name] == "VARCHAR" != kind for plain, quoted, _ in detected for name, kind in quoted.items()
+            plain[name] == "VARCHAR" != kind for plain, quoted in detected for name, kind in quoted.items()
         )
         text = f"nullif({VALUE}, '')" if quoted_nulls else VALUE
         kinds = {
-            name: Kind(kind, text, formats.get(name))
-            for plain, quoted, formats in detected
+            name: Kind(kind, text)
+            for plain, quoted in detected
             for name, kind in (quoted if quoted_nulls else plain).items()
         }
         texts, numbers = self._look({name: kind for name, kind in kinds.items() if name not in self._given})
@@ -115,36 +111,28 @@ class WideCsv:
 
         return pa.RecordBatch.from_pylist([], schema=pa.schema([(name, pa.string()) for name in self._names]))
 
-    def _detect(
-        self, names: list[str], sample: Any, copy: Path
-    ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-        """The types of some columns, without and with quoted nulls, and the formats of dates."""
+    def _detect(self, names: list[str], sample: Any, copy: Path) -> Sequence[dict[str, str]]:
+        """The types of some columns, without and with quoted nulls."""
         encoder = row_encoder("csv", names)
         copy.write_bytes(encoder.write_rows(sample.select(names).to_pylist()) + encoder.close())
         given = {name: kind for name, kind in self._given.items() if name in names}
-        plain, quoted = (
+        return [
             files.described(self._cursor, files.csv_call(str(copy), given, quoted_nulls=nulls, delimiter=","))
             for nulls in (False, True)
-        )
-        dates, instants = self._cursor.execute(
-            f"SELECT DateFormat, TimestampFormat FROM sniff_csv({files.literal(str(copy))}, header=true, delim=',')"
-        ).fetchall()[0]
-        spelled = {"DATE": dates, "TIMESTAMP": instants}
-        return plain, quoted, {name: spelled[kind] for name, kind in quoted.items() if spelled.get(kind)}
+        ]
 
     def _look(self, kinds: Mapping[str, Kind]) -> tuple[set[str], set[str]]:
-        """The columns that look like numbers and are texts, and those whose numbers a double does not keep."""
+        """The columns that look like other types and are texts, and those whose numbers a double does not keep."""
         texts: set[str] = set()
         numbers: set[str] = set()
-        suspects = {kind: [name for name in kinds if kinds[name] == kind] for kind in {*kinds.values()}}
-        suspects = {kind: names for kind, names in suspects.items() if kind.name in ("BIGINT", "DOUBLE")}
+        tests = {kind: files.text_tests(kind.name, kind.text) for kind in {*kinds.values()}}
+        suspects = {test: [name for name in kinds if kinds[name] == kind] for kind, test in tests.items() if test}
         for _, _, batch in self.texts() if suspects else ():
-            for kind, names in suspects.items():
-                zeros, inexact = files.number_tests(kind.name, kind.text)
-                query = f"SELECT {COLUMN}, bool_or({zeros}), bool_or({inexact}) FROM {PIECE} GROUP BY ALL"
+            for (other, inexact), names in suspects.items():
+                query = f"SELECT {COLUMN}, bool_or({other}), bool_or({inexact}) FROM {PIECE} GROUP BY ALL"
                 with self._stacked(batch, names, numbered=True):
-                    for index, has_zeros, is_inexact in self._cursor.execute(query).fetchall():
-                        texts |= {names[index]} if has_zeros else set()
+                    for index, is_text, is_inexact in self._cursor.execute(query).fetchall():
+                        texts |= {names[index]} if is_text else set()
                         numbers |= {names[index]} if is_inexact else set()
         return texts, numbers - texts
 

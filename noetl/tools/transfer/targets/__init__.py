@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
-from noetl.data.type_lattice import ColumnKind
+from noetl.data.types.type_lattice import ColumnKind
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.bad_rows import RowError
 from noetl.tools.transfer.chunks import Chunk, TemplateRenderer
@@ -14,6 +14,7 @@ from noetl.tools.transfer.mapping import ColumnMapping
 from noetl.tools.transfer.rejected_rows import ROW, RejectedRows
 from noetl.tools.transfer.schema_contract import Changes, ContractChecker
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
+from noetl.tools.transfer.targets.first_columns import as_first
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
 
@@ -37,6 +38,7 @@ class Target:
         self.chunks = 0
         self.begun = False
         self._known: dict[str, ColumnKind] | None = None  # the columns of the table, if there is a contract
+        self.first: Any = None  # the columns that this transfer has created, if later rows cannot change them
 
     @property
     def tables(self) -> dict[str, int]:
@@ -65,7 +67,7 @@ class Target:
             table = await self._conform(self.contract, table)
         if chunk.size:
             if table.num_rows:
-                await self.write(table, chunk)
+                await self.write_fitting(table, chunk)
             self.rows += table.num_rows
             self.chunks += 1
 
@@ -185,6 +187,12 @@ class Target:
         """Add columns to the table, and change the types of others."""
         raise NotImplementedError
 
+    async def write_fitting(self, table: Any, chunk: Chunk) -> None:
+        """Write the rows of one chunk, in the columns that this transfer has created."""
+        if self.first is not None:
+            table = as_first(table, self.first, self.plan.label, complete=not self.plan.commits)
+        await self.write(table, chunk)
+
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Write the rows of one chunk."""
         raise NotImplementedError
@@ -208,6 +216,9 @@ class Target:
 
     async def write_empty(self) -> None:
         """Handle a source without rows and columns: mode replace empties the target."""
+
+    async def end_chunk(self) -> None:
+        """Complete the write of a chunk, so that other tables of the transaction can be written."""
 
     async def prepare(self) -> None:
         """Complete the writes, so that errors are found while all targets can still be rolled back."""
@@ -252,9 +263,9 @@ def open_target(call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> Targ
 
         return HttpTarget(call, plan, peers)
     if plan.fields.get("partition_by"):
-        from noetl.tools.transfer.targets.partitioned_target import PartitionedTarget
+        from noetl.tools.transfer.targets.files.partitioned_target import PartitionedTarget
 
         return PartitionedTarget(call, plan, peers)
-    from noetl.tools.transfer.targets.object_target import ObjectTarget
+    from noetl.tools.transfer.targets.files.object_target import ObjectTarget
 
     return ObjectTarget(call, plan, peers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -12,16 +12,18 @@ import duckdb
 from noetl.connections import duckdb as duck
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import meaning_of
-from noetl.data.sql import column_list, quote_column, split_name
-from noetl.data.type_lattice import NUMERIC, TEXT, ColumnKind, kind_in_database
+from noetl.data.sql import column_list, quote_column, sibling_name, split_name
+from noetl.data.types.type_lattice import NUMERIC, TEXT, ColumnKind, kind_in_database
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
+from noetl.tools.transfer.nested_rows import list_tables
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
 from noetl.tools.transfer.targets.duckdb_checks import TableChecks
+from noetl.tools.transfer.targets.duckdb_merge import StagedRows
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 from noetl.tools.transfer.targets.mixed_columns import mixed_as_text
 from noetl.tools.transfer.targets.number_columns import NumberColumns
@@ -29,12 +31,14 @@ from noetl.tools.transfer.transfer_plan import TargetPlan
 
 VIEW = "noetl_chunk"
 STAGING = "noetl_incoming"
+_SAME_TABLE = "schema_name = ? AND table_name = ? AND database_name = current_database()"
 UNIQUE_KEYS_QUERY = (
-    "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? "
+    f"SELECT constraint_column_names FROM duckdb_constraints() WHERE {_SAME_TABLE} "
     "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')"
 )
 # Of DuckDB while rows are written; less costs CPU time for evicted blocks. Each column has blocks of its own.
-MEMORY_LIMIT_MB, COLUMN_MB = 128, 0.75
+MEMORY_LIMIT_MB, MERGE_LIMIT_MB, COLUMN_MB = 128, 96, 0.75
+LARGE_COMMIT = 16 << 20
 
 
 def _qualified_name(parts: Any) -> str:
@@ -46,9 +50,9 @@ class DuckdbTarget(DatabaseFileTarget):
 
     BEGIN = "BEGIN TRANSACTION"
     _cursor: Any = None
-    _limit: str | None = None
     _created = False
     _root: DuckdbTarget | None = None
+    _staged: StagedRows | None = None  # of mode upsert, if the table has no index
 
     def join(self, root: Target) -> None:
         """Write with the cursor of another table."""
@@ -59,14 +63,12 @@ class DuckdbTarget(DatabaseFileTarget):
         """The tables of lists, which have positions."""
         await self._open()
         table = str(self.plan.fields["table"])
-        schema, name = (["main", *split_name(table)])[-2:]
         query = (
-            "SELECT table_name FROM duckdb_columns() WHERE database_name = current_database() AND schema_name = ? AND "
-            "starts_with(table_name, ? || '__') AND column_name = '_index_1' ORDER BY 1"
+            "SELECT table_name, bool_or(column_name = '_index_1') FROM duckdb_columns() WHERE database_name = "
+            "current_database() AND schema_name = ? AND starts_with(table_name, ? || '__') GROUP BY 1 ORDER BY 1"
         )
-        found = await self._run_in_thread(lambda: self._cursor.execute(query, [schema, name]).fetchall())
-        before = table.rpartition(".")
-        return [f"{before[0]}{before[1]}{row[0]}" for row in found]
+        found = await self._run_in_thread(lambda: self._cursor.execute(query, self._place).fetchall())
+        return [sibling_name(table, name) for name in list_tables(found)]
 
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key."""
@@ -76,6 +78,8 @@ class DuckdbTarget(DatabaseFileTarget):
         def delete() -> None:
             self._cursor.register(VIEW, keys)
             self._cursor.execute(f"DELETE FROM {self._table} AS t USING {VIEW} AS k WHERE {same}")
+            if self._staged is not None:
+                self._staged.delete(VIEW, same)
             self._cursor.unregister(VIEW)
 
         await self._run_in_thread(delete)
@@ -83,6 +87,8 @@ class DuckdbTarget(DatabaseFileTarget):
     def __init__(self, call: ToolCall, plan: TargetPlan, peers: dict[str, Any]) -> None:
         super().__init__(call, plan, peers)
         self._numbers = NumberColumns()
+        self._written = 0  # bytes in the transaction
+        self._settings: set[str] = set()  # of the database, which the targets have changed
 
     def adapt(self, table: Any) -> Any:
         """Numbers of any size as decimals that fit, or as text."""
@@ -111,7 +117,7 @@ class DuckdbTarget(DatabaseFileTarget):
 
     async def rejected(self, table: Any) -> dict[int, str]:
         """The rows that do not fit the types and constraints of the table."""
-        schema, name = (["main", *split_name(str(self.plan.fields["table"]))])[-2:]
+        schema, name = self._place
         key = self.plan.key if self.plan.mode == "upsert" else ()
         mixed = mixed_as_text(table, self._is_structured)
         checks = TableChecks(self._cursor, self._table, (schema, name), self._types, key)
@@ -128,10 +134,11 @@ class DuckdbTarget(DatabaseFileTarget):
         await self._run_in_thread(lambda: self._alter(changes))
 
     def _alter(self, changes: Changes) -> None:
+        self._merge_staged()
         fields = zip(changes.add, self._arrow_types(changes.add), strict=True)
         actions = [f"ADD COLUMN {quote_column(field.name)} {_duckdb_type(field, kind)}" for field, kind in fields]
         for name, kind in changes.widen.items():
-            wide = "VARCHAR" if kind in (TEXT, NUMERIC) else str(kind)
+            wide = "VARCHAR" if kind in (TEXT, NUMERIC) else str(kind).replace("numeric[]", "VARCHAR[]")
             actions.append(f"ALTER COLUMN {quote_column(name)} TYPE {wide}")
         for action in actions:
             try:
@@ -153,15 +160,39 @@ class DuckdbTarget(DatabaseFileTarget):
         self._cursor.unregister(VIEW)
         return kinds
 
+    async def prepare(self) -> None:
+        """Merge the rows."""
+        if self._cursor is not None:
+            await self._run_in_thread(self._merge_staged)
+
+    async def checkpoint(self, record: Callable[[], Awaitable[None]]) -> None:
+        """Merge the rows, commit, and begin the next transaction."""
+        await self.prepare()
+        await super().checkpoint(record)
+
+    def _merge_staged(self) -> None:
+        if self._staged is not None:
+            self._staged.merge()
+
     async def commit(self) -> None:
         """Commit the transaction."""
         if self._root is not None:
             self._cursor = None
         elif self._cursor is not None:
-            await self._restore_limit(self._cursor)  # a commit holds more blocks at once than a write
+            await self._restore_settings(self._cursor)  # a commit holds more blocks at once than a write
             if not (self.plan.warn_on_error and self.begun):
-                await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
+                await self._run_in_thread(self._commit)
             await self._close()
+
+    def _commit(self) -> None:
+        """Commit; many rows are written to their place at once, without a copy in the log.
+
+        DuckDB does so too, but does not count the bytes of long texts, and for the log it holds 2,048 rows in memory
+        three times."""
+        if self._written > LARGE_COMMIT:
+            self._set("auto_checkpoint_skip_wal_threshold", 0)
+            self._set("checkpoint_threshold", "0B")
+        self._cursor.execute("COMMIT")
 
     async def abort(self) -> None:
         """Roll back everything except chunks with their own transaction."""
@@ -185,6 +216,7 @@ class DuckdbTarget(DatabaseFileTarget):
             await self._run_in_thread(self._qualify)
             return
         path = await database_file(self.call, self.plan.fields, self.plan.label)
+        self._settings = self.peers.setdefault(f"{path} settings", set())
         # Targets in the same file share the writer lock: the first acquires it, the others open after it in turn.
         before: asyncio.Future[None] | None = self.peers.get(path)
         opened = self.peers[path] = asyncio.get_running_loop().create_future()
@@ -221,14 +253,19 @@ class DuckdbTarget(DatabaseFileTarget):
     async def _close(self) -> None:
         cursor, self._cursor = self._cursor, None
         try:
-            await self._restore_limit(cursor)
+            await self._restore_settings(cursor)
         finally:
             await self._stack.aclose()
 
-    async def _restore_limit(self, cursor: Any) -> None:
-        limit, self._limit = self._limit, None
-        if limit is not None:
-            await asyncio.to_thread(cursor.execute, f"SET memory_limit = '{limit}'")
+    def _set(self, name: str, value: Any) -> None:
+        """Change a setting of the database until the rows are written, if this version of DuckDB has it."""
+        if self._cursor.execute("SELECT 1 FROM duckdb_settings() WHERE name = ?", [name]).fetchall():
+            self._settings.add(name)
+            self._cursor.execute(f"SET {name} = '{value}'")
+
+    async def _restore_settings(self, cursor: Any) -> None:
+        while self._settings:
+            await asyncio.to_thread(cursor.execute, f"RESET {self._settings.pop()}")
 
     @property
     def _session(self) -> Any:
@@ -240,13 +277,16 @@ class DuckdbTarget(DatabaseFileTarget):
     def _columns(self) -> dict[str, str]:
         """The columns of the table and their types; none when it does not exist."""
         # The catalog is queried because selecting from a missing table would abort the transaction.
-        schema, name = (["main", *split_name(str(self.plan.fields["table"]))])[-2:]
         found = self._cursor.execute(
-            "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = ? AND table_name = ? AND "
-            "database_name = current_database() ORDER BY column_index",
-            [schema, name],
+            f"SELECT column_name, data_type FROM duckdb_columns() WHERE {_SAME_TABLE} ORDER BY column_index",
+            self._place,
         )
         return dict(found.fetchall())
+
+    @property
+    def _place(self) -> list[str]:
+        """Schema and name of the table."""
+        return (["main", *split_name(str(self.plan.fields["table"]))])[-2:]
 
     def _prepare_table(self, schema: Any) -> None:
         plan, cursor = self.plan, self._cursor
@@ -258,35 +298,41 @@ class DuckdbTarget(DatabaseFileTarget):
                 f"{quote_column(field.name)} {_duckdb_type(field, kind)}"
                 for field, kind in zip(schema, kinds, strict=True)
             ]
-            if plan.mode == "upsert":
-                columns.append(f"PRIMARY KEY ({column_list(plan.key)})")
             cursor.execute(f"CREATE TABLE {self._table} ({', '.join(columns)})")
             self._created = True
+            self.first = schema if self.contract is None else None
         elif plan.mode == "replace":
             cursor.execute(f"DELETE FROM {self._table}")
         self._types = self._columns()
-        name = split_name(str(plan.fields["table"]))[-1]
-        keys = cursor.execute(UNIQUE_KEYS_QUERY, [name]).fetchall()
+        keys = cursor.execute(UNIQUE_KEYS_QUERY, self._place).fetchall()
         self._unique = any(sorted(row[0]) == sorted(plan.key) for row in keys)
-        if (
-            self._root is None
-            and not keys
-            and not cursor.execute("SELECT 1 FROM duckdb_indexes() WHERE table_name = ?", [name]).fetchall()
-        ):
+        if keys or cursor.execute(f"SELECT 1 FROM duckdb_indexes() WHERE {_SAME_TABLE}", self._place).fetchall():
+            return
+        if plan.mode == "upsert":
+            self._staged = StagedRows(cursor, self._table, plan.key)
+        updates = plan.mode == "upsert" and len(schema) < len(self._types)
+        if self._root is None and not updates:
             # Without a limit DuckDB caches the written rows as long as memory is available. A table with an index
-            # needs that memory.
-            self._limit = cursor.execute("SELECT current_setting('memory_limit')").fetchone()[0]
-            needed = MEMORY_LIMIT_MB + int(len(self._types) * COLUMN_MB)
-            cursor.execute(f"SET memory_limit = '{needed}MB'")
+            # needs that memory, and an update of some columns too.
+            limit = MEMORY_LIMIT_MB if self._staged is None else MERGE_LIMIT_MB
+            self._set("memory_limit", f"{limit + int(len(self._types) * COLUMN_MB)}MB")
+            if self._staged is not None:
+                self._set("threads", 2)  # each one needs memory of its own
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
         columns = column_list(table.schema.names)
+        (self._root or self)._written += table.nbytes
         for name, kind in self._numbers.take_widened().items() if self._created and self.contract is None else ():
+            self._merge_staged()
             cursor.execute(f"ALTER TABLE {self._table} ALTER COLUMN {quote_column(name)} TYPE {kind}")
         cursor.register(VIEW, _consuming_reader(mixed_as_text(table, self._is_structured)))
         try:
-            if plan.mode == "upsert":
+            if self._staged is not None:
+                self._staged.add(VIEW, table)
+                if self.keeps_going:
+                    self._staged.merge()
+            elif plan.mode == "upsert":
                 self._merge(columns, table.schema.names)
             else:
                 cursor.execute(f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM {VIEW}")

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from noetl.data.arrow_tables import plain_column, text_of
-
-
-def is_mixed(field: Any) -> bool:
-    """Whether a JSON column contains strings as well as other values."""
-    return b"noetl_mixed" in (field.metadata or {})
+from noetl.data.arrow_tables import is_mixed, text_values
 
 
 def mixed_as_text(table: Any, is_structured: Callable[[str], bool]) -> Any:
@@ -19,6 +14,6 @@ def mixed_as_text(table: Any, is_structured: Callable[[str], bool]) -> Any:
 
     for number, field in enumerate(table.schema):
         if is_mixed(field) and not is_structured(field.name):
-            texts = [None if value is None else text_of(value) for value in plain_column(table.column(number), field)]
-            table = table.set_column(number, pa.field(field.name, pa.string()), pa.array(texts, pa.string()))
+            texts = text_values(table.column(number), field)
+            table = table.set_column(number, pa.field(field.name, pa.string()), texts)
     return table

@@ -7,21 +7,64 @@ same tables.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import rows_of
+from noetl.data.types.type_lattice import ColumnKind
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.nested_rows import INDEX, ROOT, Path, child_name, divide, is_nested
-from noetl.tools.transfer.schema_contract import SchemaContract
+from noetl.tools.transfer.nested_rows import INDEX, ROOT, SEPARATOR, Path, child_name, clash, divide, is_nested
+from noetl.tools.transfer.schema_contract import ContractChecker, SchemaContract
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets import Target, open_target
 from noetl.tools.transfer.transfer_plan import TargetPlan
 
 ROW_ID = "_noetl_id"  # of rows without a key
 MAX_TABLES = 200
+
+
+class _RootContract(ContractChecker):
+    """The contract of the root table. With mode upsert, members that objects do not have any more become null."""
+
+    members: Sequence[str] = ()  # of the rows that are merged, before they are divided
+
+    async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
+        """The rows and columns that the contract lets through, and all columns of the members of their objects."""
+        import pyarrow as pa
+
+        empty = [
+            name for name in table.schema.names if name not in known and table.column(name).null_count == len(table)
+        ]
+        table = table.drop_columns(empty)  # objects and lists that no row has
+        prefixes = tuple(f"{name}{SEPARATOR}" for name in self.members)
+        given = set(table.schema.names)
+        for name in known:
+            if name not in given and (name in self.members or name.startswith(prefixes)):
+                table = table.append_column(name, pa.nulls(len(table)))
+        return await super().admit(table, known)
+
+
+class _ChildContract(ContractChecker):
+    """The contract of a child table, which has lists of one depth."""
+
+    def __init__(self, contract: SchemaContract, child: Target, root: ContractChecker) -> None:
+        super().__init__(contract, child.plan.label)
+        self.discarded = root.discarded
+        self.prefix = f"{child.plan.fields['table']}."
+        self._child = child
+
+    async def admit(self, table: Any, known: Mapping[str, ColumnKind]) -> Any:
+        """The rows and columns that the contract lets through; BadInput if the table has other positions."""
+        key = self._child.plan.key
+        deeper = f"{INDEX}{sum(name.startswith(INDEX) for name in key) + 1}"
+        if any(name not in known for name in key) or (deeper in known and deeper not in table.schema.names):
+            raise BadInput(
+                f"{self._child.plan.label}: the rows have the positions {', '.join(key)}, and the table has others: "
+                "it is the table of another list"
+            )
+        return await super().admit(table, known)
 
 
 class NestedTarget(Target):
@@ -33,11 +76,13 @@ class NestedTarget(Target):
         super().__init__(call, plan._replace(schema=None), peers)
         contract = plan.schema or SchemaContract()
         self._plain = plan._replace(nested="json", mapping=None, schema=contract, bad_rows=None)
+        self._contract = contract
         self._root = open_target(call, self._plain, peers)
-        self.contract = self._root.contract
+        self.contract = self._root.contract = self._merged = _RootContract(contract, plan.label)
         self._table = str(plan.fields["table"])
         self._children: dict[str, Target] = {}
         self._builders: dict[Path, BatchBuilder] = {}
+        self._paths: dict[str, Path] = {}  # of the lists in child tables
         self._existing: list[str] | None = None
         self._count = 0
 
@@ -51,14 +96,16 @@ class NestedTarget(Target):
         table = self._with_ids(self.columns.apply(chunk))
         self.plan.check_key(table.schema.names)
         table = self._latest(table)
+        if self.plan.mode == "upsert":
+            self._merged.members = [name for name in table.schema.names if name not in self._key]
         root, children = self._divided(table)
         await self._root.write_chunk(Chunk(chunk.index, root, last=chunk.last))
-        await self._root.prepare()
+        await self._root.end_chunk()
         await self._clear(table)
         for path, rows in children.items():
-            child = self._child(child_name(self._table, path))
+            child = self._child_of(path)
             await child.write_chunk(Chunk(chunk.index, rows, last=chunk.last))
-            await child.prepare()
+            await child.end_chunk()
         self.begun = True
         self.rows += chunk.size
         self.chunks += 1 if chunk.size else 0
@@ -73,6 +120,8 @@ class NestedTarget(Target):
 
         if self.plan.key:
             return table
+        if ROW_ID in table.schema.names:
+            raise BadInput(f"{self.plan.label}: the rows have the column {ROW_ID}; set `key: {ROW_ID}`")
         start, self._count = self._count, self._count + table.num_rows
         prefix = f"{self.call.idempotency_key} {self.plan.number} "
         ids = [
@@ -103,6 +152,7 @@ class NestedTarget(Target):
             batch = self._builder(()).batch(flat)
             for number, field in enumerate(batch.schema):
                 root = root.append_column(field, pa.chunked_array([batch.column(number)]))
+        self._check_names(root)
         tables = {path: self._child_rows(path, rows, table) for path, rows in children.items() if rows}
         return root, tables
 
@@ -111,6 +161,7 @@ class NestedTarget(Target):
         import pyarrow as pa
 
         found = pa.Table.from_batches([self._builder(path).batch(rows)])
+        self._check_names(found)
         for name in self._key:
             number = found.schema.get_field_index(f"{ROOT}{name}")
             field = table.schema.field(name)
@@ -126,13 +177,29 @@ class NestedTarget(Target):
             self._builders[path] = BatchBuilder(None, self.plan.label, evolves=True)
         return self._builders[path]
 
+    def _check_names(self, table: Any) -> None:
+        """The columns of a table have different names, as the database compares them."""
+        names: set[str] = set()
+        for name in table.schema.names:
+            if self._root.identifier(name) in names:
+                raise clash(name)
+            names.add(self._root.identifier(name))
+
+    def _child_of(self, path: Path) -> Target:
+        """The table of a list, with its key."""
+        name = child_name(self._table, path)
+        if self._paths.setdefault(name, path) != path:
+            raise clash(name)
+        child = self._child(name)
+        indexes = (f"{INDEX}{number}" for number in range(1, len(path) + 1))
+        child.plan = child.plan._replace(key=(*(f"{ROOT}{each}" for each in self._key), *indexes))
+        return child
+
     def _child(self, name: str) -> Target:
         if name not in self._children:
-            depths = [len(path) for path in self._builders if path and child_name(self._table, path) == name]
-            indexes = range(1, max(depths, default=1) + 1)
-            key = (*(f"{ROOT}{each}" for each in self._key), *(f"{INDEX}{number}" for number in indexes))
             fields = {**self._plain.fields, "table": name}
-            child = open_target(self.call, self._plain._replace(fields=fields, key=key), self.peers)
+            child = open_target(self.call, self._plain._replace(fields=fields), self.peers)
+            child.contract = _ChildContract(self._contract, child, self._merged)
             child.join(self._root)
             self._children[name] = child
         return self._children[name]
@@ -155,7 +222,9 @@ class NestedTarget(Target):
             await self._child(name).write_empty()
 
     async def prepare(self) -> None:
-        """With mode replace, empty the child tables of lists that no row has."""
+        """Complete all tables; with mode replace, empty the child tables of lists that no row has."""
+        for table in (self._root, *self._children.values()):
+            await table.prepare()
         if self.plan.mode == "replace":
             for name in self._existing or ():
                 if not self._child(name).begun:

@@ -8,7 +8,7 @@ from typing import Any
 from noetl.core.model.connector import ConnectorError, RowTarget, TargetCall
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import plain_column
-from noetl.data.type_lattice import ColumnKind, kind_in_database
+from noetl.data.types.type_lattice import ColumnKind, kind_in_database
 from noetl.tools._common.plugin_addresses import check_addresses
 from noetl.tools._common.plugin_fields import field_problem
 from noetl.tools.transfer.chunks import Chunk, reads_name

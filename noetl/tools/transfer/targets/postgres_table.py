@@ -77,11 +77,22 @@ def alter_table(table: str, changes: Changes) -> list[str]:
     actions = [f"ADD COLUMN {quote_column(field.name)} {type_of(field)}" for field in changes.add]
     for name, kind in changes.widen.items():
         column, wide = quote_column(name), _KINDS.get(kind.name) or str(kind)
-        actions.append(f"ALTER COLUMN {column} TYPE {wide} USING {column}::{wide}")
-    return ["SET LOCAL TimeZone = 'UTC'", f"ALTER TABLE {quote_name(table)} {', '.join(actions)}"]
+        # As text on the way: a double would be rounded to 15 digits.
+        actions.append(
+            f"ALTER COLUMN {column} TYPE {wide} USING {column}::{'text::' if wide == 'numeric' else ''}{wide}"
+        )
+    return [*_SPELLING, f"ALTER TABLE {quote_name(table)} {', '.join(actions)}"]
 
 
-_KINDS = {"double": "double precision", "text": "text"}
+_KINDS = {"double": "double precision", "bytes": "bytea"}
+# How values become text, and dates become timestamps, does not depend on the settings of the database.
+_SPELLING = [
+    f"SET LOCAL {name} = '{value}'"
+    for name, value in {
+        "TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres", "bytea_output": "hex",
+        "extra_float_digits": "1",
+    }.items()
+]  # fmt: skip
 
 
 def create_staging(table: str, columns: Sequence[str]) -> list[str]:
@@ -111,10 +122,9 @@ def merge(table: str, columns: Sequence[str], key: Sequence[str], *, has_unique:
 def select_child_tables(table: str) -> tuple[str, list[str]]:
     """The tables of lists beside a table (`nested: tables`)."""
     text = (
-        "SELECT c.relname FROM pg_class c JOIN pg_class r ON r.oid = to_regclass(%s) "
-        "AND r.relnamespace = c.relnamespace "
-        "WHERE c.relkind IN ('r', 'p') AND starts_with(c.relname, r.relname || '__') AND EXISTS "
-        "(SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = '_index_1') ORDER BY 1"
+        "SELECT c.relname, EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = '_index_1') "
+        "FROM pg_class c JOIN pg_class r ON r.oid = to_regclass(%s) AND r.relnamespace = c.relnamespace "
+        "WHERE c.relkind IN ('r', 'p') AND starts_with(c.relname, r.relname || '__') ORDER BY 1"
     )
     return text, [quote_name(table)]
 

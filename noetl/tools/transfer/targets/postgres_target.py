@@ -17,14 +17,14 @@ import msgspec
 import psycopg
 
 from noetl.connections import postgres
-from noetl.data import extended_dates as far_dates
 from noetl.data.arrow_tables import meaning_of, plain_column
-from noetl.data.sql import quote_name
-from noetl.data.type_lattice import ColumnKind, kind_in_database
+from noetl.data.sql import quote_name, sibling_name
+from noetl.data.types import extended_dates as far_dates
+from noetl.data.types.type_lattice import ColumnKind, kind_in_database
 from noetl.data.values import jsonable
 from noetl.tools._common.postgres_address import postgres_conninfo
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.nested_rows import MAX_NAME
+from noetl.tools.transfer.nested_rows import MAX_NAME, list_tables
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets import Target
 from noetl.tools.transfer.targets import postgres_table as pg_table
@@ -57,8 +57,7 @@ class PostgresTarget(LedgerTarget):
         table = str(self.plan.fields["table"])
         connection = await self._connect()
         found = await (await connection.execute(*pg_table.select_child_tables(table))).fetchall()
-        before = table.rpartition(".")
-        return [f"{before[0]}{before[1]}{row[0]}" for row in found]
+        return [sibling_name(table, name) for name in list_tables(found)]
 
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key, with the keys in a temporary table."""
@@ -212,6 +211,10 @@ class PostgresTarget(LedgerTarget):
                 await empty_table(connection, str(self.plan.fields["table"]))
 
     async def prepare(self) -> None:
+        """End the COPY."""
+        await self.end_chunk()
+
+    async def end_chunk(self) -> None:
         """End the COPY, which reports whether the server accepts all rows."""
         if self._copy is not None:
             self._copy = self._schema = None

@@ -10,9 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 from noetl.connections import sqlite as lite
-from noetl.data.arrow_tables import meaning_of, plain_column
+from noetl.data.arrow_tables import is_mixed, meaning_of, plain_column
 from noetl.tools.transfer.bad_rows import RowError
-from noetl.tools.transfer.targets.mixed_columns import is_mixed
 
 DOUBLE_DIGITS = 15  # decimals of up to this many digits are exact as a double
 _AFFINITIES = {

@@ -7,10 +7,11 @@ import sqlite3
 from typing import Any
 
 from noetl.connections import sqlite as lite
-from noetl.data.sql import column_list, quote_column, quote_name
-from noetl.data.type_lattice import ColumnKind
+from noetl.data.sql import column_list, quote_column, quote_name, sibling_name, split_name
+from noetl.data.types.type_lattice import ColumnKind
 from noetl.runtime.threads import in_thread
 from noetl.tools.transfer.chunks import Chunk
+from noetl.tools.transfer.nested_rows import list_tables
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
@@ -26,13 +27,18 @@ class _SharedTransaction:
         self.users = 0
         self.commits = False  # a target has called commit
         self.connection: sqlite3.Connection | None = None
+        self._turn: asyncio.Lock
 
     async def join(self, path: str, wait: float) -> None:
         """Add a user; the first one begins the transaction."""
         async with self.lock:
             if self.connection is None:
-                self.connection = await asyncio.to_thread(lite.connect, path, wait)
-                await asyncio.to_thread(self.connection.execute, "BEGIN IMMEDIATE")
+                self._turn = await lite.take_turn(path)
+                try:
+                    self.connection = await asyncio.to_thread(_begun, path, wait)
+                except BaseException:
+                    self._turn.release()
+                    raise
             self.users += 1
 
     async def run_in_thread(self, function: Any) -> Any:
@@ -53,6 +59,18 @@ class _SharedTransaction:
                 await asyncio.to_thread(connection.commit if self.commits else connection.rollback)
             finally:
                 await asyncio.to_thread(connection.close)
+                self._turn.release()
+
+
+def _begun(path: str, wait: float) -> sqlite3.Connection:
+    """A connection with a transaction."""
+    connection = lite.connect(path, wait)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 class SqliteTarget(DatabaseFileTarget):
@@ -73,14 +91,15 @@ class SqliteTarget(DatabaseFileTarget):
     async def child_tables(self) -> list[str]:
         """The tables of lists, which have positions."""
         await self._open()
-        prefix = f"{self.plan.fields['table']}__"
+        table = str(self.plan.fields["table"])
+        prefix = f"{split_name(table)[-1]}__"
         query = (
-            "SELECT name FROM sqlite_master AS m WHERE type = 'table' AND substr(name, 1, ?) = ? AND EXISTS "
-            "(SELECT 1 FROM pragma_table_info(m.name) WHERE name = '_index_1') ORDER BY 1"
+            "SELECT name, EXISTS (SELECT 1 FROM pragma_table_info(m.name) WHERE name = '_index_1') "
+            "FROM sqlite_master AS m WHERE type = 'table' AND substr(name, 1, ?) = ? ORDER BY 1"
         )
         values = (len(prefix), prefix)
         found = await self._run_in_thread(lambda: self._session.execute(query, values).fetchall())
-        return [row[0] for row in found]
+        return [sibling_name(table, name) for name in list_tables(found)]
 
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key."""

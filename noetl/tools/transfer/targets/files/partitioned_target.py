@@ -8,7 +8,6 @@ operation. In an object store that is the upload of its one object.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,18 @@ from noetl.connections import objects
 from noetl.core.model.tool import ToolCall
 from noetl.data import formats
 from noetl.data.content import file_blocks, unfinished
+from noetl.runtime.temporary_folders import TemporaryFolder
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
 from noetl.tools.transfer.sources.file_source import resolve_address
-from noetl.tools.transfer.targets.object_target import FileEncoder, ObjectTarget
-from noetl.tools.transfer.targets.partitions import MAX_PARTITIONS, read_partitioning, replace_partition, split
+from noetl.tools.transfer.targets.files.object_target import FileEncoder, ObjectTarget
+from noetl.tools.transfer.targets.files.partitions import MAX_PARTITIONS, read_partitioning, replace_partition, split
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
 MAX_WAITING = 32 << 20  # bytes of rows that wait to be divided into partitions
 MAX_PENDING = 64 << 20  # bytes of rows in memory, over all encoders
 MAX_ENCODERS = 32  # partitions that are encoded while rows arrive; the rows of others wait on disk
-_SUFFIXES = {"gzip": ".gz", "zstd": ".zst"}
+_SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz"}
 
 
 class _Partition:
@@ -116,11 +116,16 @@ class PartitionedTarget(ObjectTarget):
         stem = "part-0" if self.plan.mode == "replace" else f"part-{self.call.idempotency_key}"
         self._name = f"{stem}.{self._format}{suffix}"
         self._schema = schema
-        self._folder = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="noetl-transfer-")
+        await self._fix_columns(schema)
+        self._folder = await asyncio.to_thread(TemporaryFolder, "noetl-transfer-")
 
     async def write(self, table: Any, chunk: Chunk) -> None:
-        """Append the rows of a chunk to the files of their partitions."""
-        await asyncio.to_thread(self._write, table)
+        """Append the rows of a chunk to the files of their partitions, or keep them until all columns are known."""
+        await asyncio.to_thread(self._write if self._spool is None else self._spool.add, table)
+
+    async def _existing_schema(self) -> Any:
+        """The files of partitions may have different columns: those of the first rows count."""
+        return None
 
     def _write(self, table: Any) -> None:
         if self._waiting and not table.schema.equals(self._waiting[0].schema, check_metadata=True):
@@ -164,6 +169,11 @@ class PartitionedTarget(ObjectTarget):
 
     async def prepare(self) -> None:
         """Complete the files; in an object store, check that replacing them is atomic."""
+        if self._spool is not None:
+            self._schema = self._spool.schema
+            tables = self._spool.tables()
+            while (table := await asyncio.to_thread(next, tables, None)) is not None:
+                await asyncio.to_thread(self._write, table)
         await asyncio.to_thread(self._divide)
         for partition in self._partitions.values():
             await asyncio.to_thread(partition.close)
@@ -207,6 +217,7 @@ class PartitionedTarget(ObjectTarget):
         await self._clean_up()
 
     async def _clean_up(self) -> None:
+        await self._close_spool()
         folder, self._folder = self._folder, None
         if folder is not None:
             await asyncio.to_thread(folder.cleanup)

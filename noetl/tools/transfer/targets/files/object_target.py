@@ -17,15 +17,15 @@ from noetl.connections.auth import fields_of
 from noetl.core.model.tool import ToolCall
 from noetl.data import compression, formats, table_files
 from noetl.data.content import encoded, natural_format
-from noetl.data.type_lattice import ColumnKind, kind_of_stored
+from noetl.data.types.type_lattice import ColumnKind, kind_of_stored
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk, reads_name
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources.file_source import LocalPayload, ranged_batches, resolve_address
 from noetl.tools.transfer.targets import Target
-from noetl.tools.transfer.targets.file_columns import FileColumns
-from noetl.tools.transfer.targets.file_writers import FileWriter, ObjectWriter
-from noetl.tools.transfer.targets.row_spool import RowSpool
+from noetl.tools.transfer.targets.files.file_columns import FileColumns
+from noetl.tools.transfer.targets.files.file_writers import FileWriter, ObjectWriter
+from noetl.tools.transfer.targets.files.row_spool import RowSpool
 from noetl.tools.transfer.transfer_plan import TargetPlan, is_deferred
 
 
@@ -96,9 +96,14 @@ class ObjectTarget(Target):
         self._place, self._format = await self._resolve(self.plan.fields)
         self._schema = schema
         self._encoder = self._new_encoder(self._format, self._place.key, self.plan.fields)
+        await self._fix_columns(schema)
+        self._out = await self._writer(self._place, formats.CONTENT_TYPES[self._format])
+
+    async def _fix_columns(self, schema: Any) -> None:
+        """Let rows wait until all columns are known, if the contract adds some; otherwise the first rows have all."""
         if self.plan.schema is not None and "evolve" in self.plan.schema:
             self._spool = await asyncio.to_thread(RowSpool)
-        self._out = await self._writer(self._place, formats.CONTENT_TYPES[self._format])
+        self.first = schema if self.contract is None else None
 
     async def write(self, table: Any, chunk: Chunk) -> None:
         """Append a chunk to the file, or write it to its own file."""
@@ -189,8 +194,8 @@ class ObjectTarget(Target):
         if self._out is not None and self._encoder is not None:
             columns = [field for field in self._schema if self._known is None or field.name in self._known]
             await self._out.write(await asyncio.to_thread(self._encoder.close, pa.schema(columns)))
-            out, self._out = self._out, None
-            await out.commit()
+            await self._out.commit()
+            self._out = None  # after it: `abort` removes what a commit that failed has left
 
     async def abort(self) -> None:
         """Delete the partial file."""

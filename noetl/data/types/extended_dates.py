@@ -112,6 +112,9 @@ def parse_date(text: str) -> Any:
     """A date, or its number if Python has no form for it; ValueError if the text is none."""
     from datetime import date
 
+    written = _WRITTEN.fullmatch(text)
+    if written is not None and written["hour"]:
+        raise ValueError(text)  # a date has no time
     found = _number(text, days=True)
     return date.fromisoformat(text) if isinstance(found, str) else found
 
@@ -150,7 +153,17 @@ def _number(text: str, *, days: bool) -> int | str:
     if days:
         return day
     zone = found["zone"] or "+00"
-    east = sum(int(part) * unit for part, unit in zip(zone[1:].split(":"), (3600, 60, 1), strict=False))
-    seconds = int(found["hour"]) * 3600 + int(found["minute"]) * 60 + int(found["second"])
+    east = _seconds(zone[1:].split(":"))
+    seconds = _seconds([found["hour"], found["minute"], found["second"]])
     micros = int((found["fraction"] or "").ljust(6, "0")[:6])
+    if seconds * 1_000_000 + micros > DAY or east >= 86_400:
+        raise ValueError(text)
     return day * DAY + (seconds + (east if zone[0] == "-" else -east)) * 1_000_000 + micros
+
+
+def _seconds(clock: Sequence[str]) -> int:
+    """The seconds of hours, minutes and seconds; ValueError if an hour would have more than 60 minutes."""
+    hours, minutes, seconds = (*map(int, clock), 0, 0)[:3]
+    if minutes > 59 or seconds > 59:
+        raise ValueError(":".join(clock))
+    return hours * 3600 + minutes * 60 + seconds

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
@@ -17,16 +18,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from noetl.core.model.excerpt import excerpt
-from noetl.data import extended_dates as far_dates
 from noetl.data.arrow_tables import text_of
-from noetl.data.intervals import parse_interval
-from noetl.data.type_names import type_name
-
-# The type with which DuckDB reads a column of a text file; the others are read as text and converted here.
-_DUCKDB = {
-    "text": "VARCHAR", "boolean": "BOOLEAN", "smallint": "SMALLINT", "bigint": "BIGINT", "double": "DOUBLE",
-    "date": "DATE", "time": "TIME", "timestamp": "TIMESTAMP", "timestamptz": "TIMESTAMPTZ", "json": "JSON",
-}  # fmt: skip
+from noetl.data.types import extended_dates as far_dates
+from noetl.data.types.intervals import parse_interval
+from noetl.data.types.type_names import type_name
 
 
 class WrongValue(ValueError):
@@ -43,15 +38,8 @@ class DeclaredType(NamedTuple):
 
     @property
     def duckdb(self) -> str:
-        """The type with which DuckDB reads the column from CSV or JSON."""
-        if self.is_array:
-            return "JSON"
-        return _DUCKDB.get(self.name, "VARCHAR")
-
-    @property
-    def read_as_text(self) -> bool:
-        """Whether DuckDB does not convert the column."""
-        return self.is_array or self.name not in _DUCKDB
+        """The type with which DuckDB reads the column from CSV or JSON: text, since it rounds 1.5 and drops zones."""
+        return "JSON" if self.is_array or self.name == "json" else "VARCHAR"
 
     def field(self, name: str) -> Any:
         """The Arrow field of a column with this type."""
@@ -107,6 +95,19 @@ class DeclaredType(NamedTuple):
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as wrong:
             raise WrongValue(str(wrong)) from None
 
+    def parsed(self, texts: Any) -> Any:
+        """An Arrow array of texts as this type, if all have its plain form; None if their values must be looked at."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        pattern = None if self.is_array else _PLAIN.get(self.name)
+        if pattern is None or not pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py():
+            return None
+        try:
+            return texts.cast(self.field("column").type)
+        except pa.ArrowInvalid:  # a 30th of February
+            return None
+
 
 def declared_type(name: str) -> DeclaredType | None:
     """The type of this name; None if there is none."""
@@ -114,34 +115,66 @@ def declared_type(name: str) -> DeclaredType | None:
     return None if found is None else DeclaredType(*found)
 
 
+_TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
+_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+# Texts of which Arrow makes the same values as `_CONVERT`, much faster.
+_PLAIN = {
+    "boolean": "^(true|false)$", "smallint": "^-?[0-9]{1,4}$", "bigint": "^-?[0-9]{1,18}$",
+    "double": r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$", "date": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    "timestamp": f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_TIME}$",
+    "timestamptz": f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_TIME}(Z|[-+][0-9]{{2}}:[0-9]{{2}})$",
+}  # fmt: skip
+
+
 def _boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     text = str(value).lower()
-    if text not in ("true", "false", "t", "f", "1", "0"):
+    if text not in _TRUE and text not in _FALSE:
         raise ValueError
-    return text in ("true", "t", "1")
+    return text in _TRUE
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-        raise ValueError
-    number = int(value)
+    number = int(_numeral(value)) if isinstance(value, int) else _whole(Decimal(_numeral(value)))
     if not -(2**63) <= number < 2**63:
         raise ValueError
     return number
 
 
-def _double(value: Any) -> float:
-    if isinstance(value, bool):
+def _small(value: Any) -> int:
+    number = _integer(value)
+    if not -(2**15) <= number < 2**15:
         raise ValueError
-    return float(value)
+    return number
+
+
+def _whole(number: Decimal) -> int:
+    """A number without a fraction: 1.0 and 1e3 are whole numbers too."""
+    if not number.is_finite() or number.adjusted() > 20 or number != number.to_integral_value():
+        raise ValueError
+    return int(number)
+
+
+def _double(value: Any) -> float:
+    number = float(_numeral(value))
+    if math.isinf(number) and Decimal(value).is_finite():
+        raise ValueError  # larger than every double
+    return number
 
 
 def _decimal(value: Any) -> Decimal:
-    if isinstance(value, bool):
+    number = Decimal(repr(value) if isinstance(value, float) else str(_numeral(value)))
+    if number.is_snan():
         raise ValueError
-    return Decimal(repr(value) if isinstance(value, float) else str(value))
+    return number
+
+
+def _numeral(value: Any) -> Any:
+    """A number, or text of one; ValueError for booleans and for what only Python reads as a number (1_000, ٣)."""
+    if isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii())):
+        raise ValueError
+    return value
 
 
 def _number(value: Any) -> str:
@@ -181,8 +214,9 @@ def _time(value: Any) -> Any:
     if str(value).startswith("24:00:00") and not str(value)[8:].strip(".0"):
         return far_dates.DAY
     parsed = datetime.time.fromisoformat(str(value))
-    if parsed.tzinfo is not None:
-        raise ValueError
+    digits = str(value).partition(".")[2]
+    if parsed.tzinfo is not None or len(digits.rstrip("0")) > 6:
+        raise ValueError  # a zone, or more digits than a time has
     return parsed
 
 
@@ -197,7 +231,7 @@ def _bytes(value: Any) -> bytes:
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    "text": text_of, "boolean": _boolean, "smallint": _integer, "bigint": _integer, "double": _double,
+    "text": text_of, "boolean": _boolean, "smallint": _small, "bigint": _integer, "double": _double,
     "numeric": _number, "date": _date, "time": _time, "timestamp": _timestamp, "timestamptz": _timestamptz,
     "interval": parse_interval, "uuid": _uuid, "bytes": _bytes,
     "json": lambda value: msgspec.json.encode(value).decode(),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from noetl.data.arrow_tables import meaning_of, plain_column, text_of
+from noetl.runtime.temporary_folders import TemporaryFolder
 
 
 class RowSpool:
     """Tables with different schemas, kept in a temporary folder, read back with one."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="noetl-transfer-")
+        self._folder = TemporaryFolder("noetl-transfer-")
         self._paths: list[Path] = []
         self._writer: Any = None
         self._fields: dict[str, Any] = {}

@@ -1,0 +1,1 @@
+"""Targets that are files or objects: their writers, columns and partitions."""
