@@ -377,7 +377,7 @@ class Runner:
         if store.static:
             return policy
         try:
-            return replace(policy, store=store.evaluate(active.frame.top.names))
+            return replace(policy, store=active.frame.evaluate(active.frame.top, store))
         except TemplateError as problem:
             _log.warning("%s: output.store: %s", active.frame.playbook.where(task.path), problem)
             return replace(policy, store={})

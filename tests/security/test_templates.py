@@ -9,11 +9,12 @@ import time
 
 import pytest
 
-from noetl.core.templates.budget import DECISION_OPERATIONS, DECISION_TEXT, Meter
+from noetl.core.templates.budget import DECISION_DATA, DECISION_OPERATIONS, DECISION_TEXT, Meter
 from noetl.core.templates.status_helpers import status_functions
 from noetl.core.templates.template import compile_value
 from noetl.core.templates.views import Missing
 from noetl.errors import TemplateError
+from tests.core.pipeline.pipeline_harness import drive, rule, sets, task
 from tests.security.template_attacks import REPEATED, Case, cases, composed, same_places, values
 
 SECONDS = 3.0  # CPU time of one evaluation on a slow machine; usual are 0.3 s
@@ -67,6 +68,31 @@ def test_no_function_of_the_language_takes_long(name, attacks, names):
 def test_repeated_work_over_large_data_is_charged(expression, names):
     body = "{% for _ in range(100000) %}{% set x = " + expression + " %}{% endfor %}"
     assert attack(Case(expression, body, LARGE), names) < SECONDS
+
+
+_CHAIN = "{% if i == -1 %}" + "".join(f"{{% elif i == -{number} %}}" for number in range(2, 400)) + "{% endif %}"
+_BODIES = {
+    "comparisons": _CHAIN,
+    "signs": "{% set x = " + "-" * 90 + "i %}",
+    "fields": "{% set x = " + " or ".join(["mapping.zero"] * 90) + " %}",
+    "assignments": "".join(f"{{% set a{number} = i %}}" for number in range(400)),
+    "tests": "{% set x = " + " and ".join(["(nope is not defined)"] * 90) + " %}",
+    "a macro": "{{ m(i) }}",
+    "a caller": "{% call c() %}" + _CHAIN + "{% endcall %}",
+    "a recursive loop": "{% for i in [1] recursive %}"
+    + _CHAIN
+    + "{% if loop.depth < 9 %}{{ loop([1] * 9) }}{% endif %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("body", _BODIES.values(), ids=list(_BODIES))
+def test_a_body_is_charged_for_all_of_its_nodes(body):
+    macros = "{% macro m(i) %}" + _CHAIN + "{% endmacro %}{% macro c() %}{{ caller() }}{% endmacro %}"
+    loops = "{% for _ in range(99999) %}{% for i in range(99999) %}" + body + "{% endfor %}{% endfor %}"
+    began = time.process_time()
+    with pytest.raises(TemplateError, match="more than 500,000 operations"):
+        compile_value(macros + loops).evaluate({"mapping": {"zero": 0}})
+    assert time.process_time() - began < SECONDS
 
 
 @pytest.mark.parametrize("case", list(composed(seed=1, number=60)), ids=lambda case: case.template[:60])
@@ -260,6 +286,45 @@ def test_all_templates_of_one_decision_share_a_limit_of_text():
     assert caught.value.kind == "limit"
     meter.reset()
     assert len(large.evaluate({}, meter=meter)) == 15_000_000
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ big }}", "{{ rows }}", "{{ [big] * 10 }}", "{{ {'a': rows} }}", "{{ [big, [big]] }}", "{{ w.rows[0] }}"],
+)
+def test_a_result_counts_as_often_as_it_is_returned(template):
+    """`{{ big }}` a thousand times is one text in memory, and a gigabyte of JSON."""
+    big = "a" * 10_000_000
+    meter, compiled = Meter(), compile_value([template] * (DECISION_DATA // len(big) + 1))
+    with pytest.raises(TemplateError, match="one decision return more than 268,435,456 bytes of data") as caught:
+        compiled.evaluate({"big": big, "rows": [{"a": big}], "w": {"rows": [[big]]}}, meter=meter)
+    assert caught.value.kind == "limit"
+
+
+LARGE_TEXTS = {f"k{number}": "{{ 'a' * (15000000 + " + str(number) + ") }}" for number in range(60)}
+SAME_TEXT = {f"k{number}": "{{ workload.big }}" for number in range(60)}
+
+
+@pytest.mark.parametrize("values", [LARGE_TEXTS, SAME_TEXT], ids=["new texts", "one text"])
+@pytest.mark.parametrize(
+    "places",
+    [
+        lambda values: {"task": {"input": values}},
+        lambda values: {"task": {"input": {"nested": list(values.values())}}},
+        lambda values: {"task": {"spec": values}},
+        lambda values: {"task": {"assignments": sets(**{f"step_{key}": each for key, each in values.items()})}},
+        lambda values: {"step": {"assignments": sets(**{f"step_{key}": each for key, each in values.items()})}},
+        lambda values: {
+            "task": {"rules": [rule(True, "continue", assignments=sets(**{f"step_{k}": v for k, v in values.items()}))]}
+        },
+    ],
+    ids=["input", "nested input", "spec", "task set", "step set", "rule set"],
+)
+def test_all_templates_of_one_task_share_limits_on_a_worker(places, values):
+    given = places(values)
+    run = drive(task("a", **given.get("task", {})), workload={"big": "a" * 10_000_000}, **given.get("step", {}))
+    assert run.finished.outcome.error.kind == "limit"
+    assert "the templates of one decision" in run.finished.outcome.error.message
 
 
 def test_templates_that_fail_use_the_meter_too():

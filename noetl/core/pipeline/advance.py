@@ -45,6 +45,7 @@ def next_action(frame: Frame) -> Action:
         if frame.wait:
             seconds, frame.wait = frame.wait, 0.0
             return Wait(seconds, frame.drain())
+        frame.meter.reset()
         level = frame.levels[-1]
         if not level.prepared:
             _prepare_all(frame)
@@ -90,6 +91,7 @@ def apply_outcome(
     `recorded` is the outcome as written to the log, `task_input` what the log has of the task's input."""
     level = frame.top
     compiled = level.compiled
+    frame.meter.reset()
     frame.task_input = task_input
     if compiled.tool is not None and compiled.tool.helpers:
         outcome = with_helpers(compiled.tool, outcome)
@@ -196,6 +198,7 @@ def _record_outcome(
 def abort(frame: Frame, problem: ErrorInfo) -> Finished:
     """End the run from outside (timeout): no further task runs, the step's own `set` is applied."""
     del frame.levels[1:]
+    frame.meter.reset()
     show(frame, frame.root)
     fail_level(frame, frame.root, problem)
     return finish(frame, frame.root)
@@ -351,6 +354,7 @@ def final_tasks(frame: Frame) -> list[tuple[Level, int]]:
 
 def start_final(frame: Frame, level: Level, index: int) -> Action | None:
     """Start a task of `final_tasks`; its attempt is 0, because the log has no attempt of it."""
+    frame.meter.reset()
     enter(frame, level, index)
     level.attempt = 0
     frame.began, frame.tokens = True, {False: None}  # it does not wait for a quota

@@ -21,7 +21,6 @@ from noetl.core.pipeline.frame import BlockLoop, Frame, Level, block_iteration, 
 from noetl.core.pipeline.scopes import show_output
 from noetl.core.pipeline.task_assignments import assign, restore, snapshot
 from noetl.core.templates.lookup import NO_ELEMENTS, is_reference
-from noetl.core.templates.template import holds
 from noetl.core.templates.views import plain
 from noetl.errors import TemplateError
 
@@ -53,7 +52,7 @@ def begin_call(frame: Frame, rendered: Mapping[str, Any]) -> Outcome | None:
             if compiled.name in given and not transforms:
                 continue
             try:
-                value = compiled.value.evaluate(level.names, frame.nondeterminism)
+                value = frame.evaluate(level, compiled.value)
             except MISSING_DATA:
                 raise
             except TemplateError as problem:
@@ -155,7 +154,7 @@ def _descend(frame: Frame, level: Level) -> Outcome | None:
     while len(level.loops) < len(loops):
         described = loops[len(level.loops)]
         try:
-            items = _items(described.collection.evaluate(level.names, frame.nondeterminism))
+            items = _items(frame.evaluate(level, described.collection))
         except MISSING_DATA:
             raise
         except TemplateError as problem:
@@ -237,7 +236,7 @@ def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
     described = level.program.loops[len(level.loops) - 1]
     show_output(frame.shared, level, outcome)
     try:
-        return holds(described.until, level.names, frame.nondeterminism)
+        return frame.holds(level, described.until)
     except MISSING_DATA:
         raise
     except TemplateError as problem:

@@ -90,7 +90,7 @@ def retry_call(frame: Frame, level: Level, compiled: CompiledTask, outcome: Outc
     def field(name: str, default: float) -> float:
         return number(frame, level, given[name], f"retry/{name}", path) if name in given else default
 
-    kinds = given["on"].evaluate(level.names, frame.nondeterminism) if "on" in given else None
+    kinds = frame.evaluate(level, given["on"]) if "on" in given else None
     if level.attempt >= field("attempts", DEFAULT_ATTEMPTS) or not is_retried(outcome.error, kinds):
         return None
     backoff = compiled.task.spec["retry"].get("backoff", "none")

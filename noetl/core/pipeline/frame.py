@@ -23,6 +23,8 @@ from noetl.core.pipeline.actions import RecordedInput
 from noetl.core.pipeline.nondeterminism_log import NondeterminismLog
 from noetl.core.pipeline.program import CompiledTask, Program, Programs
 from noetl.core.pipeline.scopes import Keychain, SharedScope, iteration, names_of, one_iteration, show_output
+from noetl.core.templates.budget import DECISION_DATA, Meter
+from noetl.core.templates.template import Compiled
 from noetl.core.templates.views import ResultView, StoredView, with_stored
 
 
@@ -168,6 +170,7 @@ class Frame:
         "levels",
         "looping",
         "lost",
+        "meter",
         "nondeterminism",
         "only_starts",
         "order",
@@ -195,6 +198,8 @@ class Frame:
         self.shared = shared
         self.keychain = Keychain(programs.secrets) if programs.secrets else _NO_KEYCHAIN
         self.nondeterminism = nondeterminism
+        # What the templates of one decision (before a task, after a task) may cost together.
+        self.meter = Meter(max(DECISION_DATA, 4 * self.playbook.executor.limits.max_hydrate_bytes))
         self.run_id = order.run_id
         self.path: IterationPath = order.path  # empty for a step without a loop
         self.looping = bool(order.path)  # the run is one iteration of a looping step
@@ -224,6 +229,14 @@ class Frame:
     def top(self) -> Level:
         """The pipeline that is running."""
         return self.levels[-1]
+
+    def evaluate(self, level: Level, value: Compiled) -> Any:
+        """The value of a template of a level."""
+        return value.evaluate(level.names, self.nondeterminism, meter=self.meter)
+
+    def holds(self, level: Level, when: Compiled | None) -> bool:
+        """Whether a level has a guard, and it is true."""
+        return when is not None and when.holds(level.names, self.nondeterminism, self.meter)
 
     def iter_owner(self, level: Level) -> Level:
         """The level that owns the `iter` of a level: a block without a loop shares that of its caller."""

@@ -9,7 +9,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.pipeline.error_locations import MISSING_DATA, LocatedError, located
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.program import CompiledRule, CompiledTask
-from noetl.core.templates.template import Compiled, holds
+from noetl.core.templates.template import Compiled
 from noetl.errors import TemplateError
 
 
@@ -38,7 +38,7 @@ def default_directive(compiled: CompiledTask, outcome: Outcome) -> str:
 def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> float:
     """The value of a numeric field of a directive, which may be a template."""
     try:
-        found: Any = value.evaluate(level.names, frame.nondeterminism)
+        found: Any = frame.evaluate(level, value)
         result = finite(found)
         if result < 0:
             raise ValueError
@@ -57,7 +57,7 @@ def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) ->
 def text(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> str:
     """The value of a text field of a directive, which may be a template."""
     try:
-        return str(value.evaluate(level.names, frame.nondeterminism))
+        return str(frame.evaluate(level, value))
     except MISSING_DATA:
         raise
     except TemplateError as problem:
@@ -66,7 +66,7 @@ def text(frame: Frame, level: Level, value: Compiled, what: str, path: str) -> s
 
 def _holds(frame: Frame, level: Level, rule: CompiledRule, when: Compiled) -> bool:
     try:
-        return holds(when, level.names, frame.nondeterminism)
+        return frame.holds(level, when)
     except MISSING_DATA:
         raise
     except TemplateError as problem:

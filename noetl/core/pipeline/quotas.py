@@ -89,7 +89,7 @@ def _needed(frame: Frame, level: Level, quota: CompiledQuota, of_step: bool) -> 
 
 def _value(frame: Frame, level: Level, quota: CompiledQuota, name: str, value: Compiled) -> Any:
     try:
-        return value.evaluate(level.names, frame.nondeterminism)
+        return frame.evaluate(level, value)
     except MISSING_DATA:
         raise
     except TemplateError as problem:

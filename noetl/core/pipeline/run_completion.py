@@ -13,7 +13,6 @@ from noetl.core.pipeline.error_locations import MISSING_DATA, info_of, located, 
 from noetl.core.pipeline.frame import Frame, Level
 from noetl.core.pipeline.scopes import show_output, show_own_result
 from noetl.core.pipeline.task_assignments import Patch, assign, restore, snapshot
-from noetl.core.templates.template import holds
 from noetl.core.templates.views import ResultView
 from noetl.errors import TemplateError
 
@@ -105,7 +104,7 @@ def _apply_step_set(
 def _until_holds(frame: Frame, level: Level, outcome: Outcome) -> bool:
     show_output(frame.shared, level, outcome)
     try:
-        return holds(level.program.until, level.names, frame.nondeterminism)
+        return frame.holds(level, level.program.until)
     except MISSING_DATA:
         raise
     except TemplateError as problem:

@@ -77,7 +77,7 @@ def _evaluate(frame: Frame, level: Level, assignment: CompiledAssignment) -> Any
     try:
         if assignment.reads_secret:
             raise TemplateError("a secret cannot be assigned to a scope")
-        value = assignment.value.evaluate(level.names, frame.nondeterminism)
+        value = frame.evaluate(level, assignment.value)
         broken = broken_rule(assignment.keys[-1], value, assignment.literal)
         if broken is not None:
             raise TemplateError(broken, kind="schema")

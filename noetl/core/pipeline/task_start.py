@@ -284,7 +284,7 @@ def _spec(frame: Frame, level: Level, compiled: CompiledTask, rendered: dict[str
 
 def _evaluate(frame: Frame, level: Level, compiled: CompiledField) -> Any:
     try:
-        return compiled.value.evaluate(level.names, frame.nondeterminism)
+        return frame.evaluate(level, compiled.value)
     except MISSING_DATA:
         raise
     except TemplateError as problem:

@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
+import msgspec
+
 from noetl.errors import TemplateError
 
 MAX_TEMPLATE = 1024 * 1024  # characters of one template
@@ -32,8 +34,9 @@ MAX_ITEMS = 1_000_000  # elements of one list that a template creates
 MAX_WEIGHT = 4_000_000  # elements of one list that a template creates, nested ones included
 MAX_RANGE = 100_000  # elements of one range()
 MAX_OPERATIONS = 500_000  # loop iterations, calls, filters of one evaluation: about an eighth of a second
-DECISION_OPERATIONS = 4 * MAX_OPERATIONS  # all evaluations that follow from one command to the engine
+DECISION_OPERATIONS = 2 * MAX_OPERATIONS  # all evaluations that follow from one command to the engine
 DECISION_TEXT = TOTAL_TEXT_FACTOR * MAX_TEXT  # all texts that these evaluations create
+DECISION_DATA = 256 * 1024 * 1024  # bytes of their results as JSON; a value counts as often as a template returns it
 MAX_BITS = 4096  # size of a whole number that a template computes
 MAX_DEPTH = 200  # levels of nested lists and mappings
 MAX_WIDTH = 100_000  # width of padding in `format`, `center` and similar filters
@@ -57,17 +60,29 @@ class NeedsBudget(Exception):
 
 
 class Meter:
-    """The operations and characters that several evaluations have left together: those of one command to the engine."""
+    """What several evaluations have left together: those of one command to the engine, or of one task of a pipeline."""
 
-    __slots__ = ("operations", "text")
+    __slots__ = ("data", "most_data", "operations", "text")
 
-    def __init__(self) -> None:
+    def __init__(self, most_data: int = DECISION_DATA) -> None:
+        self.most_data = most_data
         self.reset()
 
     def reset(self) -> None:
-        """Begin the next command."""
+        """Begin the next decision."""
         self.operations = DECISION_OPERATIONS
         self.text = DECISION_TEXT
+        self.data = self.most_data
+
+    def charge_result(self, value: Any) -> None:
+        """Charge a result as the JSON that is written or sent: `[text] * 1000` is small until then."""
+        kind = type(value)
+        if kind is str:
+            self.data -= len(value)
+        elif kind is list or kind is dict:
+            self.data -= len(_encode(value))
+        if self.data < 0:
+            limit_exceeded(f"the templates of one decision return more than {self.most_data:,} bytes of data")
 
     def spend(self, budget: EvaluationBudget) -> None:
         """Subtract what an evaluation has used, whether it succeeded or not."""
@@ -258,6 +273,7 @@ def _is_latin(text: str) -> bool:
         return False
 
 
+_encode = msgspec.json.Encoder().encode
 _FEW_PLACES = 2001
 _FEW_KEYS = 32
 _SHORT = 256

@@ -372,8 +372,8 @@ def slice_of(budget: EvaluationBudget, value: Any, start: Any, stop: Any, step: 
     return part if isinstance(part, range) else budget.weigh(part)
 
 
-def each(budget: EvaluationBudget, value: Any, text: int = 0) -> Iterator[Any]:
-    """Return the elements that a `for` iterates over, each charged with the text of the loop body."""
+def each(budget: EvaluationBudget, value: Any, cost: int = 2, text: int = 0) -> Iterator[Any]:
+    """Return the elements that a `for` iterates over, each charged with the cost and the text of the loop body."""
     value = unwrap(value)
     if type(value) is dict and "locator" in value and is_reference(value):
         raise TemplateError(NO_ELEMENTS)
@@ -381,12 +381,12 @@ def each(budget: EvaluationBudget, value: Any, text: int = 0) -> Iterator[Any]:
         elements = iter(value)
     except TypeError:
         raise TemplateError(f"a for loop needs a list or a mapping, not {kind_of(value)}") from None
-    return _counted(budget, elements, text)
+    return _counted(budget, elements, cost, text)
 
 
-def _counted(budget: EvaluationBudget, elements: Iterator[Any], text: int) -> Iterator[Any]:
+def _counted(budget: EvaluationBudget, elements: Iterator[Any], cost: int, text: int) -> Iterator[Any]:
     for element in elements:
-        budget.charge(2)
+        budget.charge(cost)
         if text:
             budget.charge_text(text)
         yield element

@@ -179,6 +179,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_unop(self, context: Context, operator: str, arg: Any) -> Any:
         """Apply a sign."""
+        context.budget.charge()  # type: ignore[attr-defined]
         return operations.negate(arg) if operator == "-" else operations.positive(arg)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
@@ -258,8 +259,14 @@ def _jinja_test(name: str) -> Any:
 
 
 @pass_context
-def _each(context: Any, value: Any, text: int) -> Any:
-    return operations.each(context.budget, value, text)
+def _each(context: Any, value: Any, cost: int, text: int) -> Any:
+    return operations.each(context.budget, value, cost, text)
+
+
+@pass_context
+def _entered(context: Any, cost: int, text: int) -> None:
+    context.budget.charge(cost)
+    context.budget.charge_text(text)
 
 
 @pass_context
@@ -274,6 +281,7 @@ def _slice_of(context: Any, value: Any, start: Any, stop: Any, step: Any) -> Any
 
 @pass_context
 def _compare(context: Any, value: Any, *rest: Any) -> bool:
+    context.budget.charge(len(rest))
     return operations.compare_all(context.budget, value, list(zip(rest[::2], rest[1::2], strict=True)))
 
 
@@ -287,6 +295,7 @@ def _made(context: Any, value: Any) -> Any:
 
 _INTERNAL: dict[str, Any] = {
     "<each>": _each,
+    "<entered>": _entered,
     "<concat>": _concat,
     "<slice>": _slice_of,
     "<compare>": _compare,
@@ -298,14 +307,35 @@ def _through(name: str, node: nodes.Node, value: nodes.Expr, args: list[nodes.Ex
     return nodes.Filter(value, name, args, [], None, None, lineno=node.lineno)
 
 
+def _cost(node: nodes.For | nodes.Macro | nodes.CallBlock) -> tuple[nodes.Const, nodes.Const]:
+    """What one pass through a body costs, whatever it calls: operations for its nodes, and its own text."""
+    entered = [*node.body, node.test] if isinstance(node, nodes.For) and node.test is not None else node.body
+    inside = [each for part in entered for each in (part, *part.find_all(nodes.Node))]
+    calls = sum(isinstance(each, _CALLS) for each in inside)
+    text = sum(len(each.data) for each in inside if isinstance(each, nodes.TemplateData))
+    return _constant(node, 2 + calls + (len(inside) >> 3)), _constant(node, text)
+
+
+_CALLS = (nodes.Getattr, nodes.Getitem, nodes.Filter, nodes.Test, nodes.Call)
+
+
 class _Bounded(NodeTransformer):
     """Replaces loops, literals, comparisons, `~` and slices by functions that charge the budget."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        cost = _cost(node)
         self.generic_visit(node)
-        text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-        node.iter = _through("<each>", node, node.iter, [_constant(node, text)])  # type: ignore[arg-type]
+        if node.recursive:  # `loop(...)` enters the body without its iterator
+            return _charged(node, cost)
+        node.iter = _through("<each>", node, node.iter, list(cost))  # type: ignore[arg-type]
         return node
+
+    def visit_Macro(self, node: nodes.Macro | nodes.CallBlock) -> nodes.Node:  # noqa: N802
+        cost = _cost(node)
+        self.generic_visit(node)
+        return _charged(node, cost)
+
+    visit_CallBlock = visit_Macro  # noqa: N815
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -343,6 +373,14 @@ class _Bounded(NodeTransformer):
         if node.expr2 is None:
             node.expr2 = _constant(node, "")
         return node
+
+
+def _charged(node: nodes.For | nodes.Macro | nodes.CallBlock, cost: tuple[nodes.Const, nodes.Const]) -> nodes.Node:
+    """A body that is charged whenever it is entered."""
+    charge = nodes.ExprStmt(lineno=node.lineno)
+    charge.node = _through("<entered>", node, cost[0], [cost[1]])
+    node.body.insert(0, charge)
+    return node
 
 
 def _constant(node: nodes.Node, value: Any) -> nodes.Const:

@@ -63,7 +63,7 @@ class Compiled:
     ) -> Any:
         """Return the value as plain data.
 
-        `max_text` limits every text that is created, `meter` the operations of several evaluations together."""
+        `max_text` limits every text that is created, `meter` what several evaluations cost together."""
         raise AssertionError("abstract")
 
     def holds(
@@ -125,7 +125,10 @@ class _Text(Compiled):
     ) -> Any:
         budget = EvaluationBudget(nondeterminism, max_text, meter) if self._needs_budget else None
         try:
-            return self._plain(names, budget)
+            value = self._plain(names, budget)
+            if meter is not None:
+                meter.charge_result(value)
+            return value
         except NeedsBudget:
             self._needs_budget = True
             return self.evaluate(names, nondeterminism, max_text=max_text, meter=meter)
