@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import TracePolicy
 from noetl.core.model.secret_names import mask_secret_names
+from noetl.core.templates.budget import Meter
 from noetl.core.templates.template import compile_value
 from noetl.errors import RequestRefused, TemplateError
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 HEADER = "traceparent"
+MAX_ATTRIBUTE = 64 * 1024  # characters
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _LOW_BITS = (1 << 64) - 1  # of a trace id: they decide whether it is sampled, as in OpenTelemetry
 
@@ -98,9 +100,10 @@ def attributes_of(policy: TracePolicy, workload: Mapping[str, Any], execution_id
         return {}
     names = {"workload": mask_secret_names(workload), "execution_id": execution_id, "job": {"uuid": execution_id}}
     found = {}
+    meter = Meter()
     for name, value in policy.attributes.items():
         try:
-            given = compile_value(value).evaluate(names)
+            given = compile_value(value).evaluate(names, max_text=MAX_ATTRIBUTE, meter=meter)
         except TemplateError as problem:
             _log.warning("the span attribute %s is left out: %s", name, problem)
             continue

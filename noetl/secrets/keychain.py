@@ -21,6 +21,7 @@ import msgspec
 
 from noetl.core.model.bundle import split_bundle_file
 from noetl.core.model.playbook import KeychainEntry
+from noetl.core.templates.budget import Meter
 from noetl.core.templates.paths import with_checked_paths
 from noetl.core.templates.template import compile_value
 from noetl.errors import NoetlError, RequestRefused, SecretUnavailable, TemplateError
@@ -249,6 +250,7 @@ class _Resolution:
         # A bundle has no secrets: its playbooks read files of the machine of the server.
         self.folder = str(Path(file).parent) if file and split_bundle_file(file) is None else "."
         self.found: dict[str, Any] = {}
+        self.meter = Meter()  # of the templates of all entries
         self.path: list[str] = []
 
     async def value(self, name: str) -> Any:
@@ -341,7 +343,8 @@ class _Resolution:
         if field in ("path", "file"):
             compiled = compile_value(with_checked_paths(value))
         try:
-            return compiled.evaluate({**self.workload, "workload": self.workload, "keychain": values})
+            names = {**self.workload, "workload": self.workload, "keychain": values}
+            return compiled.evaluate(names, meter=self.meter)
         except TemplateError as problem:
             raise SecretUnavailable(
                 {entry.name: f"cannot render `{field}`: {problem.message}"}, kind="template"

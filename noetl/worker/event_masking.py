@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from noetl.core.model.events import Event
-from noetl.core.model.outcome import ErrorInfo, Outcome
+from noetl.core.model.outcome import MAX_MESSAGE, ErrorInfo, Outcome
 from noetl.core.model.position import CallFrame, LoopFrame, Position
 from noetl.runtime.masking import Masker
 
 # What identifies an event: names of the playbook, and ids. All other texts and data of it may contain values.
 _IDENTITY = frozenset({"step", "step_run_id", "task", "kind", "run_id", "child", "worker", "cause", "do", "to"})
+
+MAX_DETAIL = 4 * 1024  # bytes of one field of details that are too large together
+
+_encode = msgspec.json.Encoder().encode
 
 
 def mask_event(masker: Masker, event: Event) -> Event:
@@ -32,6 +37,18 @@ def mask_outcome(masker: Masker, outcome: Outcome) -> Outcome:
     """The outcome with secrets masked."""
     masked: Outcome = _masked(masker, outcome)
     return masked
+
+
+def bounded_error(info: ErrorInfo) -> ErrorInfo:
+    """A masked error with a message and details that an event can hold."""
+    message, details = info.message, info.details
+    if len(message) > MAX_MESSAGE:
+        message = f"{message[:MAX_MESSAGE]}... ({len(message):,} characters)"
+    if details and len(_encode(details)) > MAX_MESSAGE:
+        details = {name: each for name, each in details.items() if len(_encode(each)) <= MAX_DETAIL}
+    if message is info.message and details is info.details:
+        return info
+    return replace(info, message=message, details=details)
 
 
 def _masked(masker: Masker, value: Any) -> Any:

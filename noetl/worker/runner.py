@@ -46,7 +46,7 @@ from noetl.runtime.nondeterminism import SystemNondeterminism
 from noetl.storage.ports.work_link import WorkLink
 from noetl.worker.cache import PlaybookCache, Secrets, expiring_entries, inline_entries
 from noetl.worker.collections import StoredCollections
-from noetl.worker.event_masking import mask_event, mask_outcome
+from noetl.worker.event_masking import bounded_error, mask_event, mask_outcome
 from noetl.worker.host import HostServices, TaskHost
 from noetl.worker.payloads import Payloads
 from noetl.worker.quotas import MAX_QUOTA_SLEEP, WorkerQuotas
@@ -350,6 +350,8 @@ class Runner:
         masker = active.secrets.masker
         recorded: Outcome | None = None
         shown = mask_outcome(masker, outcome) if masker else outcome
+        if shown.error is not None and (error := bounded_error(shown.error)) is not shown.error:
+            outcome = shown = replace(shown, error=error)
         first = frame.playbook.executor.reference_first and outcome.status == "ok"
         if first or shown is not outcome or not self.payloads.fits(shown, active.limit, task.output):
             policy = self._output_policy(active, task)

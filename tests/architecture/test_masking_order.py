@@ -11,6 +11,7 @@ ROOT = Path(noetl.__file__).parent
 FOLDERS = ("tools", "connections", "secrets", "worker", "core/templates", "core/pipeline", "data", "runtime")
 # Slices in messages of texts that are no values: names of this program, times, texts of the author.
 ALLOWED = {
+    "worker/event_masking.py": 1,  # the message of an error, which is masked
     "tools/shell/value_binding.py": 1,  # the author's line, in which values are marks
     "core/templates/operators.py": 1,  # digits of a format
     "core/templates/reference_rules.py": 1,  # rules for the documentation

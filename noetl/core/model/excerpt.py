@@ -25,6 +25,15 @@ def excerpt(value: object, most: int = 60) -> str:
     return f'"{text}"' if len(text) <= most else f"a text of {len(text):,} characters"
 
 
+def written(value: Any, most: int = 1_000) -> str:
+    """A value that a template returned, for a message: as Python writes it if it is short, otherwise what it is."""
+    if isinstance(value, (dict, list, tuple)):
+        return repr(value) if len(_encode(value)) <= most else f"a {type(value).__name__} of {len(value):,} elements"
+    if isinstance(value, str) and len(value) > most:
+        return f"a text of {len(value):,} characters"
+    return repr(value)
+
+
 def unencodable(value: Any, path: str = "") -> str | None:
     """Why a value cannot be encoded as JSON, with the path of the part that cannot; None if it can be."""
     try:

@@ -46,6 +46,7 @@ ERROR_KINDS: dict[str, bool] = {
     "unknown": False,
 }
 
+MAX_MESSAGE = 64 * 1024  # characters of the message of an error
 
 # The helper of an http loop's output: the fields of each answer, by index.
 ANSWERS = "http_items"

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
+from noetl.core.model.excerpt import written
 from noetl.core.model.ids import idempotency_key
 from noetl.core.model.outcome import Outcome
 from noetl.core.model.reference import Reference
@@ -164,9 +165,9 @@ def rendered_problem(name: str, value: Any, field: Field) -> str | None:
         return next((found for each in value if (found := rendered_problem(name, each, field.each))), None)
     types = set(field.accepts or (field.type,))
     if types <= {"integer", "number"} and number_of(value) is None:
-        return f"`{name}` must be a number, not {value!r}"
+        return f"`{name}` must be a number, not {written(value)}"
     wanted = out_of_range(value, field)
-    return f"`{name}` must be {wanted}, not {value!r}" if wanted is not None else None
+    return f"`{name}` must be {wanted}, not {written(value)}" if wanted is not None else None
 
 
 def named_input(spec: ToolSpec, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from noetl.core.model.outcome import ERROR_KINDS, ErrorInfo, Outcome, error_info
+from noetl.core.model.outcome import ERROR_KINDS, MAX_MESSAGE, ErrorInfo, Outcome, error_info
 from noetl.core.model.playbook import DEFAULT_ATTEMPTS, DEFAULT_MAX_DELAY, WORKBOOK
 from noetl.core.pipeline.backoff import delay_before_next, is_retried, with_retry_after
 from noetl.core.pipeline.frame import Frame, Level
@@ -63,6 +63,8 @@ def do_fail(frame: Frame, level: Level, rule: CompiledRule | None, outcome: Outc
     message = problem.message
     if rule.then.message is not None:
         message = text(frame, level, rule.then.message, "message", rule.path)
+        if len(message) > MAX_MESSAGE:
+            message = f"{where}: the message of this rule has {len(message):,} characters (at most {MAX_MESSAGE:,})"
     kind = rule.then.kind or problem.kind
     retryable = ERROR_KINDS[kind] if rule.then.kind else problem.retryable
     return Move("fail", error=replace(problem, kind=kind, message=message, retryable=retryable))

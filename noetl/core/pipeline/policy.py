@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.model.durations import finite
+from noetl.core.model.excerpt import written
 from noetl.core.model.outcome import Outcome
 from noetl.core.pipeline.error_locations import MISSING_DATA, LocatedError, located
 from noetl.core.pipeline.frame import Frame, Level
@@ -49,7 +50,7 @@ def number(frame: Frame, level: Level, value: Compiled, what: str, path: str) ->
     except ValueError:
         where = frame.playbook.where(f"{path}/then/{what}")
         raise LocatedError(
-            f"{where}: `{what}` must be a number of at least 0, not {found!r}", where=where, kind="schema"
+            f"{where}: `{what}` must be a number of at least 0, not {written(found)}", where=where, kind="schema"
         ) from None
     return result
 

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from noetl.core.model.events import WaitStarted
+from noetl.core.model.excerpt import written
 from noetl.core.model.playbook import WORKBOOK
 from noetl.core.model.quotas.token_bucket import MAX_KEY, Demand, Turn, burst_of, rate_of
 from noetl.core.pipeline.actions import Suspend, TakeToken
@@ -73,7 +74,7 @@ def wait_for_token(frame: Frame, action: TakeToken, until: float) -> Suspend:
 def _needed(frame: Frame, level: Level, quota: CompiledQuota, of_step: bool) -> TakeToken:
     given = _value(frame, level, quota, "key", quota.key)
     if given is not None and (isinstance(given, bool) or not isinstance(given, str | int | float)):
-        raise _wrong(frame, quota, "key", f"the key of a quota must be a text, not {given!r}")
+        raise _wrong(frame, quota, "key", f"the key of a quota must be a text, not {written(given)}")
     key = quota.default_key if given is None else str(given).strip()
     if not key or len(key) > MAX_KEY or any(ord(each) < 32 for each in key):
         raise _wrong(frame, quota, "key", f"the key of a quota has 1 to {MAX_KEY} characters and no control characters")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from noetl.core.model.durations import instant_of, seconds
 from noetl.core.model.events import WaitStarted
+from noetl.core.model.excerpt import written
 from noetl.core.model.roles import ROLES
 from noetl.core.model.schemas.json_schema import schema_problem
 from noetl.core.pipeline.frame import Frame, Level, position_of
@@ -14,6 +17,9 @@ from noetl.errors import TemplateError
 
 MAX_NAME = 200  # characters of a signal's name
 MAX_TITLE = 2_000
+MAX_FORM = 256 * 1024  # bytes
+
+_encode = msgspec.json.Encoder().encode
 
 
 def wait_request(frame: Frame, level: Level, rendered: Mapping[str, Any]) -> WaitStarted:
@@ -49,16 +55,18 @@ def _wrong(field: str, message: str) -> TemplateError:
 def _name(signal: Any) -> str:
     name = str(signal).strip() if isinstance(signal, str | int | float) and not isinstance(signal, bool) else ""
     if not name or len(name) > MAX_NAME:
-        raise _wrong("signal", f"`signal` must be a name of 1 to {MAX_NAME} characters, not {signal!r}")
+        raise _wrong("signal", f"`signal` must be a name of 1 to {MAX_NAME} characters, not {written(signal)}")
     return name
 
 
 def _form(form: Any) -> Any:
     if form is None:
         return None
-    problem = schema_problem(form) if isinstance(form, Mapping) else f"it is {form!r}"
+    problem = schema_problem(form) if isinstance(form, Mapping) else f"it is {written(form)}"
     if problem is not None:
         raise _wrong("form", f"`form` is not a JSON Schema: {problem}")
+    if (size := len(_encode(form))) > MAX_FORM:
+        raise TemplateError(f"`form` has {size:,} bytes (at most {MAX_FORM:,})", path="form", kind="limit")
     return form
 
 
@@ -67,7 +75,7 @@ def _roles(roles: Any) -> tuple[str, ...]:
     if given is None:
         return ("operator",)
     if not isinstance(given, list | tuple) or not given or not all(role in ROLES for role in given):
-        raise _wrong("roles", f"`roles` must be a list of {', '.join(ROLES)}, not {roles!r}")
+        raise _wrong("roles", f"`roles` must be a list of {', '.join(ROLES)}, not {written(roles)}")
     return tuple(given)
 
 
@@ -86,4 +94,4 @@ def _seconds(field: str, value: Any) -> float | None:
     try:
         return seconds(value)
     except ValueError:
-        raise _wrong(field, f"`{field}` must be a duration such as 90s, 15m, 48h or 2d, not {value!r}") from None
+        raise _wrong(field, f"`{field}` must be a duration such as 90s, 15m, 48h or 2d, not {written(value)}") from None

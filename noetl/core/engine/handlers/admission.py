@@ -37,6 +37,7 @@ from noetl.core.engine.handlers.runaway import runaway_reason
 from noetl.core.engine.state import State, Token
 from noetl.core.model.durations import finite
 from noetl.core.model.events import Event, StepFailed, StepScheduled, StepSkipped, TokenMerged, TokenParked
+from noetl.core.model.excerpt import written
 from noetl.core.model.ids import step_run_id
 from noetl.core.model.merge import deep_merge
 from noetl.core.model.outcome import ErrorInfo, Outcome, error_info
@@ -240,9 +241,9 @@ def _seconds(env: EvaluationContext, compiled: Compiled, names: ServerNames, pat
     try:
         seconds = finite(value)
     except ValueError:
-        raise env.fail("template", f"expected a number of seconds, got {value!r}", path) from None
+        raise env.fail("template", f"expected a number of seconds, got {written(value)}", path) from None
     if seconds < 0:
-        raise env.fail("template", f"expected a number of seconds of at least 0, got {value!r}", path)
+        raise env.fail("template", f"expected a number of seconds of at least 0, got {written(value)}", path)
     return seconds
 
 

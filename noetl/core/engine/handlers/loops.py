@@ -38,6 +38,7 @@ from noetl.core.model.events import (
     StepFailed,
     StepStarted,
 )
+from noetl.core.model.excerpt import written
 from noetl.core.model.ids import IterationPath, iteration_id
 from noetl.core.model.merge import put_path
 from noetl.core.model.outcome import (
@@ -113,7 +114,7 @@ def _window(env: EvaluationContext, level: CompiledLoop, names: Mapping[str, Any
     try:
         window = int(value)
     except (TypeError, ValueError):
-        raise env.fail("template", f"max_in_flight must be an integer, not {value!r}", where) from None
+        raise env.fail("template", f"max_in_flight must be an integer, not {written(value)}", where) from None
     if window < 1:
         raise env.fail("template", f"max_in_flight must be at least 1, not {window}", where)
     return min(window, most)

@@ -13,6 +13,7 @@ and all of them against the same `ctx`. Two taken arcs that set one key to diffe
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -23,11 +24,13 @@ from noetl.core.engine.evaluation.names import ServerNames, at_arcs
 from noetl.core.engine.handlers.assignments import ctx_patch, evaluate_set, evaluate_sets, merge_args
 from noetl.core.engine.state import State, StepRun
 from noetl.core.model.events import ArcChoice, CtxPatched, Event, NextEvaluated
+from noetl.core.model.excerpt import written
 from noetl.core.model.merge import put_path
 from noetl.core.model.playbook import target_name
 from noetl.core.templates.views import plain, with_stored
 
 MAX_PRIORITY = 1_000_000.0
+MAX_KEY = 1_000  # characters
 
 _json = msgspec.json.Encoder(order="sorted").encode
 
@@ -77,12 +80,14 @@ def _keys(env: EvaluationContext, arc: CompiledArc, names: ServerNames) -> tuple
     try:
         return dedupe, partition, min(max(float(priority), -MAX_PRIORITY), MAX_PRIORITY)
     except (TypeError, ValueError):
-        message = f"`priority` must be a number, not {priority!r}"
+        message = f"`priority` must be a number, not {written(priority)}"
         raise env.fail("template", message, f"{arc.path}/spec/priority") from None
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _json(value).decode()
+    """A key as text; a long one by its digest, as every token has it in the log."""
+    text = value if isinstance(value, str) else _json(value).decode()
+    return text if len(text) <= MAX_KEY else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _choose(
@@ -127,11 +132,11 @@ def _sets(
                 value = evaluate_set(env, assignment, names, assignment.path or arc.path)
                 args[arc.index] = put_path(args.get(arc.index, {}), assignment.target, value)
         for dotted, value in mine.items():
-            for written, known in writes.items():
-                if writers[written] is not arc and _clash(written, known, dotted, value):
+            for before, known in writes.items():
+                if writers[before] is not arc and _clash(before, known, dotted, value):
                     raise env.fail(
                         "ctx.conflict",
-                        f'the arcs to "{writers[written].target}" and "{arc.target}" are both taken and set '
+                        f'the arcs to "{writers[before].target}" and "{arc.target}" are both taken and set '
                         f"{target_name(dotted)} to different values",
                         arc.path,
                     )
@@ -140,7 +145,7 @@ def _sets(
     return writes, args
 
 
-def _clash(written: str, known: Any, dotted: str, value: Any) -> bool:
-    if written == dotted:
+def _clash(before: str, known: Any, dotted: str, value: Any) -> bool:
+    if before == dotted:
         return bool(known != value)
-    return written.startswith(f"{dotted}.") or dotted.startswith(f"{written}.")
+    return before.startswith(f"{dotted}.") or dotted.startswith(f"{before}.")

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from noetl.core.engine.commands import StartExecution
 from noetl.core.engine.evaluation.context import EvaluationContext, Failure
 from noetl.core.engine.handlers.state_commit import changed_since
@@ -19,6 +21,9 @@ from noetl.core.model.outcome import ErrorInfo, error_info
 from noetl.core.templates.template import Compiled, compile_value
 
 Path = tuple[str, ...]
+MAX_DEFAULTS = 64 * 1024 * 1024  # bytes that the templates of `workload` return together; they are in the log
+
+_json = msgspec.json.Encoder().encode
 
 
 def evaluate_request(
@@ -121,6 +126,7 @@ class _Resolution:
         self.done: set[Path] = set()
         self.under_way: list[Path] = []
         self.names = names
+        self.bytes = 0
 
     def run(self) -> None:
         for path in self.templates:
@@ -152,6 +158,9 @@ class _Resolution:
             if len(path) == 1:
                 self.names.pop(path[0], None)
         value = holder[path[-1]] = self.env.evaluate(self.templates[path], self.names, where)
+        self.bytes += len(_json(value))
+        if self.bytes > MAX_DEFAULTS:
+            raise self.env.fail("limit", f"the templates of `workload` return more than {MAX_DEFAULTS:,} bytes", where)
         if len(path) == 1 and path[0] not in ("workload", "job", "execution_id"):
             self.names[path[0]] = value
         self.under_way.pop()

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from noetl.core.model.excerpt import written
 from noetl.errors import RequestRefused
 
 MAX_KEY = 300  # characters
@@ -39,7 +40,7 @@ def rate_of(value: Any) -> float:
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     rate = 0.0 if found is None else float(found[1]) / _UNITS[found[2][0]]
     if not 0 < rate <= MAX_RATE:
-        raise ValueError(f"{value!r} is not a rate: {RATE_HINT}")
+        raise ValueError(f"{written(value)} is not a rate: {RATE_HINT}")
     return rate
 
 
@@ -53,7 +54,7 @@ def rate_text(rate: float) -> str:
 def burst_of(value: Any) -> int:
     """A burst: how many runs may start at once."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_BURST:
-        raise ValueError(f"{value!r} is not a burst: write a whole number of at least 1")
+        raise ValueError(f"{written(value)} is not a burst: write a whole number of at least 1")
     return value
 
 
