@@ -42,11 +42,21 @@ _KEYWORDS = {
     "application_name": ("application_name",),
     "target_session_attrs": ("target_session_attrs",),
 }
+# Settings with which values as text do not depend on those of the database, its role or its user.
+TEXT_SETTINGS = {"DateStyle": "ISO", "IntervalStyle": "postgres", "bytea_output": "hex", "extra_float_digits": "1"}
+APPLY_TEXT_SETTINGS = "SELECT " + ", ".join(
+    f"set_config('{name}', '{value}', false)" for name, value in TEXT_SETTINGS.items()
+)
 # Everything of DISCARD ALL but the prepared statements, which the driver tracks.
 _RESET_SESSION = (
     "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); "
     "DISCARD PLANS; DISCARD TEMP; DISCARD SEQUENCES"
 )
+
+
+_RANGES = [
+    f"{name}{kind}" for name in ("int4", "int8", "num", "date", "ts", "tstz") for kind in ("range", "multirange")
+]
 
 
 class Column(NamedTuple):
@@ -113,10 +123,13 @@ def own_pool(info: str, *, size: int, prepare: bool = True) -> Pool[psycopg.Asyn
 async def open_connection(info: str, *, timeout: float | None = None) -> psycopg.AsyncConnection[Any]:
     """A connection that commits each statement by itself, unless a transaction is begun."""
     import psycopg
+    from psycopg.types.string import TextLoader
 
     seconds = max(2, round(timeout or CONNECT_TIMEOUT))  # libpq rounds less than two up to two
     connection = await psycopg.AsyncConnection.connect(info, autocommit=True, connect_timeout=seconds)
     connection.adapters.register_loader("interval", _interval_loader())
+    for name in _RANGES:
+        connection.adapters.register_loader(name, TextLoader)
     return connection
 
 
@@ -331,7 +344,7 @@ def to_error_info(failure: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
     message = re.sub(r"^Execution error \[\w+\]: (?:ERROR:)?\s*", "", message)
     message = re.sub(r"\.?\s*(?:\. )?SQLSTATE: \w{5}\s*$", "", message)
     message = re.sub(
-        r'^malformed array literal: "(the column .* has arrays of several dimensions; .*?)" DETAIL.*$', r"\1", message
+        r'^malformed array literal: "(the column .* has multidimensional arrays; .*?)" DETAIL.*$', r"\1", message
     )
     pg: dict[str, Any] = {}
     if diag is not None and sqlstate:

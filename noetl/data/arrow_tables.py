@@ -8,6 +8,7 @@ decimals of any size, `noetl: uuid`. So a table gives the same rows whether it w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -144,6 +145,10 @@ def plain_column(column: Any, field: Any) -> list[Any]:
     import pyarrow as pa
 
     kind = field.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return [row for chunk in getattr(column, "chunks", [column]) for row in _plain_lists(chunk, kind.value_field)]
+    if pa.types.is_struct(kind):
+        return [row for chunk in getattr(column, "chunks", [column]) for row in _plain_objects(chunk, kind)]
     if pa.types.is_float32(kind):  # the shortest form: 0.1, not the digits of the nearest double
         return [None if value is None else jsonable(float(value)) for value in column.cast(pa.string()).to_pylist()]
     try:
@@ -171,6 +176,25 @@ def plain_column(column: Any, field: Any) -> list[Any]:
     if pa.types.is_time(kind):
         return _times(column, values)
     return [jsonable(value) for value in values]
+
+
+def _plain_lists(chunk: Any, element: Any) -> list[Any]:
+    """Lists whose items have the same form as values of a column."""
+    import pyarrow.compute as pc
+
+    items = iter(plain_column(chunk.flatten(), element))
+    lengths = pc.if_else(chunk.is_null(), None, pc.list_value_length(chunk)).to_pylist()
+    return [None if length is None else list(islice(items, length)) for length in lengths]
+
+
+def _plain_objects(chunk: Any, kind: Any) -> list[Any]:
+    names = [field.name for field in kind]
+    members = [plain_column(values, field) for values, field in zip(chunk.flatten(), kind, strict=True)]
+    rows = zip(*members, strict=True) if members else iter([()] * len(chunk))
+    present = chunk.is_valid().to_pylist()
+    return [
+        dict(zip(names, row, strict=True)) if is_there else None for is_there, row in zip(present, rows, strict=True)
+    ]
 
 
 def _times(column: Any, values: list[Any]) -> list[Any]:

@@ -123,7 +123,7 @@ def decompress(data: bytes, name: str, most: int = -1) -> bytes:
 def decompress_file(source: str, target: str, name: str) -> None:
     """Decompress a file into another; ValueError if it is not compressed in this way."""
     with Path(source).open("rb") as file, _reader(file, name) as reader, Path(target).open("wb") as out:
-        _checked(lambda: shutil.copyfileobj(reader, out, 1 << 20), f"{name} ({source})")
+        _checked(lambda: shutil.copyfileobj(reader, out, 1 << 20), name)
 
 
 def _reader(file: Any, name: str) -> Any:

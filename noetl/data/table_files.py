@@ -148,7 +148,8 @@ class _JsonEncoder:
         self._begun = False
 
     def write(self, batch: Any) -> bytes:
-        return self.write_rows(rows_of(batch))
+        columns = [_json_column(batch.column(number), field) for number, field in enumerate(batch.schema)]
+        return self.write_rows([dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)])
 
     def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
         pieces = [_encode(row) for row in rows]
@@ -212,6 +213,14 @@ def csv_column(column: Any, field: Any) -> list[Any]:
         texts: list[Any] = getattr(column, "storage", column).to_pylist()
         return texts
     return plain_column(column, field)
+
+
+def _json_column(column: Any, field: Any) -> list[Any]:
+    """The values of a column as JSON has them: JSON documents on one line, with all digits of their numbers."""
+    if meaning_of(field) != "json":
+        return plain_column(column, field)
+    texts = getattr(column, "storage", column).to_pylist()
+    return [None if text is None else msgspec.Raw(msgspec.json.format(text.encode(), indent=-1)) for text in texts]
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]], format: str, **options: Any) -> bytes:

@@ -19,7 +19,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_PLAIN = (str, int, bool, type(None))
+import msgspec
+
+_PLAIN = (str, int, bool, type(None), msgspec.Raw)  # Raw: JSON that is encoded already
 
 
 def jsonable(value: Any) -> Any:

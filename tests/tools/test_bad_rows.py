@@ -256,6 +256,26 @@ def test_rows_that_cannot_be_read_are_quarantined(source: str, target: str, plac
     check_counts(summary)
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_without_a_quarantine_the_error_names_the_first_bad_row(source: str, place: Place) -> None:
+    fields, name, (first, _) = make_source(source, place)
+    message = failure(move(place.folder, {**fields, "types": TYPES}, make_target("sqlite", place)))
+    assert f"{name}: row {first}: the column 'amount'" in message or f"{name}: line {first}: the column" in message
+
+
+@pytest.mark.parametrize("ends", [b"\r\n", b"\r", b"mixed"])
+def test_every_kind_of_line_end_is_read(tmp_path: Path, ends: bytes) -> None:
+    mixed = b"id,amount\r\n1,2\n2,x\r\n3,4\n"
+    text = mixed if ends == b"mixed" else ends.join(mixed.splitlines()) + ends
+    (tmp_path / "in.csv").write_bytes(text)
+    source, target = {"kind": "file", "path": "in.csv"}, {"kind": "file", "path": "o.jsonl"}
+    good(move(tmp_path, source, target))
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert rows == [{"id": 1, "amount": "2"}, {"id": 2, "amount": "x"}, {"id": 3, "amount": "4"}]
+    summary = good(move(tmp_path, {**source, "types": TYPES}, target, **QUARANTINE))
+    assert summary["rows"] == 2 and [row["position"] for row in bad_rows(tmp_path)] == [3]
+
+
 @pytest.mark.parametrize("target", ["postgres", "duckdb", "sqlite"])
 @pytest.mark.parametrize("source", SOURCES)
 def test_rows_that_a_table_rejects_are_quarantined(source: str, target: str, place: Place) -> None:

@@ -96,7 +96,7 @@ def test_values_are_converted_to_json_types(database: str) -> None:
             "d": 1.5, "i": 12, "exact": "12345678901234567.891", "dn": "NaN", "n": "NaN", "f": "-Infinity",
             "t": "2024-02-03T04:05:06.500000", "tz": "2024-02-03T02:05:06", "day": "2024-02-03", "never": "infinity",
             "span": "P1DT2H", "u": "0f8fad5b-d9cb-469f-a165-70867728950e", "b": "AP8=", "j": {"a": [1, None]},
-            "l": [1, None, 3], "dl": [1.5, 2], "nothing": None, "yes": True, "r": "[1, 5)", "ip": "10.0.0.1",
+            "l": [1, None, 3], "dl": [1.5, 2], "nothing": None, "yes": True, "r": "[1,5)", "ip": "10.0.0.1",
         }
     ]  # fmt: skip
 

@@ -283,7 +283,7 @@ def test_a_file_that_is_not_compressed_as_its_name_says_is_an_error(tmp_path: Pa
         message = failure(move(tmp_path, {"kind": "file", "path": name}, {"kind": "file", "path": "o.jsonl"}))
         assert name in message and "not valid" in message
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"a\n1\n2\n" * 1000)[:-20])
-    assert "not valid gzip" in failure(
+    assert "cut.csv.gz: the content is not valid gzip: Compressed" in failure(
         move(tmp_path, {"kind": "file", "path": "cut.csv.gz"}, {"kind": "file", "path": "o.jsonl"})
     )
 

@@ -132,6 +132,18 @@ def test_rows_at_the_boundary_are_neither_lost_nor_doubled(source, tmp_path, typ
     assert cursor["column"] == "seen" and cursor["from"] == cursor["to"]
 
 
+def test_a_cursor_of_38_digits_is_not_rounded(tmp_path):
+    place = str(tmp_path / "source.duckdb")
+    made(place, "decimal(38, 0)", *(str(10**37 + number) for number in (1, 6, 7)))
+    target = tmp_path / "target.duckdb"
+    side = {"kind": "duckdb", "file": place, "table": "orders"}
+    pipeline = Pipeline(tmp_path, side, {"kind": "duckdb", "file": str(target), "table": "orders"})
+    for _ in range(2):
+        assert pipeline.load().status == "ok"
+        assert loaded(target) == [1, 2, 3]
+    assert pipeline.state["cursor"] == str(10**37 + 7)
+
+
 def test_initial_and_own_queries_with_the_cursor(source, tmp_path):
     side, place = source
     made(place, "timestamp", *(f"'2026-01-{day:02} 00:00:00'" for day in range(1, 11)))
@@ -191,6 +203,7 @@ def test_lag_reads_again_what_changed_late(source, tmp_path):
         (10, 1.5, 9),
         (10, "3", 7),
         (Decimal("9.25"), "0.5", Decimal("8.75")),
+        (Decimal(10**37 + 5), 1, Decimal(10**37 + 4)),
     ],
 )
 def test_a_cursor_moved_back_has_the_form_of_the_cursor(value, lag, start):

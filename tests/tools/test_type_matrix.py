@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from devcluster import services
 from noetl.core.model.outcome import Outcome
 from noetl.testing.tools import ToolHost, run_tool
 from tests.tools import type_matrix as matrix
@@ -55,6 +56,14 @@ EDGES = [
     ("'null'::jsonb", "null", "null", None),
     ("'$12.50'::money", "$12.50", "$12.50", "$12.50"),
     ("repeat('9', 200)::numeric", "9" * 200, "9" * 200, int("9" * 200)),
+    ("'{24:00,NULL}'::time[]", "{24:00:00,NULL}", "['24:00:00', NULL]", ["24:00:00", None]),
+    (
+        "'{infinity,0044-03-15 BC}'::date[]",
+        '{infinity,"0044-03-15 BC"}',
+        "[infinity, '0044-03-15 (BC)']",
+        ["infinity", "0044-03-15 BC"],
+    ),
+    ("'{0.1}'::real[]", "{0.1}", "[0.1]", [0.1]),
     ("1e-30::numeric", "0." + "0" * 29 + "1", "0." + "0" * 29 + "1", 1e-30),
 ]
 
@@ -79,12 +88,70 @@ def test_rare_values_keep_their_meaning(
     assert json.loads((tmp_path / "o.jsonl").read_text())["v"] == in_json
 
 
+STATEMENTS = {"bulk": "SELECT v FROM t", "rows": "WITH w AS (INSERT INTO log VALUES (1)) SELECT v FROM t"}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_documents_and_ranges_keep_every_digit_of_a_statement(tmp_path: Path, database: str, statement: str) -> None:
+    documents = ['{"n": 0.1000000000000000055511151231257827}', "null", "12345678901234567890.10"]
+    source = {"kind": "postgres", "auth": database, "query": STATEMENTS[statement]}
+    for kind, values in {"jsonb": documents, "int4range": ["(,5)", "[1,)", "empty"]}.items():
+        with psycopg.connect(database) as connection:
+            connection.execute("DROP TABLE IF EXISTS t, log, out; CREATE TABLE log (n int)")
+            connection.execute(f"CREATE TABLE t (v {kind})")  # type: ignore[arg-type]
+            for value in values:
+                connection.execute(f"INSERT INTO t VALUES (%s::text::{kind})", [value])  # type: ignore[arg-type]
+        target = {"kind": "postgres", "auth": database, "table": "out", "schema": "evolve"}
+        outcome = move(tmp_path, source, target, {"kind": "file", "path": "o.jsonl"})
+        assert outcome.error is None, outcome.error
+        assert one(database, "SELECT array_agg(v::text) FROM out") == values
+        texts = values if kind == "jsonb" else [json.dumps(value) for value in values]
+        assert (tmp_path / "o.jsonl").read_text() == "".join(f'{{"v":{text.replace(": ", ":")}}}\n' for text in texts)
+
+
+def test_lists_are_written_as_documents_and_as_bytes_to_their_columns(tmp_path: Path, database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute("CREATE TABLE out (d jsonb[], n numeric[], b bytea[])")
+    documents = [{"a": 1}, "null", None, [1]]
+    arrays = {
+        "d": pa.array([json.dumps(documents)], pa.json_()),
+        "n": pa.array(["[0.1000000000000000055511151231257827]"], pa.json_()),
+        "b": pa.array([[b"\x00A", None]], pa.list_(pa.binary())),
+    }
+    pq.write_table(pa.table(arrays), tmp_path / "in.parquet")
+    target = {"kind": "postgres", "auth": database, "table": "out"}
+    outcome = move(tmp_path, {"kind": "file", "path": "in.parquet"}, target)
+    assert outcome.error is None, outcome.error
+    assert one(database, "SELECT d FROM out") == documents
+    assert one(database, "SELECT n::text || b::text FROM out") == (
+        '{0.1000000000000000055511151231257827}{"\\\\x0041",NULL}'
+    )
+
+
+def test_values_do_not_depend_on_the_settings_of_the_database(tmp_path: Path, database: str, postgres: Any) -> None:
+    query = "SELECT n::numeric, d, r, i FROM dated"
+    with services.fresh_database(postgres) as other:
+        with psycopg.connect(other, autocommit=True) as connection:
+            name = connection.info.dbname
+            connection.execute("CREATE TABLE dated (n int, d date, r daterange, i interval)")
+            connection.execute("INSERT INTO dated VALUES (1, '2024-02-01', '[2024-02-01,2024-02-03)', '-1 day 1:00')")
+            for setting in ("DateStyle = 'SQL, DMY'", "IntervalStyle = 'sql_standard'"):
+                connection.execute(f"ALTER DATABASE {name} SET {setting}")  # type: ignore[arg-type]
+        for contract in ({}, {"schema": "evolve"}):
+            target = {"kind": "postgres", "auth": database, "table": "out", "mode": "replace", **contract}
+            outcome = move(tmp_path, {"kind": "postgres", "auth": other, "query": query}, target)
+            assert outcome.error is None, outcome.error
+            stored = one(database, "SELECT row(n, d, r, i)::text FROM out")
+            assert stored == '(1,2024-02-01,"[2024-02-01,2024-02-03)","-1 days +01:00:00")'
+
+
 def test_what_cannot_be_kept_is_an_error_that_names_the_column(tmp_path: Path, database: str) -> None:
     target = {"kind": "file", "path": "out.parquet"}
     for expression, part in [
         ("'{{1,2},{3,4}}'::int[]", "the column v has multidimensional arrays"),
         ("'NaN'::numeric(5,2)", "the column 'v' does not fit decimal128(5, 2)"),
-        ("'infinity'::interval", "would overflow"),
+        ("'infinity'::interval", "the column 'v' does not fit the range of intervals"),
+        ("'294276-12-31'::timestamp", "the column 'v' does not fit timestamp[us]: a timestamp after the year 294246"),
     ]:
         source = {"kind": "postgres", "auth": database, "query": f"SELECT {expression} AS v"}
         outcome = move(tmp_path, source, target)

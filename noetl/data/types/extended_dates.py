@@ -78,11 +78,15 @@ def _dated(days: int, clock: str) -> str:
 
 
 def with_infinity(array: Any) -> Any:
-    """A date or time column of the bulk driver of Postgres, with infinite values restored."""
+    """A date or time column of the bulk driver of Postgres, with infinite values restored, also in lists.
+
+    OverflowError for a timestamp beyond the range of Arrow, which the driver returns as one in the past."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = array.type
+    if pa.types.is_list(kind) and is_calendar(kind.value_type):
+        return pa.ListArray.from_arrays(array.offsets, with_infinity(array.values), kind, mask=array.is_null())
     if not len(array) or not (pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us")):
         return array
     whole, shift, bits, last = (
@@ -97,6 +101,9 @@ def with_infinity(array: Any) -> Any:
         return array
     numbers = pc.if_else(pc.equal(numbers, pa.scalar(late, whole)), pa.scalar(last, whole), numbers)
     numbers = pc.if_else(pc.equal(numbers, pa.scalar(early, whole)), pa.scalar(-last, whole), numbers)
+    wrapped = pc.and_(pc.less(numbers, pa.scalar(early, whole)), pc.not_equal(numbers, pa.scalar(-last, whole)))
+    if pc.any(wrapped).as_py():
+        raise OverflowError("a timestamp after the year 294246")
     return numbers.cast(kind)
 
 

@@ -81,6 +81,7 @@ class NumberedRows:
 
     def __init__(self, rows: SourceRows | None, name: str) -> None:
         self._rows = rows
+        self._name = name
         self._next = 1 if rows is None else rows.place(name) + 1
 
     def reject(self, number: int, row: Any, reason: str) -> bool:
@@ -97,12 +98,12 @@ class NumberedRows:
         numbers: Sequence[int] | None = None,
     ) -> list[Any]:
         """Plain rows as batches; `numbers` are their lines if they are not consecutive."""
-        if self._rows is None:
-            return [build(rows)]
         first = self._next
         self._next += len(rows)
         base = first & ~_MASK
         positions = [base + number for number in numbers] if numbers is not None else range(first, first + len(rows))
+        if self._rows is None:
+            return [self._located(lambda start, end: build(rows[start:end]), positions)]
         batches, wrong = isolate(
             len(rows), lambda start, end: with_positions(build(rows[start:end]), positions[start:end])
         )
@@ -112,11 +113,11 @@ class NumberedRows:
 
     def converted(self, convert: Callable[[Any], Any], batch: Any, positions: Any = None) -> list[Any]:
         """The batches of an Arrow batch; `positions` if it has its own."""
-        if self._rows is None:
-            return [convert(batch)]
         if positions is None:
             positions = range(self._next, self._next + batch.num_rows)
             self._next += batch.num_rows
+        if self._rows is None:
+            return [self._located(lambda start, end: convert(batch.slice(start, end - start)), positions)]
         batches, wrong = isolate(
             batch.num_rows,
             lambda start, end: with_positions(convert(batch.slice(start, end - start)), positions[start:end]),
@@ -127,6 +128,28 @@ class NumberedRows:
             for index, reason in wrong:
                 self._rows.reject(positions[index], rows_of(batch.slice(index, 1))[0], reason)
         return batches
+
+    def _located(self, attempt: Callable[[int, int], T], positions: Sequence[int]) -> T:
+        """The result for all rows; an error names the first row that is wrong."""
+        try:
+            return attempt(0, len(positions))
+        except RowError as failure:
+            start, end = 0, len(positions)
+            while end - start > 1:  # the rows before `start` are right
+                middle = (start + end) // 2
+                start, end = (middle, end) if _reason(attempt, start, middle) is None else (start, middle)
+            reason = _reason(attempt, start, start + 1) or str(failure)
+            reason = reason.removeprefix("the source: ").removeprefix(f"{self._name}: ")
+            raise RowError(f"{self._name}: row {positions[start]}: {reason}") from None
+
+
+def _reason(attempt: Callable[[int, int], Any], start: int, end: int) -> str | None:
+    """Why a range of rows does not fit; None if it does."""
+    try:
+        attempt(start, end)
+    except RowError as wrong:
+        return str(wrong)
+    return None
 
 
 def isolate(count: int, attempt: Callable[[int, int], T]) -> tuple[list[T], list[tuple[int, str]]]:

@@ -62,4 +62,7 @@ def greatest_of(values: Any, column: str) -> Any:
         raise BadInput(
             f"the cursor {column!r} has a date that is infinite or after the year 9999; filter such rows in the source"
         ) from None
-    return Decimal(format(found.normalize(), "f")) if isinstance(found, Decimal) else found
+    if isinstance(found, Decimal):
+        text = format(found, "f")  # `normalize` would round to 28 digits
+        return Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 from noetl.core.model.durations import seconds
@@ -18,13 +18,15 @@ _TIME = re.compile(
     r"(?P<zone> ?(?:[Zz]|UTC|GMT|[+-]\d\d(?::?\d\d)?))?"
 )
 MICROSECONDS = 1_000_000
+DIGITS = 100  # of differences; a cursor has at most 76
 
 
 def earlier(value: Any, lag: Any) -> Any:
     """A cursor moved back by `lag`: a duration for times, a number for numbers."""
     try:
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-            return value - _number(lag, type(value))
+            with localcontext(prec=DIGITS):
+                return value - _number(lag, type(value))
         shift = timedelta(seconds=seconds(lag) or 0.0)
         if isinstance(value, datetime):
             return value - shift

@@ -62,7 +62,10 @@ def _asyncpg_options(info: str) -> dict[str, Any] | None:
         "password": options.get("password"),
         "database": options.get("dbname"),
         "ssl": options.get("sslmode") or "prefer",
-        "server_settings": {"application_name": str(options.get("application_name") or "noetl")},
+        "server_settings": {
+            "application_name": str(options.get("application_name") or "noetl"),
+            **postgres.TEXT_SETTINGS,
+        },
     }
 
 

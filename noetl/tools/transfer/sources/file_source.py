@@ -93,7 +93,9 @@ async def file_batches(
     declared = declared_types(types)
     if format in ("parquet", "arrow"):
         stream = _table_batches(files, declared, rows, evolves=evolves)
-    elif format in ("csv", "json", "jsonl") and rows is not None:
+    elif (format in ("csv", "json", "jsonl") and rows is not None) or (
+        format == "json" and declared and len(files.paths()) == 1  # an error names the row
+    ):
         stream = _checked_batches(files, rows_path, declared, rows)
     elif format == "json":
         stream = _document_batches(path, rows_path, declared)
@@ -176,7 +178,7 @@ async def _table_batches(
 
 
 async def _checked_batches(
-    files: Files, rows_path: str | None, types: dict[str, DeclaredType], rows: SourceRows
+    files: Files, rows_path: str | None, types: dict[str, DeclaredType], rows: SourceRows | None
 ) -> AsyncGenerator[Any, None]:
     """The rows of CSV or JSON with their positions; what is no row, or does not have the declared types, is recorded.
 
@@ -192,6 +194,7 @@ async def _checked_batches(
                     for part in numbered.converted(lambda part: with_types(part, types, decode=True), batch):
                         yield part
         return
+    assert rows is not None
     is_csv = files.format == "csv"
     if is_csv and await asyncio.to_thread(duck_files.is_blank, paths[0]):
         return
@@ -268,15 +271,23 @@ async def _duckdb_batches(
     database = duckdb.database(duckdb.MEMORY)
     async with database.cursor(writes=False) as cursor:
 
+        def run_wide() -> Any:
+            wide = WideCsv(cursor, path, declared)
+            kinds, numbers = wide.plan()
+            return _wide_batches(cursor, wide, kinds, rows), numbers
+
         def run() -> Any:
             if format == "csv" and (rows is not None or is_wide(path)):
-                wide = WideCsv(cursor, path, declared)
-                kinds, numbers = wide.plan()
-                return _wide_batches(cursor, wide, kinds, rows), numbers
+                return run_wide()
             size = duck_files.batch_rows(path, duckdb.BATCH)
             if format == "csv":
                 cursor.execute(f"SET memory_limit = '{CSV_MEMORY}'")  # DuckDB would keep what it has read
-                query, numbers = duck_files.csv_query(cursor, path, declared)
+                try:
+                    query, numbers = duck_files.csv_query(cursor, path, declared)
+                except InvalidInputException as failure:
+                    if duck_files.misfit(path, str(failure)) is not None:
+                        raise
+                    return run_wide()  # DuckDB does not read files with two kinds of line ends
             else:
                 steps = rows_path.split(".") if rows_path else []
                 query, numbers = duck_files.json_query(cursor, path, format, steps, declared)

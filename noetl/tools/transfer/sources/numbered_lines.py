@@ -109,7 +109,8 @@ def _number_csv(file: IO[str], out: IO[bytes], delimiter: str, place: int, rows:
         lines.taken = []
         if not width and record:
             width = len(record)
-            out.write(f"{POSITION}{delimiter}{text}".encode("utf-8", "surrogateescape"))
+            head = text.rstrip("\r\n")
+            out.write(f"{POSITION}{delimiter}{head}\n".encode("utf-8", "surrogateescape"))
             continue
         if record is not None and (record or width == 1):
             reason = _misfit(record, text, width)
@@ -117,9 +118,8 @@ def _number_csv(file: IO[str], out: IO[bytes], delimiter: str, place: int, rows:
             shown = text.rstrip("\r\n").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             rows.reject(place + first, shown, reason)
         elif record or width == 1:
-            out.write(f"{place + first}{delimiter}{text}".encode())
-            if not text.endswith(("\n", "\r")):
-                out.write(b"\n")
+            line = text.rstrip("\r\n")  # the copy has one kind of line ends
+            out.write(f"{place + first}{delimiter}{line}\n".encode())
 
 
 def _misfit(record: list[Any], text: str, width: int) -> str | None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import cache
 from typing import Any, NamedTuple
+
+import msgspec
 
 from noetl.connections import postgres
 from noetl.connections.postgres import Column
@@ -33,7 +36,7 @@ _TEXT_ARRAYS = frozenset({2951, 1231, 1014, 1041, 651})  # uuid, numeric, bpchar
 _DECIMAL = 1700
 # Names of other types, so that a table created for them in PostgreSQL has the same types.
 _TYPE_NAMES = {
-    1700: "numeric", 2950: "uuid", 869: "inet", 650: "cidr", 829: "macaddr", 142: "xml", 26: "bigint",
+    114: "json", 1700: "numeric", 2950: "uuid", 869: "inet", 650: "cidr", 829: "macaddr", 142: "xml", 26: "bigint",
     1266: "timetz", 3904: "int4range", 3926: "int8range", 3906: "numrange", 3908: "tsrange", 3910: "tstzrange",
     3912: "daterange", 3614: "tsvector", 2951: "uuid[]", 1231: "numeric[]", 1041: "inet[]", 651: "cidr[]",
     3807: "jsonb[]", 199: "json[]", 1187: "interval[]", 1001: "bytea[]", 790: "money",
@@ -165,6 +168,8 @@ async def _adbc_batches(info: str, query: Query) -> AsyncGenerator[Any, None]:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
 
             def begin() -> Any:
+                cursor.execute(postgres.APPLY_TEXT_SETTINGS)
+                cursor.fetchall()
                 cursor.execute(text)
                 # The public reader hides the server's error code; the internal one does not.
                 return getattr(getattr(cursor, "_results", None), "reader", None) or cursor.fetch_record_batch()
@@ -174,6 +179,11 @@ async def _adbc_batches(info: str, query: Query) -> AsyncGenerator[Any, None]:
                     return _cast_batch(reader.read_next_batch(), schema)
                 except StopIteration:
                     return None
+                except dbapi.Error as failure:
+                    if "Interval with time value" not in str(failure):
+                        raise
+                    names = [field.name for field in schema if pa.types.is_interval(field.type)]
+                    raise _unfit(" or ".join(names), "the range of intervals (292 years of hours)") from None
 
             reader = await in_thread(begin, interrupt=cursor.adbc_cancel)
             schema = _schema(reader.schema, columns)
@@ -210,6 +220,13 @@ def _schema(given: Any, columns: Sequence[Column]) -> Any:
     return pa.schema(fields)
 
 
+def _unfit(name: str, reason: str, is_decimal: bool = False) -> BadInput:
+    other = f" or {quote_column(name)}::numeric" if is_decimal else ""
+    return BadInput(
+        f"a value of the column {name!r} does not fit {reason}; select {quote_column(name)}::text{other} of it"
+    )
+
+
 def _cast_batch(batch: Any, schema: Any) -> Any:
     import pyarrow as pa
 
@@ -217,15 +234,11 @@ def _cast_batch(batch: Any, schema: Any) -> Any:
     for array, field in zip(batch.columns, schema, strict=True):
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
-        if not array.type.equals(field.type):
-            try:
-                array = array.cast(field.type)
-            except pa.ArrowInvalid as wrong:
-                raise BadInput(
-                    f"a value of the column {field.name!r} does not fit {field.type}: {wrong}; select "
-                    f"{quote_column(field.name)}::text or {quote_column(field.name)}::numeric of it"
-                ) from None
-        arrays.append(far_dates.with_infinity(array))
+        try:
+            array = array if array.type.equals(field.type) else array.cast(field.type)
+            arrays.append(far_dates.with_infinity(array))
+        except (pa.ArrowInvalid, OverflowError) as wrong:
+            raise _unfit(field.name, f"{field.type}: {wrong}", pa.types.is_decimal(field.type)) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -233,7 +246,10 @@ async def _psycopg_batches(info: str, query: Query) -> AsyncGenerator[Any, None]
     import pyarrow as pa
 
     connection = await postgres.open_connection(info)
+    connection.adapters.register_loader("json", _json_loader())
+    connection.adapters.register_loader("jsonb", _json_loader())
     try:
+        await connection.execute(postgres.APPLY_TEXT_SETTINGS)
         parts = postgres.run_statement(connection, Bound(query.text, [], frozenset()), chunk=5000)
         has_columns = False
         async with aclosing(parts):
@@ -249,6 +265,18 @@ async def _psycopg_batches(info: str, query: Query) -> AsyncGenerator[Any, None]
             raise BadInput("the source's statement returns no rows")
     finally:
         await connection.close()
+
+
+@cache
+def _json_loader() -> Any:
+    """Reads JSON without a change: numbers keep all digits, and the document `null` is no SQL NULL."""
+    from psycopg.adapt import Loader
+
+    class RawJson(Loader):
+        def load(self, data: Any) -> msgspec.Raw:
+            return msgspec.Raw(bytes(data))
+
+    return RawJson
 
 
 async def count(connection: Any, query: Query) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from noetl.connections.postgres import TEXT_SETTINGS
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, quote_name, split_name
 from noetl.tools.transfer.schema_contract import Changes
@@ -86,13 +87,7 @@ def alter_table(table: str, changes: Changes) -> list[str]:
 
 _KINDS = {"double": "double precision", "bytes": "bytea"}
 # How values become text, and dates become timestamps, does not depend on the settings of the database.
-_SPELLING = [
-    f"SET LOCAL {name} = '{value}'"
-    for name, value in {
-        "TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres", "bytea_output": "hex",
-        "extra_float_digits": "1",
-    }.items()
-]  # fmt: skip
+_SPELLING = [f"SET LOCAL {name} = '{value}'" for name, value in {"TimeZone": "UTC", **TEXT_SETTINGS}.items()]
 
 
 def create_staging(table: str, columns: Sequence[str]) -> list[str]:

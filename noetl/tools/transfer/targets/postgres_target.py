@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -335,7 +336,7 @@ def column_encodings(schema: Any, known: list[pg_table.PgColumn]) -> list[str]:
         elif pa.types.is_duration(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
             encodings.append("text")
         elif meaning_of(field) == "json" and column is not None and column.category == "A":
-            encodings.append("array-of-json")
+            encodings.append("documents" if column.type in ("_json", "_jsonb") else "array-of-json")
         else:
             encodings.append("plain")
     return encodings
@@ -352,14 +353,10 @@ def encode_csv(table: Any, encodings: list[str]) -> bytes:
         if encoding == "plain":
             arrays.append(_printable(column, table.schema.field(number)))
             continue
-        encode: Any = {"bytes": _hex, "json": _json, "array": _array, "array-of-json": _array_of_json, "text": str}[
-            encoding
-        ]
-        values = (
-            column.to_pylist(maps_as_pydicts="lossy")
-            if encoding != "text"
-            else plain_column(column, table.schema.field(number))
-        )
+        field = table.schema.field(number)
+        is_raw = _has_bytes(field.type) or encoding in ("array-of-json", "documents")
+        values = column.to_pylist() if is_raw else plain_column(column, field)
+        encode = _ENCODE[encoding]
         arrays.append(pa.array([None if value is None else encode(value) for value in values], pa.string()))
     plain = pa.table(arrays, names=[f"c{number}" for number in range(len(arrays))])
     sink = pa.BufferOutputStream()
@@ -388,6 +385,17 @@ def _printable(column: Any, field: Any) -> Any:
     return column
 
 
+def _has_bytes(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _has_bytes(kind.value_type)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+_decode_exactly = msgspec.json.Decoder(float_hook=Decimal).decode
+
+
 def _hex(value: bytes) -> str:
     return "\\x" + value.hex()
 
@@ -396,8 +404,21 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(jsonable(value)).decode()
 
 
-def _array_of_json(value: str) -> str:
-    return _array(msgspec.json.decode(value))
+def _array_of_json(text: str) -> str:
+    """A JSON list in PostgreSQL's array syntax; PostgreSQL rejects other values, or parses texts."""
+    value = _decode_exactly(text)
+    if isinstance(value, str):
+        return value
+    return _array(value) if isinstance(value, list) else text
+
+
+def _documents(text: str) -> str:
+    """A JSON list as an array of JSON documents, with all their digits."""
+    try:
+        items = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except msgspec.ValidationError:
+        return _array_of_json(text)
+    return _array([None if item == "null" else item for item in (bytes(raw).decode() for raw in items)])
 
 
 def _array(value: Any) -> str:
@@ -412,7 +433,14 @@ def _array(value: Any) -> str:
             items.append("t" if item else "f")
         elif isinstance(item, int | float):
             items.append(str(item))
+        elif isinstance(item, bytes):
+            items.append(f'"\\{_hex(item)}"')
         else:
             text = item if isinstance(item, str) else str(jsonable(item))
             items.append('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"')
     return "{" + ",".join(items) + "}"
+
+
+_ENCODE: dict[str, Callable[[Any], str]] = {
+    "bytes": _hex, "json": _json, "array": _array, "array-of-json": _array_of_json, "documents": _documents, "text": str
+}  # fmt: skip
