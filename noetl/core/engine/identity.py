@@ -33,14 +33,14 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 def command_content(command: CancelExecution | PauseExecution | ResumeExecution | SendSignal) -> CommandContent:
     """What a command with an idempotency key asks for; the reason is a comment."""
     if isinstance(command, SendSignal):
-        return _content("signal", command.payload), "" if command.wait else command.name
+        return _signal_content(command.payload, command.wait), "" if command.wait else command.name
     return _content(*_ACTIONS[type(command)], getattr(command, "compensate", False)), ""
 
 
 def recorded_content(event: ExecutionCancelled | ExecutionPaused | ExecutionResumed | SignalReceived) -> CommandContent:
     """The same of the event that a command became."""
     if isinstance(event, SignalReceived):
-        return _content("signal", event.payload), event.name
+        return _signal_content(event.payload, event.wait), event.name
     return _content(*_ACTIONS[type(event)], getattr(event, "compensate", False)), ""
 
 
@@ -59,6 +59,10 @@ _ACTIONS: dict[type, tuple[str]] = {
     ResumeExecution: ("resume",),
     ExecutionResumed: ("resume",),
 }
+
+
+def _signal_content(payload: Any, wait: str) -> int:
+    return _content("signal", payload, wait) if wait else _content("signal", payload)
 
 
 def _content(*parts: Any) -> int:

@@ -168,6 +168,7 @@ class SignalReceived(Event, frozen=True, omit_defaults=True):
     kept: bool = False  # it is data for a `wait` task, and does not change `ctx`
     roles: tuple[str, ...] | None = None  # roles of the sender; None: unrestricted
     id: str = ""  # idempotency key
+    wait: str = ""  # key of the wait that a signal with an idempotency key was addressed to
 
 
 class SignalRefused(Event, frozen=True, omit_defaults=True):

@@ -277,6 +277,23 @@ def test_a_repeated_report_does_not_wait_twice():
     assert len(harness.log) == before and len(harness.state.waits) == 1
 
 
+def test_a_key_that_answered_one_wait_is_refused_for_another():
+    text = """
+workflow:
+  - step: start
+    loop: {in: [1, 2], iterator: n, spec: {mode: parallel}}
+    tool: [{name: approval, kind: wait, signal: approve}]
+"""
+    harness = Harness(text).start()
+    for _ in range(2):
+        wait(harness, harness.claim())
+    first, second = [entry.key for entry in inbox_entries(harness.state)]
+    for _ in range(2):
+        assert send(harness, payload={"ok": True}, wait=first, id="k").accepted
+    assert "another command" in send(harness, payload={"ok": True}, wait=second, id="k").reason
+    assert len(harness.of(WaitFinished)) == 1
+
+
 def test_the_oldest_wait_takes_the_signal_and_one_can_be_addressed():
     text = """
 workflow:

@@ -13,17 +13,19 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import click
-import msgspec
 import pytest
 
 from noetl.cli import app as program
 from noetl.errors import StoreUnavailable
+from noetl.secrets.master_key import KeyRing
 from noetl.server.http.access import Caller, Tokens
-from noetl.server.http.middleware.idempotency import KEPT_SECONDS, IdempotencyMiddleware, StoredResponse
+from noetl.server.http.middleware.idempotency import KEPT_SECONDS, PROCESSING_SECONDS, IdempotencyMiddleware
+from noetl.storage.triggers.memory import MemoryTriggerStore
 from tests.server.http.serving import Cluster
 
 GATED = """apiVersion: noetl.io/v2
@@ -100,6 +102,7 @@ def test_secrets_of_requests_and_responses_are_not_in_the_database(cluster: Clus
         rows = [row[0] for row in database.execute("SELECT data FROM triggers WHERE kind = 'idempotency-key'")]
     assert rows
     for row in rows:
+        assert isinstance(json.loads(row), str)  # the store takes documents: it ignores white space at the end
         assert b"digest" not in row and token.encode() not in row
         assert base64.b64encode(token.encode())[4:-4] not in row
 
@@ -241,18 +244,127 @@ def test_callers_do_not_share_the_keys_of_executions(cluster: Cluster, execution
         cluster.ask("POST", f"/api/executions/{execution_id}/cancel")
 
 
-def test_a_request_that_a_killed_server_did_not_finish_can_be_repeated(cluster: Cluster):
-    """The row of a request in progress ends after minutes, the row of an answered one after a day."""
-    with sqlite3.connect(cluster.home / "noetl.db") as database:
-        rows = "SELECT wake FROM triggers WHERE kind = 'idempotency-key' AND name = ?"
-        name = hashlib.sha256(b"admin\0unfinished").hexdigest()
-        begun = msgspec.json.encode(StoredResponse("digest"))
-        insert = "INSERT INTO triggers(kind, name, data, revision, wake) VALUES ('idempotency-key', ?, ?, 1, ?)"
-        database.execute(insert, (name, begun, time.time() - 1))
-    body = {"most": 1}
-    assert ask(cluster, "PUT", "/api/limits/pool/later", body, key="unfinished")[0] == 200
-    with sqlite3.connect(cluster.home / "noetl.db") as database:
-        assert database.execute(rows, (name,)).fetchone()[0] > time.time() + KEPT_SECONDS / 2
+def test_callers_do_not_share_the_keys_of_commands(cluster: Cluster, execution: str):
+    """A pause of one caller is not taken for the repetition of another's, also if both chose the same key."""
+    tokens = Tokens(cluster.home)
+    ann, bob = (tokens.add(f"{name}-commands", "operator") for name in ("ann", "bob"))
+    ask(cluster, "POST", "/api/catalog/register", {"content": GATED})
+    ask(cluster, "POST", "/api/schedules", {"path": "tests/gated", "cron": "0 0 1 1 *", "name": "shared"})
+
+    def send(token: str, path: str) -> Any:
+        return cluster.ask("POST", path, {}, token=token, headers={"Idempotency-Key": "same"})[1]
+
+    assert send(ann, f"{execution}/pause")["status"] == "paused"
+    assert cluster.ask("POST", f"{execution}/resume", {})[1]["status"] != "paused"
+    assert send(ann, f"{execution}/pause")["status"] != "paused"
+    assert send(bob, f"{execution}/pause")["status"] == "paused"
+    started = [send(token, "/api/schedules/shared/run")["execution_id"] for token in (ann, bob, ann)]
+    assert started[0] == started[2] != started[1]
+    for each in {*started}:
+        cluster.ask("POST", f"/api/executions/{each}/cancel")
+
+
+class Killed(BaseException):
+    """Stands for the end of the process between the effect of a request and the record of its response."""
+
+
+class Server:
+    """The middleware on its own: an application that counts its requests, a store in memory, and a clock."""
+
+    def __init__(self) -> None:
+        self.now, self.processed, self.answers = 1e9, 0, [200]
+        ring = KeyRing([b"k" * 32])
+
+        async def in_thread(function: Any) -> Any:
+            return function()
+
+        state = SimpleNamespace(
+            triggers=SimpleNamespace(store=MemoryTriggerStore()),
+            now=lambda: self.now,
+            key_ring=lambda: ring,
+            run_in_thread=in_thread,
+        )
+        self.middleware = IdempotencyMiddleware(self._app, lambda: state)  # type: ignore[arg-type, return-value]
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.processed += 1
+        status = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"%d" % self.processed})
+
+    def ask(self, method: str, path: str, *, killed: bool = False) -> tuple[int, bytes]:
+        """Status and body of a request with a key."""
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"{}"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def kill(*_: Any) -> None:
+            raise Killed
+
+        scope = {"type": "http", "method": method, "path": path, "headers": [(b"idempotency-key", b"k")]}
+        scope["state"] = {"caller": Caller("a", "admin")}
+        with pytest.MonkeyPatch.context() as patch:
+            if killed:
+                patch.setattr(self.middleware, "_save", kill)
+            with suppress(Killed):
+                asyncio.run(self.middleware(scope, receive, send))
+        return (sent[0]["status"], sent[1]["body"]) if sent else (0, b"")
+
+
+SAME_TWICE = [
+    ("PUT", "/api/limits/pool/a"),
+    ("DELETE", "/api/schedules/a"),
+    ("POST", "/api/catalog/register"),
+    ("POST", "/api/triggers/webhook/a/pause"),
+    ("POST", "/api/backfills/a/cancel"),
+    ("POST", "/api/schedules/a/run"),
+]
+ONCE = [
+    ("POST", "/api/backfills"),
+    ("POST", "/api/schedules"),
+    ("POST", "/api/webhooks"),
+    ("POST", "/api/tokens"),
+    ("POST", "/api/deliveries/1234567890/replay"),
+    ("POST", "/api/backfills/a/retry"),
+    ("POST", "/api/notifications/a/test"),
+    ("PATCH", "/api/state/a"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), SAME_TWICE)
+def test_a_request_of_a_killed_server_is_processed_again_where_that_changes_nothing(method, path):
+    server = Server()
+    server.answers = [200, 404 if method == "DELETE" else 201, 500]
+    assert server.ask(method, path, killed=True)[0] == 0
+    server.now += PROCESSING_SECONDS + 1
+    again = (204, b"") if method == "DELETE" else (201, b"2")  # what is deleted twice is deleted
+    assert [server.ask(method, path) for _ in range(2)] == [again, again]
+    assert server.processed == 2
+
+
+@pytest.mark.parametrize(("method", "path"), ONCE)
+@pytest.mark.parametrize("failure", ["killed", "error"])
+def test_a_request_without_a_response_has_its_effect_once(method, path, failure):
+    """Nobody knows whether it had its effect: a second one could create another backfill, or undo a later change."""
+    server = Server()
+    server.answers = [503 if failure == "error" else 201, 201]
+    server.ask(method, path, killed=failure == "killed")
+    server.now += PROCESSING_SECONDS + 1
+    for _ in range(2):
+        status, body = server.ask(method, path)
+        assert status == 409 and b"not known whether the request had its effect" in body
+        server.now += KEPT_SECONDS / 4
+    assert server.processed == 1
+
+
+def test_a_refused_request_can_be_sent_again():
+    server = Server()
+    server.answers = [404, 201]
+    assert [server.ask("POST", "/api/backfills") for _ in range(3)] == [(404, b"1"), (201, b"2"), (201, b"2")]
 
 
 # Commands that change nothing on a server; all others take --key.

@@ -140,7 +140,8 @@ def _has_static_form(task: Task) -> bool:
 
 def _received(command: SendSignal, name: str) -> SignalReceived:
     roles = None if command.roles is None else tuple(command.roles)
-    return SignalReceived(name, command.payload, command.by, True, roles, command.id)
+    wait = command.wait if command.id else ""
+    return SignalReceived(name, command.payload, command.by, True, roles, command.id, wait)
 
 
 def _taken(wait: OpenWait, signal: SignalReceived, seq: int, at: float) -> WaitFinished:

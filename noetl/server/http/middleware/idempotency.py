@@ -1,11 +1,14 @@
 """`Idempotency-Key` on requests that change the installation: limits, schedules, triggers, playbooks, credentials.
 
 The response to the first request with a key is stored and sent again for a repetition with the same content, for a day;
-another content under a known key is rejected. A repetition waits while the first request is processed. A request that a
-server did not finish within minutes, because it was killed, may be repeated. Commands to executions have their key in
-the log instead, in the append that has the effect, so they are not handled here. Neither are requests of callers that
-change nothing (viewers), for which nothing is stored, nor deliveries of webhooks, which have no token: their keys are
-read after their signature is verified.
+another content under a known key is rejected. A repetition waits while the first request is processed. Commands to
+executions have their key in the log instead, in the append that has the effect, so they are not handled here. Neither
+are requests of callers that change nothing (viewers), for which nothing is stored, nor deliveries of webhooks, which
+have no token: their keys are read after their signature is verified.
+
+A request that failed with an error of the server, or whose server was killed some minutes ago, has no response, and it
+is not known whether it had its effect. A repetition of it is processed only if that has the same effect as processing
+it once; another one is refused.
 
 A response is stored before it is sent, and encrypted with the master key: it may have the text of a token, and the
 checksum of a request is that of a secret that it stores.
@@ -35,21 +38,30 @@ KEPT_SECONDS = 86_400.0
 PROCESSING_SECONDS = 120.0  # after which the server of an unanswered request is taken for dead
 WAIT_SECONDS = 10.0  # for which a repetition waits for the response to the first request
 POLL_SECONDS = 0.05
+UNKNOWN = (
+    "the server failed while it processed the request with this Idempotency-Key, and it is not known whether the "
+    "request had its effect: look at what it changes, and use a new key to send it again"
+)
 MAX_KEY = 200
 MAX_BODY = 16 << 20
 MAX_RESPONSE = 1 << 20
 _METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+# `POST` requests that can be processed twice, like PUT and DELETE: the second one finds what the first one has done.
+_SAME_TWICE = re.compile(
+    r"/api/(catalog/register|bundles|inbox/links|schedules/[^/]+/run)|/api/(schedules|triggers|backfills)/.*/(pause|resume|cancel)"
+)
 # Paths that keep their keys themselves, or change nothing.
 _OTHERS = re.compile(r"/api/(execute|work/|executions/|session|validate|editor|complete)|/(?!api/)")
 
 
 class StoredResponse(Struct, frozen=True, omit_defaults=True):
-    """The response to a request; `status` 0: the request is being processed."""
+    """The response to a request; `status` 0: the request is being processed, or there is no response."""
 
     digest: str
     status: int = 0
     headers: list[tuple[str, str]] = []
     body: str = ""  # base64
+    begun: float = 0.0  # when its processing began; 0: it has failed
 
 
 class IdempotencyMiddleware:
@@ -84,14 +96,16 @@ class IdempotencyMiddleware:
             await response(scope, receive, send)
 
     async def _seal(self, name: str, response: StoredResponse) -> bytes:
+        """The document of a row."""
         ring = await self._state().run_in_thread(self._state().key_ring)
-        return ring.seal(msgspec.json.encode(response), name.encode())
+        return msgspec.json.encode(ring.seal(msgspec.json.encode(response), name.encode()))
 
     async def _unseal(self, name: str, data: bytes) -> StoredResponse | None:
         """A stored response; None if it cannot be read, because the master key was replaced."""
         ring = await self._state().run_in_thread(self._state().key_ring)
         try:
-            return msgspec.json.decode(ring.unseal(data, name.encode()), type=StoredResponse)
+            sealed = msgspec.json.decode(data, type=bytes)
+            return msgspec.json.decode(ring.unseal(sealed, name.encode()), type=StoredResponse)
         except ValueError:
             return None
 
@@ -102,53 +116,79 @@ class IdempotencyMiddleware:
         digest = hashlib.sha256(target + body).hexdigest()
         state = self._state()
         store = state.triggers.store
-        for row in await store.due(KIND, state.now()):
-            await store.remove(KIND, row.name)
-        begun = await self._seal(name, StoredResponse(digest))
-        row = StoredTrigger(KIND, name, begun, 1, state.now() + PROCESSING_SECONDS)
-        waits = [POLL_SECONDS] * int(WAIT_SECONDS / POLL_SECONDS)
-        while True:
-            try:
-                await store.add(row)
-                break
-            except Conflict:
-                if await self._repeat(scope, send, row, digest, wait=bool(waits)):
-                    return
-            await asyncio.sleep(waits.pop())
+        for old in await store.due(KIND, state.now()):
+            await store.remove(KIND, old.name)
+        row = await self._begin(scope, name, digest, send)
+        if row is None:
+            return
         recorder = _Recorder(send)
         try:
             await self._app(scope, _replayed(body), recorder)
         except BaseException:
-            await store.remove(KIND, name)
+            await self._save(row, StoredResponse(digest))
             raise
-        stored = recorder.response(digest)
-        if stored is None:
-            await store.remove(KIND, name)  # it failed: the client may try again
+        if row.revision > 1 and scope["method"] == "DELETE":
+            recorder.accept_absence()
+        if recorder.is_refused:
+            await self._forget(row)  # it had no effect: the client may try again
         else:
-            kept, data = state.now() + KEPT_SECONDS, await self._seal(name, stored)
-            await store.save(msgspec.structs.replace(row, data=data, revision=2, wake=kept))
+            await self._save(row, recorder.response(digest))
         await recorder.send_rest()
 
-    async def _repeat(self, scope: Scope, send: Send, row: StoredTrigger, digest: str, *, wait: bool) -> bool:
-        """Answer a request whose key is known; False: the first request is being processed, or it has just failed."""
-        known = await self._state().triggers.store.get(KIND, row.name)
-        stored = None if known is None else await self._unseal(row.name, known.data)
-        if known is not None and stored is None:
-            response = problems.problem(409, "the response to the request with this Idempotency-Key cannot be read")
-        elif stored is not None and stored.digest != digest:
-            response = problems.problem(422, "this Idempotency-Key was used for another request")
-        elif stored is None or not stored.status:
-            if wait:
-                return False
-            response = problems.problem(409, "a request with this Idempotency-Key is being processed; try again")
-        else:
-            headers = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in stored.headers]
-            headers.append((b"idempotency-replayed", b"true"))
-            await send({"type": "http.response.start", "status": stored.status, "headers": headers})
-            await send({"type": "http.response.body", "body": base64.b64decode(stored.body)})
-            return True
-        await response(scope, _replayed(b""), send)
-        return True
+    async def _save(self, row: StoredTrigger, response: StoredResponse) -> None:
+        data = await self._seal(row.name, response)
+        await self._state().triggers.store.save(msgspec.structs.replace(row, data=data, revision=row.revision + 1))
+
+    async def _begin(self, scope: Scope, name: str, digest: str, send: Send) -> StoredTrigger | None:
+        """Record that a request is processed and return its row; None if it has been answered here."""
+        state = self._state()
+        store = state.triggers.store
+        for _ in range(int(WAIT_SECONDS / POLL_SECONDS)):
+            now = state.now()
+            begun = await self._seal(name, StoredResponse(digest, begun=now))
+            row = StoredTrigger(KIND, name, begun, 1, now + KEPT_SECONDS)
+            try:
+                await store.add(row)
+                return row
+            except Conflict:
+                known = await store.get(KIND, name)
+            if known is not None:
+                stored = await self._unseal(name, known.data)
+                if stored is None or stored.digest != digest or stored.status:
+                    await _answer(scope, send, digest, stored)
+                    return None
+                if stored.begun + PROCESSING_SECONDS < now:  # it failed, or its server was killed or does not respond
+                    if scope["method"] in ("POST", "PATCH") and not _SAME_TWICE.fullmatch(route_path(scope)):
+                        await problems.problem(409, UNKNOWN)(scope, _replayed(b""), send)
+                        return None
+                    row = msgspec.structs.replace(row, revision=known.revision + 1)
+                    if await store.save(row):
+                        return row
+            await asyncio.sleep(POLL_SECONDS)
+        message = "a request with this Idempotency-Key is being processed; try again"
+        await problems.problem(409, message)(scope, _replayed(b""), send)
+        return None
+
+    async def _forget(self, row: StoredTrigger) -> None:
+        """Delete the row of a refused request, unless another server processes a repetition of it."""
+        store = self._state().triggers.store
+        known = await store.get(KIND, row.name)
+        if known is not None and known.revision == row.revision:
+            await store.remove(KIND, row.name)
+
+
+async def _answer(scope: Scope, send: Send, digest: str, stored: StoredResponse | None) -> None:
+    """Send a stored response, or why there is none for this request."""
+    if stored is None:
+        message = "the response to the request with this Idempotency-Key cannot be read"
+        await problems.problem(409, message)(scope, _replayed(b""), send)
+    elif stored.digest != digest:
+        await problems.problem(422, "this Idempotency-Key was used for another request")(scope, _replayed(b""), send)
+    else:
+        headers = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in stored.headers]
+        headers.append((b"idempotency-replayed", b"true"))
+        await send({"type": "http.response.start", "status": stored.status, "headers": headers})
+        await send({"type": "http.response.body", "body": base64.b64decode(stored.body)})
 
 
 class _Recorder:
@@ -179,10 +219,22 @@ class _Recorder:
         for each in messages:
             await self._send(each)
 
-    def response(self, digest: str) -> StoredResponse | None:
-        """The copy of a success; None if the request failed, so that it can be repeated."""
+    def accept_absence(self) -> None:
+        """A deletion that is processed again has succeeded if there is nothing to delete."""
+        if self._status == 404:
+            self._status, self._headers, self._body = 204, [], bytearray()
+            start: Message = {"type": "http.response.start", "status": 204, "headers": []}
+            self._messages = [start, {"type": "http.response.body", "body": b""}]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the request had no effect; after an error of the server this is not known."""
+        return 300 <= self._status < 500
+
+    def response(self, digest: str) -> StoredResponse:
+        """The copy of a success; without a status if there is none, or it is too large."""
         if not 200 <= self._status < 300 or len(self._body) > MAX_RESPONSE:
-            return None
+            return StoredResponse(digest)
         headers = [
             (key, value)
             for key, value in self._headers

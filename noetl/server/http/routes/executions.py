@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Scope
 
 from noetl.core.model.events import Recorded, shown_envelope
 from noetl.errors import NotFound, RequestRefused
+from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.middleware.fast_path import ItemRoute
 from noetl.server.http.request_models import Body
@@ -255,25 +256,25 @@ async def cancel(
     """Ends open runs with kind `cancelled`, also those of child executions; `compensate` undoes completed steps."""
     reason = body.reason if body and body.reason else f"cancelled by {caller.name}"
     compensate = body is not None and body.compensate
-    await state.orchestrator.cancel(execution_id, reason, compensate=compensate, id=key or "")
+    await state.orchestrator.cancel(execution_id, reason, compensate=compensate, id=_id(caller, key))
     return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/pause", status_code=202, summary="Pause an execution")
 async def pause(
-    state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None, key: Key = None
+    state: App, caller: Operator, execution_id: ExecutionId, body: ReasonBody | None = None, key: Key = None
 ) -> Response:
     """Active runs continue; no new run starts."""
-    await state.orchestrator.pause(execution_id, body.reason if body else "", id=key or "")
+    await state.orchestrator.pause(execution_id, body.reason if body else "", id=_id(caller, key))
     return await _row(state, execution_id)
 
 
 @router.post("/api/executions/{execution_id}/resume", status_code=202, summary="Resume a paused execution")
 async def resume(
-    state: App, _: Operator, execution_id: ExecutionId, body: ReasonBody | None = None, key: Key = None
+    state: App, caller: Operator, execution_id: ExecutionId, body: ReasonBody | None = None, key: Key = None
 ) -> Response:
     """New runs start again."""
-    await state.orchestrator.resume(execution_id, body.reason if body else "", id=key or "")
+    await state.orchestrator.resume(execution_id, body.reason if body else "", id=_id(caller, key))
     return await _row(state, execution_id)
 
 
@@ -283,7 +284,7 @@ async def signal(state: App, caller: Viewer, execution_id: ExecutionId, body: Si
     Any other signal is merged into `ctx`, which may open a gate; this requires the role operator. Data that does not
     fit the form of the wait is refused (400). Requests with the same key have one effect."""
     await state.orchestrator.signal(
-        execution_id, body.name, body.payload, by=caller.name, roles=caller.roles, wait=body.wait, id=key or ""
+        execution_id, body.name, body.payload, by=caller.name, roles=caller.roles, wait=body.wait, id=_id(caller, key)
     )
     return await _row(state, execution_id)
 
@@ -328,6 +329,10 @@ async def _rerun(state: AppState, request: RerunRequest, by: str, key: str | Non
 async def compare(state: App, _: Viewer, execution_id: ExecutionId, other: OtherId) -> Response:
     """Version, inputs, durations and outputs per step, and the first event at which they diverge."""
     return json_response(await state.orchestrator.compare(execution_id, other))
+
+
+def _id(caller: Caller, key: str | None) -> str:
+    return caller_key(caller.name, key) or ""
 
 
 async def _row(state: AppState, execution_id: str) -> Response:

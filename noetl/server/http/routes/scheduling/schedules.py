@@ -16,6 +16,7 @@ from noetl.server.http.request_models import Body
 from noetl.server.http.response_models import json_response, page
 from noetl.server.http.routes.executions import Key
 from noetl.server.http.routes.scheduling.webhooks import accepted_response
+from noetl.server.orchestrator.submissions import caller_key
 from noetl.server.scheduling.cron import Cron
 from noetl.server.scheduling.deliveries import delivery_document
 
@@ -163,7 +164,7 @@ async def run_now(
     key: Key = None,
 ) -> Response:
     """With the payload of a tick at this time; `overlap` does not apply."""
-    delivery = await state.schedules.run_now(name, key, caller.name)
+    delivery = await state.schedules.run_now(name, caller_key(caller.name, key), caller.name)
     if delivery.status == "failed":
         raise RequestRefused(delivery_document(delivery)["error"])
     return accepted_response(delivery)
