@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from noetl.core.model.bundle import PREFIX, file_digest
 from noetl.core.model.ids import MAX_NUMBER
-from noetl.errors import CorruptLog, NoetlError
+from noetl.errors import CorruptLog, NoetlError, StoreUnavailable
 from noetl.storage.document_checksums import CHECKED_TABLES, is_intact
 from noetl.storage.events.event_rows import decode_summary, intact
 from noetl.storage.events.execution_queries import COPIES, OLDEST, copied_columns, decode_day
@@ -26,6 +27,9 @@ from noetl.storage.ports.task_logs import MAX_BYTES
 from noetl.storage.sqlite.database_file import SqliteFile
 from noetl.storage.task_logs.chunks import size_of
 from noetl.storage.task_logs.sql import decode_chunk
+
+if TYPE_CHECKING:
+    from noetl.storage.postgres.database import PostgresDatabase
 
 MAX_PROBLEMS = 100
 PAGE = 500  # rows of one query
@@ -53,34 +57,37 @@ class Problem(NamedTuple):
 
 async def database_problems(database: SqlDatabase, parts: Mapping[str, Sequence[str]]) -> AsyncIterator[Problem]:
     """Everything that is wrong in the files of a database. `parts`: the migrations of all parts it can have."""
-    pages = _sqlite_problems(database) if isinstance(database, SqliteFile) else _postgres_problems(database)
-    try:
-        async for problem in pages:
-            yield problem
-        for kind, name, _ in await _dropped(database, parts):
-            derived = kind == "index" or name.removeprefix(database.prefix) in DERIVED
-            yield Problem(f"{kind} {name} does not exist", Remedy.REPAIR if derived else Remedy.BACKUP)
-        for rows in (
-            _text_problems,
-            _row_problems,
-            _task_log_problems,
-            _column_problems,
-            _missing_problems,
-            _reference_problems,
-        ):
-            async for problem in rows(database):
+    unreadable = set[str]()
+    for check in (
+        _page_problems(database),
+        _dropped_problems(database, parts),
+        _text_problems(database),
+        _row_problems(database),
+        _task_log_problems(database),
+        _column_problems(database),
+        _missing_problems(database),
+        _reference_problems(database),
+    ):
+        try:
+            async for problem in check:
                 yield problem
-    except NoetlError as failure:
-        yield Problem(f"the database cannot be read completely: {failure}", None)
+        except NoetlError as failure:
+            if str(failure) not in unreadable:
+                yield Problem(f"the database cannot be read completely: {failure}", None)
+            unreadable.add(str(failure))
+            if isinstance(failure, StoreUnavailable) and database.dialect == "postgres":
+                await _postgres(database).recovered()
 
 
 async def unchecked(database: SqlDatabase) -> list[str]:
     """What `database_problems` cannot check in this database, and what to do about it."""
     if database.dialect == "sqlite":
         return []
+    from noetl.storage.postgres.damage import has_amcheck
+
     found = []
-    if await database.row(_AMCHECK) is None:
-        found.append("indexes are not compared with their tables: `CREATE EXTENSION amcheck` in the database of NoETL")
+    if not await has_amcheck(_postgres(database)):
+        found.append("inner pages of indexes are not checked: `CREATE EXTENSION amcheck` in the database of NoETL")
     if (await database.row("SHOW data_checksums"))[0] != "on":
         found.append("Postgres does not check its pages: stop it and run `pg_checksums --enable`")
     return found
@@ -96,13 +103,24 @@ async def rebuild_derived(database: SqlDatabase, parts: Mapping[str, Sequence[st
         if not await _is_sound(database):
             await database.rebuild(DERIVED)
     else:
-        for (table,) in await database.fetch(_TABLES):
-            await _define(database, f'REINDEX TABLE "{table}"')
+        await _rebuild_postgres(_postgres(database))
     for kind, _, statement in await _dropped(database, parts):
         if kind == "index":
             await _define(database, statement)
     await _restore_lengths(database)
     return await _rewrite_columns(database) + await _delete_damaged(database)
+
+
+async def _rebuild_postgres(database: PostgresDatabase) -> None:
+    """Rebuild every index; derived tables with pages that cannot be read lose the rows on these."""
+    from noetl.storage.postgres.damage import damaged_tables, rewrite, tables
+
+    for table in await tables(database):
+        with suppress(CorruptLog):  # it reads all rows, and the check of the table finds the same damage
+            await _define(database, f'REINDEX TABLE "{table}"')
+    async for table, _ in damaged_tables(database):
+        if table.removeprefix(database.prefix) in DERIVED:
+            await rewrite(database, table)
 
 
 async def _define(database: SqlDatabase, statement: str) -> None:
@@ -209,6 +227,16 @@ def definitions(scripts: Iterable[str]) -> list[tuple[str, str, str]]:
     return list(found.values())
 
 
+def _page_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
+    return _sqlite_problems(database) if isinstance(database, SqliteFile) else _postgres_problems(database)
+
+
+async def _dropped_problems(database: SqlDatabase, parts: Mapping[str, Sequence[str]]) -> AsyncIterator[Problem]:
+    for kind, name, _ in await _dropped(database, parts):
+        derived = kind == "index" or name.removeprefix(database.prefix) in DERIVED
+        yield Problem(f"{kind} {name} does not exist", Remedy.REPAIR if derived else Remedy.BACKUP)
+
+
 async def _sqlite_problems(database: SqliteFile) -> AsyncIterator[Problem]:
     rows = await database.fetch(f"PRAGMA integrity_check({MAX_PROBLEMS})")
     found = [message for (message,) in rows if message != "ok"]
@@ -217,35 +245,23 @@ async def _sqlite_problems(database: SqliteFile) -> AsyncIterator[Problem]:
         yield Problem(f"SQLite: {message}", remedy)
 
 
-_AMCHECK = "SELECT 1 FROM pg_extension WHERE extname = 'amcheck'"
-_TABLES = (
-    "SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-    "WHERE c.relkind = 'r' AND c.relname LIKE 'noetl\\_%' AND n.nspname = ANY (current_schemas(false)) ORDER BY 1"
-)
-_INDEXES = (
-    "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
-    "JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am a ON a.oid = x.relam "
-    "JOIN pg_namespace n ON n.oid = c.relnamespace "
-    "WHERE c.relname LIKE 'noetl\\_%' AND c.relkind = 'r' AND a.amname = 'btree' "
-    "AND n.nspname = ANY (current_schemas(false)) ORDER BY 1"
-)
-
-
 async def _postgres_problems(database: SqlDatabase) -> AsyncIterator[Problem]:
-    """Read every row of every table, and compare every index with its table if the extension amcheck is installed."""
-    for (table,) in await database.fetch(_TABLES):
-        try:
-            await database.row(f'SELECT count(*), sum(length(t::text)) FROM "{table}" t')
-        except NoetlError as problem:
-            derived = table.removeprefix(database.prefix) in DERIVED[1:]  # a row of an execution may be needed
-            yield Problem(f"table {table}: {problem}", Remedy.REPAIR if derived else Remedy.BACKUP)
-    if await database.row(_AMCHECK) is None:
-        return  # `unchecked` says so
-    for (index,) in await database.fetch(_INDEXES):
-        try:
-            await database.row(f"SELECT bt_index_check('{index}'::regclass, true)")
-        except NoetlError as problem:
-            yield Problem(f"index {index}: {problem}", Remedy.REPAIR)
+    """Tables that cannot be read, and indexes that differ from their tables."""
+    from noetl.storage.postgres.damage import damages
+
+    async for kind, name, reason, certain in damages(_postgres(database)):
+        derived = kind == "index" or name.removeprefix(database.prefix) in DERIVED
+        remedy = Remedy.REPAIR if derived else Remedy.BACKUP
+        yield Problem(f"{kind} {name}: {reason}", remedy if certain else None)
+
+
+def _postgres(database: SqlDatabase) -> PostgresDatabase:
+    """The database, whose statements may take as long as its tables need."""
+    from noetl.storage.postgres.database import PostgresDatabase
+
+    assert isinstance(database, PostgresDatabase)
+    database.patient = True
+    return database
 
 
 # ── rows ────────────────────────────────────────────────────────────────────────────────

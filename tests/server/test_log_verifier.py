@@ -215,7 +215,9 @@ def test_what_cannot_be_repaired_is_left_with_its_reason():
         await store.append(Append("9", 0, tuple(log), project(None, log)))
         repaired, left = await repair(store, load)
         assert repaired == 1  # the log of 9 says that a tool ran twice: rewriting its summary does not change that
-        assert left[0].startswith("execution 9: a tool may have run twice") and left[1:] == ["the log is damaged"]
+        assert left[0].startswith("execution 9: a tool may have run twice") and left[1:] == [
+            "execution 2: the log is damaged"
+        ]
         unchangeable = await filled(MemoryEventStore(), steps_done=4)
         assert await repair(unchangeable, load) == (0, [MISMATCH])
 

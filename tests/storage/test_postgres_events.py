@@ -307,6 +307,27 @@ def test_partitions_of_past_weeks_are_dropped_unless_an_execution_still_runs(dat
     asyncio.run(scenario())
 
 
+def test_the_partition_of_this_week_is_emptied_when_it_has_no_executions_left(database):
+    async def scenario():
+        store = open_store(database)
+        now = time.time()
+        first, last = str(number_at(now)), str(number_at(now) + 1)
+        ended = {"status": "success", "ended_at": now - 1}
+        for execution_id in (first, last):
+            await store.append(make_append(execution_id, 0, *BODIES[:2], **ended))
+        sizes = []
+        for execution_id in (first, last):
+            await store.drop([execution_id])
+            assert await store.tidy(now) == 0
+            sizes.append(await store.database.row("SELECT pg_relation_size('noetl_log_first')"))
+        await store.append(make_append(first, 0, BODIES[0]))
+        assert [each.seq for each in await store.read(first)] == [1]
+        await store.close()
+        assert sizes[0][0] > 0 and sizes[1][0] == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_partition_that_is_being_read_does_not_stop_appends(database):
     async def scenario():
         store = open_store(database)

@@ -14,7 +14,7 @@ from typing import Any
 from noetl import __version__
 from noetl.cli.doctor import environment
 from noetl.cli.doctor.findings import FAILED, OK, WARNING, Finding, nearest_folder
-from noetl.errors import AccessRefused, NoetlError
+from noetl.errors import AccessRefused, NoetlError, StoreUnavailable
 from noetl.settings import BadSetting, Loaded, Settings, load, without_password
 
 LOW_DISK_BYTES = 1 << 30
@@ -166,7 +166,8 @@ def _store(settings: Settings) -> Iterator[Finding]:
         unfinished, any_execution = asyncio.run(read())
         orphans = _orphans(settings, unfinished)
     except (NoetlError, OSError) as problem:
-        advice = "; check that it is running and NOETL_STORE is right" if settings.store.startswith("postgres") else ""
+        unreachable = settings.store.startswith("postgres") and isinstance(problem, StoreUnavailable)
+        advice = "; check that it is running and NOETL_STORE is right" if unreachable else ""
         yield Finding("store", FAILED, f"{shown}: {problem}{advice}")
         return
     detail = f"{shown}, {'some' if any_execution else 'no'} executions, {len(unfinished)} unfinished"
@@ -190,7 +191,7 @@ def _orphans(settings: Settings, unfinished: list[str]) -> list[str]:
 
 
 def _verified(settings: Settings) -> Iterator[Finding]:
-    async def read() -> tuple[int, int, list[str], list[str], list[str], tuple[int, list[str]]]:
+    async def read() -> tuple[int, int, list[str], list[str], list[str], int, list[str]]:
         from noetl.cli.operations.schema_parts import schema_parts
         from noetl.server.lifecycle.log_verifier import verify
         from noetl.server.lifecycle.result_verifier import verify_results
@@ -207,13 +208,21 @@ def _verified(settings: Settings) -> Iterator[Finding]:
                 parts = schema_parts(database.dialect)
                 problems = [str(each) async for each in database_problems(database, parts)]
                 notes = await unchecked(database)
-            return *await verify(events), problems, notes, await verify_results(events, results)
+            try:
+                found = await verify(events)
+            except StoreUnavailable as problem:  # what was found before is reported
+                found = (0, 0, [str(problem)])
+            try:
+                stored = await verify_results(events, results)
+            except StoreUnavailable as problem:
+                stored = (0, [str(problem)])
+            return *found, problems, notes, *stored
         finally:
             await results.close()
             await events.close()
 
     try:
-        executions, count, damaged, problems, notes, (stored, unreadable) = asyncio.run(read())
+        executions, count, damaged, problems, notes, stored, unreadable = asyncio.run(read())
     except (NoetlError, OSError) as problem:
         yield Finding("checksums", FAILED, f"{without_password(settings.store)}: {problem}")
         return

@@ -33,7 +33,7 @@ async def verify(store: EventStore) -> tuple[int, int, list[str]]:
                 try:
                     events += await _verify_one(store, summary.execution_id)
                 except CorruptLog as problem:
-                    damaged.append(str(problem))
+                    damaged.append(_described(summary.execution_id, problem))
     except CorruptLog as problem:  # the list of executions itself
         damaged.append(str(problem))
     return executions, events, damaged
@@ -59,7 +59,7 @@ async def repair(store: EventStore, load: Callable[[str], Awaitable[Playbook]]) 
                     repaired += rewritten
                     left += unknown
                 except CorruptLog as problem:
-                    left.append(str(problem))
+                    left.append(_described(listed.execution_id, problem))
     return repaired, left
 
 
@@ -91,6 +91,11 @@ async def _rewrite(
         summary = project(summary, (), slots_held(state), wait_counts(state), steps)
     await rewrite(summary)
     return True, unknown
+
+
+def _described(execution_id: str, problem: CorruptLog) -> str:
+    """The problem with its execution, which an error of the database does not name."""
+    return str(problem) if execution_id in str(problem) else f"execution {execution_id}: {problem}"
 
 
 async def _verify_one(store: EventStore, execution_id: str) -> int:

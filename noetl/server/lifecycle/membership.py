@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from noetl.errors import StoreUnavailable
+from noetl.errors import NoetlError, StoreUnavailable
 from noetl.runtime.tasks import running
 from noetl.server.lifecycle import recovery
 from noetl.server.orchestrator.service import Orchestrator
@@ -51,7 +51,7 @@ async def membership(members: Membership, orchestrator: Orchestrator) -> AsyncIt
     finally:
         try:
             await members.leave()
-        except StoreUnavailable as problem:
+        except NoetlError as problem:
             log.warning("could not leave the cluster, other servers will detect the missing heartbeats: %s", problem)
 
 
@@ -72,9 +72,9 @@ async def _send_heartbeats(
         await asyncio.sleep(HEARTBEAT_SECONDS)
         try:
             heartbeat = await members.beat()
-        except StoreUnavailable as problem:
+        except NoetlError as problem:
             if not unreachable:
-                log.warning("no heartbeat, the store is unreachable: %s", problem)
+                log.warning("no heartbeat, the store cannot be used: %s", problem)
             unreachable = True
             continue
         monitor.at = time.monotonic()

@@ -9,7 +9,7 @@ import msgspec
 
 from noetl.core.model.reference import Reference
 from noetl.errors import CorruptLog, PayloadUnavailable, StoreUnavailable
-from noetl.storage.ports.events import EventStore, ExecutionFilter
+from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
 from noetl.storage.ports.results import ResultStore
 
 PAGE = 500
@@ -20,7 +20,7 @@ async def verify_results(store: EventStore, results: ResultStore) -> tuple[int, 
     """Read every payload; returns how many are intact, and the problems.
 
     A payload with a time to live may have been deleted and is not reported as missing. The references after the damage
-    in a log are unknown; `log_verifier` reports the log."""
+    in a log or in the list of executions are unknown; `log_verifier` reports these."""
     intact = 0
     damaged: list[str] = []
     async for execution_id, reference in _references(store):
@@ -39,7 +39,7 @@ async def verify_results(store: EventStore, results: ResultStore) -> tuple[int, 
 async def _references(store: EventStore) -> AsyncIterator[tuple[str, Reference]]:
     """The references of all logs, each once for its execution."""
     before: str | None = None
-    while page := await store.executions(ExecutionFilter(before=before, limit=PAGE)):
+    while page := await _page(store, before):
         before = page[-1].execution_id
         for summary in page:
             try:
@@ -47,6 +47,13 @@ async def _references(store: EventStore) -> AsyncIterator[tuple[str, Reference]]
                     yield summary.execution_id, reference
             except CorruptLog:
                 continue
+
+
+async def _page(store: EventStore, before: str | None) -> list[ExecutionSummary]:
+    try:
+        return await store.executions(ExecutionFilter(before=before, limit=PAGE))
+    except CorruptLog:
+        return []
 
 
 async def _references_of(store: EventStore, execution_id: str) -> AsyncIterator[Reference]:

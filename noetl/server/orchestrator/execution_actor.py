@@ -465,7 +465,7 @@ class ExecutionActor:
             data = pack(encode_state(state), self._progress)
             self._snapshot_at = state.seq + max(SNAPSHOT_EVENTS, len(data) // SNAPSHOT_BYTES_PER_EVENT)
             await self._dependencies.store.save_snapshot(self.id, state.seq, data)
-        except StoreUnavailable:
+        except (CorruptLog, StoreUnavailable):
             return  # a snapshot only saves time; the next append reports an unreachable store
 
 
@@ -498,7 +498,10 @@ async def load_state(
 
 async def load_states(dependencies: ActorDependencies, executions: Sequence[str]) -> dict[str, State]:
     """The states of several executions, read together; long and damaged logs are omitted."""
-    found = await dependencies.store.logs(executions, PAGE)
+    try:
+        found = await dependencies.store.logs(executions, PAGE)
+    except CorruptLog:
+        return {}  # pages that cannot be read: each of them is read alone
     states: dict[str, State] = {}
     for execution_id, (summary, events) in found.items():
         try:
@@ -512,13 +515,13 @@ async def _from_snapshot(
     dependencies: ActorDependencies, execution_id: str, playbook: Playbook, end: int
 ) -> State | None:
     """The state of the snapshot, unless it is newer than `end`; None: fold from the beginning."""
-    snapshot = await dependencies.store.snapshot(execution_id) if end > SNAPSHOT_EVENTS else None
-    if snapshot is None or snapshot[0] > end:
+    if end <= SNAPSHOT_EVENTS:
         return None
     from noetl.core.engine.snapshot import decode_state
     from noetl.server.read_models.stored_snapshot import state_part
 
     try:
-        return decode_state(playbook, state_part(snapshot[1]))
+        snapshot = await dependencies.store.snapshot(execution_id)
+        return None if snapshot is None or snapshot[0] > end else decode_state(playbook, state_part(snapshot[1]))
     except CorruptLog:
-        return None  # written by another version; the log is authoritative
+        return None  # damaged, or written by another version; the log is authoritative

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
+from noetl.errors import CorruptLog
 from noetl.server.read_models.stored_snapshot import progress_part
 from noetl.server.read_models.summaries import Progress
 from noetl.storage.ports.events import EventStore
@@ -52,7 +53,10 @@ async def read_progress(store: EventStore, execution_id: str, length: int) -> Pr
 
 
 async def _stored(store: EventStore, execution_id: str) -> Progress:
-    snapshot = await store.snapshot(execution_id)
+    try:
+        snapshot = await store.snapshot(execution_id)
+    except CorruptLog:
+        return Progress()  # the log is authoritative
     return (progress_part(snapshot[1]) if snapshot is not None else None) or Progress()
 
 

@@ -6,6 +6,7 @@ notified of appends by other servers, and poll as well.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -33,10 +34,13 @@ from noetl.storage.ports.events import (
     ExecutionStatistics,
     ExecutionSummary,
 )
+from noetl.storage.postgres.damage import readable_rows
 from noetl.storage.postgres.database import PostgresDatabase
 from noetl.storage.postgres.event_writer import EventWriter
 from noetl.storage.postgres.partitions import tidy
 from noetl.storage.postgres.replica import ReplicaReads
+
+log = logging.getLogger("noetl.store")
 
 WEEK = 7 * 24 * 3600 * 1000 << ID_BITS  # range of ids in a week and in a partition
 
@@ -227,6 +231,16 @@ class PostgresEventStore(SqlEventStore):
     async def days(self, path: str | None, since: float) -> list[DayHistory]:
         """What is known of deleted executions that began on or after the day of an instant."""
         return await super().days(path and path.replace("\x00", ""), since)
+
+    async def unfinished(self, *, waiting: bool = True) -> list[str]:
+        """Ids of unfinished executions, oldest first; those on pages that cannot be read are omitted."""
+        try:
+            return await super().unfinished(waiting=waiting)
+        except CorruptLog as problem:
+            log.error("unfinished executions on damaged pages are not continued: %s", problem)
+            where = "NOT ended" if waiting else self.ACTIVE
+            rows = await readable_rows(self.database, "noetl_executions", "id", where)
+            return [str(number) for (number,) in sorted(rows)]
 
     async def lengths(self, ids: Sequence[str]) -> list[tuple[str, int]]:
         """The current lengths of the logs that exist."""

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from noetl.errors import NoetlError, RequestRefused, StoreUnavailable
+from noetl.errors import CorruptLog, NoetlError, RequestRefused, StoreUnavailable
 from noetl.storage.ports.cluster import WakeBus
 from noetl.storage.ports.sql import Dialect
 from noetl.storage.postgres.connection_pool import BROKEN, ConnectionPool, close_quietly
@@ -26,18 +26,24 @@ log = logging.getLogger("noetl.store")
 POOL_SIZE = 8
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
+RECOVERY_SECONDS = 30.0
 RECONNECT_DELAYS = (0.05, 0.2, 0.5, 1.0)
 WAKE = "wake"  # the kind of the messages that wake other servers over NATS
 MAX_PAYLOAD = 7_000  # Postgres rejects a notification of 8000 bytes
 
-FAILURES = (*BROKEN, asyncpg.PostgresError)
+FAILURES = (*BROKEN, asyncpg.PostgresError, UnicodeDecodeError)
+# A page that cannot be read or has impossible content, and a file that does not exist.
+DAMAGED = (asyncpg.InternalServerError, asyncpg.UndefinedFileError, UnicodeDecodeError)
 
 _MIGRATIONS = "CREATE TABLE IF NOT EXISTS noetl_migrations(part text PRIMARY KEY, version integer NOT NULL)"
 _LOCK = 0x6E6F65746C  # "noetl": one process migrates at a time
 
 
 def unavailable(problem: BaseException) -> NoetlError:
-    """An error of Postgres as StoreUnavailable; RequestRefused for text that Postgres cannot store."""
+    """An error of Postgres as StoreUnavailable; RequestRefused for text that Postgres cannot store, CorruptLog for data
+    that it cannot read."""
+    if isinstance(problem, DAMAGED):
+        return CorruptLog(f"Postgres: {' '.join(str(problem).split())}; `noetl doctor --verify` says what is damaged")
     if isinstance(problem, asyncpg.CharacterNotInRepertoireError | asyncpg.UntranslatableCharacterError):
         return RequestRefused("a text has a null character or is not UTF-8")
     if isinstance(problem, asyncpg.InvalidAuthorizationSpecificationError):
@@ -114,6 +120,7 @@ class PostgresDatabase:
         self._bus: WakeBus | None = None
         self.closed = False
         self.alone = False  # no other server is known, so there is nothing to notify
+        self.patient = False  # new connections have no time limit for a statement: whole tables are read
 
     def notify_over(self, bus: WakeBus) -> None:
         """Send notifications over NATS while it is connected, which saves a commit in the database for each."""
@@ -129,7 +136,7 @@ class PostgresDatabase:
     # ── queries ──────────────────────────────────────────────────────────────────────────
 
     def connection(self) -> PooledConnection:
-        """A connection of the pool for the duration of a block; errors are raised as StoreUnavailable."""
+        """A connection of the pool for the duration of a block; errors are raised as in `unavailable`."""
         return PooledConnection(self)
 
     async def acquire(self) -> tuple[ConnectionPool, Any]:
@@ -190,6 +197,18 @@ class PostgresDatabase:
             "ON CONFLICT (part) DO UPDATE SET version = m.version % 1000000 + 1"
         )
 
+    async def recovered(self) -> None:
+        """Wait until the server responds: a damaged page can end its process, and it restarts."""
+        deadline = asyncio.get_running_loop().time() + RECOVERY_SECONDS
+        while True:
+            try:
+                await self.row("SELECT 1")
+                return
+            except StoreUnavailable:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
+            await asyncio.sleep(RECONNECT_DELAYS[-1])
+
     # ── notifications ────────────────────────────────────────────────────────────────────────
 
     def subscribe(self, channel: str, on_message: Callable[[str], None]) -> None:
@@ -245,10 +264,12 @@ class PostgresDatabase:
     async def _connect(self, settings: Mapping[str, str] | None = None) -> Any:
         others: dict[str, Any] = {"statement_cache_size": 0} if self.pooled else {}
         settings = {} if self.pooled else {"synchronous_commit": "on", **(settings or {})}
+        if self.patient and not self.pooled:
+            settings["statement_timeout"] = "0"
         return await asyncpg.connect(
             self._url,
             timeout=CONNECT_SECONDS,
-            command_timeout=COMMAND_SECONDS,
+            command_timeout=None if self.patient else COMMAND_SECONDS,
             server_settings={"application_name": "noetl", **settings},
             **others,
         )
@@ -285,7 +306,7 @@ class PostgresDatabase:
             await close_quietly(connection)
 
     def raise_error(self, problem: BaseException) -> NoReturn:
-        """Raise an error of Postgres as StoreUnavailable."""
+        """Raise an error of Postgres as one of this package."""
         if self.closed:
             raise StoreUnavailable("the store is closed") from None
         raise unavailable(problem) from None
@@ -308,7 +329,7 @@ class PostgresDatabase:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(0.5):  # not wait_for, which may swallow the cancellation by `close`
                             await lost.wait()
-            except (*FAILURES, StoreUnavailable) as problem:
+            except (*FAILURES, NoetlError) as problem:
                 log.debug("no connection for notifications: %s", problem)
             finally:
                 if connection is not None:
@@ -333,7 +354,7 @@ class PostgresDatabase:
                         continue
                     try:
                         await self.execute("SELECT pg_notify($1, $2)", channel, payload)
-                    except StoreUnavailable as problem:
+                    except NoetlError as problem:
                         log.debug("a notification was not sent: %s", problem)
         finally:
             self._publisher = None

@@ -18,7 +18,15 @@ from typing import Any
 import asyncpg
 from msgspec import Struct
 
-from noetl.errors import Conflict, LimitReached, RequestRefused, StateConflict, StoreUnavailable, VersionConflict
+from noetl.errors import (
+    Conflict,
+    CorruptLog,
+    LimitReached,
+    RequestRefused,
+    StateConflict,
+    StoreUnavailable,
+    VersionConflict,
+)
 from noetl.observability import metrics
 from noetl.storage.events.event_rows import Encoded
 from noetl.storage.events.execution_queries import columns_of
@@ -119,7 +127,7 @@ class EventWriter:
                     refused = await self._write(batch)
                 except StoreUnavailable as problem:
                     refused = dict.fromkeys(batch, problem)
-                except RequestRefused:
+                except (RequestRefused, CorruptLog):
                     refused = await self._write_each(batch)
                 for pending in batch:
                     if pending.done.done():
@@ -189,12 +197,13 @@ class EventWriter:
             number += 1
 
     async def _write_each(self, batch: list[PendingAppend]) -> dict[PendingAppend, Exception]:
-        """Commit the appends of a batch one by one, because one of them has data that Postgres rejects."""
+        """Commit the appends of a batch one by one, because Postgres rejects the data of one of them or cannot read its
+        page."""
         refused: dict[PendingAppend, Exception] = {}
         for pending in batch:
             try:
                 refused |= await self._write([pending])
-            except (StoreUnavailable, RequestRefused) as problem:
+            except (StoreUnavailable, RequestRefused, CorruptLog) as problem:
                 refused[pending] = problem
         return refused
 

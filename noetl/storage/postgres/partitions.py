@@ -2,7 +2,8 @@
 
 A partition has the logs of the executions that were *started* in its week (ids are in order of time),
 so the log of an execution is never split. It is dropped when its week is over and `noetl_executions` has no row
-in its range: an execution that runs for months keeps only its own week. Ids outside of all partitions
+in its range: an execution that runs for months keeps only its own week. The partition of the present week is
+emptied then. Ids outside of all partitions
 (after a clock error, or when no partitions were created for weeks) are in `noetl_log_other` and are deleted there.
 """
 
@@ -25,16 +26,31 @@ AHEAD = 4  # partitions that are created in advance
 LOCK_MS = 200  # maximum time that appends wait for one attempt
 ATTEMPTS = 10  # then the change is postponed to the next call
 PAUSE_SECONDS = 1.0  # between attempts
+_USED = "SELECT 1 FROM noetl_executions WHERE id >= $1 AND id < $2 LIMIT 1"
+# An append that begins an execution meanwhile waits for the lock, before its first row of the log.
+_EMPTY = """
+    DO $$ BEGIN
+      LOCK TABLE "{name}" IN ACCESS EXCLUSIVE MODE;
+      IF NOT EXISTS (SELECT 1 FROM noetl_executions WHERE id >= {low} AND id < {high}) THEN
+        TRUNCATE "{name}";
+      END IF;
+    END $$
+"""
 _BOUNDS = re.compile(r"FROM \((?:MINVALUE|'(\d+)')\) TO \('(\d+)'\)")
 
 
 async def tidy(database: PostgresDatabase, now: int, week: int) -> int:
-    """Drop empty partitions of the past, create those of the future; return the number dropped. `now` is an id."""
+    """Drop the partitions of the past without executions, empty that of the present, create those of the future; return
+    the number dropped. `now` is an id."""
     partitions = await _partitions(database)
     dropped = 0
     for name, (low, high) in partitions.items():
-        if high <= now and await _drop(database, name, low, high):
-            dropped += 1
+        if low > now or await database.row(_USED, low, high) is not None:
+            continue
+        if high <= now:
+            dropped += await _change(database, f'DROP TABLE "{name}"', f"drop of the partition {name}")
+        elif await database.row(f'SELECT 1 FROM "{name}" LIMIT 1') is not None:
+            await _change(database, _EMPTY.format(name=name, low=low, high=high), f"emptying of the partition {name}")
     begin = max(now // week * week, *(high for _, high in partitions.values()))
     for low in range(begin, (now // week + 1 + AHEAD) * week, week):
         await _create(database, low, low + week)
@@ -52,12 +68,6 @@ async def _partitions(database: PostgresDatabase) -> dict[str, tuple[int, int]]:
         if bounds is not None:
             found[name] = (int(bounds[1] or 0), int(bounds[2]))
     return found
-
-
-async def _drop(database: PostgresDatabase, name: str, low: int, high: int) -> bool:
-    if await database.fetch("SELECT 1 FROM noetl_executions WHERE id >= $1 AND id < $2 LIMIT 1", low, high):
-        return False
-    return await _change(database, f'DROP TABLE "{name}"', f"drop of the partition {name}")
 
 
 async def _create(database: PostgresDatabase, low: int, high: int) -> None:
