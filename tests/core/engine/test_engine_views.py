@@ -134,6 +134,21 @@ def test_why_reports_iterations_and_steps_that_wait_for_a_limit():
     assert '"one"' in left
 
 
+def test_why_reports_a_step_that_waits_for_the_limit_of_a_label():
+    harness = Harness("workflow:\n  - {step: start, tool: {kind: noop}}\n").start(labels={"tenant": "acme"})
+    (found,) = reasons(harness, reached={"label tenant=acme": "its turn"})
+    assert found[0] == "limit" and found[1].endswith("its turn")
+
+
+def test_why_reports_the_outermost_and_the_innermost_loops():
+    text = """
+workflow:
+  - {step: start, loop: {in: [[[1, 2]]], iterator: a, loop: {in: "{{ iter.a }}", iterator: b, loop: {in: "{{ iter.b }}", iterator: c}}}, tool: {kind: noop}}
+"""
+    found = [text for subject, text in reasons(Harness(text).start()) if subject == "loop"]
+    assert len(found) == 2 and "(in iteration 0.0)" in found[1] and "in iteration" not in found[0]
+
+
 def quota_wait(order, until: float, key: str = "api") -> WaitStarted:
     return WaitStarted(
         step=order.context.step, step_run_id=order.context.step_run_id, task="t", until=until, path=order.path,
