@@ -336,6 +336,14 @@ def test_a_part_of_a_value_outside_of_the_log_is_set_and_a_number_is_always_in_t
     ]
 
 
+def test_the_input_of_a_step_without_tasks_reads_a_value_outside_of_the_log():
+    text = STORED.replace("- {step: middle,", "- {step: middle, input: {n: '{{ ctx.big.x | length }}'},")
+    harness = Harness(
+        text.replace('ctx.big.y: 1, ctx.found: "{{ ctx.big.x | length + ctx.big.y }}"', 'ctx.found: "{{ input.n }}"')
+    ).run()
+    assert (harness.status, harness.state.ctx["found"]) == ("success", 29)
+
+
 SET = """
 workflow:
   - {step: start, next: {arcs: [{step: end, SET}]}}

@@ -247,6 +247,13 @@ def test_an_execution_takes_over_what_another_one_completed_and_undoes_it():
     assert undo.orders[-1].context.output == ok({"id": 1})
 
 
+def test_an_execution_that_undoes_another_one_fails_if_a_compensation_fails():
+    source = source_of(Harness(SAGA, {"hotel": {"paid": True}}).run().state, failure().error)
+    undo = Harness(playbook(SAGA), {"flight.compensation": failure()}, execution_id="99").run(compensates=source)
+    assert (undo.status, undo.state.error.message) == ("failed", "1 of its compensations failed")
+    assert (undo.state.compensated.done, undo.state.compensated.failed) == (2, 1)
+
+
 def test_a_compensation_continues_after_a_crash_and_a_lost_worker():
     harness = Harness(SAGA, {"hotel": {"paid": True}, "car": failure()}).start()
     for _ in range(3):
