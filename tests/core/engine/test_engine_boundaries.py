@@ -19,7 +19,7 @@ from noetl.core.engine.commands import (
     SendSignal,
 )
 from noetl.core.engine.evolve import loops as iterations
-from noetl.core.engine.handlers import assignments, loops
+from noetl.core.engine.handlers import assignments, loops, runaway
 from noetl.core.engine.lease_rules import AGEING_SECONDS
 from noetl.core.engine.snapshot import VERSION, decode_state, encode_state
 from noetl.core.model.compensation import CompensationCounts
@@ -365,6 +365,23 @@ def test_a_computed_value_of_ctx_is_limited(text, fits):
         harness = Harness(SET.replace("SET", text)).run()
     assert (harness.status == "success") == fits
     assert fits or harness.state.error.kind == "limit"
+
+
+TOGETHER = """
+workflow:
+  - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: each}, {step: each}, {step: each}]}}
+  - {step: each, tool: {kind: noop}, spec: {policy: {admit: {join: each}}}}
+"""
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("most", "refused"), [(2, 2), (3, 1), (4, 0)])
+def test_steps_that_are_scheduled_together_count_before_they_start(own, most, refused):
+    limit = f"executor: {{spec: {{policy: {{limits: {{max_step_runs: {most}}}}}}}}}\n" if own else ""
+    with patch.object(runaway, "DEFAULT_MAX_STEP_RUNS", 100 if own else most):
+        harness = Harness(limit + TOGETHER).start()
+    assert sum(each.fatal for each in harness.of(StepFailed)) == refused
+    assert (harness.status == "failed") == (refused > 0)
 
 
 CUBE = """
