@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.mutation.mutants import Mutant
 
 PERFORMANCE = "only skips work whose result is not read"
+NOTHING_WRITTEN = "an empty patch changes nothing"
 CHECKED = "the compiler has checked it before"
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
@@ -76,6 +77,13 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "close = get_close_matches(path, paths, n=1)",
         "1 becomes 2",
     ): "only the first one is shown, and it is the closest in both cases",
+    ("noetl/core/engine/evolve/loops.py", "if each.step_patch:", "the condition is always true"): NOTHING_WRITTEN,
+    ("noetl/core/engine/evolve/loops.py", "if event.step_patch:", "the condition is always true"): NOTHING_WRITTEN,
+    (
+        "noetl/core/engine/views/open_waits.py",
+        "if not state.waits and not state.waiting_children:",
+        "the condition is always false",
+    ): PERFORMANCE,
     (
         "noetl/core/engine/decide.py",
         "if step_run.step.synthesize is not None:",

@@ -44,6 +44,7 @@ IMPORT = ""  # the context of lines that ran before the first test
 SERVICES = {"postgres", "database", "nats_server", "s3", "bucket", "cluster"}
 PROCESSES = re.compile(r"^(import subprocess|from tests.server.http.serving|from devcluster)|create_subprocess", re.M)
 TIMED = ("tests/e2e/test_quotas.py",)  # measure rates, which mutants beside them change
+MOST_LINES = 2048  # of a file
 OPTIONS = ("-q", "--assert=plain", "--capture=sys", "--no-header", "--tb=no", "-p", "no:cacheprovider")
 
 
@@ -131,6 +132,7 @@ class Recorded:
         self._databases: list[sqlite3.Connection] = []
         self._files: dict[str, dict[int, set[str]]] = {}
         self._totals: dict[str, int] = {}
+        self._areas: dict[str, dict[str, int]] = {}
         for part in sorted(STORED.glob("*.tests")):
             with sqlite3.connect(part) as database:
                 self.seconds |= dict(database.execute("select name, seconds from tests"))
@@ -156,6 +158,23 @@ class Recorded:
             for test, bits, _ in database.execute(f"{query} where file.path = ?", (str(ROOT / file),)):
                 here[test] = here.get(test, 0) + int.from_bytes(bits).bit_count()
         return {test: count / self._totals[test] for test, count in here.items()}
+
+    def lines_of(self, folder: str) -> dict[str, int]:
+        """For each test the lines of the files below a folder that it executes, one bit for each."""
+        if folder not in self._areas:
+            lines: dict[str, int] = {}
+            places: dict[str, int] = {}  # file -> its first bit
+            query = (
+                "select context.context, line_bits.numbits, file.path from line_bits"
+                " join context on context.id = line_bits.context_id join file on file.id = line_bits.file_id"
+                " where file.path like ?"
+            )
+            for database in self._databases:
+                for test, bits, path in database.execute(query, (f"{ROOT / folder}/%",)):
+                    place = places.setdefault(path, len(places) * MOST_LINES)
+                    lines[test] = lines.get(test, 0) | int.from_bytes(bits, "little") << place
+            self._areas[folder] = lines
+        return self._areas[folder]
 
     def runs_at_import(self, mutant: Mutant) -> bool:
         """Whether the line runs when its module is imported, so that it has run before a fork."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import heapq
 import itertools
 import math
 import os
@@ -16,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple
@@ -32,13 +33,14 @@ from tests.mutation.install import (
     is_installed_at_import,
 )
 from tests.mutation.mutants import Mutant
-from tests.mutation.recording import OPTIONS, ROOT, Recorded, needs_services
+from tests.mutation.recording import FOLDERS, OPTIONS, ROOT, Recorded, needs_services
 
 CPU_SECONDS = 15  # of one test, beyond which a mutant loops for ever
 MEMORY = 3 * 1024**3  # bytes of addresses: one that collects without end
 IDLE_SECONDS = 45.0  # one that waits for ever: its process neither ran nor wanted to run for this long
 MOST_TESTS = 250  # of the area of a mutant, and as many others
 TEST_SECONDS = 8.0  # that these tests took when they were recorded
+TEST_OVERHEAD = 0.01  # seconds that a test takes beyond its own
 MORE_SECONDS = 30.0  # the same of the tests that a survivor of the first ones gets
 SURVIVED, NOTICED, NOT_LOADED, NEW_PROCESS = 0, 1, 3, 4
 
@@ -53,13 +55,13 @@ class Verdict(Struct, frozen=True):
 
 
 def selected(mutant: Mutant, recorded: Recorded, most: float = TEST_SECONDS) -> list[str]:
-    """The first tests of a mutant: those about its module, then the shortest that execute its lines, first those of its area."""
+    """The first tests of a mutant: those about its module, then different ones that execute its lines, first those of its area."""
     found = _executing(mutant, recorded)
     focused = _focused(mutant, found, recorded, most)
     found -= set(focused)
     own = tests_of_area(mutant.file)
-    first = _in_turn([test for test in found if test.startswith(own)], recorded, most)
-    return [*focused, *first, *_in_turn([test for test in found if not test.startswith(own)], recorded, most)]
+    first = _different(mutant, [test for test in found if test.startswith(own)], recorded, most)
+    return [*focused, *first, *_different(mutant, [test for test in found if not test.startswith(own)], recorded, most)]
 
 
 def _focused(mutant: Mutant, tests: set[str], recorded: Recorded, most: float) -> list[str]:
@@ -115,19 +117,52 @@ def tests_of_area(file: str) -> str:
     return {"engine": "tests/core/engine/", "pipeline": "tests/core/pipeline/"}.get(file.split("/")[2], "tests/server/")
 
 
+def _different(mutant: Mutant, tests: Sequence[str], recorded: Recorded, most: float) -> list[str]:
+    """Tests that differ most, up to a time and a number that belongs to it."""
+    folder = next(folder for folder in FOLDERS if mutant.file.startswith(folder))
+    return _bounded(_by_new_lines(tests, recorded.lines_of(folder), recorded), recorded, most)
+
+
+def _by_new_lines(tests: Sequence[str], lines: dict[str, int], recorded: Recorded) -> Iterator[str]:
+    """The tests in an order in which each executes as many lines per second as possible that those before it do not.
+
+    When every line has been executed, the others follow in the same way."""
+    left = {*tests}
+    while left:
+        executed = 0
+        gains = [(-math.inf, test) for test in sorted(left)]
+        while gains:
+            test = heapq.heappop(gains)[1]
+            gain = (lines.get(test, 0) & ~executed).bit_count() / (recorded.seconds[test] + TEST_OVERHEAD)
+            if gains and -gain > gains[0][0]:  # another may execute more: what a test adds only becomes less
+                heapq.heappush(gains, (-gain, test))
+                continue
+            if not gain and executed:
+                break
+            yield test
+            left.discard(test)
+            executed |= lines.get(test, 0)
+
+
 def _in_turn(tests: Sequence[str], recorded: Recorded, most: float) -> list[str]:
-    """Short tests first, those of each file in turn, up to a time and a number that belongs to it."""
+    """As many tests as possible: short ones first, those of each file in turn, up to a time and a number that belongs to it."""
     files: dict[str, list[str]] = {}
     for test in sorted(tests, key=lambda each: (recorded.seconds[each], each)):
         files.setdefault(test.partition("::")[0], []).append(test)
     by_time = sorted(files.values(), key=lambda each: recorded.seconds[each[0]])
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*by_time))
+    return _bounded([test for test in in_turn if test is not None], recorded, most)
+
+
+def _bounded(tests: Iterable[str], recorded: Recorded, most: float) -> list[str]:
+    """The first tests, up to a time and a number that belongs to it."""
     chosen: list[str] = []
     seconds = 0.0
-    for test in itertools.chain.from_iterable(itertools.zip_longest(*by_time)):
-        if test is None or recorded.seconds[test] > most / 2:
+    for test in tests:
+        if recorded.seconds[test] > most / 2:
             continue
         seconds += recorded.seconds[test]
-        if chosen and (len(chosen) == MOST_TESTS * most / TEST_SECONDS or seconds > most):
+        if chosen and (len(chosen) >= MOST_TESTS * most / TEST_SECONDS or seconds > most):
             break
         chosen.append(test)
     return chosen

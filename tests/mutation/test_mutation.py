@@ -7,11 +7,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.mutation.equivalent import EQUIVALENT, is_equivalent
 from tests.mutation.mutants import Mutant, control, mutants_of, mutated
+from tests.mutation.runner import _by_new_lines, _in_turn
 
 ROOT = Path(__file__).parents[2]
 ACCEPT = "noetl/core/engine/accept.py"
@@ -32,6 +34,8 @@ class Recorded:
     def tests_of(self, file, lines):
         return set(self.seconds)
     def focus(self, file):
+        return {}
+    def lines_of(self, folder):
         return {}
     def runs_at_import(self, mutant):
         return mutant.function is None
@@ -65,6 +69,15 @@ def test_bad_mutants_are_noticed_and_controls_are_not():
     of_the_module = mutant(RULES, "POISON = SUSPECT + 1", "Add becomes Sub")
     found = verdicts([bad, control(bad), of_the_module], [STALE, POISON])
     assert sorted(found, key=str) == [[False, ""], [True, "a new process"], [True, STALE]]
+
+
+def test_the_first_tests_of_a_mutant_differ():
+    class Recorded:
+        seconds: ClassVar[dict[str, float]] = {"short": 0.01, "same": 0.02, "other": 0.03, "all": 5.0, "long": 50.0}
+
+    lines = {"short": 0b0011, "same": 0b0011, "other": 0b0101, "all": 0b1111, "long": 0b1111}
+    assert list(_by_new_lines(sorted(lines), lines, Recorded())) == ["short", "other", "all", "same", "long"]
+    assert _in_turn(sorted(lines), Recorded(), 8.0) == ["short", "same", "other"]
 
 
 @pytest.mark.parametrize("text", ["a < b", "not a", "a + 1", "a and b"])

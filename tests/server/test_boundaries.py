@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from noetl.core.engine.commands import RecordChildWait
-from noetl.core.engine.effects import ContinueLater, SetTimer
+from noetl.core.engine.effects import AwaitChild, CancelRun, ContinueLater, ReturnTurns, SetTimer
 from noetl.core.model.events import Parent
+from noetl.core.model.quotas.token_bucket import Demand, QuotaCall
 from noetl.errors import Conflict, NotFound, RequestRefused
 from noetl.server.dispatch.enqueuer import Enqueuer
 from noetl.server.lifecycle import decision_watch
@@ -351,3 +352,33 @@ def test_an_execution_that_was_overtaken_is_caught_up_once(enabled, shared):
     for _ in range(2):
         EffectHandler.events_written(handler, execution, SimpleNamespace(events=(), effects=()))
     assert background.names == (["catching up with 9"] if enabled and not shared else [])
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_effects_on_leases_quotas_timers_and_children_are_performed(enabled):
+    async def scenario():
+        calls = []
+
+        async def call(each):
+            calls.append(each)
+
+        handler = SimpleNamespace(
+            enabled=enabled,
+            limiter=SimpleNamespace(weights={}),
+            work=SimpleNamespace(
+                leases=SimpleNamespace(revoke=lambda *run: calls.append(run)), quotas=SimpleNamespace(call=call)
+            ),
+            background=Background(),
+            children=SimpleNamespace(perform=lambda *effect: calls.append(effect)),
+            _set_timer=lambda *at, waiting: calls.append((*at, waiting)),
+        )
+        demand = Demand("api", 2.0)
+        effects = [CancelRun("9:a:1", 2, "w"), ReturnTurns(demand, (5.0, 6.0)), SetTimer(7.0), AwaitChild("k", "8")]
+        EffectHandler._perform(handler, "9", effects, None, waiting=True)
+        await handler.background.run()
+        return calls, demand
+
+    calls, demand = asyncio.run(scenario())
+    returned = QuotaCall(demand, unused=(5.0, 6.0))
+    found = [("9:a:1", 2, "w"), ("9", 7.0, True), ("9", AwaitChild("k", "8")), returned]
+    assert calls == (found if enabled else [])

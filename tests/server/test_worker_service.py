@@ -296,6 +296,19 @@ def test_a_worker_returns_runs_and_says_which_have_begun():
     assert executions.sent == [("1", ReturnRun("1:a:1", 1, False)), ("2", ReturnRun("2:a:1", 5, True))]
 
 
+@pytest.mark.parametrize(("problem", "raised"), [(NotFound("gone"), False), (StoreUnavailable("down"), True)])
+def test_a_run_of_an_execution_that_cannot_continue_is_not_returned_and_another_error_is_raised(problem, raised):
+    executions = Executions()
+    executions.answers = {"1:a:1": problem}
+    returned = service(executions).give_back("w", [("1:a:1", 1), ("2:a:1", 5)])
+    if raised:
+        with pytest.raises(StoreUnavailable):
+            asyncio.run(returned)
+    else:
+        asyncio.run(returned)
+    assert [execution_id for execution_id, _ in executions.sent] == ["1", "2"]
+
+
 # ── leases ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -402,7 +415,9 @@ class Heartbeats:
         return self.silent
 
     async def silent_together(self, worker, seconds):
-        return False
+        if isinstance(self.silent, Exception):
+            raise self.silent
+        return seconds == self.silent
 
 
 @pytest.mark.parametrize(
@@ -419,6 +434,12 @@ def test_a_heartbeat_on_another_server_prolongs_a_lease(silent, left):
         assert work.leases.remaining(lease) == (left if seen else 0.0)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("silent", "together"), [(5.0, True), (10.5, False), (StoreUnavailable("down"), True)])
+def test_workers_are_lost_together_that_are_silent_for_half_of_a_term(silent, together):
+    work = service(term=10.0, heartbeats=Heartbeats(silent))
+    assert asyncio.run(work._lost_together("w", 10.0)) is together
 
 
 @pytest.mark.parametrize(

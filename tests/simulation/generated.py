@@ -55,6 +55,71 @@ def _loop(number: int, chance: random.Random) -> Block:
     return Block(name, steps, [3 * each for each in items])
 
 
+def _reduced(number: int, chance: random.Random) -> Block:
+    """A parallel loop whose iterations end in another order than they began, and whose values are joined by their index."""
+    name, items = f"s{number}", [chance.randint(0, 9) for _ in range(chance.randint(2, 6))]
+    steps = (
+        f'  - step: {name}\n    loop: {{in: "{{{{ {items} }}}}", iterator: n, spec: {{mode: parallel, policy: {{reduce: {{ctx.b{number}: append}}}}}}}}\n'
+        f'    tool:\n      - {{name: work, kind: effect, value: 1, takes: "{{{{ (10 - iter.n) / 5 }}}}", set: {{ctx.b{number}: "{{{{ iter.n }}}}"}}, {RETRY}}}\n'
+        f"    next: {{arcs: [{{step: NEXT}}]}}\n"
+    )
+    return Block(name, steps, items)
+
+
+def _tolerant(number: int, chance: random.Random) -> Block:
+    """A loop that tolerates some failed iterations, and the step that handles one failure more."""
+    name, failing, most = f"s{number}", chance.randint(0, 3), chance.randint(1, 2)
+    steps = (
+        f"  - step: {name}\n    loop: {{in: [0, 1, 2, 3], iterator: n, spec: {{mode: {chance.choice(['parallel', 'sequential'])}}}}}\n"
+        f"    spec: {{policy: {{failure: {{mode: best_effort, max_failed: {most}}}}}}}\n"
+        f'    tool: [{{name: work, kind: effect, value: "{{{{ iter.n }}}}", fails: "{{{{ 1000 if iter.n < {failing} else 0 }}}}", {_takes(chance)}}}]\n'
+        f"    set: {{ctx.b{number}: \"{{{{ output.data if output.status == 'ok' else output.error.details.failed }}}}\"}}\n"
+        f"    next: {{arcs: [{{step: NEXT}}, {{step: NEXT, when: \"{{{{ event.name == 'step.failed' }}}}\"}}]}}\n"
+    )
+    listed = [None if each < failing else each for each in range(4)]
+    return Block(name, steps, listed if failing <= most else most + 1)
+
+
+def _until(number: int, chance: random.Random) -> Block:
+    """A loop that stops after an element."""
+    name, items = f"s{number}", [chance.randint(0, 4) for _ in range(chance.randint(1, 6))]
+    steps = (
+        f'  - step: {name}\n    loop: {{in: "{{{{ {items} }}}}", iterator: n, spec: {{until: "{{{{ output.data == 3 }}}}"}}}}\n'
+        f'    tool:\n      - {{name: work, kind: effect, value: "{{{{ iter.n }}}}", {_takes(chance)}, {RETRY}}}\n'
+        f'    set: {{ctx.b{number}: "{{{{ [output.data, output.loop.succeeded] }}}}"}}\n    next: {{arcs: [{{step: NEXT}}]}}\n'
+    )
+    done = items[: items.index(3) + 1] if 3 in items else items
+    return Block(name, steps, [done, len(done)])
+
+
+def _boundaries(number: int, chance: random.Random) -> Block:
+    """A loop whose router takes one arc over both of its boundary events."""
+    name, boundary = f"s{number}", chance.choice(["loop.done", "step.done"])
+    steps = (
+        f"  - step: {name}\n    loop: {{in: [0, 1, 2], iterator: n, spec: {{mode: parallel}}}}\n"
+        f"    tool: [{{name: work, kind: effect, value: 1, {_takes(chance)}, {RETRY}}}]\n"
+        f"    next: {{arcs: [{{step: {name}_guarded, when: \"{{{{ event.name == '{boundary}' }}}}\"}}, {{step: {name}_plain}}]}}\n"
+    )
+    for arm in ("guarded", "plain"):
+        steps += (
+            f"  - step: {name}_{arm}\n    tool: [{{name: work, kind: effect, value: {arm}, {RETRY}}}]\n"
+            f"    set: {{ctx.b{number}: \"{{{{ (ctx.b{number} | default('')) ~ output.data }}}}\"}}\n    next: {{arcs: [{{step: NEXT}}]}}\n"
+        )
+    return Block(name, steps, "guarded")
+
+
+def _conflict(number: int, chance: random.Random) -> Block:
+    """Parallel iterations that write one key: equal values are fine, different ones fail the step."""
+    name, items = f"s{number}", [chance.randint(0, 1) for _ in range(chance.randint(1, 3))]
+    steps = (
+        f'  - step: {name}\n    loop: {{in: "{{{{ {items} }}}}", iterator: n, spec: {{mode: parallel}}}}\n'
+        f'    tool: [{{name: work, kind: effect, value: 1, {_takes(chance)}, set: {{ctx.x{number}: "{{{{ iter.n }}}}"}}, {RETRY}}}]\n'
+        f"    set: {{ctx.b{number}: \"{{{{ 'equal' if output.status == 'ok' else output.error.kind }}}}\"}}\n"
+        f"    next: {{arcs: [{{step: NEXT}}, {{step: NEXT, when: \"{{{{ event.name == 'step.failed' }}}}\"}}]}}\n"
+    )
+    return Block(name, steps, "equal" if len({*items}) == 1 else "ctx.conflict")
+
+
 def _branches(number: int, chance: random.Random) -> Block:
     """Branches that run at the same time and are joined."""
     name, values = f"s{number}", [chance.randint(0, 9) for _ in range(chance.randint(2, 3))]
@@ -117,6 +182,11 @@ _KINDS: list[Callable[[int, random.Random], Block]] = [
     _tasks,
     _loop,
     _loop,
+    _reduced,
+    _tolerant,
+    _until,
+    _boundaries,
+    _conflict,
     _branches,
     _repair,
     _choice,

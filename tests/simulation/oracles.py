@@ -20,6 +20,7 @@ from noetl.core.model.events import (
     IterationStarted,
     PlaybookProcessed,
     Recorded,
+    StateCommitted,
     StepDone,
     StepFailed,
     StepStarted,
@@ -37,6 +38,7 @@ from tests.simulation.log_oracles import (
     check_snapshot,
     run_of,
 )
+from tests.simulation.playbooks import COUNTER
 from tests.simulation.promises import check_once, check_promises
 from tests.simulation.schedules import check_schedule
 from tests.simulation.users import Acknowledged
@@ -95,7 +97,26 @@ async def check(cluster: Cluster, submitted: Mapping[str, Submitted]) -> list[st
         if isinstance(log[0].body, ExecutionRequested) and log[0].body.parent
     )
     violations += [f"{count} children of {task}" for task, count in children.items() if count > 1]
-    return [*violations, *_limits(cluster), *check_schedule(cluster, logs)]
+    return [*violations, *_limits(cluster), *_states(cluster, logs), *check_schedule(cluster, logs)]
+
+
+def _states(cluster: Cluster, logs: Mapping[str, list[Recorded]]) -> Iterator[str]:
+    """No commit to `state` is lost: each is one more than the one before it, and an execution fails only by a conflict."""
+    count = 0
+    for body in (each.body for append in cluster.store.order for each in append.events):
+        if isinstance(body, StateCommitted):
+            count += 1
+            if body.values["n"] != count:
+                yield f"{COUNTER}: {body.values['n']} was committed after {count - 1}"
+    for log in logs.values():
+        request, end = log[0].body, log[-1].body
+        if isinstance(request, ExecutionRequested) and request.path == COUNTER and isinstance(end, PlaybookProcessed):
+            committed = sum(isinstance(each.body, StateCommitted) for each in log)
+            if committed != (end.outcome == "success"):
+                yield f"{COUNTER}: an execution ended with {end.outcome} and has {committed} commits"
+            kind = next(each.body.error for each in log if isinstance(each.body, WorkflowFinished))
+            if end.outcome == "failed" and (kind is None or kind.kind not in ("state.conflict", "worker.lost")):
+                yield f"{COUNTER}: an execution failed with {kind}"
 
 
 def _limits(cluster: Cluster) -> Iterator[str]:
@@ -248,4 +269,5 @@ EXPECTED: dict[str, Any] = {
     "asks": ("success", 7),
     "poison": ("success", "given up"),
     "pauses": ("success", [3, 1, 2]),
+    COUNTER: [("success", 1), ("failed", None)],
 }

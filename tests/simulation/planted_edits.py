@@ -29,6 +29,8 @@ from noetl.server.orchestrator.execution_starter import ExecutionStarter
 from noetl.server.scheduling import scheduler
 from noetl.server.scheduling.deliveries import Deliveries
 from noetl.server.scheduling.scheduler import Scheduler
+from noetl.storage.events.memory import MemoryEventStore
+from noetl.worker.pool import Pool
 
 # name -> edits: a function, its text, and the text that replaces it
 EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
@@ -98,7 +100,17 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     ),
     "a sequential loop runs in parallel": ((loops._window, 'level.loop.mode == "sequential"', "False"),),
     "iterations issued later are not announced": ((advance._Advance._on_loop_progress, "self.loops[event.step_run_id, path] = None", "pass"),),
+    "a loop tolerates one failed iteration fewer": ((loops.iteration_ended, "loop.failed > most", "loop.failed >= most"),),
+    "contributions are joined in the order of completion": (
+        (loop_appliers._finish, "loop.out_of_order_parts[index] = parts", "_join_parts(state, loop, parts)"),
+    ),
+    "a loop goes on after its end condition": ((loop_appliers._iteration_ended, "loop.target = loop.issued", "loop.target = loop.issued + 1"),),
+    "parallel iterations overwrite each other": ((accept._conflict, "writer != owner and (other != key or present != value)", "False"),),
     # joins, gates, arcs
+    "a router takes an arc at each boundary of a loop": (
+        (routing._choose, "if step_run.fired and not step.inclusive:", "if False:"),
+        (routing._choose, "if arc.index in step_run.fired:", "if False:"),
+    ),
     "a join runs once per token": ((admission._examine_group, 'admission.join == "each"', "True"),),
     "an exclusive router takes every arc": ((routing._choose, "if held and not step.inclusive:", "if False:"),),
     "an inclusive router takes the first arc": ((routing._choose, "if held and not step.inclusive:", "if held:"),),
@@ -143,6 +155,8 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
     "open iterations are not enqueued after a take-over": (
         (outstanding.outstanding, "for index in loop.unclaimed())", "for index in ())"),
     ),
+    # state between executions
+    "`state` is committed although another execution has changed it": ((MemoryEventStore.append, "self.state.check(append.state)", "pass"),),
     # schedules
     "the executions of a tick have different keys": (
         (Deliveries.start, "key=delivery.key,", "key=None,"),
@@ -162,6 +176,10 @@ EDITS: dict[str, tuple[tuple[Any, str, str], ...]] = {
         (Deliveries._process, "for delivery in found:", "for delivery in found[::-1]:"),
     ),
     # the same promises, broken at other places
+    "a tool goes on after the lease of its run is lost": ((Pool._cancel, "held.slot.cancel()", "pass"),),
+    "a snapshot forgets the partition of a step run": (
+        (snapshot._to_step_run, "if name not in _STEP_RUN_OWN:", 'if name not in (*_STEP_RUN_OWN, "partition"):'),
+    ),
     "the next start ignores the attempts that lost workers used up": ((task_start.start, "level.attempt += frame.lost", "pass"),),
     "a start that is not recorded counts as recorded": (
         (task_start.start, "start_recorded, frame.only_starts = frame.only_starts, False", "start_recorded, frame.only_starts = True, False"),
@@ -196,6 +214,8 @@ QUICK_EDITS = (
     "a lost worker uses up two attempts of three",
     "a number that a lost worker used up is accepted",
     "a loop ends one iteration early",
+    "contributions are joined in the order of completion",
+    "`state` is committed although another execution has changed it",
     "outputs of a loop are in the order of completion",
     "contributions out of order are dropped",
     "a failed iteration counts as a success",

@@ -333,6 +333,21 @@ TIMED = frozenset(
     {"lifecycle_timeout", "timeout_fires", "asks", "pauses", "keyed"}
 )  # their outcome depends on the wall clock
 GENERATED = "generated"
+COUNTER = "counter"  # adds one to `state`; executions of it overlap
+COUNTER_TEXT = (
+    _HEAD.format(name=COUNTER)
+    + """
+workflow:
+  - step: start
+    tool:
+      - name: work
+        kind: effect
+        value: 1
+        takes: 2
+        spec: {policy: {rules: [{when: "{{ output.status == 'error' }}", then: {do: retry, attempts: 40}}]}}
+    set: {state.n: "{{ (state.n | default(0)) + 1 }}"}
+"""
+)
 MOST_IN_FLIGHT = {"fan_out": 4, "list_loop": 1, "calls": 2, "long": 4, "saga": 2, "fail_fast": 4}  # iterations at once
 
 TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in _BODIES.items()}
@@ -341,6 +356,12 @@ TEXTS: dict[str, str] = {name: _HEAD.format(name=name) + body for name, body in 
 def choose_playbooks(seed: int, count: int) -> list[str]:
     """The playbooks of a seed."""
     return random.Random(seed).choices([*sorted(TEXTS), *[GENERATED] * (len(TEXTS) // 2)], k=count)
+
+
+def counters_of(seed: int) -> list[str]:
+    """The executions of a seed that change the same `state`: some in one seed of eight."""
+    chance = random.Random(f"counters {seed}")
+    return [COUNTER] * chance.randint(2, 3) if chance.random() < 0.125 else []
 
 
 def limits_of(seed: int, paths: list[str]) -> dict[str, int]:

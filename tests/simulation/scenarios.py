@@ -17,7 +17,16 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.faults import FaultInjector
 from tests.simulation.generated import generate
 from tests.simulation.oracles import Submitted, all_logs, check
-from tests.simulation.playbooks import GENERATED, TEXTS, TIMED, choose_playbooks, limits_of
+from tests.simulation.playbooks import (
+    COUNTER,
+    COUNTER_TEXT,
+    GENERATED,
+    TEXTS,
+    TIMED,
+    choose_playbooks,
+    counters_of,
+    limits_of,
+)
 from tests.simulation.schedules import overlap_of
 from tests.simulation.stories import stories_of
 from tests.simulation.users import follow_script, scripts
@@ -89,8 +98,8 @@ async def _run(
     prepare: Callable[[Cluster], None] | None,
 ) -> None:
     seed = result.seed
-    paths = choose_playbooks(seed, executions)
-    texts = dict(TEXTS)
+    paths = [*choose_playbooks(seed, executions), *counters_of(seed)]
+    texts = {**TEXTS, COUNTER: COUNTER_TEXT}
     texts[GENERATED], outcome = generate(seed)
     cluster = Cluster(
         injector,

@@ -17,6 +17,7 @@ from noetl.core.model.events import (
     IterationStarted,
     Recorded,
     SignalReceived,
+    StateCommitted,
     StepFailed,
     StepStarted,
     TaskDone,
@@ -57,6 +58,8 @@ _OF_EVENTS: dict[str, Callable[[Any], bool]] = {
     "a step is undone": lambda body: isinstance(body, CompensationDone),
     "a token waits before a step": lambda body: isinstance(body, TokenParked),
     "a token is merged": lambda body: isinstance(body, TokenMerged),
+    "`state` is committed": lambda body: isinstance(body, StateCommitted),
+    "a commit of `state` conflicts": lambda body: isinstance(body, ExecutionCancelled) and body.error is not None and body.error.kind == "state.conflict",
     "a tick of a schedule starts an execution": lambda body: isinstance(body, ExecutionRequested) and body.due is not None,
 }  # fmt: skip
 _OF_LOGS: dict[str, Callable[[Sequence[Recorded]], bool]] = {

@@ -39,7 +39,7 @@ from noetl.core.engine.outstanding import (
     next_due,
     outstanding,
 )
-from noetl.core.engine.run_orders import order_for, order_of
+from noetl.core.engine.run_orders import order_of
 from noetl.core.engine.state import Run, State, begin
 from noetl.core.model.events import (
     ChildFinished,
@@ -82,7 +82,7 @@ from noetl.core.model.work import count_fitting
 from noetl.core.templates.budget import NondeterminismSource
 from noetl.errors import CorruptLog
 
-__all__ = ["Decision", "advance", "begin", "fold", "give_up", "is_settled", "next_due", "order_for", "outstanding"]
+__all__ = ["Decision", "advance", "begin", "fold", "give_up", "is_settled", "next_due", "outstanding"]
 
 MAX_EVENTS = 5_000
 
@@ -243,7 +243,7 @@ class _Advance(Struct, eq=False, gc=False):
             check = None if self.env.capacity is None else CapacityCheck(state, self.env.capacity, waited=False)
             ready = claimable(state, command, check)
             taken = list(islice(ready, command.slots * command.workers))
-            if command.workers > 1 and not (taken and is_local(state, step_run_of(state, taken[0]))):
+            if not (taken and is_local(state, step_run_of(state, taken[0]))):
                 taken = taken[: -(-len(taken) // command.workers)]
             taken = taken[: command.slots]
             if state.net.has_costs:

@@ -65,14 +65,11 @@ class CapacityCheck:
         own = playbook_key(state.playbook.path)
         if run_id in state.isolated:
             keys.append(SUSPECTS)
-        starts = own not in holding
-        if starts and own in allowed:
+        if own in allowed and own not in holding:
             keys.insert(0, own)
         for key in keys:
             if holding.get(key, 0) + 1 > allowed.get(key, 0) or (key in self._capacity.contended and not self._waited):
                 return key
         for key in keys:
             holding[key] = holding.get(key, 0) + 1
-        if starts:
-            holding[own] = 1
         return None

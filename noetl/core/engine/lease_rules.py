@@ -46,14 +46,8 @@ def local_worker(state: State, step_run: StepRun) -> str | None:
 
 
 def reserved_for_other(state: State, run_id: str, worker: str) -> bool:
-    """Whether the run is reserved for another worker."""
-    run = state.open.get(run_id)
-    if run is not None:
-        step_run: StepRun | None = run.step_run
-    else:
-        found = state.loop_of(run_id)
-        step_run = found[0].step_run if found else None
-    return step_run is not None and local_worker(state, step_run) not in (None, worker)
+    """Whether a claimable run is reserved for another worker."""
+    return local_worker(state, step_run_of(state, run_id)) not in (None, worker)
 
 
 def claim_rejection(state: State, run_id: str) -> str | None:

@@ -14,19 +14,10 @@ from noetl.core.model.outcome import ErrorInfo, Outcome
 from noetl.core.model.playbook import ALL, COMPENSATION
 from noetl.core.model.position import Item
 from noetl.core.model.work import RunContext, RunOrder
-from noetl.errors import NotFound
-
-
-def order_for(state: State, run_id: str) -> RunOrder:
-    """The order of an open run, under its current epoch."""
-    run = state.open.get(run_id)
-    if run is None:
-        raise NotFound(f"there is no open run {run_id}")
-    return order_of(state, run)
 
 
 def order_of(state: State, run: Run) -> RunOrder:
-    """The order of this run."""
+    """The order of an open run, under its current epoch."""
     step_run = run.step_run
     path = run.path
     return RunOrder(
@@ -68,22 +59,24 @@ def reads_of(state: State, step_run: StepRun) -> Sequence[str]:
     if not step_run.defer_input:
         return step.reads
     compiled = state.net.compiled(step.name).input
-    names = {part for name in (compiled.names if compiled else ()) for part in name.split(".")[:2]}
-    if "steps" in names and "steps" in (compiled.names if compiled else ()):
+    assert compiled is not None
+    if "steps" in compiled.names:
         return list(state.steps)
+    names = {part for name in compiled.names for part in name.split(".")[:2]}
     return [*step.reads, *(name for name in state.steps if name in names and name not in step.reads)]
 
 
 def failure_of(state: State) -> dict[str, Any]:
     """`failure` in the templates of a compensation: why the execution ends."""
     ending = state.ending
-    error = ending.error if ending is not None and ending.error is not None else ErrorInfo("unknown", "")
+    assert ending is not None
+    error = ending.error or ErrorInfo("unknown", "")
     return {
         "kind": error.kind,
         "message": error.message,
         "retryable": error.retryable,
         "details": error.details,
-        "step": ending.step if ending is not None else None,
+        "step": ending.step,
     }
 
 

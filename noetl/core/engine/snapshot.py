@@ -446,9 +446,7 @@ def _to_loop(step_run: StepRun, stored: _Loop) -> Loop:
     loop = Loop(
         step_run, stored.path, stored.count, stored.window, stored.items, stored.collection, stored.keyed, stored.seq
     )
-    for name in _Loop.__struct_fields__:
-        if name not in _LOOP_OWN:
-            setattr(loop, name, getattr(stored, name))
+    _into(loop, stored)
     loop.ahead = set(stored.ahead)
     loop.statuses = bytearray(stored.statuses)
     loop.checksums = array("I")

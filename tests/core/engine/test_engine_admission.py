@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_harness import Harness, failure, finished, wrote
 
 from noetl.core.engine.commands import SendSignal
 from noetl.core.model.events import NextEvaluated, StepScheduled, StepSkipped, TokenParked
 from noetl.core.model.outcome import ok
+from noetl.errors import PayloadUnavailable
 
 FAN = """
 workflow:
@@ -47,6 +49,30 @@ workflow:
 """
     ).run()
     assert [each.context.args for each in harness.orders] == [{"x": 1}, {"x": 2}]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_large_args_of_tokens_that_meet_are_merged_and_a_lost_one_fails_the_step(lost):
+    harness = Harness(
+        """
+executor: {spec: {policy: {limits: {max_payload_bytes: 20}}}}
+workflow:
+  - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: a}, {step: b}]}}
+  - {step: a, tool: {kind: noop}, next: {arcs: [{step: j, args: {x: {one: "a value of more than 20 bytes"}}}]}}
+  - {step: b, tool: {kind: noop}, next: {arcs: [{step: j, args: {x: {two: 2}}}]}}
+  - {step: j, tool: {kind: noop}}
+"""
+    ).start()
+    harness.complete(harness.claim("77:a:1"))
+    if lost:
+        harness.stored = {key: PayloadUnavailable("it is gone", kind="ref.corrupt") for key in harness.stored}
+    harness.work()
+    assert harness.status == ("failed" if lost else "success")
+    assert harness.scheduled == ["start", "a", "b", "j"]
+    if lost:
+        assert harness.state.error.kind == "ref.corrupt"
+    else:
+        assert [*harness.stored.values()][-1] == {"one": "a value of more than 20 bytes", "two": 2}
 
 
 def test_a_branch_that_took_another_path_does_not_delay_the_join():

@@ -19,7 +19,7 @@ from noetl.core.engine.commands import (
     SendSignal,
 )
 from noetl.core.engine.evolve import loops as iterations
-from noetl.core.engine.handlers import loops
+from noetl.core.engine.handlers import assignments, loops, runaway
 from noetl.core.engine.lease_rules import AGEING_SECONDS
 from noetl.core.engine.snapshot import VERSION, decode_state, encode_state
 from noetl.core.model.compensation import CompensationCounts
@@ -216,6 +216,18 @@ workflow:
 """
 
 
+def test_a_gate_reads_the_whole_event_that_made_its_token():
+    text = GATE.replace(
+        "event.output.data == 5",
+        "event.timestamp == '1970-01-01T00:16:43.000000Z' and event.step_run_id == '77:start:1'",
+    )
+    harness = Harness(text, {"start": ok(5)}).start()
+    harness.complete(harness.claim())
+    assert harness.at == 1003.0
+    harness.send(SendSignal("open", {"open": True}), at=2000.0)
+    assert harness.scheduled == ["start", "other", "gated"]
+
+
 def test_a_token_of_an_older_snapshot_has_the_event_that_its_step_ended_with():
     harness = Harness(GATE, {"start": ok(5)}).start()
     harness.complete(harness.claim())
@@ -252,6 +264,11 @@ def test_what_snapshots_of_older_versions_lack_has_the_value_from_before():
                     for field in optional
                 }
     assert found == MISSING
+    harness = Harness(CHAIN).start()
+    harness.claim()
+    encoded = encode_state(harness.state)
+    fields = msgspec.msgpack.decode(encoded)[: -len(MISSING["_State"])]
+    assert encode_state(decode_state(harness.playbook, msgspec.msgpack.encode(fields))) == encoded
 
 
 CLASHING = """
@@ -298,6 +315,73 @@ def test_the_counts_of_a_loop_are_in_the_payload_of_loop_done_and_writes_to_its_
         "loop": ["step", "output", "result", *counts],
         "step": ["step", "output", "result"],
     }
+
+
+STORED = """
+executor: {spec: {policy: {limits: {max_payload_bytes: 20}}}}
+workflow:
+  - {step: start, next: {arcs: [{step: middle, set: {ctx.big: {x: "a value of more than 20 bytes"}, ctx.n: 1.2345678901234567e+100}}]}}
+  - {step: middle, next: {arcs: [{step: end, set: {ctx.big.y: 1, ctx.found: "{{ ctx.big.x | length + ctx.big.y }}"}}]}}
+  - {step: end, tool: {kind: noop}}
+"""
+
+
+def test_a_part_of_a_value_outside_of_the_log_is_set_and_a_number_is_always_in_the_log():
+    harness = Harness(STORED).run()
+    assert (harness.status, harness.state.ctx["found"]) == ("success", 30)
+    assert harness.state.ctx["n"] == 1.2345678901234567e100
+    assert list(harness.stored.values()) == [
+        {"x": "a value of more than 20 bytes"},
+        {"x": "a value of more than 20 bytes", "y": 1},
+    ]
+
+
+def test_the_input_of_a_step_without_tasks_reads_a_value_outside_of_the_log():
+    text = STORED.replace("- {step: middle,", "- {step: middle, input: {n: '{{ ctx.big.x | length }}'},")
+    harness = Harness(
+        text.replace('ctx.big.y: 1, ctx.found: "{{ ctx.big.x | length + ctx.big.y }}"', 'ctx.found: "{{ input.n }}"')
+    ).run()
+    assert (harness.status, harness.state.ctx["found"]) == ("success", 29)
+
+
+SET = """
+workflow:
+  - {step: start, next: {arcs: [{step: end, SET}]}}
+  - {step: end, tool: {kind: noop}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("set: {ctx.x: 12345678}", True),
+        ('set: {ctx.x: "{{ 1234567 }}"}', True),
+        ('set: {ctx.x: "{{ 12345678 }}"}', False),
+        ('args: {x: "{{ 12345678 }}"}', True),
+    ],
+)
+def test_a_computed_value_of_ctx_is_limited(text, fits):
+    with patch.object(assignments, "MAX_CTX_VALUE", 7):
+        harness = Harness(SET.replace("SET", text)).run()
+    assert (harness.status == "success") == fits
+    assert fits or harness.state.error.kind == "limit"
+
+
+TOGETHER = """
+workflow:
+  - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: each}, {step: each}, {step: each}]}}
+  - {step: each, tool: {kind: noop}, spec: {policy: {admit: {join: each}}}}
+"""
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("most", "refused"), [(2, 2), (3, 1), (4, 0)])
+def test_steps_that_are_scheduled_together_count_before_they_start(own, most, refused):
+    limit = f"executor: {{spec: {{policy: {{limits: {{max_step_runs: {most}}}}}}}}}\n" if own else ""
+    with patch.object(runaway, "DEFAULT_MAX_STEP_RUNS", 100 if own else most):
+        harness = Harness(limit + TOGETHER).start()
+    assert sum(each.fatal for each in harness.of(StepFailed)) == refused
+    assert (harness.status == "failed") == (refused > 0)
 
 
 CUBE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from engine_harness import Harness, failure, playbook
 
 from noetl.core.engine.advance import fold, outstanding
@@ -40,7 +41,7 @@ workflow:
   - step: rooms
     loop: {in: "{{ [5, 6, 7, 8] }}", iterator: room, spec: {mode: parallel, max_in_flight: 2}}
     input: {room: "{{ iter.room }}"}
-    spec: {policy: {compensation: {tool: {kind: noop}}}}
+    spec: {policy: {compensation: {tool: {kind: noop}WHEN}}}
     tool: {kind: noop}
     next: {arcs: [{step: pay}]}
   - {step: pay, tool: {kind: noop}}
@@ -123,7 +124,7 @@ def test_a_cancelled_execution_undoes_completed_steps_only_on_request():
 
 
 def test_iterations_are_undone_in_reverse_order_of_completion_within_the_window_of_the_loop():
-    harness = Harness(LOOP, {"pay": failure()}).start()
+    harness = Harness(LOOP.replace("WHEN", ""), {"pay": failure()}).start()
     first, second = harness.claim(), harness.claim()
     harness.report(second, done(second, 6))
     harness.report(first, done(first, 5))
@@ -142,6 +143,17 @@ def test_iterations_are_undone_in_reverse_order_of_completion_within_the_window_
     assert harness.state.compensated.done == 4
 
 
+@pytest.mark.parametrize(
+    "when", ["iter.index > 1", "loop_index > 1", "iter.room > 6", "iter.last or iter.index == 2", "input.room > 6"]
+)
+def test_the_condition_of_a_compensation_reads_the_iteration(when):
+    text = LOOP.replace("WHEN", f', when: "{{{{ {when} }}}}"')
+    rooms = lambda harness, order: [done(order, order.items[0].value)]  # noqa: E731
+    harness = Harness(text, {"pay": failure(), "rooms": rooms}).run()
+    assert undone(harness) == ["rooms:1/3", "rooms:1/2"]
+    assert harness.state.compensated.skipped == 2
+
+
 def done(order, data):
     context = order.context
     return IterationDone(context.step, context.step_run_id, order.path, ok(data), input={"room": data})
@@ -151,7 +163,9 @@ def test_completed_iterations_of_a_failed_loop_are_undone():
     def second_fails(harness, order):
         return failure() if order.path == (1,) else ok(order.path[0])
 
-    harness = Harness(LOOP.replace("max_in_flight: 2", "max_in_flight: 1"), {"rooms": second_fails}).run()
+    harness = Harness(
+        LOOP.replace("max_in_flight: 2", "max_in_flight: 1").replace("WHEN", ""), {"rooms": second_fails}
+    ).run()
     assert harness.status == "failed"
     assert undone(harness) == ["rooms:1/0"]
 
@@ -231,6 +245,13 @@ def test_an_execution_takes_over_what_another_one_completed_and_undoes_it():
     assert undo.scheduled == []
     assert undo.data == {"done": 3, "failed": 0, "skipped": 0}
     assert undo.orders[-1].context.output == ok({"id": 1})
+
+
+def test_an_execution_that_undoes_another_one_fails_if_a_compensation_fails():
+    source = source_of(Harness(SAGA, {"hotel": {"paid": True}}).run().state, failure().error)
+    undo = Harness(playbook(SAGA), {"flight.compensation": failure()}, execution_id="99").run(compensates=source)
+    assert (undo.status, undo.state.error.message) == ("failed", "1 of its compensations failed")
+    assert (undo.state.compensated.done, undo.state.compensated.failed) == (2, 1)
 
 
 def test_a_compensation_continues_after_a_crash_and_a_lost_worker():

@@ -78,6 +78,16 @@ def test_defaults_can_read_job_and_execution_id():
     assert set(harness.state.workload.values()) == {"77"}
 
 
+@pytest.mark.parametrize("default", ["'{{ 1 + 1 }}'", "2"])
+@pytest.mark.parametrize(
+    ("name", "found"), [("job", {"uuid": "77", "execution_id": "77"}), ("execution_id", "77"), ("workload", 3)]
+)
+def test_a_default_does_not_hide_a_name_of_the_engine(name, default, found):
+    read = "workload.y" if name == "workload" else name
+    harness = workload(f"{{{name}: {default}, x: '{{{{ {read} }}}}', y: 3}}")
+    assert harness.state.workload == {name: 2, "x": found, "y": 3}
+
+
 def test_a_cycle_among_defaults_is_reported_with_its_keys():
     harness = workload("{a: '{{ workload.b }}', b: '{{ workload.c }}', c: '{{ workload.a }}'}")
     assert harness.status == "failed"

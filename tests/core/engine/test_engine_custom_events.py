@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine_harness import Harness
+import pytest
+from engine_harness import Harness, failure
 
 from noetl.core.model.events import CustomEvent
 from noetl.core.model.outcome import ok
@@ -16,6 +17,21 @@ workflow:
     next: {arcs: [{step: end}]}
   - {step: end, tool: {kind: noop}}
 """
+
+
+FAILING = """
+workflow:
+  - step: start
+    spec: {policy: {emit: {events: [{name: usual, payload: 1}, {name: always, payload: 2, when: "{{ true }}"}, {name: never, payload: 3, when: "{{ output.status == 'none' }}"}, {name: broken, payload: "{{ nothing }}", when: "{{ true }}"}]}}}
+    tool: {kind: noop}
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_failed_step_emits_only_events_with_a_condition(fails):
+    harness = Harness(FAILING, {"start": failure() if fails else ok(7)}).run()
+    found = [(event.name, event.data, event.error is None) for event in harness.of(CustomEvent)]
+    assert found == [*([] if fails else [("usual", 1, True)]), ("always", 2, True), ("broken", None, False)]
 
 
 def test_a_loop_step_emits_its_events_once():

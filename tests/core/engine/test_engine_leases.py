@@ -24,7 +24,7 @@ from noetl.core.model.events import (
     WorkerLost,
 )
 from noetl.core.model.outcome import ok
-from noetl.core.model.position import Position
+from noetl.core.model.position import CallFrame, Position
 from noetl.core.model.work import Report
 
 ONE = """
@@ -35,6 +35,12 @@ workflow:
       - {name: second, kind: http, url: "http://x", spec: {effect: at_most_once}}
     next: {arcs: [{step: after}]}
   - {step: after, tool: {kind: noop}}
+"""
+BLOCK = """
+workbook:
+  pay: {tool: [{name: look, kind: noop}, {name: charge, kind: http, spec: {effect: at_most_once}}]}
+workflow:
+  - {step: start, tool: [{name: first, kind: noop}, {name: call, kind: workbook, input: {block: pay}}]}
 """
 LOOP = """
 workflow:
@@ -261,6 +267,19 @@ def test_an_at_most_once_task_becomes_ambiguous_after_a_lost_worker():
     again = harness.claim(worker="w2")
     assert again.resume.error.kind == "ambiguous"
     assert again.position.task == "second"
+
+
+@pytest.mark.parametrize(
+    ("block", "task", "ambiguous"),
+    [("pay", "charge", True), ("pay", "look", False), ("pay", None, False), ("none", "charge", False)],
+)
+def test_a_task_of_a_called_block_is_ambiguous_like_any_other(block, task, ambiguous):
+    harness = Harness(BLOCK).start()
+    order = harness.claim()
+    inside = Position("call", calls=(CallFrame(block, "call", Position(task)),))
+    harness.report(order, task_done(order, "first", position=inside))
+    harness.send(ExpireLease(order.run_id, order.epoch))
+    assert (harness.claim().resume is not None) == ambiguous
 
 
 def test_a_task_that_was_only_waiting_is_not_ambiguous():

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 from engine_harness import Harness, failure, finished, task_done, wrote
 
-from noetl.core.engine.commands import ClaimAnyRun, ReportRun
+from noetl.core.engine.commands import ClaimAnyRun, ClaimRun, ReportRun
 from noetl.core.engine.effects import FetchPayload, StorePayload
 from noetl.core.engine.snapshot import encode_state
 from noetl.core.model.events import (
@@ -271,13 +271,38 @@ def test_an_iteration_may_change_the_key_it_wrote_first():
     assert harness.state.ctx == {"x": 2, "y": 1}
 
 
-def test_a_write_below_a_key_that_another_iteration_wrote_is_a_conflict():
+@pytest.mark.parametrize(
+    ("one", "other", "conflict"),
+    [
+        ("a.x", "a.y", False),
+        ("a", "ab", False),
+        ("a.x", "a.x", False),  # of the same value
+        ("a.x", "a", True),
+        ("a", "a.x", True),
+        ("a", "a.x.y", True),
+        ("a.x.y", "a", True),
+    ],
+)
+def test_a_write_above_or_below_a_key_that_another_iteration_wrote_is_a_conflict(one, other, conflict):
     harness = Harness(loop("mode: parallel")).start()
-    first, second, third = harness.claim(), harness.claim(), harness.claim()
-    harness.report(first, task_done(first, patch={"ctx": {"a.x": 1}}))
-    assert harness.report(second, task_done(second, patch={"ctx": {"a.y": 2}})).error is None
-    assert harness.state.ctx == {"a": {"x": 1, "y": 2}}
-    assert harness.report(third, task_done(third, patch={"ctx": {"a": {}}})).error.kind == "ctx.conflict"
+    first, second = harness.claim(), harness.claim()
+    assert harness.report(first, task_done(first, patch={"ctx": {one: 1}})).error is None
+    error = harness.report(second, task_done(second, patch={"ctx": {other: 1}})).error
+    assert (None if error is None else error.kind) == ("ctx.conflict" if conflict else None)
+
+
+@pytest.mark.parametrize("text", ["mode: parallel, policy: {exec: local}", "mode: parallel"])
+def test_an_iteration_of_a_local_loop_is_not_leased_to_another_worker(text):
+    harness = Harness(loop(text)).start()
+    first, *others = [each.run_id for each in harness.queue]
+    harness.claim(first, "w1")
+    replies = [harness.send(ClaimRun(worker, others[0])).replies[0] for worker in ("w2", "w1")]
+    assert [reply.accepted for reply in replies] == ([False, True] if "local" in text else [True, False])
+
+
+def test_an_arc_behind_one_without_a_guard_waits_with_it_for_the_end_of_the_step():
+    arcs = '{step: start, when: "{{ false }}"}, {step: after}, {step: other, when: "{{ event.name == \'loop.done\' }}"}'
+    assert Harness(loop(rest=f"next: {{arcs: [{arcs}]}}")).run().scheduled == ["start", "after"]
 
 
 def test_sequential_iterations_overwrite_each_other():

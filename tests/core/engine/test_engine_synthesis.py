@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from engine_harness import SPECS, Harness, playbook
 
 from noetl.core.engine.effects import Synthesized
+from noetl.core.engine.handlers import synthesis as synthesis_module
 from noetl.core.engine.snapshot import encode_state
 from noetl.core.language.compile import compile_steps
 from noetl.core.model.events import StepFailed, WorkflowSynthesized
@@ -20,6 +23,12 @@ workflow:
     next: {arcs: [{step: summary}, {step: rescue, when: "{{ event.name == 'step.failed' }}"}]}
   - {step: summary, tool: {kind: noop}}
   - {step: rescue, tool: {kind: noop}}
+"""
+BLOCKS = """
+workbook:
+  safe: {tool: [{name: a, kind: noop}, {name: b, kind: workbook, input: {block: safe}}]}
+  outer: {tool: [{name: c, kind: http}, {name: d, kind: workbook, input: {block: inner}}]}
+  inner: {tool: {kind: shell}}
 """
 NODES = [
     {"step": "one", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "two"}]}},
@@ -36,8 +45,8 @@ def validator(book):
     return validate
 
 
-def synthesis(nodes) -> Harness:
-    book = playbook(TEXT)
+def synthesis(nodes, text: str = TEXT) -> Harness:
+    book = playbook(text)
     return Harness(book, {"plan": ok({"plan": nodes})}, validate=validator(book)).run()
 
 
@@ -81,6 +90,46 @@ def test_a_tool_kind_that_is_not_allowed_is_rejected():
     harness = synthesis([{"step": "one", "tool": {"kind": "shell", "cmd": "ls"}}])
     assert harness.scheduled == ["plan", "rescue"]
     assert "shell" in harness.of(StepFailed)[0].output.error.message
+
+
+@pytest.mark.parametrize(("block", "then"), [("safe", "one"), ("inner", "rescue"), ("outer", "rescue")])
+def test_the_kinds_of_called_blocks_count(block, then):
+    nodes = [{"step": "one", "tool": {"kind": "workbook", "input": {"block": block}}}]
+    text = TEXT.replace("kinds: [noop", "kinds: [workbook, noop") + BLOCKS
+    assert synthesis(nodes, text).scheduled[:2] == ["plan", then]
+
+
+TWICE = """
+workflow:
+  - {step: start, next: {spec: {mode: inclusive}, arcs: [{step: first}, {step: side}]}}
+  - {step: side, tool: {kind: noop}, next: {arcs: [{step: join}]}}
+  - step: first
+    spec: {policy: {synthesize: {from: "{{ output.data }}"}}}
+    tool: {kind: noop}
+    next: {arcs: [{step: second}]}
+  - step: second
+    spec: {policy: {synthesize: {from: "{{ output.data }}"}}}
+    tool: {kind: noop}
+    next: {arcs: [{step: join}]}
+  - {step: join, tool: {kind: noop}}
+"""
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_synthesized_steps_of_an_execution_are_limited_and_a_join_waits_for_them(most):
+    book = playbook(TWICE)
+    nodes = {
+        name: [{"step": name + "_new", "tool": {"kind": "noop"}, "next": {"arcs": [{"step": "join"}]}}]
+        for name in ("first", "second")
+    }
+    harness = Harness(book, {name: ok(each) for name, each in nodes.items()}, validate=validator(book)).start()
+    harness.complete(harness.claim("77:side:1"))  # its token waits before the join while steps are added
+    with patch.object(synthesis_module, "MAX_SYNTHESIZED", most):
+        harness.work()
+    made = ["first_new", "second", *(["second_new"] if most == 2 else [])]
+    assert [name for name in harness.scheduled if name in made] == made
+    assert harness.status == ("success" if most == 2 else "failed")
+    assert harness.scheduled.count("join") == (most == 2)
 
 
 def test_an_existing_step_name_is_rejected():

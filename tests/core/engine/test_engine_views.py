@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine_harness import Harness, failure, task_done
 
 from noetl.core.engine.commands import CancelExecution, ExpireLease, PauseExecution, RecordChildStart
+from noetl.core.engine.effects import ReturnTurns
 from noetl.core.engine.views.waiting import waiting_reasons
 from noetl.core.model.events import ChildRequested, WaitStarted
 from noetl.core.model.position import Position
@@ -134,11 +135,37 @@ def test_why_reports_iterations_and_steps_that_wait_for_a_limit():
     assert '"one"' in left
 
 
+def test_why_reports_a_step_that_waits_for_the_limit_of_a_label():
+    harness = Harness("workflow:\n  - {step: start, tool: {kind: noop}}\n").start(labels={"tenant": "acme"})
+    (found,) = reasons(harness, reached={"label tenant=acme": "its turn"})
+    assert found[0] == "limit" and found[1].endswith("its turn")
+
+
+def test_why_reports_the_outermost_and_the_innermost_loops():
+    text = """
+workflow:
+  - {step: start, loop: {in: [[[1, 2]]], iterator: a, loop: {in: "{{ iter.a }}", iterator: b, loop: {in: "{{ iter.b }}", iterator: c}}}, tool: {kind: noop}}
+"""
+    found = [text for subject, text in reasons(Harness(text).start()) if subject == "loop"]
+    assert len(found) == 2 and "(in iteration 0.0)" in found[1] and "in iteration" not in found[0]
+
+
 def quota_wait(order, until: float, key: str = "api") -> WaitStarted:
     return WaitStarted(
         step=order.context.step, step_run_id=order.context.step_run_id, task="t", until=until, path=order.path,
         position=Position(task="t", turn=Turn(until)), quota=Demand(key, 10.0),
     )  # fmt: skip
+
+
+def test_the_turns_of_runs_that_do_not_wait_for_a_quota_any_more_are_returned():
+    loop = "\nworkflow:\n  - {step: each, loop: {in: [1, 2, 3, 4], iterator: n, spec: {mode: parallel}}, tool: [{name: t, kind: noop}]}\n"
+    harness = Harness(loop).start()
+    orders = [harness.claim(f"77:each:1/{index}") for index in range(4)]
+    for order, key in zip(orders, ("api", "other", "api"), strict=False):
+        harness.report(order, quota_wait(order, 2000.0 + order.path[0], key))
+    effects = harness.send(CancelExecution()).effects
+    turns = [(each.demand.key, each.instants) for each in effects if isinstance(each, ReturnTurns)]
+    assert turns == [("api", (2000.0, 2002.0)), ("other", (2001.0,))]
 
 
 def test_why_reports_runs_that_wait_for_a_quota():

@@ -19,7 +19,7 @@ from noetl.core.engine.commands import (
 )
 from noetl.core.engine.effects import SetTimer
 from noetl.core.engine.outstanding import leases, next_due
-from noetl.core.engine.run_orders import order_for
+from noetl.core.engine.run_orders import order_of
 from noetl.core.engine.snapshot import encode_state
 from noetl.core.engine.views.open_waits import inbox_entries, wait_counts
 from noetl.core.engine.views.waiting import waiting_reasons
@@ -409,7 +409,7 @@ workflow:
         if action == "claim" and harness.queue and not harness.state.paused:
             harness.claim(chance.choice(harness.queue).run_id)
         elif action == "report" and held:
-            order = order_for(harness.state, chance.choice(held)[0])
+            order = order_of(harness.state, harness.state.open[chance.choice(held)[0]])
             if order.resume is None and chance.random() < 0.8:
                 name = chance.choice(["a", "b"])
                 attempt = order.epoch

@@ -220,11 +220,10 @@ def _completed_iteration(env: EvaluationContext, items: Sequence[Item], path: st
     return scope
 
 
-def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
+def _own_result(names: ServerNames, step_run: StepRun) -> ResultView:
     """The result of the run that has just completed, which its step's name means in its own `set` and arcs."""
     outcome = names.outcome
-    if outcome is None:
-        return None
+    assert outcome is not None
     results = step_run.results or None
     return ResultView(
         outcome, name=step_run.step.name, results=results, resolve=names.env.resolver(outcome), locate=names.env.locate
@@ -233,21 +232,20 @@ def _own_result(names: ServerNames, step_run: StepRun) -> ResultView | None:
 
 def _input(names: ServerNames) -> Any:
     step_run = names.step_run
-    return with_stored({**step_run.args, **step_run.input}, names.env.resolve) if step_run is not None else {}
+    assert step_run is not None
+    return with_stored({**step_run.args, **step_run.input}, names.env.resolve)
 
 
 def _output(names: ServerNames) -> Any:
     outcome, step_run = names.outcome, names.step_run
-    if outcome is None:
-        return Missing("output", _NEVER)
+    assert outcome is not None
     results = step_run.results if step_run is not None else None
     return OutputView(outcome, results=results or None, resolve=names.env.resolver(outcome), locate=names.env.locate)
 
 
 def _result(names: ServerNames) -> Any:
     outcome, step_run = names.outcome, names.step_run
-    if outcome is None:
-        return Missing("result", _NEVER)
+    assert outcome is not None
     results = step_run.results if step_run is not None else None
     return ResultView(
         outcome, name="result", results=results or None, resolve=names.env.resolver(outcome), locate=names.env.locate
@@ -256,23 +254,26 @@ def _result(names: ServerNames) -> Any:
 
 def _arc_event(names: ServerNames) -> Any:
     step_run = names.step_run
-    if step_run is None or step_run.event is None:
+    assert step_run is not None
+    if step_run.event is None:  # of an older snapshot
         return {}
     return _event(names.state, names.env, step_run.event, step_run.step.name)
 
 
 def _gate_event(names: ServerNames) -> Any:
     token, state = names.token, names.state
-    event = token.event if token is not None else None
-    if token is not None and event is None:  # of an older snapshot
+    assert token is not None
+    event = token.event
+    if event is None:  # of an older snapshot
         record = state.steps.get(token.origin or "")
         name = token.boundary or WorkflowStarted.NAME
         event = BoundaryEvent(name, token.seq, state.at, outcome=record.outcome if record else None)
-    return {} if event is None else _event(state, names.env, event, token.origin if token else None)
+    return _event(state, names.env, event, token.origin)
 
 
 def _outer_iteration(names: ServerNames) -> Any:
-    return iteration_scope(names.env, names.step_run, names.path) if names.step_run is not None else {}
+    assert names.step_run is not None
+    return iteration_scope(names.env, names.step_run, names.path)
 
 
 _GATE: Factories = {"event": _gate_event}

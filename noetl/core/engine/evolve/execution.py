@@ -42,9 +42,8 @@ def _requested(state: State, event: ExecutionRequested, at: float) -> None:
 @applies(RequestEvaluated)
 def _evaluated(state: State, event: RequestEvaluated, at: float) -> None:
     state.workload = event.workload
-    if event.state or event.state_versions:
-        state.ctx = {STATE_KEY + key: value for key, value in event.state.items()}
-        state.versions = dict(event.state_versions)
+    state.ctx = {STATE_KEY + key: value for key, value in event.state.items()}
+    state.versions = dict(event.state_versions)
     if event.error is not None:
         state.ending = Ending("failed", event.error)
         return

@@ -9,7 +9,7 @@ from noetl.core.engine.handlers.runaway import bucket_level
 from noetl.core.engine.state import BoundaryEvent, Ending, Run, State, StepRecord, StepRun, Token
 from noetl.core.model.compensation import CompletedRun, CompletedStep
 from noetl.core.model.events import (
-    Event,
+    LoopDone,
     NextEvaluated,
     StepDone,
     StepFailed,
@@ -18,6 +18,7 @@ from noetl.core.model.events import (
     StepStarted,
     TokenMerged,
     TokenParked,
+    WorkflowStarted,
 )
 from noetl.core.model.outcome import Outcome, with_secondary
 
@@ -30,9 +31,14 @@ def record_of(state: State, name: str) -> StepRecord:
     return record
 
 
-def boundary_event(state: State, event: Event, step_run_id: str | None, outcome: Outcome | None) -> BoundaryEvent:
+def boundary_event(
+    state: State,
+    event: WorkflowStarted | LoopDone | StepDone | StepFailed,
+    step_run_id: str | None,
+    outcome: Outcome | None,
+) -> BoundaryEvent:
     """The event that is being applied, as the guards after it read it."""
-    by_server = getattr(event, "by_server", False) or event.SOURCE == "server"
+    by_server = event.by_server if isinstance(event, StepDone | StepFailed) else True
     return BoundaryEvent(event.NAME, state.seq, state.at, by_server, state._cause, step_run_id, outcome)
 
 
@@ -111,9 +117,8 @@ def _scheduled(state: State, event: StepScheduled, at: float) -> None:
         run_id, compiled.step, record.number, event.args, event.input, at, state.seq, event.defer_input, origin,
         boundary, None, event.timeout_s, event.deadline_at,
     )  # fmt: skip
-    if taken and (taken[0].dedupe is not None or taken[0].partition is not None):
+    if taken:
         step_run.dedupe, step_run.partition = taken[0].dedupe, taken[0].partition
-    if taken and any(token.priority for token in taken):
         step_run.priority = max(token.priority for token in taken)
     state.live[name] = state.live.get(name, 0) + 1
     if event.deadline_at is not None:

@@ -21,7 +21,7 @@ def kept_indices(state: State, step_run: StepRun, loop: Loop) -> tuple[int, ...]
         return ()
     if loop.collection is not None:
         same = kept.sha256 is not None and kept.sha256 == loop.collection.meta.sha256
-        return tuple(each.index for each in kept.done if same and each.index < loop.count)
+        return tuple(each.index for each in kept.done) if same else ()
     items, before = loop.items or (), kept.items or ()
     return tuple(
         each.index

@@ -37,8 +37,7 @@ def evaluate_request(
     workload: dict[str, Any] = {}
     if error is None:
         try:
-            payload = state.request.payload if state.request else {}
-            workload = merged_workload(env, payload, state.execution_id, command.state)
+            workload = merged_workload(env, command.request.payload, state.execution_id, command.state)
         except Failure as failure:
             error = failure.error
     return RequestEvaluated(workload, command.keychain, error, values, command.state_versions)
@@ -51,8 +50,7 @@ def start_workflow(state: State, event: RequestEvaluated, env: EvaluationContext
 
 def _entry(state: State) -> str:
     request = state.request
-    if request is None:
-        return state.playbook.entry
+    assert request is not None
     if request.entry_step:
         return request.entry_step
     rerun = request.rerun
@@ -62,8 +60,7 @@ def _entry(state: State) -> str:
 def _refusal(state: State) -> ErrorInfo | None:
     """Why the request is rejected, apart from its data."""
     request = state.request
-    if request is None:
-        return None
+    assert request is not None
     steps = state.net.steps
     for what, name in (("entry step", _entry(state)), ("return step", request.return_step)):
         if name and name not in steps:
