@@ -181,5 +181,14 @@ TOKEN={{ x }} bash deploy.sh
 OUT={{ x }}; echo hi > "$OUT"; bash notify.sh "$OUT"
 out=$(./job {{ x }}); echo "$out"
 result=$(curl -s {{ x }}); echo "$result" > r.json; python3 parse.py r.json
+y={{ x }}; echo ${#y}
+arr=({{ x }} b); echo "${#arr[@]} {{ x }}"
+mapfile -t lines < {{ x }}; echo ${#lines[@]}
+echo {{ x }} | sed 's/e/x/' | sed 's|.*/||;s/e$/f/'
+echo {{ x }} | sed -e 's/a/b/' -e 's/the /a /g' -e '/^$/d'
+git -c user.name={{ x }} -c core.quotePath=false status
+python3 -Im venv {{ x }}
+[[ -n "{{ x }}" && $COUNT -gt 3 ]] && echo {{ x }}
+[[ {{ x }} == a* || 3 -lt 4 ]] || echo no
 """.strip().split("\n")
 ]

@@ -448,5 +448,31 @@ y={{ x }}; declare z=$y; (( z )) || true
 y={{ x }}; declare "z=$y"; (( z )) || true
 y={{ x }}; alias q="$y"; shopt -s expand_aliases⏎q
 y={{ x }}; xargs -I% sh -c % <<< "$y"
+echo {{ x }} | sed -n 'e'
+echo {{ x }} | sed 's/.*/&/e'
+echo {{ x }} | sed '1e'
+echo {{ x }} | sed '/a/e'
+echo {{ x }} | sed 's|.*|&|e'
+echo {{ x }} | sed -e p -e 's,x,x,e'
+echo {{ x }} | sed 's/x/x/ge;p'
+sed '$e' <<< {{ x }}
+sed '1,2{e}' <<< {{ x }}
+echo {{ x }} > f; sed e f
+python3 -Im timeit {{ x }}
+perl '-Mlib;{{ x }}' -e 1
+perl -wMlib={{ x }} -e 1
+perl -e 'print 1;' -e {{ x }}
+echo a | sed -e p -e {{ x }}
+git -c color.ui=always -c alias.y={{ x }} y || true
+git -c user.name={{ x }} -c alias.y={{ x }} y || true
+git -c protocol.ext.allow=always ls-remote "ext::{{ x }}" || true
+strace -o "|{{ x }}" true || true
+strace -fo "!{{ x }}" true || true
+socat - "SYSTEM:{{ x }}" || true
+nc -e {{ x }} localhost 1 || true
+echo ${#a[{{ x }}]}
+[[ -n a && {{ x }} -eq 1 ]] || true
+[[ $(echo {{ x }} && true) -eq 1 ]] || true
+[[ {{ x }} \⏎ -eq 1 ]] || true
 """
 COMMANDS = [line.replace("⏎", "\n") for line in PLACES.strip().splitlines()]

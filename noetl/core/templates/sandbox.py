@@ -110,14 +110,16 @@ def undefined_name(names: Mapping[str, Any], key: str) -> Undefined:
 
 _EXPRESSION = r"(?P<variable_begin>\{\{"
 _NOT_GO = _EXPRESSION + r"(?!-?\s*\.[A-Za-z_])"
+_COMMENT = r"(?P<comment_begin>\{\#"
+_NOT_LENGTH = r"(?P<comment_begin>(?<!\$)\{\#"
 
 
 def _lexer(environment: Environment) -> Lexer:
     """Jinja's lexer, for which `{{.Name}}` is text: no expression starts with a dot, but templates of Go programs do
-    (`docker ps --format '{{.ID}}'`)."""
+    (`docker ps --format '{{.ID}}'`). The length of a shell's variable (`${#name}`) is text too, and no comment."""
     lexer = Lexer(environment)
     rule, *others = lexer.rules["root"]
-    pattern = rule.pattern.pattern.replace(_EXPRESSION, _NOT_GO)
+    pattern = rule.pattern.pattern.replace(_EXPRESSION, _NOT_GO).replace(_COMMENT, _NOT_LENGTH)
     lexer.rules["root"] = [rule._replace(pattern=re.compile(pattern, rule.pattern.flags)), *others]
     for name, rules in lexer.rules.items():
         lexer.rules[name] = [_possessive(each) if each.tokens in ("float", "integer") else each for each in rules]

@@ -24,6 +24,7 @@ from noetl.tools.shell.program_code import (
     EVALUATING,
     ONE_WORD,
     READS_CODE,
+    SED_EXECUTES,
     code_before,
     code_pattern,
     foreign_code,
@@ -183,7 +184,7 @@ def _arithmetic(command: str, at: int) -> Place | None:
     if re.search(r"(?<![\w./$-])let\s", before) or _INTEGER.search(before):
         return place
     test = _test_around(command, at)
-    if test is not None and _COMPARISON.search(command[test:].partition("]]")[0].replace(MARK, " ")):
+    if test is not None and _COMPARISON.search(_clause(command, test, at).replace(MARK, " ")):
         return place
     word = _word_at(command, at)
     if word is not None and (assigned := ASSIGNED.match(command, word.start)) and assigned[1] in _INTEGERS:
@@ -200,6 +201,17 @@ def _test_around(command: str, at: int) -> int | None:
     """Where the `[[` around an index is; None if there is none."""
     test = max((found.start() for found in _TEST.finditer(command, 0, at)), default=-1)
     return test if test > command.rfind("]]", 0, at) else None
+
+
+def _clause(command: str, test: int, at: int) -> str:
+    """The part of a test between `&&` and `||`; the whole test if it has substitutions."""
+    end = command.find("]]", at)
+    whole = command[test : end if end >= 0 else len(command)]
+    if "$(" in whole or "`" in whole:
+        return whole
+    bounds = [each for each in re.finditer(r"&&|\|\|", whole) if not _quoted(command, test + each.start())]
+    start = max((each.end() for each in bounds if test + each.end() <= at), default=0)
+    return whole[start : next((each.start() for each in bounds if test + each.start() > at), len(whole))]
 
 
 def _name(command: str, at: int) -> Place | None:
@@ -271,12 +283,9 @@ def _through_script(command: str, at: int) -> Place | None:
         return Place(ONE_WORD, "an argument that a script evaluates")
     for name, script in scripts_that_read(command, at).items():
         is_shell = "." not in name or name.endswith("sh")
-        if EVALUATING.search(script) or (is_shell and READS_CODE.search(script)) or _SED_EXECUTES.search(script):
+        if EVALUATING.search(script) or (is_shell and READS_CODE.search(script)) or SED_EXECUTES.search(script):
             return Place(ONE_WORD, "an input that a script evaluates")
     return place_of_arguments(text) if text else None
-
-
-_SED_EXECUTES = re.compile(r"/[gIMp\d]*e[gIMp\d]*\s*(?:$|[;}\n])|(?:^|[\n;])\s*[\d$]*e\s", re.MULTILINE)
 
 
 def _place_in_scripts(command: str, names: set[str]) -> Place | None:

@@ -63,6 +63,8 @@ PROGRAMS: dict[str, Program] = {
         pattern=_NO_OPTION,
     ),
     r"npx|pnpx|bunx": Program(r"-c|--call"),
+    r"strace|ltrace": Program(r"-[A-Za-z]*o|--output", pattern=ONE_WORD),
+    r"socat|nc|ncat|netcat": Program(every=True, pattern=ONE_WORD),
     r"mapfile|readarray": Program(r"-[A-Za-z]*C"),
     r"scp|sftp": Program(r"-[oSDFJ]|-o.*", pattern=_NO_OPTION),
     r"tar|bsdtar|rsync|zip|sort|split|man|less": Program(
@@ -71,6 +73,7 @@ PROGRAMS: dict[str, Program] = {
         pattern=_NO_OPTION,
     ),
 }
+_GIT_DATA = re.compile(r"(?:user|author|committer|color|advice|init|safe|i18n|status)\.\w+=")  # no code
 _TABLE = [(re.compile(name), program) for name, program in PROGRAMS.items()]
 _CODE_FILE = re.compile(r"-[A-Za-z]*f|--file|--rcfile|--init-file")
 _CODE_INPUT = re.compile(r"(?:-[A-Za-z]*f|--(?:file|rcfile|init-file)=)(?:-$|/dev/(?:stdin|fd/)|/proc/self/fd/)")
@@ -88,7 +91,12 @@ READS_CODE = re.compile(
 # In other languages: a pipe to a command in awk; backquotes, `s///e` and `open` of perl.
 _AWK_PIPE = re.compile(r"\bprintf?\b[^;}\n]*(?<!\|)\|(?!\|)")
 _PERL_CODE = re.compile(r"`|/[a-z]*e[a-z]*\s*(?:$|[;})])|\bopen\b|\bdo\b|\brequire\b|(?<!<)<(?:ARGV)?>(?!>)")
+# A script of sed that executes lines: the flag `e` of `s`, or the command `e` after an address.
+SED_EXECUTES = re.compile(
+    r"[^\w\s\\][gIMp\d]*e[gIMp\d]*\s*(?:$|[;}\n])|(?:^|[\n;{])\s*(?:[\d$,~+]|/[^/]*/)*!?\s*e(?:\s|$|[;}])", re.MULTILINE
+)
 _EVALUATING_MODULES = frozenset({"timeit", "code", "pdb", "asyncio", "cProfile", "trace"})
+_MODULE = re.compile(r"-[A-Za-z]*m")
 _INTERACTIVE = re.compile(r"-[A-Za-z]*i[A-Za-z]*")
 _PERL_LOOP = re.compile(r"-[A-Za-z0-9.]*[np][A-Za-z0-9.]*")
 _SHELL_VARIABLE = re.compile(r"\$\{?(?:SHELL|BASH|0)\b")
@@ -170,7 +178,7 @@ def _programs(command: str, found: Sequence[Word]) -> Iterator[tuple[int, Progra
             program = _SHELL
         elif word.text.endswith("env") and _splits(found[index:]):
             program = _EVERY
-        elif index and found[index - 1].text == "-m" and word.text in _EVALUATING_MODULES:
+        elif index and _MODULE.fullmatch(found[index - 1].text) and word.text in _EVALUATING_MODULES:
             program = _EVERY._replace(reads=True)
         elif word.text in _AMBIGUOUS and not all(precedes(each.text) for each in found[:index]):
             program = None  # an argument
@@ -244,12 +252,16 @@ def _evaluates(
         word.text.startswith("<(") and _CODE_FILE.fullmatch(found[found.index(word) - 1].text)
     ):
         return ONE_WORD
+    if _GIT_DATA.match(word.text) and word.start + word.text.index("=") < at and program.pattern is _NO_OPTION:
+        return None
     if program.every or word in code:
         first = next((each for each in arguments if each.text != "--"), None)
         follows = program.joined and word is not first
         return _PLAIN if follows else _at_start(command, word, at, program, word in code)
     if program.pattern is _NO_OPTION:
-        return _NO_OPTION
+        return ONE_WORD if re.match(r"\w+::", word.text) else _NO_OPTION  # `ext::` of git is a command
+    if "perl" in found[index].text and re.match(r"-[A-Za-z0-9]*[mM]", word.text):
+        return ONE_WORD  # `-Mmodule;code`
     if "perl" in found[index].text and any(_PERL_LOOP.fullmatch(each.text) for each in arguments):
         return ONE_WORD  # `perl -n` and `perl -p` open a file name with `|` as a command
     return ONE_WORD if program.script and not code and word.text == script else None
@@ -261,9 +273,8 @@ def evaluates_text(name: str, program: Program, code: str) -> bool:
         return READS_CODE.search(code) is not None
     if EVALUATING.search(code):
         return True
-    return ("awk" in name and _AWK_PIPE.search(code) is not None) or (
-        "perl" in name and _PERL_CODE.search(code) is not None
-    )
+    others = {"awk": _AWK_PIPE, "perl": _PERL_CODE, "sed": SED_EXECUTES}
+    return any(each in name and pattern.search(code) is not None for each, pattern in others.items())
 
 
 def _expanded(command: str, word: Word) -> Word:
@@ -358,7 +369,7 @@ def code_words(arguments: Sequence[Word], program: Program) -> tuple[Sequence[Wo
             skips = False
         elif wants and not (text.startswith("-") and program is _SHELL and number + 1 < len(arguments)):
             code.append(word)
-            wants, ended = False, True
+            wants, ended = False, program.script and arguments[number - 1].text.endswith(("c", "command"))
         elif program.options and not ended and (found := re.match(rf"(?:{program.options})(?:=|$)", text)):
             wants = not found.group().endswith("=") and "=" not in text
             if "=" in text:
