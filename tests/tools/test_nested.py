@@ -180,6 +180,16 @@ def test_long_names_of_tables_stay_distinct(place: Place) -> None:
     assert len(place.tables()) == 3
 
 
+def test_members_and_lists_with_long_names_are_replaced(place: Place) -> None:
+    long = "a_member_with_a_long_name_of_forty_bytes"
+    lists = {"items": [1], "others_with_a_name_of_more_than_twenty": [2]}
+    good(move(place, [{"id": 1, long: {"x": {"y" * 30: 1}, "z": 2, **lists}, "v": 1}], mode="upsert", key="id"))
+    assert sum(len(place.query(f'select * from "{name}"')) for name in place.tables()) == 3
+    good(move(place, [{"id": 1, long: {}, "v": 2}], mode="upsert", key="id"))
+    assert [value for value in place.query("select * from orders")[0] if value is not None] == [1, 2]
+    assert sum(len(place.query(f'select * from "{name}"')) for name in place.tables()) == 1
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -12,6 +12,7 @@ Every child table has the key of the root row (`_root_...`) and the positions in
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ SEPARATOR = "__"
 ROOT = "_root_"
 INDEX = "_index_"
 MAX_NAME = 63  # bytes of a name in PostgreSQL
+OWNER_DIGITS, NAME_DIGITS = 6, 12  # of the hashes in names that were cut
+_CUT = re.compile(rf"(.*)_([0-9a-f]{{{OWNER_DIGITS}}})[0-9a-f]{{{NAME_DIGITS}}}", re.DOTALL)
 Path = tuple[str, ...]
 
 
@@ -36,25 +39,49 @@ class _Row(NamedTuple):
 
 def child_name(table: str, path: Path) -> str:
     """The table of a list."""
-    return sibling_name(table, _short(SEPARATOR.join([split_name(table)[-1], *path])))
+    root = split_name(table)[-1]
+    return sibling_name(table, _short(SEPARATOR.join([root, *path]), root))
 
 
-def list_tables(found: Iterable[tuple[str, bool]]) -> list[str]:
-    """The tables of lists among tables whose names begin with that of the root, each with whether it has positions.
+def list_tables(table: str, found: Iterable[tuple[str, bool]]) -> list[str]:
+    """The tables of a table's lists among tables with its `beginning`, each with whether it has positions.
 
     A table without positions is the root of others, whose lists are its own."""
-    tables = list(found)
-    roots = tuple(f"{name}{SEPARATOR}" for name, has_positions in tables if not has_positions)
-    return [name for name, has_positions in tables if has_positions and not name.startswith(roots)]
+    tables, root = list(found), split_name(table)[-1]
+    roots = [name for name, has_positions in tables if not has_positions and name != root]
+    return [
+        sibling_name(table, name)
+        for name, has_positions in tables
+        if has_positions and belongs(name, root) and not any(belongs(name, other) for other in roots)
+    ]
 
 
-def _short(name: str) -> str:
-    """The name; if it is too long, its beginning and a hash."""
-    encoded = name.encode()
-    if len(encoded) <= MAX_NAME:
+def beginning(owner: str) -> str:
+    """How the names of an object's members, or of a table's lists, begin."""
+    return _cut(f"{owner}{SEPARATOR}")
+
+
+def belongs(name: str, owner: str) -> bool:
+    """Whether this is the name of a member of the object, or of a list of the table; also if it was cut."""
+    if name.startswith(f"{owner}{SEPARATOR}"):
+        return True
+    found = _CUT.fullmatch(name)
+    return found is not None and found[1] == beginning(owner) and found[2] == _digest(owner, OWNER_DIGITS)
+
+
+def _short(name: str, owner: str) -> str:
+    """The name; if it is too long, its beginning, and hashes of its owner and of itself."""
+    if len(name.encode()) <= MAX_NAME:
         return name
-    beginning = encoded[: MAX_NAME - 24].decode(errors="ignore")
-    return "_".join((beginning, hashlib.sha256(encoded).hexdigest()[:12]))
+    return f"{_cut(name)}_{_digest(owner, OWNER_DIGITS)}{_digest(name, NAME_DIGITS)}"
+
+
+def _cut(name: str) -> str:
+    return name.encode()[: MAX_NAME - 24].decode(errors="ignore")
+
+
+def _digest(name: str, digits: int) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:digits]
 
 
 def is_nested(field: Any) -> bool:
@@ -76,30 +103,30 @@ def divide(
         ids = {f"{ROOT}{name}": value for name, value in key.items()}
         target = _Row({}, set(), (), ids)
         for name, value in row.items():
-            _place(target, name, value, children)
+            _place(target, name, value, children, name)
         flat.append(target.columns)
     return flat, children
 
 
-def _place(row: _Row, name: str, value: Any, children: dict[Path, Any]) -> None:
-    """Put a value into a row: members of an object as columns, items of a list into a child table."""
+def _place(row: _Row, name: str, value: Any, children: dict[Path, Any], member: str) -> None:
+    """Put a value of a `member` into a row: members of an object as columns, items of a list into a child table."""
     if isinstance(value, Mapping):
-        for member, each in value.items():
-            _place(row, f"{name}{SEPARATOR}{member}", each, children)
+        for below, each in value.items():
+            _place(row, f"{name}{SEPARATOR}{below}", each, children, member)
     elif isinstance(value, list):
         if name in row.lists:
             raise clash(name)
         row.lists.add(name)
-        below = (*row.path, name)
-        rows = children.setdefault(below, [])
+        path = (*row.path, name)
+        rows = children.setdefault(path, [])
         for number, item in enumerate(value):
-            own = {**row.ids, f"{INDEX}{len(below)}": number}
-            child = _Row(dict(own), set(), below, own)
-            for member, each in item.items() if isinstance(item, Mapping) else (("value", item),):
-                _place(child, str(member), each, children)
+            own = {**row.ids, f"{INDEX}{len(path)}": number}
+            child = _Row(dict(own), set(), path, own)
+            for below, each in item.items() if isinstance(item, Mapping) else (("value", item),):
+                _place(child, str(below), each, children, str(below))
             rows.append(child.columns)
     elif value is not None:
-        column = _short(name)
+        column = _short(name, member)
         if column in row.columns:
             raise clash(column)
         row.columns[column] = value

@@ -12,12 +12,12 @@ import duckdb
 from noetl.connections import duckdb as duck
 from noetl.core.model.tool import ToolCall
 from noetl.data.arrow_tables import meaning_of
-from noetl.data.sql import column_list, quote_column, sibling_name, split_name
+from noetl.data.sql import column_list, quote_column, split_name
 from noetl.data.types.type_lattice import NUMERIC, TEXT, ColumnKind, kind_in_database
 from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.nested_rows import list_tables
+from noetl.tools.transfer.nested_rows import beginning, list_tables
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets import Target
@@ -65,10 +65,11 @@ class DuckdbTarget(DatabaseFileTarget):
         table = str(self.plan.fields["table"])
         query = (
             "SELECT table_name, bool_or(column_name = '_index_1') FROM duckdb_columns() WHERE database_name = "
-            "current_database() AND schema_name = ? AND starts_with(table_name, ? || '__') GROUP BY 1 ORDER BY 1"
+            "current_database() AND schema_name = ? AND starts_with(table_name, ?) GROUP BY 1 ORDER BY 1"
         )
-        found = await self._run_in_thread(lambda: self._cursor.execute(query, self._place).fetchall())
-        return [sibling_name(table, name) for name in list_tables(found)]
+        place = (self._place[0], beginning(split_name(table)[-1]))
+        found = await self._run_in_thread(lambda: self._cursor.execute(query, place).fetchall())
+        return list_tables(table, found)
 
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key."""

@@ -15,7 +15,7 @@ from noetl.data.arrow_tables import rows_of
 from noetl.data.types.type_lattice import ColumnKind
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.nested_rows import INDEX, ROOT, SEPARATOR, Path, child_name, clash, divide, is_nested
+from noetl.tools.transfer.nested_rows import INDEX, ROOT, Path, belongs, child_name, clash, divide, is_nested
 from noetl.tools.transfer.schema_contract import ContractChecker, SchemaContract
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 from noetl.tools.transfer.targets import Target, open_target
@@ -38,10 +38,9 @@ class _RootContract(ContractChecker):
             name for name in table.schema.names if name not in known and table.column(name).null_count == len(table)
         ]
         table = table.drop_columns(empty)  # objects and lists that no row has
-        prefixes = tuple(f"{name}{SEPARATOR}" for name in self.members)
         given = set(table.schema.names)
         for name in known:
-            if name not in given and (name in self.members or name.startswith(prefixes)):
+            if name not in given and (name in self.members or any(belongs(name, member) for member in self.members)):
                 table = table.append_column(name, pa.nulls(len(table)))
         return await super().admit(table, known)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from noetl.connections.postgres import TEXT_SETTINGS
 from noetl.data.arrow_tables import meaning_of
 from noetl.data.sql import column_list, quote_column, quote_name, split_name
+from noetl.tools.transfer.nested_rows import beginning
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.targets.merge_statements import update_and_insert
 
@@ -119,9 +120,9 @@ def select_child_tables(table: str) -> tuple[str, list[str]]:
     text = (
         "SELECT c.relname, EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = '_index_1') "
         "FROM pg_class c JOIN pg_class r ON r.oid = to_regclass(%s) AND r.relnamespace = c.relnamespace "
-        "WHERE c.relkind IN ('r', 'p') AND starts_with(c.relname, r.relname || '__') ORDER BY 1"
+        "WHERE c.relkind IN ('r', 'p') AND starts_with(c.relname, %s) ORDER BY 1"
     )
-    return text, [quote_name(table)]
+    return text, [quote_name(table), beginning(split_name(table)[-1])]
 
 
 def delete_by_key(table: str, names: Sequence[str]) -> tuple[list[str], str, str]:

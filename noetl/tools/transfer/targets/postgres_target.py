@@ -19,7 +19,7 @@ import psycopg
 
 from noetl.connections import postgres
 from noetl.data.arrow_tables import meaning_of, plain_column
-from noetl.data.sql import quote_name, sibling_name
+from noetl.data.sql import quote_name
 from noetl.data.types import extended_dates as far_dates
 from noetl.data.types.type_lattice import ColumnKind, kind_in_database
 from noetl.data.values import jsonable
@@ -58,7 +58,7 @@ class PostgresTarget(LedgerTarget):
         table = str(self.plan.fields["table"])
         connection = await self._connect()
         found = await (await connection.execute(*pg_table.select_child_tables(table))).fetchall()
-        return [sibling_name(table, name) for name in list_tables(found)]
+        return list_tables(table, found)
 
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key, with the keys in a temporary table."""

@@ -7,11 +7,11 @@ import sqlite3
 from typing import Any
 
 from noetl.connections import sqlite as lite
-from noetl.data.sql import column_list, quote_column, quote_name, sibling_name, split_name
+from noetl.data.sql import column_list, quote_column, quote_name, split_name
 from noetl.data.types.type_lattice import ColumnKind
 from noetl.runtime.threads import in_thread
 from noetl.tools.transfer.chunks import Chunk
-from noetl.tools.transfer.nested_rows import list_tables
+from noetl.tools.transfer.nested_rows import beginning, list_tables
 from noetl.tools.transfer.schema_contract import Changes
 from noetl.tools.transfer.sources import database_file
 from noetl.tools.transfer.targets.database_file_target import DatabaseFileTarget
@@ -92,14 +92,14 @@ class SqliteTarget(DatabaseFileTarget):
         """The tables of lists, which have positions."""
         await self._open()
         table = str(self.plan.fields["table"])
-        prefix = f"{split_name(table)[-1]}__"
+        prefix = beginning(split_name(table)[-1])
         query = (
             "SELECT name, EXISTS (SELECT 1 FROM pragma_table_info(m.name) WHERE name = '_index_1') "
             "FROM sqlite_master AS m WHERE type = 'table' AND substr(name, 1, ?) = ? ORDER BY 1"
         )
         values = (len(prefix), prefix)
         found = await self._run_in_thread(lambda: self._session.execute(query, values).fetchall())
-        return [sibling_name(table, name) for name in list_tables(found)]
+        return list_tables(table, found)
 
     async def delete_rows(self, keys: Any) -> None:
         """Delete rows by key."""
