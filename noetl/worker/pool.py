@@ -224,10 +224,13 @@ class Pool:
 
         Such runs are ignored from then on, even if their order arrives late. A run that was stopped here is not
         given back: its tool may have had effects, so its lease has to expire."""
+        sent_at = self._clock.monotonic()
         reply = await self._link.extend(self.worker, list(self._held))
+        doubtful = self._reporter.may_have_expired()
+        self._reporter.extended_at, self._reporter.term = sent_at, reply.term
         if reply.term is not None:
             self._heartbeat_seconds = min(self._heartbeat_seconds, reply.term / HEARTBEATS_PER_LEASE)
-        self._cancel_lost(reply.ended, ended=True)
+        self._cancel_lost(reply.ended, ended=True, doubtful=doubtful)
         self._cancel_lost(reply.lost)
         unseen = [key for key in reply.unknown if key not in self._held and key not in self._stopped_runs]
         if unseen:
@@ -263,13 +266,14 @@ class Pool:
             if all(key in self._held for key in named):
                 await self._clock.sleep(FALSE_HINT_PAUSE)
 
-    def _cancel_lost(self, runs: Sequence[str], *, ended: bool = False) -> None:
+    def _cancel_lost(self, runs: Sequence[str], *, ended: bool = False, doubtful: bool = False) -> None:
         """Cancel runs whose lease is lost, or that the server has `ended`."""
         for run_id in runs:
             epochs = sorted(epoch for held_id, epoch in self._held if held_id == run_id)
             # A newer lease of the same run may have arrived meanwhile; the lost one is the older.
             for epoch in epochs[:1]:
-                self._held[run_id, epoch].reports.revoked = ended
+                reports = self._held[run_id, epoch].reports
+                reports.revoked, reports.doubtful = ended, doubtful
                 self._cancel(self._held[run_id, epoch])
 
     def _cancel(self, held: HeldRun) -> None:

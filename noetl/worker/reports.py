@@ -53,6 +53,7 @@ class RunReports(Struct, eq=False):
     begun: bool = False  # a tool has begun whose end may not be stored
     failed: bool = False  # an event could not be encoded: the report ends the run with that error
     revoked: bool = False  # the server has ended the run: no other worker continues it
+    doubtful: bool = False  # the lease may have expired before that: another worker may have continued the run
     _waiter: asyncio.Future[None] | None = None
 
     def queue(self, events: Sequence[Event]) -> None:
@@ -150,6 +151,8 @@ class Reporter(Struct, eq=False):
     on_end: Callable[[RunReports, ReportAck], None]
     on_orders: Callable[[Sequence[RunOrder]], None]
     extend: Callable[[], Awaitable[float | None]]  # all leases; returns their duration
+    extended_at: float = 0.0  # when the last heartbeat that was answered had been sent (monotonic)
+    term: float | None = None  # the duration of a lease, if it can expire
     _ready: dict[RunReports, None] = field(default_factory=dict)  # to be sent now
     _lingering: dict[RunReports, None] = field(default_factory=dict)  # to be sent when the timer expires
     _wakeup: asyncio.Event = field(default_factory=asyncio.Event)
@@ -207,6 +210,10 @@ class Reporter(Struct, eq=False):
             self.wake()
         elif not self._calling and (batch := self._next_batch()):
             await self._send(batch, on_orders)
+
+    def may_have_expired(self) -> bool:
+        """Whether leases may have expired since the last heartbeat."""
+        return self.term is not None and self.clock.monotonic() - self.extended_at >= self.term
 
     async def extend_in_time(self) -> bool:
         """Extend all leases; False if the reply took longer than a lease, so that they may have expired again."""
@@ -287,6 +294,7 @@ class Reporter(Struct, eq=False):
         for run, ack in zip(runs, acks, strict=True):
             accepted = ack.accepted and ack.error is None
             run.acknowledge(accepted=accepted, ended=ack.ended or ack.error is not None)
+            run.doubtful = run.doubtful or self.may_have_expired()
             if run.pending:
                 self.schedule(run, urgent=run.urgent)
             elif run.ending or run.failed or not accepted:

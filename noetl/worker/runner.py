@@ -183,8 +183,13 @@ class Runner:
         """Run the `finally` tasks of a run that is ended from outside, within the grace period; the log has no events
         of them, because the run has ended there."""
         for level, index in final_tasks(active.frame):
+            has_begun = index == level.current
             try:
                 async with asyncio.timeout(FINALLY_SECONDS):
+                    task = level.program.tasks[index].task
+                    if task.effect == "at_most_once" and (has_begun or await self._may_have_run(active)):
+                        _log.warning("finally: task %s may have run already, and is not run again", task.name)
+                        continue
                     action = start_final(active.frame, level, index)
                     if isinstance(action, RunTask):
                         outcome = await self._run_task(active, action, self._tool(action.task.kind)[0])
@@ -196,6 +201,17 @@ class Runner:
                 )
             except (*MISSING_DATA, NoetlError) as problem:
                 _log.warning("finally: a task of step %s could not run: %s", active.order.context.step, problem)
+
+    async def _may_have_run(self, active: ActiveRun) -> bool:
+        """Whether another worker may have executed the rest of a run that is ended from outside."""
+        reports = active.reports
+        if reports.revoked:
+            return reports.doubtful
+        try:
+            await reports.confirm(())
+        except RunEnded:
+            return True
+        return False
 
     # ── opening ─────────────────────────────────────────────────────────────────────────
 

@@ -271,6 +271,53 @@ def test_a_lost_lease_stops_the_tool_and_its_reports(how):
     asyncio.run(check())
 
 
+@pytest.mark.parametrize(
+    ("effect", "expired", "inside", "runs_again"),
+    [
+        ("at_most_once", False, "main", True),
+        ("at_most_once", True, "main", False),  # another worker may have run it
+        ("at_most_once", False, "final", False),  # it had begun here
+        ("at_least_once", True, "main", True),
+        ("at_least_once", False, "final", True),
+    ],
+)
+def test_a_finally_with_an_effect_at_most_once_is_not_run_twice(effect, expired, inside, runs_again):
+    text = f"""
+workflow:
+  - step: s
+    tool:
+      - name: main
+        kind: act
+        spec: {{policy: {{finally: [{{name: final, kind: act, spec: {{effect: {effect}}}}}]}}}}
+"""
+
+    async def check():
+        gate, began = Gate(), []
+
+        async def act(call):
+            began.append(call.task)
+            if call.task == inside and began.count(inside) == 1:
+                return await gate(call)
+            return ok(None)
+
+        bench = Bench(text, act=act)
+        bench.link.term = 10.0
+        async with bench.running():
+            bench.link.offer(bench.order())
+            await gate.until(1)
+            before = list(began)
+            if expired:
+                bench.clock.time += 11
+            bench.link.cancelled.add("1:s:1")
+            bench.link.revoke("1:s:1")
+            await until(lambda: gate.stopped and not bench.pool.busy)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert began[len(before) :] == (["final"] if runs_again else [])
+
+    asyncio.run(check())
+
+
 def test_a_forged_message_that_a_run_is_revoked_stops_nothing():
     async def check():
         gate = Gate()

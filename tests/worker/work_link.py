@@ -123,6 +123,7 @@ class FakeLink:
         self.follow_ups: list[RunOrder] = []
         self.free_seen: list[int] = []
         self.lost: set[str] = set()
+        self.cancelled: set[str] = set()  # lost runs that no other worker continues
         self.term: float | None = None  # of its leases
         self.leased: list[tuple[str, int]] = []  # what the worker holds as the server sees it
         self.given_back: list[tuple[str, int]] = []
@@ -155,7 +156,8 @@ class FakeLink:
     async def extend(self, worker: str, runs: Sequence[tuple[str, int]]) -> HeartbeatReply:
         self.extended.append(list(runs))
         unsaid = [key for key in self.leased if key not in runs]
-        return HeartbeatReply([run_id for run_id, _ in runs if run_id in self.lost], unsaid, self.term)
+        lost = [run_id for run_id, _ in runs if run_id in self.lost]
+        return HeartbeatReply(lost, unsaid, self.term, ended=[each for each in lost if each in self.cancelled])
 
     async def revoked(self, worker: str, *, wait: float) -> list[str]:
         return [await self._revoked.get()]
