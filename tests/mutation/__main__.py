@@ -11,7 +11,7 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -52,7 +52,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--again", type=Path, help="run only the survivors of an earlier run (its JSON file)")
     parser.add_argument("--json", type=Path, default=STORED / "verdicts.json", help="where the verdicts are written")
     parser.add_argument("--no-page", action="store_true", help="do not write the page")
+    parser.add_argument(
+        "--publish", type=Path, nargs="+", help="run nothing: write the page from these JSON files, named as their runs"
+    )
     given = parser.parse_args(arguments)
+    if given.publish:
+        _write({file.stem: msgspec.json.decode(file.read_bytes(), type=list[Verdict]) for file in given.publish})
+        return 0
     if given.record is not None or not list(STORED.glob("*.tests")):
         record(given.record or TESTS)
     if given.again:
@@ -77,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             enough = enough and noticed / len(ran) >= given.wanted
     print(f"{time.monotonic() - started:.0f} s")
     if not given.no_page and not given.again and not given.file:
-        _write(verdicts, f"python -m tests.mutation --sample {given.sample} --seed {given.seed}")
+        _write({f"`--sample {given.sample} --seed {given.seed}`": verdicts})
     return 0 if enough else 1
 
 
@@ -110,25 +116,32 @@ def _of(area: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
     return [each for each in here if not each.mutant.is_control]
 
 
-def _write(verdicts: Sequence[Verdict], command: str) -> None:
-    lines = [f"`{command}`:", "", "| area | mutants | noticed | share |", "|---|---|---|---|"]
-    for area in AREAS:
-        ran = _of(area, verdicts)
-        noticed = sum(each.noticed for each in ran)
-        share = f"{100 * noticed / len(ran):.1f} %" if ran else "not run"
-        lines.append(f"| {area} | {len(ran)} | {noticed} | {share} |")
-    controls = [each for each in verdicts if each.mutant.is_control]
-    lines += [
-        "",
-        f"Controls without a change: {len(controls)}, of which {sum(e.noticed for e in controls)} were noticed.",
-    ]
-    survivors = [each for each in verdicts if not each.noticed and not each.mutant.is_control]
-    lines += ["", "## Survivors", ""]
+def _write(runs: Mapping[str, Sequence[Verdict]]) -> None:
+    lines = ["| run | area | mutants | noticed | share | standard error | controls | noticed |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    survivors: list[Verdict] = []
+    for name, verdicts in runs.items():
+        areas = {area: ran for area in AREAS if (ran := _of(area, verdicts))}
+        lines += [f"| {name} | {area} | {_figures(ran)} | {_controls(area, verdicts)} |" for area, ran in areas.items()]
+        survivors += [each for each in verdicts if not each.noticed and not each.mutant.is_control]
+    lines += ["", "The standard error is that of a share of so many mutants.", "", "## Survivors", ""]
     lines += [f"- `{each.mutant}`" + ("" if each.tests else " (no test executes it)") for each in survivors]
     lines += ["", "## Left out one by one", "", "No behaviour that a user or a test can observe differs:", ""]
     lines += [f"- `{file}`, `{line}`: {change}. Reason: {why}." for (file, line, change), why in EQUIVALENT.items()]
     before = PAGE.read_text().partition(MARK)[0]
     PAGE.write_text(before + MARK + "\n" + "\n".join(lines) + "\n")
+
+
+def _figures(ran: Sequence[Verdict]) -> str:
+    noticed = sum(each.noticed for each in ran)
+    share = noticed / len(ran)
+    error = (share * (1 - share) / len(ran)) ** 0.5
+    return f"{len(ran)} | {noticed} | {100 * share:.1f} % | {100 * error:.1f} %"
+
+
+def _controls(area: str, verdicts: Sequence[Verdict]) -> str:
+    found = [each for each in verdicts if each.mutant.is_control and each.mutant.file.startswith(AREAS[area])]
+    return f"{len(found)} | {sum(each.noticed for each in found)}"
 
 
 if __name__ == "__main__":

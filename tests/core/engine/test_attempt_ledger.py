@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 from noetl.core.engine.attempt_ledger import AttemptLedger
-from noetl.core.model.events import Event, StepDone, StepStarted, TaskDone, TaskStarted, WorkerLost
+from noetl.core.model.events import (
+    ChildRequested,
+    Event,
+    StepDone,
+    StepStarted,
+    TaskDone,
+    TaskStarted,
+    WaitStarted,
+    WorkerLost,
+)
 from noetl.core.model.outcome import ok
+from noetl.core.model.position import Position
 
 RUN = "77:start:1"
 
@@ -28,6 +38,8 @@ def lost(epoch: int = 1, *, returned: bool = False, begun: bool = False) -> Even
 
 
 END = StepDone("start", RUN, ok())
+CALL = ChildRequested("start", RUN, "call", "other", position=Position("a"))
+WAIT = WaitStarted("start", RUN, "wait", signal="go", position=Position("a"))
 
 
 def violations(*events: Event) -> list[str]:
@@ -47,6 +59,8 @@ def violations(*events: Event) -> list[str]:
         (lease(), start(), lost(), done(), lease(2), start(1, "b"), done(1, "b"), END),  # a late end
         (lease(), lost(), start(2), done(2), lease(2), start(1, "b"), END),  # a start and its end in a late report
         (lease(), start(kind="workbook"), lost(), lease(2), start(kind="workbook"), END),
+        (lease(), lost(), lease(2), start(2, "call"), CALL, lease(3), start(), done(), END),
+        (lease(), lost(), lease(2), WAIT, lease(3), start(), done(), END),
     ],
 )
 def test_a_valid_log_violates_nothing(events):
@@ -62,6 +76,7 @@ def test_a_valid_log_violates_nothing(events):
         ((lease(), lost(), lease(2), start(1)), "used up"),
         ((lease(), lost(returned=True, begun=True), lease(2), start(1)), "used up"),
         ((lease(), start(), done(), done()), "ended twice"),
+        ((lease(), start(1, "call"), CALL, start(), lease(2)), "without a lease"),
     ],
 )
 def test_a_reused_number_is_a_violation(events, words):

@@ -97,6 +97,11 @@ def test_a_cycle_among_defaults_is_reported_with_its_keys():
     assert "workflow.started" not in harness.names
 
 
+def test_a_cycle_does_not_name_defaults_that_were_evaluated_on_the_way():
+    harness = workload("{a: '{{ workload.b }}{{ workload.c }}', b: '{{ 1 + 1 }}', c: '{{ workload.a }}'}")
+    assert "cyclic workload defaults: a -> c -> a" in harness.state.error.message
+
+
 def test_a_key_is_not_defined_inside_its_own_default():
     assert '"workload.a" is not defined here' in workload("{a: '{{ workload.a }}'}").state.error.message
     assert workload("{a: '{{ a | default(1) }}'}").state.workload == {"a": 1}

@@ -155,10 +155,10 @@ class RandomExecution:
         return None
 
     def progress(self, run_id: str) -> None:
-        from noetl.core.engine.run_orders import order_for
+        from noetl.core.engine.run_orders import order_of
 
         harness, chance = self.harness, self.chance
-        order = order_for(harness.state, run_id)
+        order = order_of(harness.state, harness.state.open[run_id])
         if order.position is None and chance.random() < 0.5:
             ctx = chance.choice([{}, {}, {"total": 1}, {"seen": order.path}, {"x": chance.randint(0, 1)}, {"a.b": 1}])
             events = [task_done(order, "t", patch={"ctx": ctx} if ctx else {}, position=Position("u", task_runs=1))]

@@ -49,6 +49,13 @@ def test_a_loop_of_which_everything_is_kept_ends_at_once():
     assert harness.work().status == "success"
 
 
+def test_a_kept_iteration_that_was_skipped_counts_as_skipped():
+    done = (KeptIteration(0, ok(1)), KeptIteration(1, ok(None), skipped=True), KeptIteration(2, ok(3)))
+    harness = Harness(LOOP).start(rerun=source(loops={"start": (KeptLoop((), ("a", "b", "c"), None, done),)}))
+    counts = harness.state.steps["start"].outcome.helpers["loop"]
+    assert (counts["total"], counts["succeeded"], counts["skipped"]) == (3, 2, 1)
+
+
 def test_an_iteration_whose_element_changed_is_not_kept():
     harness = Harness(LOOP).start(rerun=source(loops={"start": (kept(0, 1, 2, items=("a", "x", "c")),)}))
     assert harness.of(IterationsKept)[0].indices == (0, 2)

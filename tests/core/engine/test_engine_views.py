@@ -209,3 +209,10 @@ def test_why_lists_some_of_many_runs_and_counts_the_rest():
 def test_why_before_the_request():
     harness = Harness(FAN)
     assert reasons(harness) == [("execution", "the execution has not been requested yet")]
+
+
+def test_why_shows_the_first_six_values_that_a_closed_gate_reads():
+    reads = " and ".join(f"(ctx.v{number} | default(false))" for number in range(8))
+    harness = Harness(FAN.replace("ctx.approved | default(false)", reads)).start()
+    (gate,) = [text for text in texts(harness) if "gate is closed" in text]
+    assert gate.count("is not defined") == 6
