@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import sqlite3
@@ -28,7 +29,8 @@ async def read(call):
         for start in range(0, call.fields["count"], 2):
             if start == call.fields.get("fail_at"):
                 raise LookupError("no letter")
-            yield [{"n": n, "letter": chr(97 + n)} for n in range(start, min(start + 2, call.fields["count"]))]
+            numbers = range(start, min(start + 2, call.fields["count"]))
+            yield [{"n": n, "letter": chr(97 + n), **{name: n for name in call.fields.get("more", ())[:n]}} for n in numbers]
     finally:
         events.append("closed")
 
@@ -51,7 +53,8 @@ class Letters(RowTarget):
         events.append("abort")
 
 SOURCE = SourceSpec(kind="letters", doc="Letters.", read=read, count=count, explain=explain, aliases=("abc",), fields={
-    "count": Field("integer", "How many.", required=True, aliases=("n",)), "fail_at": Field("integer", "Where.")})
+    "count": Field("integer", "How many.", required=True, aliases=("n",)), "fail_at": Field("integer", "Where."),
+    "more": Field("list", "Columns of later rows.")})
 TARGET = TargetSpec(kind="letters", doc="Letters.", open=Letters, explain=explain, place="shelf", modes=("append",),
     transactional=False, fields={"shelf": Field("string", "Where."), "broken": Field("boolean", "Fails.")})
 """
@@ -86,6 +89,34 @@ def test_rows_of_a_plug_in_reach_a_built_in_target(letters, tmp_path):
     assert (outcome.error, outcome.data["rows"], outcome.data["chunks"]) == (None, 5, 2)
     assert [row["letter"] for row in pq.read_table(tmp_path / "l.parquet").to_pylist()] == list("abcde")
     assert letters.events == ["closed"]
+
+
+def test_columns_of_later_rows_are_added_to_a_target_with_a_contract(letters, tmp_path):
+    target = {"kind": "sqlite", "file": str(tmp_path / "l.sqlite"), "table": "l", "schema": "evolve"}
+    outcome = transfer({"kind": "abc", "n": 4, "more": ["", "", "later"]}, target, chunk={"size": 2})
+    assert outcome.error is None, outcome.error
+    with contextlib.closing(sqlite3.connect(target["file"])) as found:
+        assert found.execute("SELECT n, later FROM l ORDER BY n").fetchall() == [
+            (0, None),
+            (1, None),
+            (2, None),
+            (3, 3),
+        ]
+
+
+def test_a_text_that_is_not_unicode_is_a_bad_row(tmp_path):
+    rows = [{"id": 1, "v": "good"}, {"id": 2, "v": "\ud800"}, {"id": 3, "v": ["\udfff"]}]
+    target = {"kind": "file", "path": str(tmp_path / "l.jsonl")}
+    outcome = transfer({"data": rows}, target)
+    assert outcome.error.kind == "schema"
+    assert "the column 'v' has '\\ud800', which is not valid Unicode" in outcome.error.message
+    quarantine = {"kind": "file", "path": str(tmp_path / "bad.jsonl")}
+    outcome = transfer({"data": rows}, target, bad_rows="quarantine", quarantine=quarantine)
+    assert (outcome.error, (tmp_path / "l.jsonl").read_text()) == (None, '{"id":1,"v":"good"}\n')
+    bad = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert ["\\ud800" in bad[0]["row"], "\\udfff" in bad[1]["row"]] == [True, True]
+    outcome = transfer({"data": [{"id": 1, "\ud800": 2}]}, target)
+    assert (outcome.error.kind, "lone surrogate" in outcome.error.message) == ("schema", True)
 
 
 def test_rows_reach_a_target_of_a_plug_in(letters):

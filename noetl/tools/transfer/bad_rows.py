@@ -57,7 +57,10 @@ class SourceRows:
 
     def reject(self, position: int, row: Any, reason: str) -> None:
         """Record a row that cannot be read."""
-        line = msgspec.json.encode(BadRow(jsonable(row), reason, *self.describe(position)))
+        try:
+            line = msgspec.json.encode(BadRow(jsonable(row), reason, *self.describe(position)))
+        except UnicodeEncodeError:  # the literal of a text that is not valid Unicode is
+            line = msgspec.json.encode(BadRow(repr(row), reason, *self.describe(position)))
         with self._lock:
             if self._bad is None:
                 self._bad = tempfile.SpooledTemporaryFile(MOST_HELD)  # noqa: SIM115 - closed by `take`

@@ -100,11 +100,16 @@ def conform_rows(rows: list[dict[str, Any]], schema: Any, label: str) -> Any:
 
     try:
         return tables.batch_of_mappings(rows, schema, plain=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError):
         for field in schema:
             for row in rows:
                 try:
                     tables.batch_of_mappings([row], pa.schema([field]), plain=True)
+                except UnicodeEncodeError:
+                    raise RowError(
+                        f"{label}: the column {field.name!r} has {row[field.name]!a}, which is not valid Unicode "
+                        "(a lone surrogate)"
+                    ) from None
                 except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
                     raise RowError(
                         f"{label}: the column {field.name!r} is {field.type} in the first rows, but a later row has "

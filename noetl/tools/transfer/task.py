@@ -64,6 +64,8 @@ def explain(failure: Exception) -> ErrorInfo | None:
         from noetl.connections.postgres import to_error_info as explain_postgres
 
         return explain_postgres(failure)[0]
+    if isinstance(failure, UnicodeEncodeError):
+        return error_info("schema", f"a name or text is not valid Unicode (a lone surrogate): {failure.object!a}")
     if type(failure).__name__ == "BadAddress":
         return error_info("schema", str(failure))
     if isinstance(failure, msgspec.DecodeError | UnicodeDecodeError | pa.ArrowInvalid):

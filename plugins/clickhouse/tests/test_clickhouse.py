@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import certificates
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tls_proxy import tls_proxy
 
 from noetl.testing import SourceConformance, TargetConformance, run_tool
 from noetl.tool import jsonable
@@ -214,3 +217,98 @@ def test_values_in_lists_are_plain_json(server, tmp_path):
     [found] = server.rows(f"SELECT b, t, d FROM {target['table']}")
     plain = {"b": ["AP8=", None], "t": jsonable([moment]), "d": jsonable([Decimal("1.50")])}
     assert {name: json.loads(text) for name, text in found.items()} == plain
+
+
+@pytest.fixture
+def answering(server):
+    """A server that answers every statement with the status 200 and these bytes."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    content: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(200)
+            self.end_headers()  # HTTP/1.0: the end of the connection is the end of the response
+            self.wfile.write(content[0])
+
+        def log_message(self, *_) -> None:
+            return
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever)
+    thread.start()
+
+    def answer(given: bytes) -> dict:
+        content[:] = [given]
+        return {"host": "127.0.0.1", "port": http.server_port}
+
+    yield answer
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def stream(*, end: bool) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("n", pa.int64())])) as writer:
+        for _ in range(2):
+            writer.write_batch(pa.record_batch({"n": pa.array([1, 2])}))
+    return sink.getvalue().to_pybytes()[: None if end else -8]
+
+
+LIMIT = b"Code: 241. DB::Exception: Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "said"),
+    [
+        (stream(end=False) + LIMIT, "limit", "Memory limit exceeded"),
+        (stream(end=True) + LIMIT, "limit", "Memory limit exceeded"),
+        (LIMIT, "limit", "Memory limit exceeded"),
+        (stream(end=False), "db.connection", "not a complete Arrow stream"),
+        (b"<html>", "db.connection", "not a complete Arrow stream"),
+    ],
+    ids=["error between rows", "error after rows", "error without rows", "cut", "a page"],
+)
+def test_an_answer_that_breaks_off_is_an_error(answering, tmp_path, content, kind, said):
+    auth = answering(content)
+    source = {"kind": "clickhouse", "auth": auth, "query": "SELECT 1"}
+    file = tmp_path / "x.parquet"
+    for outcome in (
+        run_tool("clickhouse", {"auth": auth, "command": "SELECT 1"}),
+        run_tool("transfer", {"source": source, "targets": [{"kind": "file", "path": str(file)}]}),
+    ):
+        assert (outcome.error.kind, said in outcome.error.message, file.exists()) == (kind, True, False)
+
+
+@pytest.fixture(scope="module")
+def tls_ports(server, tmp_path_factory):
+    folders = tmp_path_factory.mktemp("right"), tmp_path_factory.mktemp("other")
+    right, other = certificates.create(folders[0]), certificates.create(folders[1], "DNS:elsewhere.example")
+    address = ("127.0.0.1", server.auth["port"])
+    with tls_proxy(right, address) as first, tls_proxy(other, address) as second:
+        yield {"right": (str(right.ca), first), "other": (str(other.ca), second)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "port", "said"),
+    [
+        ({"ca": "right"}, "right", None),
+        ({"tls": True, "verify": False}, "right", None),
+        ({"tls": True}, "right", "certificate verify failed"),
+        ({"ca": "other"}, "right", "certificate verify failed"),
+        ({"ca": "other"}, "other", "certificate is not valid for '127.0.0.1'"),
+    ],
+    ids=["authority", "not verified", "unknown authority", "other authority", "other name"],
+)
+def test_the_certificate_of_the_server_is_checked(server, tls_ports, fields, port, said):
+    given = {name: tls_ports[value][0] if name == "ca" else value for name, value in fields.items()}
+    auth = {**server.auth, "port": tls_ports[port][1], **given}
+    outcome = run_tool("clickhouse", {"auth": auth, "command": "SELECT 1 AS n"})
+    if said is None:
+        assert (outcome.error, outcome.data["rows"]) == (None, [{"n": 1}])
+    else:
+        assert (outcome.error.kind, said in outcome.error.message) == ("db.connection", True)
+        assert "check `tls`, `port`, `ca` and `verify`" in outcome.error.message

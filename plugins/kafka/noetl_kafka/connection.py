@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import re
@@ -10,9 +9,10 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
+import msgspec
 from confluent_kafka import KafkaError, KafkaException
 
-from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info
+from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, auth_fields, error_info, flag, jsonable, tls_context
 
 PREFIXES = ("kafka_",)
 _SERVERS = ("servers", "bootstrap_servers", "brokers", "dsn", "host")
@@ -85,16 +85,15 @@ def client_settings(fields: Mapping[str, Any], config: Any = None) -> dict[str, 
         "bootstrap.servers": str(servers).removeprefix("kafka://").rstrip("/"),
         "logger": ClientLog(),
     }
-    tls, user = (
-        bool(fields.get("tls") or fields.get("ssl") or fields.get("ca")),
-        fields.get("user") or fields.get("username"),
-    )
+    tls, user = tls_context(fields) is not None, fields.get("user") or fields.get("username")
     if user:
         found["security.protocol"] = "SASL_SSL" if tls else "SASL_PLAINTEXT"
         found["sasl.mechanism"] = str(fields.get("mechanism") or "PLAIN")
         found["sasl.username"], found["sasl.password"] = str(user), str(fields.get("password") or "")
     elif tls:
         found["security.protocol"] = "SSL"
+    if tls and not flag(fields, "verify", True):
+        found["enable.ssl.certificate.verification"] = False
     if fields.get("ca"):
         found["ssl.ca.pem" if "BEGIN" in str(fields["ca"]) else "ssl.ca.location"] = str(fields["ca"])
     if fields.get("certificate") and fields.get("private_key"):
@@ -133,7 +132,7 @@ def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of the driver; None for other exceptions."""
     if isinstance(failure, Unreachable):
         refused = any(word in str(failure).lower() for word in ("authentication", "sasl"))
-        hint = "; check `tls` and `ca` of the credential" if "ssl" in str(failure).lower() else ""
+        hint = "; check `tls`, `ca` and `verify` of the credential" if "ssl" in str(failure).lower() else ""
         return error_info("auth" if refused else "connection", f"kafka: {failure}{hint}")
     if isinstance(failure, KafkaException) and failure.args and isinstance(failure.args[0], KafkaError):
         problem = failure.args[0]
@@ -151,18 +150,18 @@ def encoded(value: Any) -> bytes | None:
 
 
 def decoded(data: bytes | None, format: str) -> Any:
-    """Bytes of a key or value."""
+    """Bytes of a key or value; what is no UTF-8 is base64."""
     if data is None:
         return None
-    if format == "bytes":
-        return base64.b64encode(data).decode()
-    text = data.decode(errors="replace")
     if format == "json":
         try:
-            return json.loads(text)
+            return msgspec.json.decode(data)
         except ValueError:
-            return text
-    return text
+            return decoded(data, "text")
+    try:
+        return data.decode() if format == "text" else jsonable(data)
+    except UnicodeDecodeError:
+        return jsonable(data)
 
 
 def message_row(message: Any, format: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from noetl.tool import ConnectorError, RowTarget, SourceCall, jsonable
-from noetl_kafka.connection import check_cluster, encoded, message_row, settings
+from noetl_kafka.connection import check_cluster, decoded, encoded, message_row, settings
 from noetl_kafka.reader import REQUEST_SECONDS, BadStart, TopicReader
 from noetl_kafka.task import send
 
@@ -41,9 +41,8 @@ async def read(call: SourceCall) -> AsyncIterator[Any]:
         count = 0
         async with aclosing(reader.batches(call.batch_rows, limit=fields.get("limit"))) as batches:
             async for batch in batches:
-                rows = [message_row(message, format) for message in batch]
-                count += len(rows)
-                yield [_object(row) for row in rows] if values else _table(rows, schema, format)
+                count += len(batch)
+                yield _objects(batch, format) if values else _table(batch, schema, format)
         if not count and not values:
             yield _table([], schema, format)
         call.memo["offsets"] = dict(reader.offsets)
@@ -64,20 +63,25 @@ async def finish(call: SourceCall) -> None:
         await reader.close()
 
 
-def _object(row: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(row["value"], dict):
-        place = f"{row['topic']}, partition {row['partition']}, offset {row['offset']}"
-        raise ConnectorError(f"the value of the message at {place} is not a JSON object; use `rows: message`")
-    return row["value"]
+def _objects(messages: list[Any], format: str) -> list[dict[str, Any]]:
+    rows = [decoded(message.value(), format) for message in messages]
+    for message, row in zip(messages, rows, strict=True):
+        if not isinstance(row, dict):
+            place = f"{message.topic()}, partition {message.partition()}, offset {message.offset()}"
+            raise ConnectorError(f"the value of the message at {place} is not a JSON object; use `rows: message`")
+    return rows
 
 
-def _table(rows: list[dict[str, Any]], schema: Any, format: str) -> Any:
+def _table(messages: list[Any], schema: Any, format: str) -> Any:
     import pyarrow as pa
 
-    for row in rows:
+    rows = [message_row(message, format) for message in messages]
+    for message, row in zip(messages, rows, strict=True):
         row["headers"] = json.dumps(row["headers"], ensure_ascii=False)
         if format == "json" and row["value"] is not None:
-            row["value"] = json.dumps(row["value"], ensure_ascii=False)
+            # The text of JSON as it is: numbers keep their digits.
+            is_text = isinstance(row["value"], str)
+            row["value"] = json.dumps(row["value"], ensure_ascii=False) if is_text else message.value().decode()
     return pa.RecordBatch.from_pylist(rows, schema)
 
 

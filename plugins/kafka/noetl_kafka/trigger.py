@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from noetl.tool import Timeout, TriggerCall
 from noetl_kafka.connection import check_cluster, client_settings, message_row
+from noetl_kafka.reader import REQUEST_SECONDS, commit
 
 BATCH = 100
 POLL_SECONDS = 0.5
@@ -26,7 +27,7 @@ async def listen(call: TriggerCall) -> None:
         **options,
         "group.id": str(call.fields.get("group") or f"noetl-{call.id}"),
         "enable.auto.commit": False,
-        "auto.offset.reset": "earliest" if call.fields.get("start") == "all" else "latest",
+        "auto.offset.reset": "earliest",  # of partitions that are added, and of offsets that the topic has no more
         "isolation.level": "read_committed",
     })  # fmt: skip
     assigned = asyncio.Event()
@@ -34,7 +35,9 @@ async def listen(call: TriggerCall) -> None:
     try:
         topic = str(call.fields["topic"])
         # An error of the connection is raised here, not logged in the background.
-        await asyncio.to_thread(check_cluster, consumer, options, topic, Timeout(connect=CONNECT_SECONDS))
+        found = await asyncio.to_thread(check_cluster, consumer, options, topic, Timeout(connect=CONNECT_SECONDS))
+        if call.fields.get("start") != "all":
+            await asyncio.to_thread(_begin_at_end, consumer, topic, sorted(found.topics[topic].partitions))
         consumer.subscribe([topic], on_assign=lambda *_: loop.call_soon_threadsafe(assigned.set))
         announced = False
         while True:
@@ -52,6 +55,14 @@ async def listen(call: TriggerCall) -> None:
                 await asyncio.to_thread(consumer.commit, asynchronous=False)
     finally:
         await asyncio.shield(asyncio.to_thread(consumer.close))
+
+
+def _begin_at_end(consumer: Any, topic: str, numbers: list[int]) -> None:
+    """Commit the ends of a topic for a group without offsets: what arrives from now on is new, also for later calls."""
+    partitions = [TopicPartition(topic, number) for number in numbers]
+    if partitions and all(each.offset < 0 for each in consumer.committed(partitions, timeout=REQUEST_SECONDS)):
+        ends = [consumer.get_watermark_offsets(each, timeout=REQUEST_SECONDS)[1] for each in partitions]
+        commit(consumer, topic, dict(zip(numbers, ends, strict=True)))
 
 
 def _is_message(message: Any) -> bool:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import certificates
 import pytest
+from confluent_kafka import Consumer
+from noetl_kafka.connection import check_cluster, client_settings, explain
+from tls_proxy import tls_proxy
 
 from noetl.testing import ToolHost, run_tool
+from noetl.tool import Timeout
 
 
 @pytest.fixture
@@ -181,3 +186,57 @@ def test_a_cluster_of_a_playbook_is_refused_under_a_network_policy(cluster, auth
     assert outcome.status == "error" and "stored credential" in outcome.error.message, outcome
     host.is_stored = True
     assert run_tool("kafka", {**call, "auth": "events"}, host=host, timeout=20).status == "ok"
+
+
+def test_values_that_are_no_json_or_no_text(run, cluster):
+    topic = cluster.new_topic()
+    cluster.produce(topic, b"\xff\0", "NaN", '{"x": 1e400}', "", None)
+    for format, values in (("json", ["/wA=", "NaN", '{"x": 1e400}', "", None]), ("text", ["/wA=", "NaN"])):
+        found = run("consume", topic=topic, format=format, limit=len(values)).data["messages"]
+        assert [row["value"] for row in found] == values
+
+
+@pytest.fixture(scope="module")
+def tls_ports(cluster, tmp_path_factory):
+    """The mock cluster behind TLS: the authority and the port for the right and for another name."""
+    folders = tmp_path_factory.mktemp("right"), tmp_path_factory.mktemp("other")
+    right, other = certificates.create(folders[0]), certificates.create(folders[1], "DNS:elsewhere.example")
+    host, port = cluster.servers.rsplit(":", 1)
+    with tls_proxy(right, (host, int(port))) as first, tls_proxy(other, (host, int(port))) as second:
+        yield {"right": (str(right.ca), first), "other": (str(other.ca), second)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "server", "said"),
+    [
+        ({"ca": "right"}, "right", None),
+        ({"tls": "true", "verify": "false"}, "right", None),
+        ({"tls": True}, "right", "certificate verify failed"),
+        ({"ca": "other"}, "right", "certificate verify failed"),
+        ({"ca": "other"}, "other", "certificate verify failed"),
+    ],
+    ids=["authority", "not verified", "unknown authority", "other authority", "other name"],
+)
+def test_the_certificate_of_a_broker_is_checked(cluster, tls_ports, fields, server, said):
+    """The first broker only: the mock cluster advertises its address without TLS."""
+    topic = cluster.new_topic()
+    given = {name: tls_ports[value][0] if name == "ca" else value for name, value in fields.items()}
+    options = client_settings({"servers": f"127.0.0.1:{tls_ports[server][1]}", **given})
+    consumer = Consumer({**options, "group.id": "tls"})
+    try:
+        problem = None
+        assert topic in check_cluster(consumer, options, topic, Timeout(connect=20 if said is None else 1)).topics
+    except Exception as failure:
+        problem = explain(failure)
+    finally:
+        consumer.close()
+    if said is None:
+        assert problem is None
+    else:
+        assert (problem.kind, said in problem.message) == ("connection", True)
+        assert "check `tls`, `ca` and `verify` of the credential" in problem.message
+
+
+def test_tls_as_text_is_what_it_says():
+    assert "security.protocol" not in client_settings({"servers": "h:1", "tls": "false"})
+    assert client_settings({"servers": "h:1", "tls": "true"})["security.protocol"] == "SSL"

@@ -91,3 +91,11 @@ def test_a_value_that_is_no_object_is_located(cluster, tmp_path):
     outcome = transfer(source, {"kind": "file", "path": str(tmp_path / "m.parquet")})
     assert outcome.error.kind == "schema"
     assert f"{topic}, partition 0, offset 1" in outcome.error.message
+
+
+def test_json_keeps_its_digits(cluster, tmp_path):
+    topic, text = cluster.new_topic(), '{"n": 0.12345678901234567890123, "big": 123456789012345678901234567890}'
+    cluster.produce(topic, text, "no json", None)
+    source, file = {"kind": "kafka", "auth": cluster.auth, "topic": topic}, tmp_path / "m.parquet"
+    assert run_tool("transfer", {"source": source, "targets": [{"kind": "file", "path": str(file)}]}).error is None
+    assert pq.read_table(file).column("value").to_pylist() == [text, '"no json"', None]

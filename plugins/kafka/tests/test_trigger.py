@@ -6,6 +6,9 @@ import asyncio
 
 import noetl_kafka
 import pytest
+from confluent_kafka import Consumer
+from noetl_kafka.connection import client_settings
+from noetl_kafka.trigger import _begin_at_end
 
 from noetl.tool import TriggerCall
 
@@ -85,6 +88,25 @@ def test_a_delivery_that_fails_is_not_committed(cluster):
         with pytest.raises(OSError, match="unreachable"):
             await noetl_kafka.TRIGGER.listen(call)
         assert cluster.committed(topic, "g-fails") == {}
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))
+
+
+def test_a_trigger_for_new_messages_commits_where_it_begins(cluster):
+    """So messages that arrive while nothing listens are delivered later, also if there was none before."""
+
+    async def scenario() -> None:
+        topic = cluster.new_topic()
+        cluster.produce(topic, "old")
+        listener = Listener(cluster, topic, group="g-new", start="new")
+        await listener.connected.wait()
+        await listener.stop()
+        assert (listener.delivered, cluster.committed(topic, "g-new")) == ([], {0: 1, 1: 0, 2: 0, 3: 0})
+        cluster.produce(topic, "while nothing listens", partition=3)
+        consumer = Consumer({**client_settings(cluster.auth), "group.id": "g-new"})
+        _begin_at_end(consumer, topic, [0, 1, 2, 3])  # what the next call does first
+        consumer.close()
+        assert cluster.committed(topic, "g-new") == {0: 1, 1: 0, 2: 0, 3: 0}
 
     asyncio.run(asyncio.wait_for(scenario(), 100))
 

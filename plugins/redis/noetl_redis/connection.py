@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +20,7 @@ from noetl.tool import (
     ToolCall,
     error_info,
     flag,
+    jsonable,
     per_loop,
     server_fields,
     tls_context,
@@ -43,6 +46,7 @@ class _Shared:
         # No retries: a command whose connection is lost may have been executed; the rules of the task decide.
         waits: dict[str, Any] = {
             "socket_connect_timeout": timeout, "socket_timeout": None, "retry": Retry(NoBackoff(), 0),
+            "redis_connect_func": _sign_in,
         }  # fmt: skip
         self.client = aioredis.Redis(
             host=str(fields.get("host") or "127.0.0.1"),
@@ -57,6 +61,16 @@ class _Shared:
     async def close(self) -> None:
         """Close the connections."""
         await self.client.aclose()
+
+
+async def _sign_in(connection: Any) -> None:
+    """The first commands of a connection; a server that accepts connections may be too busy to answer."""
+    seconds = connection.socket_connect_timeout
+    try:
+        async with asyncio.timeout(seconds):
+            await connection.on_connect()
+    except TimeoutError:
+        raise exceptions.TimeoutError(f"no reply within {seconds:g} s after connecting to the server") from None
 
 
 def _database(fields: Mapping[str, Any]) -> int:
@@ -77,6 +91,22 @@ def _tls(fields: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+def text_of(data: Any) -> str:
+    """What the server has sent as text; bytes that are no UTF-8 as base64."""
+    try:
+        return data.decode() if isinstance(data, bytes) else str(data)
+    except UnicodeDecodeError:
+        return str(jsonable(data))
+
+
+def parsed(data: bytes) -> Any:
+    """The value of JSON, else the text."""
+    try:
+        return json.loads(data.decode())
+    except ValueError:
+        return text_of(data)
+
+
 def explain(failure: Exception) -> ErrorInfo | None:
     """The error for an exception of the driver; None for other exceptions."""
     if str(failure).startswith("HELLO must be called with the client already authenticated"):
@@ -86,11 +116,13 @@ def explain(failure: Exception) -> ErrorInfo | None:
     if isinstance(failure, exceptions.AuthenticationError | exceptions.NoPermissionError):
         return error_info("auth", f"redis: {failure}")
     if isinstance(failure, exceptions.TimeoutError):
-        return error_info("timeout", f"redis: {failure}")
-    if isinstance(failure, exceptions.ConnectionError | OSError):
-        return error_info("connection", f"redis: {failure}")
+        hint = "; check `host`, `port` and `tls` of the connection" if "connecting" in str(failure) else ""
+        return error_info("timeout", f"redis: {failure}{hint}")
     if isinstance(failure, exceptions.BusyLoadingError | exceptions.ReadOnlyError):
         return error_info("server_error", f"redis: {failure}")
+    if isinstance(failure, exceptions.ConnectionError | OSError):
+        hint = "; check `tls`, `ca` and `verify` of the connection" if "[SSL" in str(failure) else ""
+        return error_info("connection", f"redis: {failure}{hint}")
     if isinstance(failure, exceptions.RedisError):
         kind = "auth" if str(failure).startswith(("NOAUTH", "WRONGPASS", "NOPERM")) else "client_error"
         if isinstance(failure, exceptions.OutOfMemoryError):

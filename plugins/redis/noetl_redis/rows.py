@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from noetl.tool import ConnectorError, SourceCall
-from noetl_redis.connection import client_for
+from noetl_redis.connection import client_for, parsed, text_of
 
 PATTERN = "*?["  # characters that make a name a pattern
 
@@ -17,7 +16,7 @@ async def read(call: SourceCall) -> AsyncGenerator[list[dict[str, Any]], None]:
     """Yield the rows in batches."""
     name = str(call.fields["name"])
     client = await client_for(call, call.fields["auth"])
-    kind = "none" if any(each in name for each in PATTERN) else _text(await client.type(name))
+    kind = "none" if any(each in name for each in PATTERN) else text_of(await client.type(name))
     if kind in ("none", "string", "hash"):
         rows = _keys(client, call, name)
     elif kind in _ELEMENTS:
@@ -45,8 +44,8 @@ async def _keys(client: Any, call: SourceCall, pattern: str) -> AsyncGenerator[d
         for key, kind, value in await _values(client, keys):
             if kind == "none":
                 continue  # it expired in the meantime
-            row = _object(_text(value)) if kind == "string" else _fields(value)
-            yield _with_key(call, _text(key), row)
+            row = _object(value) if kind == "string" else _fields(value)
+            yield _with_key(call, text_of(key), row)
         if not cursor:
             return
 
@@ -56,12 +55,12 @@ async def _values(client: Any, keys: list[bytes]) -> list[tuple[bytes, str, Any]
     async with client.pipeline(transaction=False) as pipeline:
         for key in keys:
             pipeline.type(key)
-        kinds = [_text(kind) for kind in await pipeline.execute()]
+        kinds = [text_of(kind) for kind in await pipeline.execute()]
     for key, kind in zip(keys, kinds, strict=True):
         if kind not in ("string", "hash", "none"):
             raise ConnectorError(
-                f"redis: the key {_text(key)!r} is a {kind}: a pattern reads strings and hashes; name one key to read "
-                "its elements"
+                f"redis: the key {text_of(key)!r} is a {kind}: a pattern reads strings and hashes; name one key to "
+                "read its elements"
             )
     async with client.pipeline(transaction=False) as pipeline:
         for key, kind in zip(keys, kinds, strict=True):
@@ -78,7 +77,7 @@ async def _list(client: Any, call: SourceCall, name: str) -> AsyncGenerator[dict
     start = 0
     while found := await client.lrange(name, start, start + call.batch_rows - 1):
         for value in found:
-            yield _with_key(call, name, _object(_text(value)))
+            yield _with_key(call, name, _object(value))
         start += len(found)
 
 
@@ -86,38 +85,31 @@ async def _stream(client: Any, call: SourceCall, name: str) -> AsyncGenerator[di
     after = str(call.fields.get("after") or "")
     while found := await client.xrange(name, f"({after}" if after else "-", "+", call.batch_rows):
         for entry, fields in found:
-            after = _text(entry)
+            after = text_of(entry)
             yield _with_key(call, after, _fields(fields))
 
 
 async def _set(client: Any, call: SourceCall, name: str) -> AsyncGenerator[dict[str, Any], None]:
     async for value in client.sscan_iter(name, count=1000):
-        yield _with_key(call, name, _object(_text(value)))
+        yield _with_key(call, name, _object(value))
 
 
 async def _sorted_set(client: Any, call: SourceCall, name: str) -> AsyncGenerator[dict[str, Any], None]:
     async for value, score in client.zscan_iter(name, count=1000):
-        yield _with_key(call, name, {**_object(_text(value)), "score": score})
+        yield _with_key(call, name, {**_object(value), "score": score})
 
 
 _ELEMENTS = {"list": _list, "stream": _stream, "set": _set, "zset": _sorted_set}
 
 
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _object(text: str) -> dict[str, Any]:
+def _object(data: bytes) -> dict[str, Any]:
     """A JSON object is a row; another value is in the column `value`."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
+    value = parsed(data)
     return value if isinstance(value, dict) else {"value": value}
 
 
 def _fields(found: Any) -> dict[str, Any]:
-    return {_text(name): _text(value) for name, value in found.items()}
+    return {text_of(name): text_of(value) for name, value in found.items()}
 
 
 def _with_key(call: SourceCall, key: str, row: dict[str, Any]) -> dict[str, Any]:

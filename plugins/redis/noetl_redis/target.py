@@ -14,16 +14,22 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from noetl.tool import ConnectorError, RowTarget
-from noetl_redis.connection import client_for
+from noetl.tool import ConnectorError, RowTarget, jsonable
+from noetl_redis.connection import client_for, text_of
 
 MOVED = 10_000
 STAGED_SECONDS = 24 * 3600
 DELETED = 1_000  # keys in one round trip
+MOST_FIELDS = 3_900  # of an entry of a stream: a script passes at most 8,000 values to a command
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 
 # An entry: [key, value] (json, list) or [key, fields and values (hash, stream), fields without a value].
 MOVE = """
+local function each(command, key, values)
+  for first = 1, #values, 1000 do
+    redis.call(command, key, unpack(values, first, math.min(first + 999, #values)))
+  end
+end
 local kind, ttl, left = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 while left > 0 do
   local entry = redis.call('LPOP', KEYS[1])
@@ -33,8 +39,8 @@ while left > 0 do
   elseif kind == 'list' then redis.call('RPUSH', row[1], row[2])
   elseif kind == 'stream' then redis.call('XADD', row[1], '*', unpack(row[2]))
   else
-    if #row[2] > 0 then redis.call('HSET', row[1], unpack(row[2])) end
-    if #row[3] > 0 then redis.call('HDEL', row[1], unpack(row[3])) end
+    each('HSET', row[1], row[2])
+    each('HDEL', row[1], row[3])
   end
   if ttl > 0 then redis.call('EXPIRE', row[1], ttl) end
   left = left - 1
@@ -68,13 +74,21 @@ class RedisTarget(RowTarget):
         elif self._columns or self.call.mode == "upsert":
             reason = "mode upsert" if self.call.mode == "upsert" else "columns in `name`"
             raise ConnectorError(f"{label}: a {self._format} has no {reason}; use format json or hash")
+        elif self._format == "stream" and len(schema.names) > MOST_FIELDS:
+            raise ConnectorError(f"{label}: an entry of a stream has at most {MOST_FIELDS:,} columns; use format list")
         await self._connect()
+        if self._format in ("list", "stream"):
+            await self._check_types([self._keys])
 
     async def write(self, table: Any) -> None:
         """Collect the rows of a chunk on the server."""
-        entries = [self._entry(row) for row in table.to_pylist()]
-        if not entries:
+        rows = table.to_pylist()
+        if not rows:
             return
+        keys = [self._key(row) for row in rows]
+        if self._format == "hash":
+            await self._check_types(keys)
+        entries = list(map(self._entry, keys, rows))
         async with self._client.pipeline(transaction=True) as pipeline:
             pipeline.rpush(self._staging, *entries)
             pipeline.expire(self._staging, STAGED_SECONDS)
@@ -116,10 +130,24 @@ class RedisTarget(RowTarget):
         if found:
             await self._client.delete(*found)
 
-    def _entry(self, row: dict[str, Any]) -> str:
-        key = _COLUMN.sub(lambda match: _key_part(row[match[1]], match[1], self.call.label), self._keys)
+    async def _check_types(self, keys: list[str]) -> None:
+        """An error for a key that a row cannot be added to: the script could not undo what it has moved before."""
+        if self.call.mode == "replace":
+            return
+        async with self._client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.type(key)
+            kinds = [text_of(kind) for kind in await pipeline.execute()]
+        for key, kind in zip(keys, kinds, strict=True):
+            if kind not in ("none", self._format):
+                raise ConnectorError(f"{self.call.label}: the key {key!r} exists and is a {kind}, not a {self._format}")
+
+    def _key(self, row: dict[str, Any]) -> str:
+        return _COLUMN.sub(lambda match: _key_part(row[match[1]], match[1], self.call.label), self._keys)
+
+    def _entry(self, key: str, row: dict[str, Any]) -> str:
         if self._format in ("json", "list"):
-            return _dumps([key, _dumps(row)])
+            return _dumps([key, _dumps({name: _plain(value) for name, value in row.items()})])
         given = [[name, _text(value)] for name, value in row.items() if value is not None]
         flat = [text for pair in given for text in pair]
         if self._format == "stream" and not flat:
@@ -134,18 +162,16 @@ def _key_part(value: Any, column: str, label: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(_plain(value)) if _is_scalar(value) else _dumps(value)
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, Decimal | datetime | bytes) or not isinstance(value, list | dict | bool | float | int)
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_plain)
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else _dumps(plain)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return (value.astimezone(UTC) if value.tzinfo else value).isoformat()
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    """A value as JSON data: decimals keep their digits, and an instant is in UTC, so that it has one text."""
+    if isinstance(value, Decimal):
+        return str(value)
+    return jsonable(value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

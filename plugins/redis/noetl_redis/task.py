@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.tool import BadAuth, Outcome, SecretUnavailable, ToolCall, error, ok
-from noetl_redis.connection import client_for, explain
+from noetl.tool import BadAuth, Outcome, SecretUnavailable, ToolCall, error, jsonable, ok
+from noetl_redis.connection import client_for, explain, parsed, text_of
 
 _AUTH = "set `user`, `password` and `db` of `auth`"
 _TRANSACTION = "use `commands` with `transaction: true`"
@@ -92,19 +92,13 @@ def _words(command: Any) -> list[Any]:
 def _argument(value: Any) -> Any:
     if isinstance(value, str | bytes | int | float) and not isinstance(value, bool):
         return value
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(jsonable(value), separators=(",", ":"), ensure_ascii=False)
 
 
 def _value(reply: Any, *, parse: bool) -> Any:
     """A reply as JSON data."""
     if isinstance(reply, bytes):
-        text = reply.decode(errors="replace")
-        if parse:
-            try:
-                return json.loads(text)
-            except ValueError:
-                return text
-        return text
+        return parsed(reply) if parse else text_of(reply)
     if isinstance(reply, Mapping):
         return {str(_value(key, parse=False)): _value(each, parse=parse) for key, each in reply.items()}
     if isinstance(reply, list | tuple | set | frozenset):

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from noetl.testing import ToolHost, run_tool
+from noetl.tool import Timeout
 
 
 @pytest.fixture
@@ -138,3 +139,18 @@ def test_the_certificate_of_the_server_is_checked(redis_server, redis_tls, host,
     else:
         assert reason in outcome.error.message
         assert outcome.error.kind in ("connection", "schema")
+        assert "`ca`" in outcome.error.message
+
+
+def test_a_server_that_accepts_but_does_not_answer_ends_with_the_timeout_of_the_connection():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        auth = {"host": "127.0.0.1", "port": server.getsockname()[1], "password": "secret"}
+        outcome = run_tool("redis", {"auth": auth, "command": "PING"}, timeout=Timeout(connect=0.2, total=30))
+    assert outcome.error.kind == "timeout" and "check `host`, `port` and `tls`" in outcome.error.message
+
+
+def test_bytes_that_are_no_text_are_base64_and_json_has_no_nan(run):
+    run(command=["EVAL", r"return redis.call('SET', 'bytes', '\255\0\254')", 0])
+    assert [run(command=["GET", "bytes"], json=parse).data for parse in (False, True)] == ["/wD+", "/wD+"]
+    run(command=["SET", "nan", {"x": float("nan")}])
+    assert run(command=["GET", "nan"]).data == '{"x":"NaN"}'

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from noetl.testing import SourceConformance, TargetConformance, run_tool
@@ -177,3 +182,49 @@ def test_a_list_in_a_pattern_is_reported(transfer, command, tmp_path):
     command(["RPUSH", "mixed:1", "a"], ["PING"])
     outcome = transfer({"kind": "redis", "name": "mixed:*"}, {"kind": "file", "path": str(tmp_path / "x.jsonl")})
     assert outcome.error.kind == "schema" and "is a list" in outcome.error.message
+
+
+def test_values_that_json_does_not_have(transfer, command, tmp_path):
+    moment = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=1)))
+    row = {"id": 1, "bytes": b"\xff\0", "empty": b"", "float": math.nan, "time": timedelta(days=1, seconds=3),
+           "decimal": Decimal("1.50"), "moment": moment, "none": None}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    said = {"id": 1, "bytes": "/wA=", "empty": "", "float": "NaN", "time": "P1DT3S", "decimal": "1.50",
+            "moment": "2026-01-01T11:00:00+00:00", "none": None}  # fmt: skip
+    for format in ("json", "hash"):
+        target = {"kind": "redis", "name": f"{format}-values:{{id}}", "format": format}
+        outcome = transfer({"kind": "file", "path": str(tmp_path / "rows.parquet")}, target)
+        assert outcome.error is None, outcome.error
+    text, fields = command(["GET", "json-values:1"], ["HGETALL", "hash-values:1"])
+    assert json.loads(text) == said
+    assert fields == {name: str(value) for name, value in said.items() if value is not None}
+
+
+def test_bytes_of_the_server_that_are_no_text_are_base64(transfer, command, tmp_path):
+    command(["EVAL", r"return redis.call('HSET', 'raw:1', 'v', '\255')", 0],
+            ["EVAL", r"return redis.call('SET', 'raw:\255', '\215m\248')", 0])  # fmt: skip
+    file = tmp_path / "raw.jsonl"
+    source = {"kind": "redis", "name": "raw:*", "key_column": "key", "types": {"v": "string", "value": "string"}}
+    assert transfer(source, {"kind": "file", "path": str(file)}).error is None
+    rows = {row["key"]: row for row in map(json.loads, file.read_text().splitlines())}
+    # The second value is 1234 in base64: it is not a number.
+    assert (rows["raw:1"]["v"], rows["cmF3Ov8="]["value"]) == ("/w==", "1234")
+
+
+@pytest.mark.parametrize(("format", "name"), [("hash", "taken:{id}"), ("list", "taken:2"), ("stream", "taken:2")])
+def test_a_key_of_another_type_is_found_before_anything_is_written(transfer, command, format, name):
+    command(["FLUSHALL"], ["SET", "taken:2", "x"])
+    rows = [{"id": number} for number in (1, 2, 3)]
+    outcome = transfer({"kind": "data", "data": rows}, {"kind": "redis", "name": name, "format": format})
+    assert outcome.error.kind == "schema"
+    assert f"the key 'taken:2' exists and is a string, not a {format}" in outcome.error.message
+    assert command(["KEYS", "*"], ["PING"])[0] == ["taken:2"]
+
+
+def test_a_wide_row_is_written_whole(transfer, command):
+    wide = {"id": 1, **{f"c{number}": number for number in range(5000)}}
+    source = {"kind": "data", "data": [wide]}
+    assert transfer(source, {"kind": "redis", "name": "wide:{id}", "format": "hash"}).error is None
+    assert command(["HLEN", "wide:1"], ["PING"])[0] == 5001
+    outcome = transfer(source, {"kind": "redis", "name": "wide", "format": "stream"})
+    assert outcome.error.kind == "schema" and "at most 3,900 columns" in outcome.error.message

@@ -12,6 +12,7 @@ from noetl.tool import BadAuth, ErrorInfo, Host, Timeout, error_info, flag, serv
 
 PREFIXES = ("sftp_", "ssh_")
 CONNECT_SECONDS = 15.0
+ALIVE_SECONDS = 20.0
 
 
 @asynccontextmanager
@@ -21,6 +22,18 @@ async def connected(auth: Any, host: Host, timeout: Timeout, path: str = "") -> 
     limit = timeout.connect or CONNECT_SECONDS
     try:
         connection = await asyncssh.connect(**options, connect_timeout=limit, login_timeout=limit)
+    except asyncssh.HostKeyNotVerifiable as problem:
+        if options.get("known_hosts"):
+            problem.reason = (
+                f"the key of {options['host']}:{options['port']} is not the one of the credential, so no "
+                "password was sent. Ask the operator of the server whether its key has changed "
+                "before you replace `host_key` (or `known_hosts`)"
+            )
+        else:
+            problem.reason = (
+                "the key of the server is not known; put it into `host_key` of the credential (ssh-keyscan shows it)"
+            )
+        raise
     except OSError as problem:  # also of a name that is not known, and of a timeout
         reason = problem.strerror or str(problem) or "no answer in time"
         raise ConnectionError(None, f"cannot connect to {options['host']}:{options['port']}: {reason}") from problem
@@ -44,6 +57,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
         "client_keys": None,  # neither keys of the user that runs the worker nor an agent
         "agent_path": None,
         "config": None,
+        "keepalive_interval": ALIVE_SECONDS,  # three requests without an answer are a lost connection
     }
     if given.get("password") is not None:
         options["password"] = str(given["password"])
@@ -61,10 +75,30 @@ def _host_keys(given: Mapping[str, Any], address: tuple[str, int]) -> dict[str, 
     if given.get("host_key"):
         host, port = address
         name = host if port == 22 else f"[{host}]:{port}"
-        return {"known_hosts": asyncssh.import_known_hosts(f"{name} {str(given['host_key']).strip()}\n")}
+        keys = [_public_key(line) for line in str(given["host_key"]).splitlines() if line.strip() and line[0] != "#"]
+        return {"known_hosts": asyncssh.import_known_hosts("".join(f"{name} {key}\n" for key in keys))}
     if given.get("known_hosts"):
-        return {"known_hosts": asyncssh.import_known_hosts(str(given["known_hosts"]))}
+        try:
+            return {"known_hosts": asyncssh.import_known_hosts(str(given["known_hosts"]))}
+        except ValueError:
+            raise BadAuth(
+                "`known_hosts` of the credential must be the text of such a file: lines of host and key"
+            ) from None
     return {"known_hosts": None} if not flag(given, "verify", True) else {}
+
+
+def _public_key(line: str) -> str:
+    """The key of a line, also with the name of the host before it."""
+    words = line.split()
+    for key in (" ".join(words[:2]), " ".join(words[1:3])):
+        try:
+            asyncssh.import_public_key(key)
+        except asyncssh.KeyImportError:
+            continue
+        return key
+    raise BadAuth(
+        "`host_key` of the credential is not a public key, such as `ssh-ed25519 AAAA...` (ssh-keyscan shows it)"
+    )
 
 
 def explain(failure: Exception) -> ErrorInfo | None:
@@ -88,10 +122,7 @@ def explain(failure: Exception) -> ErrorInfo | None:
         return error_info("client_error", f"sftp: {failure.reason}")
     if isinstance(failure, asyncssh.SFTPError):
         return error_info("server_error", f"sftp: {failure.reason}")
-    if isinstance(failure, asyncssh.HostKeyNotVerifiable):
-        text = "the key of the server is not known; put it into `host_key` of the credential (ssh-keyscan shows it)"
-        return error_info("auth", f"sftp: {text}")
-    if isinstance(failure, asyncssh.PermissionDenied):
+    if isinstance(failure, asyncssh.HostKeyNotVerifiable | asyncssh.PermissionDenied):
         return error_info("auth", f"sftp: {failure.reason}")
     if isinstance(failure, asyncssh.Error):
         return error_info("connection", f"sftp: {failure.reason}")

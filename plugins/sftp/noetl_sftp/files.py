@@ -13,15 +13,18 @@ from typing import Any
 
 import asyncssh
 
-from noetl.tool import RowTarget, SourceCall, file_format, read_table, table_encoder
+from noetl.tool import ConnectorError, RowTarget, SourceCall, file_format, read_table, table_encoder
 from noetl_sftp.connection import connected
 from noetl_sftp.task import discard, matching, replace, temporary
+
+COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".zip")
 
 
 async def read(call: SourceCall) -> AsyncIterator[Any]:
     """The rows of all files; they are downloaded before the first row is read, so that their types agree."""
     path = str(call.fields["path"])
     pattern = any(mark in path for mark in "*?[")
+    _check_ending(path)
     format = file_format(path.rstrip("*"), call.fields.get("format"))
     with tempfile.TemporaryDirectory(prefix="noetl-sftp-") as folder:
         async with connected(call.fields["auth"], call.host, call.timeout, path) as client:
@@ -41,6 +44,13 @@ async def read(call: SourceCall) -> AsyncIterator[Any]:
             raise
 
 
+def _check_ending(path: str) -> None:
+    if path.lower().endswith(COMPRESSED):
+        raise ConnectorError(
+            f"{path}: compressed files are not supported; use a file on the worker, and `get` or `put` of kind sftp"
+        )
+
+
 def _named(text: Any, folder: str, names: list[str]) -> Any:
     """A part of a message, with the files of the server instead of their local copies."""
     if not isinstance(text, str):
@@ -56,6 +66,8 @@ class FileTarget(RowTarget):
     async def begin(self, schema: Any) -> None:
         """Open the temporary file."""
         self._path = str(self.call.fields["path"])
+        self._part = temporary(self._path, self.call.idempotency_key)
+        _check_ending(self._path)
         self._encoder = table_encoder(file_format(self._path, self.call.fields.get("format"), "parquet"), schema)
         session = connected(self.call.fields["auth"], self.call.host, self.call.timeout)
         self._client = await session.__aenter__()
@@ -63,7 +75,7 @@ class FileTarget(RowTarget):
         folder = posixpath.dirname(self._path)
         if folder and self.call.create:
             await self._client.makedirs(folder, exist_ok=True)
-        self._file = await self._client.open(temporary(self._path), "wb")
+        self._file = await self._client.open(self._part, "wb")
 
     async def write(self, table: Any) -> None:
         """Append a chunk."""
@@ -80,7 +92,7 @@ class FileTarget(RowTarget):
     async def commit(self) -> None:
         """Give the file its name."""
         if self._session is not None:
-            await replace(self._client, temporary(self._path), self._path)
+            await replace(self._client, self._part, self._path)
             session, self._session = self._session, None
             await session.__aexit__(None, None, None)
 
@@ -89,6 +101,6 @@ class FileTarget(RowTarget):
         session, self._session = self._session, None
         if session is not None:
             try:
-                await discard(self._client, temporary(self._path))
+                await discard(self._client, self._part)
             finally:
                 await session.__aexit__(None, None, None)

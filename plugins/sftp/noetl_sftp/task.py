@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import posixpath
 from collections.abc import AsyncIterator
@@ -78,7 +79,7 @@ async def _get(call: ToolCall, client: Any, path: str) -> Outcome:
         local = Path(call.host.resolve_path(str(call.input["file"])))
         try:
             await asyncio.to_thread(local.parent.mkdir, parents=True, exist_ok=True)
-            await _download(client, path, local)
+            await _download(client, path, local, call.idempotency_key)
         except asyncssh.Error:
             raise
         except OSError as problem:
@@ -91,9 +92,9 @@ async def _get(call: ToolCall, client: Any, path: str) -> Outcome:
     return ok(_decoded(content, path), sftp=facts)
 
 
-async def _download(client: Any, path: str, local: Path) -> None:
+async def _download(client: Any, path: str, local: Path, key: str) -> None:
     """Download to a temporary name; the file has its name when it is complete."""
-    part = local.with_name(f".{local.name}.part")
+    part = local.with_name(temporary(local.name, key))
     try:
         await client.get(path, str(part))
         await asyncio.to_thread(part.replace, local)
@@ -102,13 +103,13 @@ async def _download(client: Any, path: str, local: Path) -> None:
 
 
 async def _put(call: ToolCall, client: Any, path: str) -> Outcome:
-    await _write(client, path, _content(call))
+    await _write(client, path, _content(call), call.idempotency_key)
     facts = _facts(path, await client.stat(path))
     return ok(facts, sftp=facts)
 
 
-async def _write(client: Any, path: str, blocks: AsyncIterator[bytes]) -> None:
-    part = temporary(path)
+async def _write(client: Any, path: str, blocks: AsyncIterator[bytes], key: str) -> None:
+    part = temporary(path, key)
     try:
         async with client.open(part, "wb") as file:
             async for block in blocks:
@@ -119,9 +120,10 @@ async def _write(client: Any, path: str, blocks: AsyncIterator[bytes]) -> None:
         raise
 
 
-def temporary(path: str) -> str:
-    """The name of a file while it is written."""
-    return posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.part")
+def temporary(path: str, key: str) -> str:
+    """The name of a file while it is written: the same in every attempt of a task, another for other tasks."""
+    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
+    return posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.{digest}.part")
 
 
 async def replace(client: Any, part: str, path: str) -> None:
@@ -176,7 +178,10 @@ async def matching(client: Any, path: str) -> list[tuple[str, Any]]:
         if pattern != path:
             await client.stat(path)  # a folder that does not exist is an error; an empty one is not
         return []
-    return sorted((_text(each.filename), each.attrs) for each in names)
+    found = sorted((_text(each.filename), each.attrs) for each in names)
+    # As in a shell, a pattern does not match hidden files: such as those that are being written.
+    hidden = pattern != path or posixpath.basename(path).startswith(".")
+    return [each for each in found if hidden or not posixpath.basename(each[0]).startswith(".")]
 
 
 async def _stat(call: ToolCall, client: Any, path: str) -> Outcome:

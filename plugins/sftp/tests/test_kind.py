@@ -87,9 +87,40 @@ def test_the_key_of_the_server_is_verified(server):
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
     outcome = run_tool("sftp", {"auth": {**server.auth, "host_key": other}, "action": "list", "path": "/"})
     assert outcome.error.kind == "auth"
-    assert "host_key" in outcome.error.message
+    assert "is not the one of the credential, so no password was sent" in outcome.error.message
     unverified = {name: value for name, value in server.auth.items() if name != "host_key"} | {"verify": False}
     assert run_tool("sftp", {"auth": unverified, "action": "list", "path": "/"}).error is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"host_key": "# a comment\n127.0.0.1 KEY a comment\n"}, None),
+        ({"host_key": "OTHER\nKEY"}, None),
+        ({"known_hosts": "[127.0.0.1]:PORT KEY"}, None),
+        ({"known_hosts": "[127.0.0.1]:PORT OTHER"}, "no password was sent"),
+        ({"known_hosts": "/home/me/.ssh/known_hosts"}, "`known_hosts` of the credential must be the text"),
+        ({"host_key": "ssh-ed25519 nonsense"}, "`host_key` of the credential is not a public key"),
+    ],
+)
+def test_keys_of_the_server_are_given_in_the_form_of_their_tools(server, given, said):
+    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
+    values = {"KEY": server.auth["host_key"], "OTHER": other, "PORT": str(server.port)}
+    auth = {name: value for name, value in server.auth.items() if name != "host_key"}
+    for name, text in given.items():
+        for word, value in values.items():
+            text = text.replace(word, value)
+        auth[name] = text
+    outcome = run_tool("sftp", {"auth": auth, "action": "list", "path": "/"})
+    assert outcome.error is None if said is None else said in outcome.error.message
+
+
+def test_a_pattern_does_not_match_hidden_files(run, server):
+    for name in (".x.csv.part", "x.csv"):
+        (server.folder / name).write_text("id\n1\n")
+    paths = [[each["path"] for each in run("list", path).data["files"]] for path in ("/*", "/.*", "/")]
+    assert paths == [["/x.csv"], ["/.x.csv.part"], ["/.x.csv.part", "/x.csv"]]
+    assert run("delete", "/*").data["deleted"] == ["/x.csv"]
 
 
 @pytest.mark.parametrize("passphrase", [None, "open sesame"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,3 +88,24 @@ def test_an_error_of_a_file_names_the_file_of_the_server(server, host):
     outcome = run_tool("transfer", {"source": source, "targets": [{"kind": "file", "path": "out.csv"}]}, host=host)
     assert '"/bad.json"' in outcome.error.message
     assert "noetl-sftp" not in outcome.error.message
+
+
+def test_transfers_to_one_file_do_not_share_the_file_that_they_write(server):
+    """Each writes a whole file; the last one that ends has the name."""
+    target = {"kind": "sftp", "auth": server.auth, "path": "/same.csv"}
+
+    def write(letter: str):
+        given = {"data": [{"c": letter * 50}] * 2_000, "targets": [target], "chunk": {"size": 100}}
+        return run_tool("transfer", given, execution_id=str(ord(letter)))
+
+    with ThreadPoolExecutor(3) as pool:
+        assert [outcome.error for outcome in pool.map(write, "abc")] == [None] * 3
+    _, *lines = (server.folder / "same.csv").read_text().splitlines()
+    assert (len(lines), len(set(lines)), [each.name for each in server.folder.iterdir()]) == (2_000, 1, ["same.csv"])
+
+
+def test_compressed_files_are_refused(server, tmp_path):
+    place = {"kind": "sftp", "auth": server.auth, "path": "/x.csv.gz"}
+    for outcome in (transfer([{"id": 1}], place), transfer(place, {"kind": "file", "path": str(tmp_path / "x.csv")})):
+        assert (outcome.error.kind, "compressed" in outcome.error.message) == ("schema", True)
+    assert list(server.folder.iterdir()) == []

@@ -46,7 +46,7 @@ async def open_source(call: ToolCall, plan: Plan, source: SourcePlan, rows: Sour
     if source.plugin is not None:
         from noetl.tools.transfer.sources.plugin_source import PluginSource
 
-        return PluginSource(call, source.plugin, fields, plan.size, rows)
+        return PluginSource(call, source.plugin, fields, plan, rows)
     if kind == "postgres":
         return await PostgresSource.open(call, fields, rows)
     if kind == "duckdb":

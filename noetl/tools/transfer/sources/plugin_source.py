@@ -16,26 +16,26 @@ from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
 from noetl.tools.transfer.failures import ExplainedError
 from noetl.tools.transfer.sources.arrow_rows import BATCH_ROWS, BatchBuilder
 from noetl.tools.transfer.sources.file_source import normalize_batch
+from noetl.tools.transfer.transfer_plan import Plan
 
 
 class PluginSource:
     """The rows of a source of a plug-in."""
 
     def __init__(
-        self, call: ToolCall, spec: SourceSpec, fields: dict[str, Any], chunk_rows: int, rows: SourceRows | None = None
+        self, call: ToolCall, spec: SourceSpec, fields: dict[str, Any], plan: Plan, rows: SourceRows | None = None
     ) -> None:
         self._spec = spec
-        self._types = fields.get("types")
-        place = next((str(fields[name]) for name in ("table", "topic", "path") if fields.get(name)), "")
+        self._builder = BatchBuilder(fields.get("types"), "the source", evolves=plan.evolves)
+        place = next((str(fields[name]) for name in ("table", "topic", "path", "name") if fields.get(name)), "")
         self._rows = NumberedRows(rows, f"{spec.kind} {place}".strip())
-        self._call = SourceCall(spec.kind, fields, call.host, call.timeout, min(chunk_rows, BATCH_ROWS))
+        self._call = SourceCall(spec.kind, fields, call.host, call.timeout, min(plan.size, BATCH_ROWS))
 
     async def batches(self) -> AsyncGenerator[Any, None]:
         """The rows."""
         import pyarrow as pa
 
         await self._check()
-        builder = BatchBuilder(self._types, "the source")
         stream = cast(AsyncGenerator[Any, None], self._spec.read(self._call))
         async with aclosing(stream):
             while True:
@@ -53,7 +53,7 @@ class PluginSource:
                     for each in self._rows.converted(_checked, batch):
                         yield each
                 elif isinstance(batch, list):
-                    for each in self._rows.built(builder.batch, batch) if batch else ():
+                    for each in self._rows.built(self._builder.batch, batch) if batch else ():
                         yield each
                 else:
                     raise TypeError(
