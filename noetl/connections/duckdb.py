@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from noetl.core.model.outcome import ErrorInfo, error_info
+from noetl.data.duckdb_files import literal
 from noetl.data.duckdb_results import exact_parts
 from noetl.data.sql import Bound, quote_column, tokens
 from noetl.runtime.resources import per_loop
@@ -22,7 +23,7 @@ from noetl.runtime.threads import in_thread
 MEMORY = ":memory:"
 LINGER = 0.3  # seconds a file stays open after its last call
 WAIT_FOR_FILE = 10.0
-BATCH = 10_000
+BATCH, BATCH_VALUES = 10_000, 1_000_000  # rows of a batch of a result, and values of a wide one
 UTC = "SET TimeZone = 'UTC'"  # a setting of each cursor: instants are given in UTC, whatever the machine's zone
 
 
@@ -39,27 +40,35 @@ class Database:
         self._unused = asyncio.Event()
         self._unused.set()
         self._shared: Any = None  # what the calls of the open instance have in common
+        self.row_group: int | None = None  # of the open instance
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def cursor(self, *, writes: bool, wait: float = WAIT_FOR_FILE, shared: Any = None) -> AsyncIterator[Any]:
+    async def cursor(
+        self, *, writes: bool, wait: float = WAIT_FOR_FILE, shared: Any = None, row_group: int | None = None
+    ) -> AsyncIterator[Any]:
         """Provide a cursor for exclusive use; only one writer of a database has one at a time.
 
         Attached databases, secrets and settings belong to an instance. Calls use one together only if what they change
-        in it is the same (`shared`); others wait until it is unused, and get a new one."""
+        in it is the same (`shared`); others wait until it is unused, and get a new one. `row_group` is the number of
+        rows that are written together, unless other calls have the instance open."""
         async with self.writing if writes and self.path != MEMORY else nullcontext():
             async with self._turn:
                 if shared != self._shared:
                     await self._unused.wait()
                     self.close()
                     self._shared = shared
-                await self._open(wait)
+                elif row_group is not None and not self._users:
+                    self.close()
+                await self._open(wait, row_group)
                 self._users += 1
                 self._unused.clear()
             try:
                 cursor = self._instance.cursor()
                 try:
                     cursor.execute(UTC)
+                    if self.row_group is not None:
+                        cursor.execute(f"USE {_catalog(self.path)}.main")
                     yield cursor
                 finally:
                     cursor.close()
@@ -83,13 +92,17 @@ class Database:
         if not self._users and not self._turn.locked():
             self.close()
 
-    async def _open(self, wait: float) -> None:
+    async def _open(self, wait: float, row_group: int | None = None) -> None:
         import duckdb
 
         deadline = asyncio.get_running_loop().time() + wait
         while self._instance is None:
             try:
-                self._instance = await asyncio.to_thread(connect, self.path, self.read_only)
+                if row_group is not None:
+                    self._instance = await asyncio.to_thread(_attached, self.path, row_group)
+                self.row_group = None if self._instance is None else row_group
+                if self._instance is None:
+                    self._instance = await asyncio.to_thread(connect, self.path, self.read_only)
             except duckdb.Error as problem:
                 if not _is_locked(problem) or asyncio.get_running_loop().time() > deadline:
                     raise
@@ -120,6 +133,30 @@ def connect(path: str, read_only: bool = False) -> Any:
     if path != MEMORY:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     return duckdb.connect(path, read_only=read_only)
+
+
+def _attached(path: str, row_group: int) -> Any:
+    """Open a database with row groups of another size, which is an option of ATTACH; None if that is not possible."""
+    import duckdb
+
+    if Path(path).stem.lower() in ("memory", "temp", "system"):
+        return None
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    instance = connect(MEMORY)
+    try:
+        instance.execute(f"ATTACH {literal(path)} AS {_catalog(path)} (ROW_GROUP_SIZE {row_group})")
+    except duckdb.BinderException:  # a version without this option
+        instance.close()
+        return None
+    except BaseException:
+        instance.close()
+        raise
+    return instance
+
+
+def _catalog(path: str) -> str:
+    """The name that DuckDB gives a database file."""
+    return quote_column(Path(path).stem)
 
 
 def database(path: str, *, read_only: bool = False) -> Database:
@@ -160,7 +197,7 @@ def run_statement(cursor: Any, bound: Bound, *, batch: int = BATCH) -> tuple[lis
     if relation is None:
         return [], iter(()), None
     columns = list(relation.columns)
-    schema, parts = exact_parts(relation, batch)
+    schema, parts = exact_parts(relation, max(min(batch, BATCH_VALUES // max(len(columns), 1)), 1))
     if columns in (["Count"], ["Success"]) and not _returns(bound.text):
         changed = [value for part in parts for value in part.column(0).to_pylist()]
         return [], iter(()), int(changed[0]) if columns == ["Count"] and changed else 0

@@ -74,30 +74,68 @@ def batch_of_rows(rows: Sequence[Sequence[Any]], schema: Any) -> Any:
 
 def inferred_schema(rows: Sequence[Mapping[str, Any]], known: Sequence[str] = ()) -> Any:
     """The schema of rows of plain JSON data: all their keys, each with the widest type it needs."""
-    import pyarrow as pa
+    seen = SeenColumns()
+    seen.add(rows)
+    return seen.schema(known)
 
-    names = list(dict.fromkeys([*known, *(key for row in rows for key in row)]))
-    types = []
-    for name in names:
-        kinds = {type(row.get(name)) for row in rows} - {type(None)}
-        if kinds <= {bool} and kinds:
-            types.append(ColumnType(pa.bool_()))
-        elif kinds <= {int} and kinds:
-            values = [row[name] for row in rows if row.get(name) is not None]
-            fits = min(values) >= -(2**63) and max(values) < 2**63
-            types.append(ColumnType(pa.int64()) if fits else ColumnType(pa.string(), "number"))
-        elif kinds <= {int, float} and kinds:
-            exact = all(type(row.get(name)) is not int or abs(row[name]) <= 2**53 for row in rows)
-            types.append(ColumnType(pa.float64()) if exact else ColumnType(pa.string(), "number"))
-        elif kinds <= {bytes, bytearray, memoryview} and kinds:
-            types.append(ColumnType(pa.binary()))
-        elif kinds <= {str}:
-            types.append(ColumnType(pa.string()))
-        elif any(issubclass(kind, Mapping | list | tuple) for kind in kinds) or len(kinds) > 1:
-            types.append(ColumnType(pa.string(), "json", mixed=str in kinds))
-        else:
-            types.append(ColumnType(pa.infer_type([row.get(name) for row in rows])))
-    return schema_of(names, types)
+
+class SeenColumns:
+    """The columns of rows that are read in pieces: what their types depend on."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, _SeenValues] = {}
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Look at some rows."""
+        for name in dict.fromkeys(key for row in rows for key in row):
+            column = self._columns.setdefault(name, _SeenValues())
+            column.add([row.get(name) for row in rows])
+
+    def schema(self, first: Sequence[str] = (), last: Sequence[str] = ()) -> Any:
+        """The schema of all rows, with some columns before the others, and some after them."""
+        names = list(dict.fromkeys([*first, *self._columns, *last]))
+        return schema_of(names, [self._columns.get(name, _SeenValues()).type() for name in names])
+
+
+class _SeenValues:
+    """The values of a column: their Python types, and the smallest and greatest integer."""
+
+    def __init__(self) -> None:
+        self._kinds: set[type] = set()
+        self._least = self._greatest = 0
+        self._others: list[Any] = []  # values of types that JSON does not have
+
+    def add(self, values: Sequence[Any]) -> None:
+        kinds = set(map(type, values)) - {type(None)}
+        self._kinds |= kinds
+        if int in kinds:
+            numbers = [value for value in values if type(value) is int]
+            self._least, self._greatest = min(self._least, *numbers), max(self._greatest, *numbers)
+        if not kinds <= _JSON_TYPES:
+            self._others += values
+
+    def type(self) -> ColumnType:
+        import pyarrow as pa
+
+        kinds = self._kinds
+        if not kinds or kinds == {str}:
+            return ColumnType(pa.string())
+        if kinds == {bool}:
+            return ColumnType(pa.bool_())
+        if kinds == {int}:
+            fits = self._least >= -(2**63) and self._greatest < 2**63
+            return ColumnType(pa.int64()) if fits else ColumnType(pa.string(), "number")
+        if kinds <= {int, float}:
+            exact = max(-self._least, self._greatest) <= 2**53
+            return ColumnType(pa.float64()) if exact else ColumnType(pa.string(), "number")
+        if kinds <= {bytes, bytearray, memoryview}:
+            return ColumnType(pa.binary())
+        if any(issubclass(kind, Mapping | list | tuple) for kind in kinds) or len(kinds) > 1:
+            return ColumnType(pa.string(), "json", mixed=str in kinds)
+        return ColumnType(pa.infer_type(self._others))
+
+
+_JSON_TYPES = {bool, int, float, str, list, dict, tuple, bytes, bytearray, memoryview}
 
 
 def joined_field(old: Any, new: Any) -> Any:

@@ -25,7 +25,7 @@ from noetl.data.sql import quote_column
 from noetl.errors import RequestRefused, StoreUnavailable
 from noetl.runtime.temporary_folders import TemporaryFolder
 
-MEMORY = "512MB"
+LOAD_MEMORY, MEMORY = "128MB", "512MB"  # while tables are filled, and of a query
 DISK = "4GB"  # for what does not fit into memory
 SECONDS = 60.0
 MAX_TEXT = 100_000  # characters of a statement
@@ -59,8 +59,8 @@ class ResultTables:
         self.folder = Path(self._temporary.name)
         self._files = 0
         config: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": MEMORY,
-            "threads": 2,
+            "memory_limit": LOAD_MEMORY,
+            "threads": 1,  # with several, an export holds what comes before its turn
             "temp_directory": str(self.folder / "spill"),
             "max_temp_directory_size": DISK,
             "autoinstall_known_extensions": "false",
@@ -126,6 +126,7 @@ class ResultTables:
 
     def lock(self) -> None:
         """Forbid access to everything but the files of the results, for good."""
+        self._db.execute(f"SET memory_limit = '{MEMORY}'")
         self._db.execute("SET python_enable_replacements = false")
         self._db.execute("SET TimeZone = 'UTC'")
         self._db.execute(f"SET allowed_directories = [{literal(str(self.folder) + '/')}]")

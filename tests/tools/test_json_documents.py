@@ -7,9 +7,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from noetl.tools.transfer.sources import json_documents
+from noetl.tools.transfer.sources import json_documents, large_pages
+from noetl.tools.transfer.sources.arrow_rows import BatchBuilder
 
 KEYS = ("rows", "data")
 TEXT = 'a"\\\n{}[]:, é\u2028'
@@ -18,7 +20,7 @@ TEXT = 'a"\\\n{}[]:, é\u2028'
 def lines(folder: Path, text: str, steps: tuple[str, ...] = ()) -> list[Any] | None:
     (folder / "document.json").write_text(text, encoding="utf-8")
     found = json_documents.write_lines(str(folder / "document.json"), steps, KEYS, folder / "copy")
-    return None if found is None else [json.loads(line) for line in found.read_bytes().splitlines()]
+    return None if found is None else [json.loads(line) for line in found.path.read_bytes().splitlines()]
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
@@ -53,8 +55,36 @@ def test_the_rows_of_a_document_are_copied(tmp_path: Path, monkeypatch: pytest.M
     [
         "", "[", "[]", "[1, 2]", "[[]]", '{"a": 1}', '{"rows": {"a": 1}}', '[{"a": 1}', '[{"a": 1}}', '[{"a": 1}] x',
         '[{"a": 1} {"b": 2}]', '[{"a": 1},]', '[,{"a": 1}]', '{"rows": [{"a": 1}, 3]}', '[{"a": "x\ny"}]',
-        '{"rows": [{"a": 1}]} {"rows": []}', '[{"a": "x]',
+        '{"rows": [{"a": 1}]} {"rows": []}', '[{"a": "x]', '{"rows": [], "data": [{"a": 1}]}', '{"rows": [[{"a": 1}]]}',
+        '{"rows": [{"a": 1}], "rows": [{"b": 1}]}', '{"rows": [{"a": 1}], "rows": 1}', 'x [{"a": 1}]',
+        '{"rows" [{"a": 1}]}', '{"rows": [{"a": 1}], "x": nope}', '{"rows": [{"a": 1}] "x": 1}',
     ],
 )  # fmt: skip
 def test_a_document_that_is_no_list_of_objects_is_left_alone(tmp_path: Path, text: str) -> None:
     assert lines(tmp_path, text) is None
+
+
+def test_the_rows_of_a_large_page_have_the_same_values_and_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_pages, "PIECE_BYTES", 60)
+    chance, streamed = random.Random(5), 0
+    for number in range(300):
+        rows = [{name: value(chance) for name in chance.sample("abc", 2)} for _ in range(chance.randrange(1, 8))]
+        page = chance.choice([rows, {"rows": rows, "next": 3}, {"x": {"data": 1}, "data": rows}, {"a": rows[0]}])
+        text = json.dumps(page, ensure_ascii=chance.random() < 0.5)
+        if chance.random() < 0.1:
+            text = text.replace("null", "nul")
+        path = tmp_path / f"{number}.body"
+        path.write_text(text, encoding="utf-8")
+        found = large_pages.read_rows(path, None, lambda _: False)
+        if found is None:  # decoded as a whole
+            continue
+        streamed += 1
+        assert found.size == len(rows)
+        assert found.around == ([] if page is rows else {**page, "rows" if "rows" in page else "data": []})
+        whole, pieces = (BatchBuilder(None, "the source") for _ in range(2))
+        pieces.learn(found.seen)
+        batches = [pieces.fitted(piece) for piece in found.pieces()]
+        assert pa.Table.from_batches(batches).equals(pa.Table.from_batches([whole.batch(rows)]), check_metadata=True)
+    assert streamed > 150

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.data import duckdb_files, table_files
 from noetl.testing.tools import ToolHost, run_tool
+from noetl.tools.transfer import sources
 from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Chunk, chunked
 from noetl.tools.transfer.sources import file_source, spreadsheet_source
@@ -147,6 +149,41 @@ def test_large_values_fit_the_memory_limit_of_duckdb(tmp_path: Path, monkeypatch
     move(tmp_path, {"kind": "file", "path": "in.jsonl"}, {"kind": "duckdb", "file": "o.duckdb", "table": "t"})
     with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
         assert connection.execute("SELECT count(*), sum(length(text)) FROM t").fetchone() == (60, 60 * len(text))
+
+
+def test_wide_tables_of_duckdb_have_small_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb_target, "GROUP_VALUES", 100 * 2048)
+    table = pa.table({f"c{n}": range(5000) for n in range(100)})
+    pq.write_table(table, tmp_path / "in.parquet")
+    wide = {"kind": "duckdb", "file": "o.duckdb", "table": "s.wide", "mode": "replace"}
+    narrow = {"kind": "duckdb", "file": "o.duckdb", "table": "narrow", "mapping": {"n": "c1"}}
+    for _ in range(2):
+        move(tmp_path, {"kind": "file", "path": "in.parquet"}, wide, narrow)
+    assert not (tmp_path / "o.duckdb.wal").exists()
+    with duckdb.connect(str(tmp_path / "o.duckdb")) as connection:
+        assert connection.sql("FROM s.wide").to_arrow_table().equals(table)
+        assert connection.execute("SELECT count(*), sum(n) FROM narrow").fetchone() == (10_000, 2 * sum(range(5000)))
+        groups = "SELECT count(DISTINCT row_group_id) FROM pragma_storage_info('s.wide')"
+        assert connection.execute(groups).fetchone() == (3,)
+
+
+def test_rows_of_sqlite_are_fetched_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BATCH_BYTES", 10_000)
+    rows = [(n, "x" * (1 if n < 100 else 3000), None if n < 300 else n) for n in range(400)]
+    with sqlite3.connect(tmp_path / "in.db") as database:
+        database.execute("CREATE TABLE t (id, v, late)")
+        database.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    database.close()
+    fetched = []
+    fetch = sources._RowFetcher.next
+    monkeypatch.setattr(sources._RowFetcher, "next", lambda self: fetched.append(fetch(self)) or fetched[-1])
+    source = {"kind": "sqlite", "file": "in.db", "table": "t"}
+    move(tmp_path, source, {"kind": "file", "path": "out.parquet"})
+    written = pq.read_table(tmp_path / "out.parquet")
+    assert [tuple(row.values()) for row in written.to_pylist()] == rows
+    assert written.schema.field("late").type == pa.int64()  # as if all rows were in the first batch
+    assert max(sum(len(row[1]) for row in part[100:]) for part in fetched) < 250_000
+    assert max(map(len, fetched[5:])) <= 7
 
 
 def test_only_some_rows_of_a_workbook_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

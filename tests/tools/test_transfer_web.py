@@ -20,6 +20,7 @@ from noetl.core.model.outcome import Outcome
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.embedded import open_local
 from noetl.testing.tools import run_tool
+from noetl.tools.transfer.sources import http_source, large_pages
 
 PAGE = 10
 
@@ -137,14 +138,37 @@ def move(source: Any, *targets: Any, **others: Any) -> Outcome:
     ],
 )
 def test_all_pages_of_an_api_reach_a_table(
-    api: Api, database: str, path: str, source: dict[str, Any], chunk: dict[str, Any] | None
+    api: Api,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    source: dict[str, Any],
+    chunk: dict[str, Any] | None,
 ) -> None:
-    target = {"kind": "postgres", "auth": database, "table": "t"}
-    outcome = move({"kind": "http", "url": api.url + path, **source}, target, chunk=chunk)
+    found = []
+    read_rows = large_pages.read_rows
+    monkeypatch.setattr(http_source, "read_rows", lambda *given: found.append(read_rows(*given)) or found[-1])
+    monkeypatch.setattr(large_pages, "PIECE_BYTES", 100)
+    for large in (False, True):
+        monkeypatch.setattr(http_source, "LARGE_PAGE", 1 if large else 1 << 20)
+        target = {"kind": "postgres", "auth": database, "table": "t", "mode": "replace"}
+        outcome = move({"kind": "http", "url": api.url + path, **source}, target, chunk=chunk)
+        assert outcome.error is None, outcome.error
+        assert outcome.data["rows"] == 25
+        with psycopg.connect(database) as connection:
+            assert connection.execute("select count(distinct id), max(doc->>'n') from t").fetchall() == [(25, "9")]
+    pages = [page for page in found if page is not None]
+    assert sum(page.size for page in pages) == 25
+    assert not any(page.path.parent.exists() for page in pages)
+
+
+def test_a_template_may_read_the_rows_of_a_large_page(api: Api, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_source, "LARGE_PAGE", 1)
+    url = "{{ '/next?page=%d' % (page.data.data[-1].id // 10) if page.data.data | length == 10 }}"
+    source = {"kind": "http", "url": f"{api.url}/next", "pages": {"next": DeferredTemplate(url)}}
+    outcome = move(source, {"kind": "postgres", "auth": database, "table": "t"})
     assert outcome.error is None, outcome.error
     assert outcome.data["rows"] == 25
-    with psycopg.connect(database) as connection:
-        assert connection.execute("select count(distinct id), max(doc->>'n') from t").fetchall() == [(25, "9")]
 
 
 def test_an_api_without_rows_moves_nothing(api: Api, tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -37,15 +38,20 @@ NO_AUTH = Auth()
 _NO_BODY: tuple[Any, Any, str | None] = {}, None, None
 
 
-async def run(call: ToolCall, fields: Mapping[str, Any]) -> Outcome:
-    """Send the request that the (named) fields describe, and read the response."""
+Keep = Callable[[AsyncIterator[bytes], str | None], Awaitable[Outcome]]
+
+
+async def run(call: ToolCall, fields: Mapping[str, Any], keep: Keep | None = None) -> Outcome:
+    """Send the request that the (named) fields describe, and read the response.
+
+    `keep` takes the body and the content type of a large response, which goes to the result store otherwise."""
     started = time.perf_counter()
     helper = dict(NULLS)
     try:
         request, auth = await _build_request(call, fields)
         async with exchange(request, call.host.allows_address) as answer:
             _describe(answer, helper)
-            outcome = await _read_outcome(call, answer)
+            outcome = await _read_outcome(call, answer, keep or partial(_put_result, call))
         if answer.status == 401 and auth.grant is not None:
             tokens().forget(auth.grant)
     except HttpFailure as failure:
@@ -200,7 +206,7 @@ def _retry_after(text: str) -> float | None:
         return None
 
 
-async def _read_outcome(call: ToolCall, answer: HttpResponse) -> Outcome:
+async def _read_outcome(call: ToolCall, answer: HttpResponse, keep: Keep) -> Outcome:
     header = answer.headers.get("Content-Type")
     spec, length = call.spec, answer.length
     is_ok = 200 <= answer.status < 300 or answer.status in _statuses(spec.get("ok_status"))
@@ -211,7 +217,7 @@ async def _read_outcome(call: ToolCall, answer: HttpResponse) -> Outcome:
     if is_ok and (length or 0) > max_bytes:
         raise _too_large(answer, max_bytes)
     if is_ok and ((length or 0) > stream_above or ("stream" in spec and _is_true(spec["stream"]))):
-        return await _store(call, _limit(call, answer, answer.chunks(), max_bytes), header)
+        return await _store(keep, _limit(call, answer, answer.chunks(), max_bytes), header)
     if length is not None and length <= stream_above:
         body = await answer.read()
     else:
@@ -222,7 +228,7 @@ async def _read_outcome(call: ToolCall, answer: HttpResponse) -> Outcome:
                 chunks.append(chunk)
                 size += len(chunk)
                 if size > stream_above and is_ok:
-                    return await _store(call, _limit(call, answer, _chain(chunks, stream), max_bytes), header)
+                    return await _store(keep, _limit(call, answer, _chain(chunks, stream), max_bytes), header)
                 if size > MAX_ERROR_BYTES and not is_ok:
                     break
         body = b"".join(chunks)
@@ -240,9 +246,25 @@ def _body_outcome(answer: HttpResponse, body: bytes, header: str | None, mode: s
         data = bodies.decode_text(body, bodies.split_type(header)[1])
         meta = {"content_type": header, "bytes": len(body)}
         if is_ok:
-            message = f"HTTP {answer.status} from {_short_url(answer)}: the body is not valid {header or mode}: {wrong}"
-            return error("parse", message, data=data, meta=meta)
+            return error("parse", invalid_body(answer.status, answer.url, header or mode, wrong), data=data, meta=meta)
     return ok(data, meta=meta) if is_ok else _status_failure(answer, data, meta)
+
+
+def invalid_body(status: int, url: str, kind: str, wrong: ValueError) -> str:
+    """The message for a body that cannot be decoded."""
+    return f"HTTP {status} from {shown_url(url)}: the body is not valid {kind}: {wrong}"
+
+
+def is_utf8_json(header: str | None, mode: str) -> bool:
+    """Whether a body of this content type is decoded as JSON in UTF-8."""
+    media, charset = bodies.split_type(header)
+    is_json = mode == "json" or (mode == "auto" and (bodies.is_json(media) or not header))
+    return is_json and (charset or "utf-8").lower() in ("utf-8", "utf8", "us-ascii")
+
+
+def decoded(body: bytes, header: str | None, mode: str) -> Any:
+    """The data of a body; ValueError if it does not match its content type."""
+    return bodies.parse(body, header, mode)[0]
 
 
 def _statuses(given: Any) -> frozenset[int]:
@@ -294,11 +316,11 @@ async def _limit(
     call.host.progress(bytes=size)
 
 
-async def _store(call: ToolCall, chunks: AsyncGenerator[bytes, None], header: str | None) -> Outcome:
-    """Stream the body to the result store; the outcome has its reference."""
+async def _store(keep: Keep, chunks: AsyncGenerator[bytes, None], header: str | None) -> Outcome:
+    """Stream the body to where it is kept."""
     async with aclosing(chunks):
         try:
-            reference = await call.host.put_result(chunks, content_type=header or "application/octet-stream")
+            return await keep(chunks, header)
         except StoreUnavailable as failure:
             kind = "storage.access" if failure.kind == "connection" else failure.kind
             raise HttpFailure(kind, f"cannot store the body: {failure}", retryable=True) from failure
@@ -308,6 +330,11 @@ async def _store(call: ToolCall, chunks: AsyncGenerator[bytes, None], header: st
             kind = "storage.quota" if is_full(failure) else "storage.access"
             what = disk_error(failure) or failure.strerror or failure
             raise HttpFailure(kind, f"cannot store the body: {what}") from failure
+
+
+async def _put_result(call: ToolCall, chunks: AsyncIterator[bytes], header: str | None) -> Outcome:
+    """Stream the body to the result store; the outcome has its reference."""
+    reference = await call.host.put_result(chunks, content_type=header or "application/octet-stream")
     meta = {"content_type": reference.meta.content_type, "bytes": reference.meta.bytes}
     return structs.replace(ok(None, meta=meta), ref=reference)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 
 from noetl.connections import duckdb, postgres, sqlite
 from noetl.connections.auth import fields_of
 from noetl.connections.duckdb_gate import apply_policy
 from noetl.core.model.tool import ToolCall
+from noetl.data.arrow_tables import SeenColumns
 from noetl.data.content import reference_in
 from noetl.data.sql import bind, quote_name
 from noetl.data.sql_statements import split
@@ -24,7 +27,8 @@ from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, RowsSource, de
 from noetl.tools.transfer.sources.file_source import ReferenceSource, normalize_batch, with_types
 from noetl.tools.transfer.transfer_plan import Plan, SourcePlan
 
-BATCH_ROWS = 10_000
+BATCH_ROWS, BATCH_BYTES = 10_000, 4 << 20
+FETCHED_ROWS = 64
 
 
 class Source(Protocol):
@@ -201,9 +205,14 @@ class SqliteSource:
             )
             names = sqlite.columns_of(cursor)
             builder = BatchBuilder(self._fields.get("types"), "the source", names, json_text=True)
-            while rows := await in_thread(lambda: cursor.fetchmany(BATCH_ROWS), interrupt=connection.interrupt):
+            fetcher = _RowFetcher(cursor)
+            while rows := await in_thread(fetcher.next, interrupt=connection.interrupt):
+                if builder.schema is None and len(rows) < BATCH_ROWS and fetcher.has_more:
+                    look = partial(_first_columns, connection.execute(self._bound.text, values), names)
+                    builder.learn(await in_thread(look, interrupt=connection.interrupt))
                 for batch in self._rows.built(builder.batch, [dict(zip(names, row, strict=True)) for row in rows]):
                     yield batch
+                del rows
             if builder.schema is None:
                 yield builder.batch([])
         finally:
@@ -215,6 +224,38 @@ class SqliteSource:
 
     async def close(self) -> None:
         """No resources to release."""
+
+
+class _RowFetcher:
+    """Fetches rows of SQLite until they are many, or have many bytes."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+        self._step = FETCHED_ROWS
+        self.has_more = True
+
+    def next(self) -> list[tuple[Any, ...]]:
+        """The next rows; none at the end."""
+        rows: list[tuple[Any, ...]] = []
+        size = 0
+        while len(rows) < BATCH_ROWS and size < BATCH_BYTES:
+            some = self._cursor.fetchmany(min(self._step, BATCH_ROWS - len(rows)))
+            if not some:
+                self.has_more = False
+                break
+            rows += some
+            more = sum(len(value) for row in some for value in row if type(value) is str or type(value) is bytes)
+            size += more
+            self._step = max(1, min(FETCHED_ROWS, BATCH_BYTES * len(some) // (more or 1)))
+        return rows
+
+
+def _first_columns(cursor: Any, names: list[str]) -> SeenColumns:
+    """The columns of as many rows as the first batch has if they are short."""
+    seen = SeenColumns()
+    for row in islice(cursor, BATCH_ROWS):
+        seen.add([dict(zip(names, row, strict=True))])
+    return seen
 
 
 def query_name(fields: Mapping[str, Any], kind: str) -> str:

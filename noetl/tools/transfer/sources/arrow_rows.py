@@ -33,7 +33,8 @@ class RowsSource:
         """The rows."""
         if not self._rows:
             return
-        builder = BatchBuilder(self._types, "the source", (), sample=self._rows)
+        builder = BatchBuilder(self._types, "the source")
+        builder.learn(self._rows)
         for start in range(0, len(self._rows), BATCH_ROWS):
             for batch in self._numbered.built(builder.batch, self._rows[start : start + BATCH_ROWS]):
                 yield batch
@@ -112,7 +113,6 @@ class BatchBuilder:
         label: str,
         columns: Any = (),
         *,
-        sample: list[dict[str, Any]] | None = None,
         json_text: bool = False,
         evolves: bool = False,
     ) -> None:
@@ -121,18 +121,38 @@ class BatchBuilder:
         self._json_text = json_text  # declared JSON is text, as in a database without that type
         self._label = label
         self._columns = list(columns)
-        self._sample = sample
         self.schema: Any = None
 
     def batch(self, rows: list[dict[str, Any]]) -> Any:
         """The rows as a batch."""
-        if self.schema is None:
-            self.schema = self._infer_schema(self._sample or rows)
+        self.learn(rows)
+        return self.fitted(rows)
+
+    def learn(self, rows: list[dict[str, Any]] | tables.SeenColumns) -> None:
+        """Take the columns and types of these rows, if they are the first ones or may have others."""
+        import pyarrow as pa
+
+        if self.schema is not None and not self._evolves:
+            return
+        if isinstance(rows, tables.SeenColumns):
+            seen = rows
+        else:
+            seen = tables.SeenColumns()
+            seen.add(rows)
+        schema = seen.schema(self._columns if self.schema is None else self.schema.names, list(self._types))
+        given = {
+            field.name: self._types[field.name].field(field.name) if field.name in self._types else field
+            for field in schema
+        }
+        fields = [tables.joined_field(field, given.pop(field.name)) for field in self.schema or ()]
+        if self.schema is None or fields != list(self.schema) or given:
+            self.schema = pa.schema([*fields, *given.values()])
             self._names: set[Any] = set(self.schema.names)
+
+    def fitted(self, rows: list[dict[str, Any]]) -> Any:
+        """The rows as a batch with the columns that are known."""
         extra = set().union(*rows) - self._names
-        if self._evolves:
-            self._evolve(rows)
-        elif extra:
+        if extra:
             raise RowError(
                 f"{self._label}: a row has the column {', '.join(sorted(map(str, extra)))}, which is not in the first "
                 "rows; declare all columns with `types` in the source ({column: type}), or set `schema: evolve` in "
@@ -141,16 +161,6 @@ class BatchBuilder:
         if not self._types:
             return conform_rows(rows, self.schema, self._label)
         return self._declared_batch(rows)
-
-    def _evolve(self, rows: list[dict[str, Any]]) -> None:
-        """Add the columns and types of these rows to the schema."""
-        import pyarrow as pa
-
-        given = {field.name: field for field in self._infer_schema(rows)}
-        fields = [tables.joined_field(field, given.pop(field.name)) for field in self.schema]
-        if fields != list(self.schema) or given:
-            self.schema = pa.schema([*fields, *given.values()])
-            self._names = set(self.schema.names)
 
     def _declared_batch(self, rows: list[dict[str, Any]]) -> Any:
         import pyarrow as pa
@@ -168,21 +178,6 @@ class BatchBuilder:
         if self._json_text and declared.name == "json":
             values = [json_value(value, name, self._label) for value in values]
         return declared_column(values, declared, name, self._label)
-
-    def _infer_schema(self, rows: list[dict[str, Any]]) -> Any:
-        import pyarrow as pa
-
-        names = dict.fromkeys(
-            [
-                *(self.schema.names if self.schema else self._columns),
-                *(name for row in rows for name in row),
-                *self._types,
-            ]
-        )
-        schema = tables.inferred_schema(rows, list(names))
-        return pa.schema(
-            [self._types[field.name].field(field.name) if field.name in self._types else field for field in schema]
-        )
 
 
 def declared_column(values: Sequence[Any], declared: DeclaredType, name: str, label: str) -> Any:

@@ -252,7 +252,7 @@ def _as_lines(path: str, rows_path: str | None, folder: Path) -> str | None:
         found = write_lines(each, steps, keys, folder / f"{number:06}")
         if found is None:
             return None
-        found.rename(found.with_suffix(".jsonl"))
+        found.path.rename(found.path.with_suffix(".jsonl"))
     return str(folder / ("*.jsonl" if several else "000000.jsonl"))
 
 

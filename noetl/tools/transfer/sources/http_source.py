@@ -7,7 +7,8 @@
     pages: {param: page, start: 1, step: 1}       a query parameter that is incremented; an empty page ends it
 
 Templates read `page`: `data` (the body), `index` (from 0), `count` (rows of this page) and `http`.
-The next page is fetched while the rows of the current one are written. With `marks`, a mark with the position of the
+The next page is fetched while the rows of the current one are written. A large page is in a temporary file until then,
+unless a template reads its rows. With `marks`, a mark with the position of the
 next page follows the rows of each page; a load that starts at such a position requests no page before it.
 """
 
@@ -18,21 +19,25 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from noetl.core.model.outcome import Outcome
+from noetl.core.model.outcome import Outcome, error_info
 from noetl.core.model.tool import ToolCall
 from noetl.core.templates.deferred import DeferredTemplate
+from noetl.runtime.threads import in_thread
 from noetl.tools._common.sql_task import BadInput
 from noetl.tools.http import task as http_task
 from noetl.tools.transfer.bad_rows import NumberedRows, SourceRows
-from noetl.tools.transfer.chunks import Mark, TemplateRenderer
+from noetl.tools.transfer.chunks import Mark, TemplateRenderer, reads_name
 from noetl.tools.transfer.failures import ResponseError
 from noetl.tools.transfer.sources.arrow_rows import BatchBuilder, find_rows
+from noetl.tools.transfer.sources.large_pages import LARGE_PAGE, LargePages, LargeRows, read_rows
 from noetl.tools.transfer.transfer_plan import Plan
 
 PREFETCH = 2
@@ -62,13 +67,18 @@ class Page(Struct, frozen=True):
     url: str
     data: Any
     http: Mapping[str, Any]
-    rows: list[dict[str, Any]]
+    rows: list[dict[str, Any]] | LargeRows
     missing: bool = False
     following: dict[str, Any] | None = None  # the position of the next page
 
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return self.rows.size if isinstance(self.rows, LargeRows) else len(self.rows)
+
     def template_values(self) -> dict[str, Any]:
         """The value of `page` in templates."""
-        return {"data": self.data, "index": self.index, "count": len(self.rows), "http": self.http}
+        return {"data": self.data, "index": self.index, "count": self.count, "http": self.http}
 
 
 class HttpSource:
@@ -81,6 +91,7 @@ class HttpSource:
         self._path = plan.path
         self._evolves = plan.evolves
         self._templates = TemplateRenderer(call)
+        self._large = LargePages()
         if not isinstance(fields.get("url"), str):
             raise BadInput("the source requires the `url` of the API")
         self.marks = False
@@ -100,8 +111,15 @@ class HttpSource:
         async with aclosing(pages):
             async for page in pages:
                 numbered = NumberedRows(self._rows, f"{page.url} (page {page.index + 1})")
-                for batch in numbered.built(builder.batch, page.rows) if page.rows else ():
-                    yield batch
+                if isinstance(page.rows, LargeRows):
+                    builder.learn(page.rows.seen)
+                    fetch = partial(next, page.rows.pieces(), None)
+                    while rows := await in_thread(fetch):
+                        for batch in numbered.built(builder.fitted, rows):
+                            yield batch
+                else:
+                    for batch in numbered.built(builder.batch, page.rows) if page.rows else ():
+                        yield batch
                 if self.marks and page.following is not None:
                     yield Mark(page.following, {})
 
@@ -110,7 +128,8 @@ class HttpSource:
         return None
 
     async def close(self) -> None:
-        """No resources to release."""
+        """Remove the files of large pages."""
+        await asyncio.to_thread(self._large.close)
 
     async def _linked_pages(self) -> AsyncGenerator[Page, None]:
         """Pages that each contain the link to the next one."""
@@ -209,13 +228,13 @@ class HttpSource:
                 fetch_next()
             while pending:
                 page = await pending.popleft()
-                if page.missing or not page.rows:
+                if page.missing or not page.count:
                     return
                 until = self._pages.get("until")
                 done = isinstance(until, DeferredTemplate) and bool(
                     self._templates.render(until, page=page.template_values())
                 )
-                short = size is not None and len(page.rows) < int(size)
+                short = size is not None and page.count < int(size)
                 if not done and not short:
                     fetch_next()
                 yield page if done or short else replace(page, following={"page": page.index + 1})
@@ -237,7 +256,7 @@ class HttpSource:
         number = 0
         while True:
             number += 1
-            outcome: Outcome = await http_task.run(call, fields)
+            outcome: Outcome = await http_task.run(call, fields, self._large.keep)
             if outcome.error is None or not outcome.error.retryable or number >= attempts:
                 return outcome
             retry_after = outcome.helpers.get("http", {}).get("retry_after")
@@ -247,13 +266,37 @@ class HttpSource:
     async def _fetch(self, index: int, url: str, params: dict[str, Any], *, may_be_missing: bool = False) -> Page:
         fields = {name: self._fields[name] for name in _REQUEST_FIELDS if self._fields.get(name) is not None}
         fields |= {"url": url, "params": params}
-        call = replace(self._call, spec={**self._call.spec, "stream_above": 1 << 40})
+        call = replace(self._call, spec={**self._call.spec, "stream_above": LARGE_PAGE})
         outcome = await self._request(call, fields)
         http = outcome.helpers.get("http", {})
         if outcome.error is not None:
             if may_be_missing and outcome.error.kind == "not_found":
                 return Page(index, url, None, http, [], missing=True)
             raise ResponseError(outcome.error)
-        rows = find_rows(outcome.data, self._path, f"the response of {url}") if outcome.data is not None else []
+        address, data = str(http.get("url") or url), outcome.data
+        rows: list[dict[str, Any]] | LargeRows = []
+        if isinstance(data, Path):
+            data = await in_thread(lambda: self._read_large(data, outcome.meta.get("content_type"), http, address))
+        if isinstance(data, LargeRows):
+            data, rows = data.around, data
+        elif data is not None:
+            rows = find_rows(data, self._path, f"the response of {url}")
         self._call.host.progress(pages=index + 1)
-        return Page(index, str(http.get("url") or url), outcome.data, http, rows)
+        return Page(index, address, data, http, rows)
+
+    def _read_large(self, path: Path, header: str | None, http: Mapping[str, Any], url: str) -> Any:
+        """The rows of a large response; its data, if they are not a list of objects or a template reads them."""
+        mode = str(self._call.spec.get("parse") or "auto")
+        templates = [self._pages.get("next"), self._pages.get("until")]
+        if http_task.is_utf8_json(header, mode):
+            rows = read_rows(path, self._path, lambda at: reads_name(templates, f"page.data.{at}".rstrip(".")))
+            if rows is not None:
+                path.unlink()
+                return rows
+        try:
+            return http_task.decoded(path.read_bytes(), header, mode)
+        except ValueError as wrong:
+            message = http_task.invalid_body(http["status"], url, header or mode, wrong)
+            raise ResponseError(error_info("parse", message)) from None
+        finally:
+            path.unlink()

@@ -43,7 +43,8 @@ def excel_batches(path: str, fields: Mapping[str, Any], numbered: NumberedRows, 
         for column, cells in zip(columns, _cells(block), strict=True):
             column.look(cells)
     sample = [dict(zip(names, row, strict=True)) for row in zip_longest(*(column.sample() for column in columns))]
-    builder = BatchBuilder(fields.get("types"), label, names, sample=sample)
+    builder = BatchBuilder(fields.get("types"), label, names)
+    builder.learn(sample)
     is_empty = True
     for block in _blocks(sheet, BATCH_ROWS, head[0][0] + 1):
         is_empty = False

@@ -130,7 +130,7 @@ class Target:
         if not rows:
             await self.write_empty()
             return
-        batch = BatchBuilder(None, self.plan.label, sample=rows).batch(rows)
+        batch = BatchBuilder(None, self.plan.label).batch(rows)
         await self.write_chunk(Chunk(0, pa.Table.from_batches([batch]), last=True, total=1))
 
     def adapt(self, table: Any) -> Any:

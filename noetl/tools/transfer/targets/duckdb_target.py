@@ -38,6 +38,9 @@ UNIQUE_KEYS_QUERY = (
 )
 # Of DuckDB while rows are written; less costs CPU time for evicted blocks. Each column has blocks of its own.
 MEMORY_LIMIT_MB, MERGE_LIMIT_MB, COLUMN_MB = 128, 96, 0.75
+# A row group is in memory until it is complete, so wide tables have smaller ones.
+ROW_GROUP, VECTOR, GROUP_VALUES = 122_880, 2048, 8_000_000
+SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB = 64, 0.06
 LARGE_COMMIT = 16 << 20
 
 
@@ -53,6 +56,7 @@ class DuckdbTarget(DatabaseFileTarget):
     _created = False
     _root: DuckdbTarget | None = None
     _staged: StagedRows | None = None  # of mode upsert, if the table has no index
+    _small_groups = False
 
     def join(self, root: Target) -> None:
         """Write with the cursor of another table."""
@@ -97,7 +101,7 @@ class DuckdbTarget(DatabaseFileTarget):
 
     async def begin(self, schema: Any) -> None:
         """Create or empty the table."""
-        await self._open()
+        await self._open(len(schema))
         await self._run_in_thread(lambda: self._prepare_table(schema))
         if self.plan.warn_on_error:  # from here on each chunk has its own transaction
             await self._run_in_thread(lambda: self._cursor.execute("COMMIT"))
@@ -208,7 +212,7 @@ class DuckdbTarget(DatabaseFileTarget):
         """The error of DuckDB."""
         return duck.to_error_info(failure) if isinstance(failure, duckdb.Error) else None
 
-    async def _open(self) -> None:
+    async def _open(self, width: int = 1) -> None:
         if self._cursor is not None:
             return
         if self._root is not None:
@@ -226,8 +230,12 @@ class DuckdbTarget(DatabaseFileTarget):
                 await asyncio.wait([before])
             self._stack = AsyncExitStack()
             wait = self.call.timeout.connect or duck.WAIT_FOR_FILE
-            cursor = duck.database(path).cursor(writes=before is None, wait=wait)
+            database, rows = duck.database(path), max(GROUP_VALUES // width // VECTOR, 1) * VECTOR
+            cursor = database.cursor(
+                writes=before is None, wait=wait, row_group=rows if rows < ROW_GROUP and self._appends else None
+            )
             self._cursor = await self._stack.enter_async_context(cursor)
+            self._small_groups = self._appends and database.row_group is not None
             await self._run_in_thread(self._begin)
         finally:
             opened.set_result(None)
@@ -267,6 +275,11 @@ class DuckdbTarget(DatabaseFileTarget):
     async def _restore_settings(self, cursor: Any) -> None:
         while self._settings:
             await asyncio.to_thread(cursor.execute, f"RESET {self._settings.pop()}")
+
+    @property
+    def _appends(self) -> bool:
+        """Whether rows are only added: updates and child tables need the memory of larger row groups."""
+        return self.plan.mode != "upsert" and self.plan.nested == "json"
 
     @property
     def _session(self) -> Any:
@@ -315,10 +328,12 @@ class DuckdbTarget(DatabaseFileTarget):
         if self._root is None and not updates:
             # Without a limit DuckDB caches the written rows as long as memory is available. A table with an index
             # needs that memory, and an update of some columns too.
-            limit = MEMORY_LIMIT_MB if self._staged is None else MERGE_LIMIT_MB
-            self._set("memory_limit", f"{limit + int(len(self._types) * COLUMN_MB)}MB")
-            if self._staged is not None:
-                self._set("threads", 2)  # each one needs memory of its own
+            limit, column = MEMORY_LIMIT_MB if self._staged is None else MERGE_LIMIT_MB, COLUMN_MB
+            if self._small_groups:
+                limit, column = SMALL_GROUP_LIMIT_MB, SMALL_GROUP_COLUMN_MB
+            self._set("memory_limit", f"{limit + int(len(self._types) * column)}MB")
+            if self._small_groups or self._staged is not None:
+                self._set("threads", 1 if self._small_groups else 2)  # each one needs memory of its own
 
     def _insert(self, table: Any) -> None:
         cursor, plan = self._cursor, self.plan
