@@ -1,7 +1,8 @@
-"""The database of a query on a full disk."""
+"""Results as tables: values that DuckDB would change, and a full disk."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -21,3 +22,25 @@ def test_a_query_that_gets_no_file_leaves_nothing(tmp_path: Path, monkeypatch: p
     with pytest.raises(StoreUnavailable, match=f"a file in {tmp_path}.*No space left"):
         ResultTables()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"id": 1, "doc": {"p": 1}}, {"id": 2, "doc": {"P": "x"}}],
+        [{"id": 1, "doc": {"n": 2**63 + 1}}, {"id": 2, "doc": {"n": 10**30 + 1}}],
+        [{"id": 1, "doc": [2**64, 1]}, {"id": 2, "doc": [-(10**40)]}],
+    ],
+    ids=["keys that differ in case", "large members", "large items"],
+)
+def test_nested_values_are_not_changed(rows: list[dict[str, object]]):
+    tables = ResultTables()
+    try:
+        tables.add_value(("step", "fetch"), rows)
+        tables.lock()
+        assert tables.rows("SELECT * FROM step.fetch ORDER BY id", 10).rows == rows
+        path = tables.export("SELECT * FROM step.fetch ORDER BY id", "json")
+        assert json.loads(path.read_text()) == rows
+        path.unlink()
+    finally:
+        tables.close()
