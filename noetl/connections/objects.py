@@ -68,8 +68,9 @@ class ObjectLocation(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The address."""
-        return f"{self.scheme}://{self.bucket}/{self.key}"
+        """The address; a key that contains `%20` itself is written `%2520`."""
+        key = re.sub("%(?=[0-9A-Fa-f]{2})", "%25", self.key)
+        return f"{self.scheme}://{self.bucket}/{key}"
 
 
 def parse_location(address: str, *, scheme: str | None = None, bucket: str | None = None) -> ObjectLocation:

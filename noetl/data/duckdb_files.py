@@ -248,6 +248,8 @@ def json_query(
     source = f"read_json_auto({place}, {shape}, sample_size=-1)"
     inner = ".".join(quote_column(step) for step in steps)
     rows = f"SELECT unnest(item) FROM (SELECT unnest({inner}) AS item FROM {source})" if steps else f"FROM {source}"
+    if steps and not cursor.execute(f"SELECT 1 FROM (SELECT unnest({inner}) AS item FROM {source}) LIMIT 1").fetchall():
+        return "SELECT NULL::JSON AS json WHERE false", set()  # an empty list, whose items have no type
     described = cursor.execute(f"DESCRIBE {rows}").fetchall()
     if not steps and format == "json" and _is_object(path):
         lists = {name for name, kind, *_ in described if kind.endswith("]")}

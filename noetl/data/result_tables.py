@@ -155,10 +155,19 @@ class ResultTables:
     def _json_call(self, path: Path, wide: _WideIntegers | None) -> str:
         """The table function of a file of JSON lines; integers that DuckDB reads as doubles keep their digits."""
         call = f"read_json_auto({literal(str(path))}, {_JSON_LINES}"
-        if not wide or not wide.types:
+        try:
+            found = self._db.execute(f"DESCRIBE SELECT * FROM {call})").fetchall()
+        except self._errors as problem:
+            if "Duplicate name" not in str(problem):
+                raise
+            call += ", maximum_depth=1"  # objects whose keys differ only in case are no structures, but JSON
+            found = self._db.execute(f"DESCRIBE SELECT * FROM {call})").fetchall()
+        known = wide.types if wide else {}
+        if not known:
             return f"{call})"
-        found = self._db.execute(f"DESCRIBE SELECT * FROM {call})").fetchall()
-        types = ((name, wide.types.get(name, kind) if kind == "DOUBLE" else kind) for name, kind, *_ in found)
+        types = (
+            (name, known.get(name, kind) if kind == "DOUBLE" or kind[-1] in "])" else kind) for name, kind, *_ in found
+        )
         return f"{call}, columns={{{', '.join(f'{quote_column(name)}: {literal(kind)}' for name, kind in types)}}})"
 
     # ── queries ─────────────────────────────────────────────────────────────────────────
@@ -237,6 +246,8 @@ class _WideIntegers:
                 column = self._names[name]
                 exact = abs(value) < 10**38 and self.types.get(column) != "VARCHAR"
                 self.types[column] = "DECIMAL(38,0)" if exact else "VARCHAR"
+            elif isinstance(value, list | Mapping) and _has_wide_integer(value):
+                self.types[self._names[name]] = "JSON"
         return {self._names[name]: value for name, value in row.items()} if self._renamed else row
 
     def _add(self, name: str) -> None:
@@ -247,6 +258,17 @@ class _WideIntegers:
         self._names[name] = column
         self._taken.add(column.lower())
         self._renamed |= number > 0
+
+
+def _has_wide_integer(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is int and not -(2**63) <= each < 2**63:
+            return True
+        if isinstance(each, list | Mapping):
+            waiting += each.values() if isinstance(each, Mapping) else each
+    return False
 
 
 def named_tables(sql: str, known: Sequence[str]) -> list[str]:

@@ -1,8 +1,9 @@
-"""The database of a query: on a full disk, and in little memory."""
+"""Results as tables: values that DuckDB would change, a full disk, and little memory."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -46,3 +47,25 @@ def test_an_export_holds_only_some_of_the_rows(tmp_path: Path, monkeypatch: pyte
     with exported.open("rb") as file:
         assert file.read().decode().split() == ["value", *values]
     exported.unlink()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"id": 1, "doc": {"p": 1}}, {"id": 2, "doc": {"P": "x"}}],
+        [{"id": 1, "doc": {"n": 2**63 + 1}}, {"id": 2, "doc": {"n": 10**30 + 1}}],
+        [{"id": 1, "doc": [2**64, 1]}, {"id": 2, "doc": [-(10**40)]}],
+    ],
+    ids=["keys that differ in case", "large members", "large items"],
+)
+def test_nested_values_are_not_changed(rows: list[dict[str, object]]):
+    tables = ResultTables()
+    try:
+        tables.add_value(("step", "fetch"), rows)
+        tables.lock()
+        assert tables.rows("SELECT * FROM step.fetch ORDER BY id", 10).rows == rows
+        path = tables.export("SELECT * FROM step.fetch ORDER BY id", "json")
+        assert json.loads(path.read_text()) == rows
+        path.unlink()
+    finally:
+        tables.close()

@@ -416,12 +416,16 @@ def test_files_and_objects_are_listed_by_a_pattern(tmp_path, s3, bucket):
         ("s3://b/x?versionId=1#2", "b", "x?versionId=1#2"),
         ("s3://b/x#", "b", "x#"),
         ("s3://b/a%20b", "b", "a b"),
+        ("s3://b/a%2520b", "b", "a%20b"),
+        ("s3://b/50%.csv", "b", "50%.csv"),
         ("s3://b", "b", ""),
         ("file:///tmp/a#b.csv", "/tmp", "a#b.csv"),
     ],
 )
 def test_an_address_names_the_whole_key(address, bucket, key):
-    assert objects.parse_location(address)[1:3] == (bucket, key)
+    place = objects.parse_location(address)
+    assert place[1:3] == (bucket, key)
+    assert objects.parse_location(place.url) == place  # a listed address is that of the object
 
 
 def test_reading_creates_no_folder(tmp_path):

@@ -396,6 +396,23 @@ def test_a_folder_without_objects_has_nothing_new(tmp_path: Path, s3: dict[str, 
         assert "not found" in failure(move(tmp_path, source, table))
 
 
+@pytest.mark.parametrize("empty", ["e.csv", "e.jsonl", "e.json", "rows.json"])
+def test_a_file_without_rows_has_no_columns_and_empties_what_it_replaces(tmp_path: Path, empty: str) -> None:
+    (tmp_path / empty).write_text({"e.json": "[]", "rows.json": '{"data": []}'}.get(empty, ""))
+    source = {"kind": "file", "path": empty}
+    new = {"kind": "sqlite", "file": "n.sqlite", "table": "t"}
+    for given in (source, {**source, "types": {"id": "bigint"}}):
+        assert good(move(tmp_path, given, new, {"kind": "file", "path": "new.parquet"}))["rows"] == 0
+    assert not (tmp_path / "new.parquet").exists()
+    old = [{"kind": "file", "path": f"o.{ending}"} for ending in ("jsonl", "json", "csv", "parquet")]
+    for data in ({"kind": "data", "data": [{"id": 1}]}, source):
+        good(move(tmp_path, data, *old))
+    for target in old:
+        assert good(move(tmp_path, target, {**new, "table": "copy"}))["rows"] == 0
+    good(move(tmp_path, {"kind": "data", "data": [{"id": 1}]}, new))
+    assert pq.read_schema(tmp_path / "o.parquet").names == ["id"]
+
+
 def test_only_new_needs_one_table_that_grows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
     source = {"kind": "file", "glob": "*.csv", "only_new": True}

@@ -83,6 +83,8 @@ async def file_batches(
 
     With `evolves`, files may have different columns."""
     path, format = files.path, files.format
+    if format == "csv" and await asyncio.to_thread(lambda: all(map(duck_files.is_blank, files.paths()))):
+        return
     groups = await asyncio.to_thread(_csv_groups, files, evolves=evolves) if format == "csv" else []
     if len(groups) > 1:
         streams = _group_batches(files, groups, types, rows)
@@ -196,8 +198,6 @@ async def _checked_batches(
         return
     assert rows is not None
     is_csv = files.format == "csv"
-    if is_csv and await asyncio.to_thread(duck_files.is_blank, paths[0]):
-        return
     with TemporaryFolder("noetl-transfer-") as folder:
         copies: dict[str, str] = {}
         for number, path in enumerate(paths):
@@ -298,6 +298,8 @@ async def _duckdb_batches(
             stream = duckdb.batches(cursor, parts)
             async with aclosing(stream):
                 async for batch in stream:
+                    if format != "csv" and not batch.num_rows and batch.schema.names == ["json"]:
+                        continue  # a document without rows has no columns; DuckDB calls what it reads `json`
                     batch = _annotate(normalize_batch(batch), numbers, mixed=format in ("json", "jsonl"))
                     yield with_types(batch, types) if read_as is None else batch
         except RowError as failure:

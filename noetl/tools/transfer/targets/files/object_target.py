@@ -99,6 +99,17 @@ class ObjectTarget(Target):
         await self._fix_columns(schema)
         self._out = await self._writer(self._place, formats.CONTENT_TYPES[self._format])
 
+    async def write_empty(self) -> None:
+        """Replace the one file by one without rows: Parquet and Arrow with the columns that it had."""
+        import pyarrow as pa
+
+        if is_deferred(self.plan.fields):
+            return
+        self._place, self._format = await self._resolve(self.plan.fields)
+        schema = await self._existing_schema()
+        if schema is not None or self._format not in compression.COLUMNAR:
+            await self.begin(schema or pa.schema([]))
+
     async def _fix_columns(self, schema: Any) -> None:
         """Let rows wait until all columns are known, if the contract adds some; otherwise the first rows have all."""
         if self.plan.schema is not None and "evolve" in self.plan.schema:

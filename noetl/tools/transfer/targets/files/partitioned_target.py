@@ -104,6 +104,9 @@ class PartitionedTarget(ObjectTarget):
         """A chunk that failed may have been written in part."""
         return False
 
+    async def write_empty(self) -> None:
+        """Leave all partitions: those without rows are not replaced."""
+
     async def begin(self, schema: Any) -> None:
         """Determine the folder and the format."""
         fields = self.plan.fields
