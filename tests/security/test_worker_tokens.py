@@ -16,6 +16,7 @@ from noetl.core.language.compile import compile_playbook
 from noetl.core.model.task_log import LogChunk, LogLine, LogSource
 from noetl.core.model.work import Claim
 from noetl.errors import AccessRefused, RequestRefused, SecretUnavailable
+from noetl.server.dispatch import worker_service
 from noetl.server.http.access import Caller, Tokens, local_worker_token
 from noetl.server.http.routes.worker_protocol import WorkerRegistry
 from noetl.server.orchestrator.service import Orchestrator
@@ -119,6 +120,30 @@ class TestTokens(Served):
                     await call
 
         self.attack(ONE, calls)
+
+    def test_the_first_user_of_a_name_after_a_restart_gets_no_leases_of_it(self, monkeypatch) -> None:
+        """A server that was restarted knows the leases and the names of their workers, but not their tokens."""
+        monkeypatch.setattr(worker_service, "DELIVERY_SECONDS", 0.0)
+
+        async def scenario(orchestrator: Orchestrator, url: str) -> None:
+            execution_id = await orchestrator.submit(Submission(text=ONE))
+            victim = HttpWorkLink(url, self.token)
+            (order,) = await claim_until(victim, Claim("victim", 1), 1)
+            work = orchestrator.work
+            work.leases.release(order.run_id)
+            work.adopt(await orchestrator.state(execution_id))
+            async with self.served(orchestrator) as restarted:
+                attacker = HttpWorkLink(restarted, self.tokens.add("second", "worker", ["other"]))
+                reply = await attacker.extend("victim", [])
+                assert (reply.unknown, reply.proofs) == ([], [])
+                acks, _ = await attacker.report("victim", [done(order)])
+                assert [ack.accepted for ack in acks] == [False]
+                await attacker.close()
+            acks, _ = await victim.report("victim", [done(order)])
+            assert [ack.accepted for ack in acks] == [True]
+            await victim.close()
+
+        self._run(scenario)
 
     def test_an_open_claim_of_a_revoked_token_gets_no_runs(self) -> None:
         """The run is not lost: another worker gets it."""

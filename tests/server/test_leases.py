@@ -37,7 +37,7 @@ def test_workers_that_were_seen_last_at_the_same_time_are_lost_together():
     leases = Leases(clock, 30.0)
     leases.grant("1:a:1", 1, "w1")
     leases.grant("1:b:1", 1, "w2")
-    leases.grant("1:c:1", 1, "w3", seen=False)  # granted again after a restart
+    leases.grant("1:c:1", 1, "w3", adopted=True)  # granted again after a restart
     clock.time += 7
     leases.extend("w2", [])
     assert leases.lost_together("w1", 30.0) and leases.lost_together("w2", 30.0)

@@ -27,6 +27,7 @@ class Lease(Struct):
     worker: str
     since: float  # when this process granted it, on the monotonic clock
     expires_at: float  # on the monotonic clock
+    adopted: bool = False  # from the log: another process granted it, and this one does not know whose token got it
 
 
 class Leases:
@@ -45,12 +46,13 @@ class Leases:
         """Send revocations through `push(worker, run_id)` first; it returns False when the worker is not connected."""
         self._push = push
 
-    def grant(self, run_id: str, epoch: int, worker: str, *, seen: bool = True) -> None:
-        """Grant the lease of a run to a worker for a full term; `seen`: the worker is alive."""
+    def grant(self, run_id: str, epoch: int, worker: str, *, adopted: bool = False) -> None:
+        """Grant the lease of a run to a worker for a full term; `adopted`: the worker may be lost."""
         now = self._clock.monotonic()
-        if seen:
+        if not adopted:
             self._seen[worker] = now
-        self._leases[run_id] = Lease(run_id, epoch, worker, now, now + self._term if self._term is not None else _NEVER)
+        end = now + self._term if self._term is not None else _NEVER
+        self._leases[run_id] = Lease(run_id, epoch, worker, now, end, adopted)
 
     def holds(self, worker: str, run_id: str, epoch: int) -> bool:
         """Whether the worker has the lease of the run with this epoch."""
@@ -74,6 +76,11 @@ class Leases:
             for lease in self._leases.values()
             if lease.worker == worker and lease.since <= granted_before and (lease.run_id, lease.epoch) not in reported
         ]
+
+    def is_adopted(self, run_id: str) -> bool:
+        """Whether another process granted the lease of a run."""
+        lease = self._leases.get(run_id)
+        return lease is not None and lease.adopted
 
     def prolong(self, lease: Lease, seconds: float) -> None:
         """Let a lease expire `seconds` from now, if it is still granted."""

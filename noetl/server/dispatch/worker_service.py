@@ -265,7 +265,7 @@ class WorkerService:
         """Grant the leases of a folded log again, each for a full term."""
         for run_id, epoch, worker in leases(state):
             if not self.leases.holds(worker, run_id, epoch):
-                self.leases.grant(run_id, epoch, worker, seen=False)
+                self.leases.grant(run_id, epoch, worker, adopted=True)
 
     def revoke_others(self, state: State) -> None:
         """Revoke leases of an execution that the log does not have (any more): another process cancelled them."""

@@ -170,7 +170,10 @@ async def _extend(
     runs = [run for run, is_proved in zip(request.runs, proved, strict=True) if is_proved]
     reply = await state.orchestrator.work.extend(request.worker, runs)
     refused = [run for run, is_proved in zip(request.runs, proved, strict=True) if not is_proved]
-    unknown = [run for run in reply.unknown if tuple(run) not in {tuple(each) for each in refused}]
+    # Whoever uses the name of a worker first after a restart gets no proof of the leases that it had before.
+    hidden = {tuple(each) for each in refused}
+    leases = state.orchestrator.work.leases
+    unknown = [run for run in reply.unknown if tuple(run) not in hidden and not leases.is_adopted(run[0])]
     given = [proofs.make(caller.name, request.worker, run_id, epoch) for run_id, epoch in unknown]
     lost = [*reply.lost, *(run_id for run_id, _ in refused)]
     return HeartbeatReply(lost, unknown, reply.term, given, reply.ended)
