@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from noetl.core.model.events import (
     CtxPatched,
@@ -30,6 +31,9 @@ from noetl.core.model.events import (
 from noetl.core.model.ids import number_at
 from noetl.core.model.outcome import error, ok
 from noetl.errors import Conflict, LimitReached, NoetlError, NotFound, VersionConflict
+from noetl.server.read_models.log_pages import log_events
+from noetl.server.read_models.step_table import StepTables
+from noetl.storage.events import event_rows, postgres
 from noetl.storage.ports.events import Append, EventStore, ExecutionFilter, ExecutionSummary, SlotReservation
 
 BODIES: tuple[Event, ...] = (
@@ -62,6 +66,7 @@ class EventStoreSuite:
     """Subclass it and implement `open_store` to test a back end."""
 
     survives = True
+    bounded = True  # pages, in bytes
 
     async def open_store(self, place: Path) -> EventStore:
         """Open the store in the folder `place`; a second call reopens it."""
@@ -147,8 +152,35 @@ class EventStoreSuite:
             await store.append(make_append("1001", 2, *BODIES[2:]))
             for after in range(6):
                 for limit in (None, 1, 2, 10):
-                    got = [recorded.seq for recorded in await store.read("1001", after, limit)]
-                    assert got == list(range(1, 6))[after:][: limit or 6]
+                    page = await store.read("1001", after, limit)
+                    assert [recorded.seq for recorded in page] == list(range(1, 6))[after:][: limit or 6]
+                    assert page.more is (limit is not None and after + limit < 5)
+
+        self._run(tmp_path, scenario)
+
+    def test_a_page_of_large_events_is_short(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (event_rows, postgres):
+            monkeypatch.setattr(module, "PAGE_BYTES", 2_500)
+        large = [CtxPatched({"text": "x" * 1_000}) for _ in range(120)]
+
+        async def scenario(store: EventStore) -> None:
+            for expected, body in enumerate(large):
+                await store.append(make_append("1001", expected, body))
+            log = await store.read("1001")
+            assert len(log) == 120 and not log.more
+            pages, after = [], 0
+            while page := await store.read("1001", after, 100):
+                pages.append(len(page))
+                assert [each.seq for each in page] == list(range(after + 1, after + 1 + len(page)))
+                after = page[-1].seq
+                assert page.more is (after < 120)
+            assert after == 120 and max(pages) <= (3 if self.bounded else 100)
+            tailed = store.tail("1001")
+            assert [(await anext(tailed)).seq for _ in range(120)] == list(range(1, 121))
+            progress = await StepTables(store).get("1001")
+            assert progress.seq == 120
+            assert [each.seq async for each in log_events(store, "1001", 7)] == list(range(8, 121))
+            assert ("1001" in await store.logs(["1001"], 200)) is not self.bounded
 
         self._run(tmp_path, scenario)
 

@@ -7,6 +7,7 @@ import asyncio
 from noetl.core.model.events import CtxPatched, ExecutionRequested, Recorded
 from noetl.server.read_models import step_table as progress
 from noetl.server.read_models.step_table import StepTables
+from noetl.storage.ports.events import LogPage
 
 
 class Log:
@@ -25,10 +26,10 @@ class Log:
     async def snapshot(self, execution_id):
         return None
 
-    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> LogPage:
         self.requested.append(after)
         await asyncio.sleep(0)
-        return self.events[after:][:limit]
+        return LogPage(self.events[after:][:limit], more=limit is not None and len(self.events) > after + limit)
 
 
 def test_a_repeated_query_reads_only_new_events():

@@ -20,6 +20,7 @@ class TestSqlite(EventStoreSuite):
 
 class TestMemory(EventStoreSuite):
     survives = False
+    bounded = False
 
     async def open_store(self, place: Path) -> EventStore:
         return MemoryEventStore()

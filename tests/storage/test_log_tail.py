@@ -5,6 +5,7 @@ import asyncio
 from noetl.core.model.events import PlaybookProcessed, TaskDone
 from noetl.core.model.outcome import ok
 from noetl.storage.events.log_tail import RECENT_BYTES, RECENT_LOGS, LogTails, RecentLogs, follow
+from noetl.storage.ports.events import LogPage
 from tests.conformance.event_store import make_append
 
 BODY = TaskDone(step="s", step_run_id="1:s:1", task="t", kind="noop", outcome=ok())
@@ -29,7 +30,7 @@ class Store:
     async def read(self, execution_id, after, limit):
         self.reads += 1
         await asyncio.sleep(0)
-        return self.log[after : after + limit]
+        return LogPage(self.log[after : after + limit], more=len(self.log) > after + limit)
 
     def write(self, *bodies, delivered=True):
         append = make_append("1", len(self.log), *bodies)

@@ -11,6 +11,7 @@ from typing import Any
 
 from noetl.core.model.events import Recorded, TaskDone, instant
 from noetl.server.lineage.open_lineage import has_lineage
+from noetl.server.read_models.log_pages import log_events
 from noetl.storage.ports.events import EventStore, ExecutionFilter, ExecutionSummary
 
 MAX_EXECUTIONS = 200  # whose logs are read for one graph
@@ -29,7 +30,8 @@ async def graph(store: EventStore, path: str | None = None) -> dict[str, Any]:
         logs = await store.logs([each.execution_id for each in part], MAX_EVENTS)
         for summary in part:
             known = logs.get(summary.execution_id)  # not of a long log, or one that changes
-            events = known[1] if known else await store.read(summary.execution_id, 0, MAX_EVENTS)
+            log = log_events(store, summary.execution_id, until=min(summary.seq, MAX_EVENTS))
+            events = known[1] if known else [each async for each in log if has_lineage(each)]
             found.add(summary, events)
     return {"path": path, "executions": len(chosen), **found.document()}
 

@@ -53,7 +53,7 @@ from noetl.server.orchestrator.schema_registry import SchemaRegistry
 from noetl.server.orchestrator.submissions import RerunRequest, Submission
 from noetl.server.read_models.step_table import StepTables
 from noetl.server.read_models.summaries import Progress
-from noetl.storage.ports.events import ExecutionFilter, ExecutionSummary, SharedLogs
+from noetl.storage.ports.events import ExecutionFilter, ExecutionSummary, LogPage, SharedLogs
 from noetl.storage.ports.queue import RunQueue
 from noetl.storage.ports.results import ResultStore
 
@@ -233,8 +233,8 @@ class Orchestrator:
             raise NotFound(f"there is no execution {execution_id}")
         return found
 
-    async def events(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        """The log of an execution; NotFound when there is none."""
+    async def events(self, execution_id: str, after: int = 0, limit: int | None = None) -> LogPage:
+        """The log of an execution, or a page of it; NotFound when there is none."""
         found = await self.store.read(execution_id, after, limit)
         if not found:
             await self.summary(execution_id)
@@ -278,10 +278,12 @@ class Orchestrator:
 
     async def explain(self, execution_id: str) -> Explanation:
         """A summary sentence, its reasons, and the path of the tokens; those of the child that made it fail too."""
-        from noetl.server.read_models.explain import MAX_EVENTS, explain, failed_child
+        from noetl.server.read_models.explain import MAX_EVENTS, explain, failed_child, is_explained
+        from noetl.server.read_models.log_pages import log_events
 
         state = await self.state(execution_id)
-        log = await self.events(execution_id, max(0, state.seq - MAX_EVENTS), MAX_EVENTS)
+        last = log_events(self.store, execution_id, max(0, state.seq - MAX_EVENTS), state.seq)
+        log = [recorded async for recorded in last if is_explained(recorded)]
         reached = await self.limits.reached(state) if self.limits else None
         placement = self.work.placement_problem if self.effects.enabled else None
         explanation = explain(state, log, self.actors.clock.now(), reached, placement)

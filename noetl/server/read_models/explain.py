@@ -22,6 +22,18 @@ MAX_EVENTS = 5_000  # of the end of a log, which an explanation reads
 MAX_PATH = 100  # lines of the path of the tokens
 
 
+_EXPLAINED = (
+    ev.ExecutionRequested, ev.RequestEvaluated, ev.WorkflowStarted, ev.NextEvaluated, ev.StepFailed, ev.StepSkipped,
+    ev.IterationFailed, ev.ChildFinished, ev.CompensationDone, ev.CompensationFailed, ev.ExecutionCancelled,
+)  # fmt: skip
+
+
+def is_explained(recorded: ev.Recorded) -> bool:
+    """Whether an explanation uses an event; the others can be large."""
+    body = recorded.body
+    return isinstance(body, _EXPLAINED) or (isinstance(body, ev.TaskDone) and body.outcome.error is not None)
+
+
 class Explanation(Struct, frozen=True):
     """`summary` is one sentence, `because` its reasons, `way` the path of the tokens, oldest first."""
 
@@ -40,7 +52,8 @@ def explain(
     reached: Mapping[str, str] | None = None,
     placement: Placement | None = None,
 ) -> Explanation:
-    """Explain an execution from its folded state and its log (or the end of a long one) at an instant.
+    """Explain an execution from its folded state and its log (or the end of a long one) at an instant; the log may have
+    only the events that `is_explained` selects.
 
     `reached` are descriptions of the limits that are reached."""
     path = deque(_path(state.playbook, log), MAX_PATH + 1)

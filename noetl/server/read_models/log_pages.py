@@ -18,6 +18,6 @@ async def log_events(
         page = await store.read(execution_id, after, PAGE if until is None else min(PAGE, until - after))
         for recorded in page:
             yield recorded
-        if len(page) < PAGE:
+        if not page.more:
             return
         after = page[-1].seq

@@ -26,6 +26,7 @@ from noetl.data.result_tables import Export, QueryFailed, ResultTables, named_ta
 from noetl.data.row_stream import NotRows, rows_of
 from noetl.data.sql import quote_column
 from noetl.errors import NotFound, RequestRefused
+from noetl.server.read_models.log_pages import log_events
 from noetl.storage.ports.results import ResultStore
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ MAX_DOCUMENT = 32 * 1024 * 1024  # bytes of a stored document that is one row
 MAX_TEXT_BYTES = 16 * 2**20  # of JSON and CSV, as the table `result`
 MAX_COLUMNAR_BYTES = 128 * 2**20  # of Parquet and Arrow, as the table `result`
 MAX_EVENTS = 100_000  # of the log in which results of tasks are looked up
-PAGE = 5_000
 CONCURRENT = 4  # queries of one process
 MAX_KEPT = 4
 KEEP_SECONDS = 180.0
@@ -123,11 +123,11 @@ async def execution_results(orchestrator: Orchestrator, execution_id: str) -> Re
     state = await orchestrator.state(execution_id)
     found = {f"step.{step}": each.outcome for step, each in state.steps.items() if each.outcome is not None}
     several = {name for name, step in state.net.steps.items() if len(step.tasks) > 1}
-    for seq in range(0, min(state.seq, MAX_EVENTS) if several else 0, PAGE):
-        for recorded in await orchestrator.events(execution_id, seq, PAGE):
-            body = recorded.body
-            if isinstance(body, TaskDone) and body.step in several and not body.path and not body.skipped:
-                found[f"task.{body.step}.{body.task}"] = body.outcome
+    until = min(state.seq, MAX_EVENTS) if several else 0
+    async for recorded in log_events(orchestrator.store, execution_id, until=until):
+        body = recorded.body
+        if isinstance(body, TaskDone) and body.step in several and not body.path and not body.skipped:
+            found[f"task.{body.step}.{body.task}"] = body.outcome
     return Results(found)
 
 

@@ -66,5 +66,5 @@ async def _read_on(store: EventStore, execution_id: str, progress: Progress, len
         page = await store.read(execution_id, progress.seq, limit)
         for recorded in page:
             progress.apply(recorded)
-        if len(page) < limit:
+        if not page.more:
             break

@@ -20,6 +20,7 @@ from noetl.core.model.excerpt import NOT_ENCODABLE, unencodable
 from noetl.errors import CorruptLog, NotEncodable
 from noetl.storage.ports.events import Append, ExecutionSummary
 
+PAGE_BYTES = 8 << 20  # of rows, after which a page ends
 FINAL = frozenset({"success", "failed", "cancelled"})
 
 encode_json = msgspec.json.Encoder().encode
@@ -110,11 +111,13 @@ def decode_log(
     limit: int | None,
     begin: int,
 ) -> tuple[list[Recorded], int | None]:
-    """Decode the events after `after` of rows (first, count, data, crc) that begin at `begin`. Return them and the last
-    seq of the log if all rows were read (to be compared with the acknowledged length)."""
+    """Decode the events after `after` of rows (first, count, data, crc) that begin at `begin`, with a limit as long as
+    they are not large. Return them and the last seq of the log if all rows were read (to be compared with the
+    acknowledged length)."""
     events: list[Recorded] = []
     expected = begin
     end: int | None = None
+    size = 0
     for first, count, data, crc in rows:
         if first != expected or not intact(crc, number, first, data, count):
             raise CorruptLog(
@@ -124,7 +127,8 @@ def decode_log(
         if expected <= after + 1:
             continue
         events += decode_row(execution_id, first, count, data)
-        if limit is not None and expected > after + limit:
+        size += len(data)
+        if limit is not None and (expected > after + limit or size > PAGE_BYTES):
             break
     else:
         end = expected - 1

@@ -36,8 +36,8 @@ async def follow(store: EventStore, tails: LogTails, execution_id: str, after: i
             events = subscription.take()
             if not events and subscription.behind:
                 subscription.behind = False
-                events = await store.read(execution_id, subscription.seen, PAGE)
-                subscription.behind = subscription.behind or len(events) == PAGE
+                events = page = await store.read(execution_id, subscription.seen, PAGE)
+                subscription.behind = subscription.behind or page.more
                 subscription.known = events[-1].seq if events else subscription.known
             if not events and not checked:
                 checked = True

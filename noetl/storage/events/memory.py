@@ -23,6 +23,7 @@ from noetl.storage.ports.events import (
     ExecutionStatistics,
     ExecutionSummary,
     FailureCount,
+    LogPage,
     PathActivity,
     with_day,
 )
@@ -72,11 +73,13 @@ class MemoryEventStore:
         for changed in self._tails.get(execution_id, ()):
             changed.set()
 
-    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> LogPage:
         """Events with seq > after, in order."""
         self._check_open()
         log = self._logs.get(execution_id, [])
-        return log[after : None if limit is None else after + limit]
+        return LogPage(
+            log[after : None if limit is None else after + limit], more=limit is not None and len(log) > after + limit
+        )
 
     async def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         """Stream events as they are appended, until the last one; NotFound if the execution does not exist."""

@@ -16,6 +16,7 @@ from noetl.core.model.events import Recorded
 from noetl.core.model.ids import EPOCH_MS, number_at
 from noetl.errors import CorruptLog, RequestRefused
 from noetl.storage.events.event_rows import (
+    PAGE_BYTES,
     check_complete,
     decode_log,
     encode_append,
@@ -33,6 +34,7 @@ from noetl.storage.ports.events import (
     ExecutionFilter,
     ExecutionStatistics,
     ExecutionSummary,
+    LogPage,
 )
 from noetl.storage.postgres.damage import readable_rows
 from noetl.storage.postgres.database import PostgresDatabase
@@ -138,7 +140,7 @@ SCHEMA = (
 )
 
 CHANNEL = "noetl_log"
-ROWS = 500  # log rows per query
+FIRST_ROWS, ROWS = 50, 500  # log rows of the first query of a read, and of the following ones if they are small
 # Rows of a log from the row with an event on; each with the first row's seq and the acknowledged length.
 _PAGE = """
     SELECT l.first, l.count, l.data, l.crc, b.first, b.seq
@@ -186,28 +188,29 @@ class PostgresEventStore(SqlEventStore):
         self._tails.deliver(append, len(row.data))
         self.database.publish(CHANNEL, f"{append.execution_id}:{append.expected_seq + len(append.events)}")
 
-    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        """Events with seq > after, in order, verified."""
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> LogPage:
+        """Events with seq > after, in order, verified; with a limit fewer, but at least one, if they are large."""
         number = number_of(execution_id)
         if number is None:
-            return []
+            return LogPage()
         # One statement reads one snapshot, so the end of the log and its acknowledged length agree; earlier pages
         # need no common snapshot, because rows never change.
         events: list[Recorded] = []
-        seen = after
+        seen, most, size = after, FIRST_ROWS, 0
         while True:
-            rows = await self.sql.fetch(_PAGE, number, seen + 1, ROWS)
+            rows = await self.sql.fetch(_PAGE, number, seen + 1, most)
             begin, acknowledged = rows[0][4:]
             found = [tuple(row)[:4] for row in rows if row[0] is not None]
             remaining = None if limit is None else limit - len(events)
             page, end = decode_log(execution_id, number, found, seen, remaining, begin)
             events += page
-            if end is None or (limit is not None and len(events) >= limit):
-                return events
-            if len(found) < ROWS:
+            if end is not None and len(found) < most:
                 check_complete(execution_id, acknowledged, end)
-                return events
-            seen = end
+            read = sum(len(row[2]) for row in found)
+            size += read
+            if end is None or len(found) < most or (limit is not None and (len(events) >= limit or size > PAGE_BYTES)):
+                return LogPage(events, more=bool(events) and events[-1].seq < (acknowledged or 0))
+            seen, most = end, max(1, min(ROWS, PAGE_BYTES * len(found) // read))
 
     def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         """Stream events as they are appended, until the last one; NotFound if the execution does not exist."""
@@ -253,9 +256,11 @@ class PostgresEventStore(SqlEventStore):
         rows = await self.sql.fetch(f"{self._select} WHERE id = ANY($1::int8[]) AND seq <= $2", numbers, most)
         logs: dict[int, list[tuple[int, int, bytes, int]]] = {row[0]: [] for row in rows}
         for number, *row in await self.sql.fetch(
-            "SELECT execution, first, count, data, crc FROM noetl_log WHERE execution = ANY($1::int8[]) "
-            "ORDER BY execution, first",
+            "SELECT execution, first, count, data, crc FROM noetl_log WHERE execution IN ("
+            "SELECT execution FROM noetl_log WHERE execution = ANY($1::int8[]) "
+            "GROUP BY execution HAVING sum(octet_length(data)) <= $2) ORDER BY execution, first",
             list(logs),
+            PAGE_BYTES,
         ):
             logs[number].append(tuple(row))
         found = {}

@@ -30,7 +30,7 @@ from noetl.storage.events.execution_queries import columns_of, day_changes, enco
 from noetl.storage.events.slot_counts import check_capacity, counted, json_key_pattern
 from noetl.storage.events.sql import SqlEventStore
 from noetl.storage.events.state_commits import SQLITE, check_in_sqlite, write_in_sqlite
-from noetl.storage.ports.events import Append, ExecutionSummary
+from noetl.storage.ports.events import Append, ExecutionSummary, LogPage
 from noetl.storage.sqlite.database_file import SqliteFile
 
 SCHEMA = (
@@ -128,11 +128,11 @@ class SqliteEventStore(SqlEventStore):
         await self._file.submit(_append_job(append, encoded), len(encoded.data))
         self._tails.deliver(append, len(encoded.data))
 
-    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        """Events with seq > after, in order, verified."""
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> LogPage:
+        """Events with seq > after, in order, verified; with a limit fewer, but at least one, if they are large."""
         number = number_of(execution_id)
         if number is None:
-            return []
+            return LogPage()
         return await self._file.read(lambda db: _read(db, execution_id, number, after, limit))
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
@@ -273,30 +273,33 @@ def _drop(numbers: Sequence[int], db: sqlite3.Connection) -> None:
 # ── reading ─────────────────────────────────────────────────────────────────────────────
 
 
-def _read(db: sqlite3.Connection, execution_id: str, number: int, after: int, limit: int | None) -> list[Recorded]:
+def _read(db: sqlite3.Connection, execution_id: str, number: int, after: int, limit: int | None) -> LogPage:
     found = db.execute("SELECT max(first) FROM log WHERE execution = ? AND first <= ?", (number, after + 1)).fetchone()
     begin = found[0] or 1
     rows = db.execute(
         "SELECT first, count, data, crc FROM log WHERE execution = ? AND first >= ? ORDER BY first", (number, begin)
     )
     events, end = decode_log(execution_id, number, rows, after, limit, begin)
+    row = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
+    acknowledged = row[0] if row else None
     if end is not None:
-        row = db.execute("SELECT seq FROM executions WHERE id = ?", (number,)).fetchone()
-        check_complete(execution_id, row[0] if row else None, end)
-    return events
+        check_complete(execution_id, acknowledged, end)
+    return LogPage(events, more=bool(events) and events[-1].seq < (acknowledged or 0))
 
 
 def _logs(
     db: sqlite3.Connection, select: str, executions: Sequence[str], most: int
 ) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
-    found = {}
+    found: dict[str, tuple[ExecutionSummary, list[Recorded]]] = {}
     for execution_id in executions:
         number = number_of(execution_id)
         row = db.execute(f"{select} WHERE id = ? AND seq <= ?", (number, most)).fetchone()
         try:
             summary = one_summary(row)
             if summary is not None and number is not None:
-                found[execution_id] = (summary, _read(db, execution_id, number, 0, None))
+                events = _read(db, execution_id, number, 0, most)
+                if not events.more:
+                    found[execution_id] = (summary, events)
         except CorruptLog:
             continue  # reading this log alone reports the damage
     return found

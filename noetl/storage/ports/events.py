@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from math import log2
 from typing import Literal, Protocol, runtime_checkable
 
@@ -154,6 +154,14 @@ def with_day(known: DayHistory | None, summary: ExecutionSummary) -> DayHistory:
     return DayHistory(known.path, known.day, statuses, durations)
 
 
+class LogPage(list[Recorded]):
+    """Consecutive events of a log; `more`: others follow."""
+
+    def __init__(self, events: Iterable[Recorded] = (), *, more: bool = False) -> None:
+        super().__init__(events)
+        self.more = more
+
+
 class EventStore(Protocol):
     """The event log, which is authoritative. An append is acknowledged after its commit is flushed."""
 
@@ -162,8 +170,8 @@ class EventStore(Protocol):
         Conflict if the `key` of a new execution exists, LimitReached if it needs more slots than are free,
         StateConflict if the state that it commits has changed."""
 
-    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> list[Recorded]:
-        """Events with seq > after, in order."""
+    async def read(self, execution_id: str, after: int = 0, limit: int | None = None) -> LogPage:
+        """Events with seq > after, in order; with a limit fewer, but at least one, if they are large."""
 
     def tail(self, execution_id: str, after: int = 0) -> AsyncIterator[Recorded]:
         """Stream events as they are appended, until the last one; NotFound if the execution does not exist."""
@@ -197,8 +205,8 @@ class EventStore(Protocol):
         """Waiting executions whose timer is due before that time, and its instant, earliest first."""
 
     async def logs(self, executions: Sequence[str], most: int) -> dict[str, tuple[ExecutionSummary, list[Recorded]]]:
-        """The summaries and complete logs of several executions, except those with more than `most` events, damaged
-        ones and ones that change during the call."""
+        """The summaries and complete logs of several executions, except those with more than `most` events, large and
+        damaged ones, and ones that change during the call."""
 
     async def counts(self) -> dict[str, int]:
         """The number of executions by status."""

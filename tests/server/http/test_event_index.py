@@ -57,6 +57,21 @@ def test_pages_of_the_event_index_have_no_gaps(cluster: Cluster, done: str):
     assert at == whole["at"]
 
 
+def test_a_page_of_large_events_is_short(cluster: Cluster):
+    waits = PLAYBOOK.partition("workflow:")[0] + "workflow:\n  - {step: start, tool: {kind: wait, signal: go}}\n"
+    execution_id = cluster.ask("POST", "/api/execute", {"content": waits})[1]["execution_id"]
+    for number in range(14):
+        payload = {f"key{number}": "x" * 700_000}
+        assert cluster.ask("POST", f"/api/executions/{execution_id}/signal", {"payload": payload})[0] == 202
+    after, pages, found = "0", 0, []
+    while after is not None:
+        page = cluster.ask("GET", f"/api/executions/{execution_id}/events?after={after}&limit=10000")[1]
+        found += [int(each["event_id"].rpartition("-")[2]) for each in page["items"]]
+        after, pages = page["next"], pages + 1
+    assert pages > 1 and found == list(range(1, 1 + len(found)))
+    cluster.ask("POST", f"/api/executions/{execution_id}/cancel", {})
+
+
 def stream(cluster: Cluster, path: str, last: int) -> list[tuple[str, dict]]:
     headers = {"Authorization": f"Bearer {cluster.token}", "Last-Event-ID": str(last)}
     with urllib.request.urlopen(urllib.request.Request(cluster.url + path, headers=headers), timeout=20) as answer:

@@ -35,9 +35,8 @@ async def outline(
     limit: Annotated[int, Query(ge=1, le=50_000)] = 20_000,
 ) -> Response:
     """Columns of the events with seq > after; pass `next` as `after`, null at the end of the log."""
-    found = await state.orchestrator.events(execution_id, after, limit + 1)
-    rows = found[:limit]
-    following = rows[-1].seq if len(found) > limit else None
+    rows = await state.orchestrator.events(execution_id, after, limit)
+    following = rows[-1].seq if rows.more else None
     # In a thread, because a long log would block the event loop.
     response = await run_in_threadpool(lambda: json_response({**outline_document(rows), "next": following}))
     if len(response.body) > MIN_COMPRESSED and "gzip" in request.headers.get("accept-encoding", ""):

@@ -18,7 +18,7 @@ from noetl.server.http.access import Caller
 from noetl.server.http.dependencies import App, AppState, Operator, Viewer
 from noetl.server.http.middleware.fast_path import ItemRoute
 from noetl.server.http.request_models import Body
-from noetl.server.http.response_models import json_response, page_of, started_response
+from noetl.server.http.response_models import json_response, page, page_of, started_response
 from noetl.server.http.routes.execute import MAX_KEY
 from noetl.server.http.streams import STREAM_ROUTE, After, LastEventId, stream_events
 from noetl.server.orchestrator.submissions import RerunRequest, caller_key
@@ -170,9 +170,9 @@ async def events(
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
-    """One page of events with seq > after, in order."""
-    found = await state.orchestrator.events(execution_id, after, limit + 1)
-    return json_response(page_of(found, limit, lambda each: each.seq, shown_envelope))
+    """One page of events with seq > after, in order; fewer than `limit` if they are large."""
+    found = await state.orchestrator.events(execution_id, after, limit)
+    return json_response(page([shown_envelope(each) for each in found], str(found[-1].seq) if found.more else None))
 
 
 @router.get(
