@@ -64,6 +64,7 @@ SPECS = {
     kind: ToolSpec(kind=kind, open_fields=True, pure=kind == "noop", suspends=kind == "playbook")
     for kind in ("noop", "http", "python", "shell", "postgres", "playbook", "workbook")
 } | {"wait": WAIT}
+DERIVED = ("isolated", "leased", "waiting_children")  # parts of a state that are not in its snapshot
 Placement = Callable[[str, tuple[str, ...]], str | None]  # why no worker can run a step of this pool and labels
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test, path: tests/test}\n"
 
@@ -100,7 +101,13 @@ def watched(harness: Harness) -> Iterator[None]:
             machine.evolve(harness.shadow, decode_body(event.NAME, event.VERSION, encode_body(event)), at, state._cause)
             live, folded = encode_state(state), encode_state(harness.shadow)
             assert live == folded, f"live and folded state differ after {event}"
-            assert encode_state(decode_state(state.playbook, live)) == live, f"a snapshot loses something after {event}"
+            restored = decode_state(state.playbook, live)
+            assert encode_state(restored) == live, f"a snapshot loses something after {event}"
+            for name in DERIVED:
+                values = [getattr(each, name) for each in (state, harness.shadow, restored)]
+                assert values[0] == values[1] == values[2], f"{name} differs after {event}: {values}"
+            mask = state.net.mask(state.live) | state.net.mask(state.waiting)
+            assert state._mask in (None, mask), f"the mask of live steps is wrong after {event}"
 
         return apply
 

@@ -240,6 +240,12 @@ def test_progress_between_losses_starts_the_count_again():
     assert harness.complete(harness.claim()).accepted
 
 
+@pytest.mark.parametrize(("cost", "slots", "count"), [(1, 3, 3), (2, 3, 1), (2, 4, 2), (3, 2, 0)])
+def test_a_worker_claims_as_many_runs_as_fit_by_their_cost(cost, slots, count):
+    harness = Harness(f"executor: {{spec: {{cost: {cost}}}}}\n" + LOOP).start()
+    assert len(harness.send(ClaimAnyRun("w", slots, capacity=4)).replies[0].orders) == count
+
+
 def test_a_poisoned_iteration_fails_its_loop():
     harness = Harness(LOOP).start()
     for number in range(3):
