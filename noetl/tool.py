@@ -104,6 +104,7 @@ __all__ = [
     "flag",
     "jsonable",
     "lazy",
+    "mixed_as_text",
     "ok",
     "per_loop",
     "port_field",
@@ -224,6 +225,13 @@ def table_encoder(format: str, schema: Any) -> Any:
     from noetl.data.table_files import encoder
 
     return encoder(format, schema)
+
+
+def mixed_as_text(table: Any, is_json: Callable[[str], bool] = lambda name: False) -> Any:
+    """The Arrow table with columns of texts beside other values, which are JSON, as text, except where `is_json`."""
+    from noetl.tools.transfer.targets.mixed_columns import mixed_as_text as converted
+
+    return converted(table, is_json)
 
 
 def reference_in(value: Any) -> Reference | None:

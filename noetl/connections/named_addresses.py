@@ -6,6 +6,7 @@ connection (`auth`, `config`), every URL is an address too.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from urllib.parse import unquote
 from noetl.connections.address_gate import LOOPBACK, Allows, NameUnresolved, allowed_addresses
 
 _NAMES = re.compile(
-    r"(?:\w+[_.])?(?:host|hosts|hostname|hostaddr|hostlist|server|servers|broker|brokers|endpoint|endpoint_url|node|nodes|address|"
+    r"(?:[\w.]+[_.])?(?:host|hosts|hostname|hostaddr|hostlist|server|servers|broker|brokers|endpoint|endpoint_url|node|nodes|address|"
     r"addresses|peers|sentinels|startup_nodes|proxy|socket|unix_socket|url|uri|dsn|connection_string|broker\.list)"
 )
 _CONNECTION = frozenset({"auth", "credential", "connection", "config", "options", "settings", "client"})
@@ -50,6 +51,9 @@ def places_of(fields: Mapping[str, Any], *, is_connection: bool = False) -> Iter
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, str) and each and (_NAMES.fullmatch(key) or (is_connection and _URL.match(each))):
                 yield each
+            elif is_connection and isinstance(each, str) and each.lstrip().startswith("{"):  # such as a service account
+                with suppress(ValueError):  # the driver reports it
+                    yield from places_of(json.loads(each), is_connection=True)
 
 
 def hosts_of(place: str) -> list[str]:

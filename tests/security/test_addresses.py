@@ -261,6 +261,8 @@ PLUGINS += [
     {"endpoint": "http://169.254.169.254/latest"},
     {"hosts": ["tcp(127.0.0.1:PORT)"]},
     {"config": {"metadata.broker.list": "127.0.0.1:PORT"}},
+    {"options": {"adbc.snowflake.sql.uri.host": "127.0.0.1"}},
+    {"auth": {"credentials": '{"type": "service_account", "token_uri": "http:\\/\\/127.0.0.1:PORT"}'}},
     {"servers": "1.1.1.1:1,PLAINTEXT://127.0.0.1:PORT"},
     {"auth": {"url": "redis://1.1.1.1:1,redis://127.0.0.1:PORT"}},
     {"auth": {"servers": "1.1.1.1:1,u:p@127.0.0.1:PORT"}},
@@ -364,6 +366,7 @@ def test_connectors_of_plug_ins(side, listener):
     from noetl.errors import StoreUnavailable
     from noetl.tools.transfer.sources.plugin_source import PluginSource
     from noetl.tools.transfer.targets.plugin_target import PluginTarget
+    from noetl.tools.transfer.transfer_plan import Plan
 
     async def read(call):
         raise AssertionError("called")
@@ -374,7 +377,7 @@ def test_connectors_of_plug_ins(side, listener):
 
     async def scenario():
         if side == "source":
-            source = PluginSource(call, SourceSpec("probe", "A source.", read, {}), fields, 10)
+            source = PluginSource(call, SourceSpec("probe", "A source.", read, {}), fields, Plan(None, (), 10, None))
             await anext(source.batches())
         else:
             target = object.__new__(PluginTarget)

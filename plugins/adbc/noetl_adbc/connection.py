@@ -78,6 +78,8 @@ def driver_options(kind: str, fields: Mapping[str, Any]) -> dict[str, str]:
     if kind == "snowflake":
         if "account" not in given and "host" not in given:
             raise BadAuth("the credential of Snowflake requires `account`")
+        if not re.fullmatch(r"[\w.-]*", str(given.get("account") or ""), re.ASCII):
+            raise BadAuth("`account` of Snowflake is a name such as myorg-account, or account.region, not an address")
         if given.get("private_key"):
             options["adbc.snowflake.sql.auth_type"] = "auth_jwt"
         elif given.get("token"):
@@ -174,4 +176,5 @@ def explain(failure: Exception) -> ErrorInfo | None:
     kind = _STATUS.get(failure.status_code)
     if kind is None:
         kind = "db.connection" if isinstance(failure, manager.OperationalError) else "db.syntax"
-    return error_info(kind, str(failure), details={"sqlstate": failure.sqlstate} if failure.sqlstate else {})
+    hint = "; give the authority of the server in `options`, as the driver names it" if "x509" in str(failure) else ""
+    return error_info(kind, f"{failure}{hint}", details={"sqlstate": failure.sqlstate} if failure.sqlstate else {})

@@ -14,7 +14,7 @@ from typing import Any
 
 import adbc_driver_manager as manager
 
-from noetl.tool import ConnectorError, RowTarget, SourceCall, bind_sql
+from noetl.tool import ConnectorError, RowTarget, SourceCall, bind_sql, mixed_as_text
 from noetl_adbc.connection import connect, in_thread, is_abandoned, parameters, quoting
 from noetl_adbc.session import Session, batches
 
@@ -63,10 +63,12 @@ class TableTarget(RowTarget):
         await self._drop()  # of an earlier attempt
         self._count = 0
         self._schema = schema
+        self._json = await self._json_columns() if self._exists else ()
         await self._load(self._numbered(schema.empty_table()), self._staging, "create")
 
     async def write(self, table: Any) -> None:
         """Load the rows of a chunk into the staging table."""
+        table = mixed_as_text(table, lambda name: name in self._json)
         await self._load(self._numbered(table), self._staging, "append")
 
     async def write_empty(self) -> None:
@@ -166,6 +168,38 @@ class TableTarget(RowTarget):
                 return False
             raise
         return True
+
+    async def _json_columns(self) -> tuple[str, ...]:
+        """The columns of the table that are JSON."""
+        *folder, name = self._place.split(".")
+        schema = folder[-1] if folder else await in_thread(self._current_schema)
+
+        def find() -> list[dict[str, Any]]:
+            options = {"table_name_filter": name, "db_schema_filter": schema}
+            found: list[dict[str, Any]] = (
+                self._connection.adbc_get_objects(depth="columns", **options).read_all().to_pylist()
+            )
+            return found
+
+        tables = [
+            table
+            for catalog in await in_thread(find)
+            for place in catalog["catalog_db_schemas"] or ()
+            for table in place["db_schema_tables"] or ()
+            if table["table_name"] == name  # the filters are patterns
+        ]
+        columns = [column for table in tables for column in table["table_columns"] or ()]
+        return tuple(
+            column["column_name"]
+            for column in columns
+            if str(column["xdbc_type_name"] or "").lower() in ("json", "jsonb")
+        )
+
+    def _current_schema(self) -> str | None:
+        try:
+            return str(self._connection.adbc_current_db_schema)
+        except manager.Error:  # of a driver without schemas
+            return None
 
     async def _drop(self, session: Session | None = None) -> None:
         used = session or self._session

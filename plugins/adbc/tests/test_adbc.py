@@ -244,3 +244,22 @@ def test_a_value_that_is_too_large_is_explained():
     given = {"driver": "sqlite", "auth": {"uri": ":memory:"}, "command": "SELECT :v AS v", "params": {"v": 10**30}}
     outcome = run_tool("adbc", given)
     assert outcome.error.kind == "schema", outcome.error
+
+
+def test_texts_beside_other_values_have_quotes_in_columns_of_json_only(database):
+    fields, sql = database
+    if fields["driver"] == "duckdb":
+        sql("CREATE SCHEMA other")
+        sql("CREATE TABLE other.documents (id BIGINT, v VARCHAR)")  # of the same name
+    sql("CREATE TABLE documents (id BIGINT, v JSON)")
+    rows = [{"id": number, "v": value} for number, value in enumerate(["text", 1, {"a": None}, '"quoted"', None, ""])]
+    plain = ["text", "1", '{"a":null}', '"quoted"', None, ""]
+    for table, values in (("created", plain), ("created", plain * 2), ("documents", list(map(quoted, rows)))):
+        outcome = run_tool("transfer", {"data": rows, "targets": [{**fields, "table": table}]})
+        assert outcome.error is None, outcome.error
+        found = [row["v"] for row in sql(f"SELECT v FROM {table}")]
+        assert [value if value is None else str(value) for value in found] == values
+
+
+def quoted(row):
+    return None if row["v"] is None else json.dumps(row["v"], separators=(",", ":"))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from noetl.tool import ConnectorError, RowTarget, SourceCall, jsonable
+from noetl.tool import ConnectorError, RowTarget, SourceCall, jsonable, mixed_as_text
 from noetl_clickhouse.connection import connected
 from noetl_clickhouse.results import batches
 
@@ -65,13 +65,10 @@ def column_type(field: Any) -> str:
 
 def sendable(table: Any) -> Any:
     """The table in types that ClickHouse reads from Arrow: nested values, times and unknown types as text."""
-    arrays, fields = [], []
+    table, arrays, fields = mixed_as_text(table), [], []
     for column, field in zip(table.columns, table.schema, strict=True):
         if pa.types.is_nested(field.type):
             values = [None if value is None else json.dumps(jsonable(value)) for value in column.to_pylist()]
-            column = pa.chunked_array([pa.array(values, pa.string())])
-        elif b"noetl_mixed" in (field.metadata or {}):  # a text beside other values is just a text
-            values = [json.loads(text) if text and text.startswith('"') else text for text in column.to_pylist()]
             column = pa.chunked_array([pa.array(values, pa.string())])
         elif pa.types.is_null(field.type) or pa.types.is_time(field.type) or pa.types.is_duration(field.type):
             values = [None if value is None else str(value) for value in column.to_pylist()]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from asyncmy.constants import FIELD_TYPE as T
 from asyncmy.constants import FLAG
 
-from noetl.tool import ConnectorError, jsonable
+from noetl.tool import ConnectorError, jsonable, mixed_as_text
 
 BINARY_CHARSET = 63
 MAX_PRECISION = 38  # of decimal128
@@ -132,15 +132,14 @@ def column_type(field: Any, *, key: bool = False) -> str:
 
 def values_of(table: Any, is_json: Callable[[str], bool]) -> list[tuple[Any, ...]]:
     """The rows of a table as values that the driver can send; a text beside other JSON is JSON in JSON columns."""
-    columns = [_sendable(table.column(index), field, is_json(field.name)) for index, field in enumerate(table.schema)]
+    table = mixed_as_text(table, is_json)
+    columns = [_sendable(table.column(index), field) for index, field in enumerate(table.schema)]
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def _sendable(column: Any, field: Any, is_json: bool) -> list[Any]:
+def _sendable(column: Any, field: Any) -> list[Any]:
     if pa.types.is_nested(field.type):
         return [None if value is None else json.dumps(jsonable(value)) for value in column.to_pylist()]
-    if b"noetl_mixed" in (field.metadata or {}) and not is_json:
-        return [json.loads(text) if text is not None and text.startswith('"') else text for text in column.to_pylist()]
     if pa.types.is_timestamp(field.type):
         column = column.cast(pa.timestamp("us", tz=field.type.tz), safe=False).cast(pa.timestamp("us"))
     values: list[Any] = column.to_pylist()
