@@ -13,7 +13,7 @@ from noetl.core.engine.effects import FetchPayload, StorePayload, Synthesized, V
 from noetl.core.language.compile import compile_playbook
 from noetl.core.model.reference import Reference, ReferenceMeta
 from noetl.errors import PayloadUnavailable
-from noetl.server.orchestrator.request_resolver import RequestResolver, decoded, validate_synthesis
+from noetl.server.orchestrator.request_resolver import MOST_BYTES, RequestResolver, decoded, validate_synthesis
 from noetl.tools.registry import specs
 
 
@@ -63,7 +63,12 @@ workflow: [{step: start, tool: {kind: noop}}]
 PLAYBOOK = compile_playbook(TEXT, file="p.yaml", specs=specs()).playbook
 
 
-def fetched(data: bytes, content_type: str = "application/json", size: int | None = None) -> Any:
+GENEROUS = compile_playbook(TEXT.replace("20}", "1000000000000}"), file="p.yaml", specs=specs()).playbook
+
+
+def fetched(
+    data: bytes, content_type: str = "application/json", size: int | None = None, playbook: Any = PLAYBOOK
+) -> Any:
     """The answer to a request for a stored payload."""
 
     async def fetch() -> Any:
@@ -71,7 +76,7 @@ def fetched(data: bytes, content_type: str = "application/json", size: int | Non
         results.stored["k"] = data
         reference = Reference("blob", {"key": "k"}, ReferenceMeta(content_type, size or len(data), "0"))
         resolver = RequestResolver(results, specs)  # type: ignore[arg-type]
-        return (await resolver.resolve([FetchPayload("f", reference)], "1", PLAYBOOK))["f"]  # type: ignore[arg-type]
+        return (await resolver.resolve([FetchPayload("f", reference)], "1", playbook))["f"]  # type: ignore[arg-type]
 
     return asyncio.run(fetch())
 
@@ -82,6 +87,13 @@ def test_a_payload_is_fetched_up_to_the_limit_of_the_playbook():
     refused = fetched(b"1", size=21)
     assert isinstance(refused, PayloadUnavailable) and refused.kind == "limit"
     assert "21 bytes is larger than limits.max_hydrate_bytes (20)" in str(refused)
+
+
+def test_a_playbook_cannot_raise_the_limit_of_the_server():
+    assert fetched(b"1", size=MOST_BYTES, playbook=GENEROUS) == 1
+    refused = fetched(b"1", size=MOST_BYTES + 1, playbook=GENEROUS)
+    assert isinstance(refused, PayloadUnavailable) and refused.kind == "limit"
+    assert "the most for templates of the server" in str(refused)
 
 
 def test_a_payload_is_decoded_by_its_type():

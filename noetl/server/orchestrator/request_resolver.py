@@ -2,7 +2,8 @@
 
 The engine performs no I/O, so it returns requests. A value that is too large for the log is put into the result
 store *before* the append that refers to it; a payload that a server-side template reads is fetched, up to the
-playbook's `max_hydrate_bytes`; steps that a running step synthesized pass the validator of every playbook.
+playbook's `max_hydrate_bytes`, but never more than its default, because all executions share the memory; steps that
+a running step synthesized pass the validator of every playbook.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any
 import msgspec
 
 from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, Synthesized, ValidateSynthesis
-from noetl.core.model.playbook import STATE_KEY, Playbook, Step
+from noetl.core.model.playbook import STATE_KEY, Limits, Playbook, Step
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolSpec
 from noetl.errors import PayloadUnavailable
 from noetl.storage.ports.results import ResultStore
+
+MOST_BYTES = Limits().max_hydrate_bytes
 
 
 class RequestResolver:
@@ -38,7 +41,9 @@ class RequestResolver:
             return await self._store(request, execution_id)
         if isinstance(request, FetchPayload):
             try:
-                return await self.hydrate(request.reference, playbook.executor.limits.max_hydrate_bytes)
+                return await self.hydrate(
+                    request.reference, min(playbook.executor.limits.max_hydrate_bytes, MOST_BYTES)
+                )
             except PayloadUnavailable as unavailable:
                 return unavailable
         if isinstance(request, ValidateSynthesis):
@@ -67,7 +72,8 @@ class RequestResolver:
         size = reference.meta.bytes
         if size > limit:
             raise PayloadUnavailable(
-                f"a stored payload of {size} bytes is larger than limits.max_hydrate_bytes ({limit}); "
+                f"a stored payload of {size} bytes is larger than limits.max_hydrate_bytes ({limit}"
+                f"{', the most for templates of the server' if limit == MOST_BYTES else ''}); "
                 "read the part you need with a task of kind: resolve",
                 kind="limit",
             )

@@ -233,7 +233,12 @@ _shape(
     "Bounds of an execution; the installation's limits apply as well.",
     {
         "max_payload_bytes": Key("count", "Largest payload stored inline in events.", least=1, templated=False),
-        "max_hydrate_bytes": Key("count", "Largest stored payload a template may resolve.", least=1, templated=False),
+        "max_hydrate_bytes": Key(
+            "count",
+            "Largest stored payload a template may resolve; for templates of the server at most the default.",
+            least=1,
+            templated=False,
+        ),
         "max_iterations": Key("count", "Most iterations of one loop.", least=1, templated=False),
         "max_in_flight": Key("count", "Most iterations at the same time.", least=1, templated=False),
         "max_step_runs": Key(
