@@ -203,10 +203,11 @@ def _workbook(path: Path) -> None:
 
 
 class Case(NamedTuple):
-    """A transfer, with what it is called in the table."""
+    """A transfer (or another task), with what it is called in the table."""
 
     title: str
     task: Callable[[Inputs], dict[str, Any]]
+    query: str = ""  # the format in which `noetl query` exports the result, which is then measured
 
 
 def _copy(
@@ -315,6 +316,11 @@ CASES = {
     "sqlite-duckdb": Case("SQLite, 3,000,000 rows, to DuckDB", _copy(lambda i: i.sqlite("rows.sqlite", 3_000_000, 40), _duckdb)),
     "evolve-columns": Case("`schema: evolve`, 1,000 columns", _copy(lambda i: i.database("columns.duckdb", COLUMNS_1000), lambda i: i.target("out.parquet", schema="evolve"))),
     "upsert-duckdb-text": Case("upsert of 4,000,000 rows into DuckDB by a text", _copy(_file(narrow_parquet), lambda i: i.duckdb(mode="upsert", key="hash"))),
+    "object-copy": Case("`object` copy of 500 MB", lambda i: {"kind": "object", "action": "copy", "path": i.query("values.csv", BIG_VALUES, "FORMAT csv, HEADER"), "to": str(i.out / "copy.csv")}),
+    "object-get": Case("`object` get of 500 MB", lambda i: {"kind": "object", "action": "get", "path": i.query("values.csv", BIG_VALUES, "FORMAT csv, HEADER"), "format": "bytes"}),
+    "result": Case("a result of 2,000,000 rows", lambda i: {"kind": "duckdb", "query": NARROW.replace("4000000", "2000000")}),
+    "query-csv": Case("`noetl query`, 2,000,000 rows as CSV", lambda i: {"kind": "duckdb", "query": NARROW.replace("4000000", "2000000")}, "csv"),
+    "query-parquet": Case("`noetl query`, 2,000,000 rows as Parquet", lambda i: {"kind": "duckdb", "query": NARROW.replace("4000000", "2000000")}, "parquet"),
     "files": Case("100,000 small files", _copy(_file(lambda i: i.small_files("small", 100_000)), _parquet)),
     "files-new": Case("100,000 small files, `only_new`", _copy(_file(lambda i: i.small_files("small", 100_000), only_new=True), lambda i: i.duckdb(mode="append"))),
 }  # fmt: skip
@@ -326,7 +332,10 @@ def playbook(task: dict[str, Any]) -> str:
         "apiVersion": "noetl.io/v2",
         "kind": "Playbook",
         "metadata": {"name": "memory", "path": "bench/memory"},
-        "workflow": [{"step": "move", "tool": {"kind": "transfer", **task}}],
+        "workflow": [
+            {"step": "move", "tool": {"kind": "transfer", **task}, "next": {"arcs": [{"step": "done"}]}},
+            {"step": "done", "tool": {"kind": "noop"}},  # `noetl run` prints the result of the last step
+        ],
     }
     return json.dumps(document)
 
@@ -377,7 +386,14 @@ def measure_case(case: Case, inputs: Inputs) -> Taken:
     """Run a case in its own process."""
     file = inputs.out / "playbook.yaml"
     file.write_text(playbook(case.task(inputs)))
-    return run([str(Path(sys.executable).with_name("noetl")), "run", "-q", "--store", "memory:", str(file)], inputs.out)
+    noetl = str(Path(sys.executable).with_name("noetl"))
+    if not case.query:
+        return run([noetl, "run", "-q", "--store", "memory:", str(file)], inputs.out)
+    first = run([noetl, "run", "-q", str(file)], inputs.out)
+    if first.problem:
+        return first
+    export = ["--format", case.query, "--output", str(inputs.out / "export")]
+    return run([noetl, "query", "last", "SELECT * FROM step.move", *export], inputs.out)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import pytest
 from noetl.core.templates.deferred import DeferredTemplate
 from noetl.data import duckdb_files, table_files
 from noetl.testing.tools import ToolHost, run_tool
-from noetl.tools.transfer import sources
+from noetl.tools.transfer import chunks, sources
 from noetl.tools.transfer.bad_rows import POSITION, NumberedRows, SourceRows
 from noetl.tools.transfer.chunks import Chunk, chunked
 from noetl.tools.transfer.sources import file_source, spreadsheet_source
@@ -43,13 +43,16 @@ def chunks_of(batches: list[Any], size: int, **options: Any) -> list[Chunk]:
     return asyncio.run(collect())
 
 
-def test_a_chunk_ends_at_its_rows_or_its_bytes() -> None:
+def test_a_chunk_ends_at_its_rows_or_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [pa.record_batch({"n": range(50), "text": ["x" * 1000] * 50}) for _ in range(4)]
     found = chunks_of(batches, 80, limit=30_000)
     assert max(chunk.table.nbytes for chunk in found) <= 35_000
     assert [n for chunk in found for n in chunk.table.column("n").to_pylist()] == [*range(50)] * 4
     assert [chunk.index for chunk in found] == list(range(len(found)))
     assert [chunk.size for chunk in chunks_of(batches, 80)] == [80, 80, 40]
+    monkeypatch.setattr(chunks, "WIDE", 1)
+    monkeypatch.setattr(chunks, "WIDE_BYTES", 10_000)
+    assert max(chunk.table.nbytes for chunk in chunks_of(batches, 80, limit=30_000)) <= 12_000
 
 
 def test_values_follow_chunks_of_unequal_size() -> None:

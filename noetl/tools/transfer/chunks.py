@@ -17,6 +17,8 @@ from noetl.core.templates.template import compile_value
 from noetl.data import arrow_tables as tables
 from noetl.tools.transfer.bad_rows import POSITION, without_positions
 
+WIDE, WIDE_BYTES = 256, 4 << 20  # columns, and bytes of a chunk with more: libraries hold buffers for each column
+
 
 class Mark(NamedTuple):
     """A place between the rows of a source from which a later load can continue."""
@@ -86,7 +88,7 @@ async def chunked(
 ) -> AsyncGenerator[Chunk | Mark, None]:
     """The rows in chunks of `size`; the last one can be smaller, and so can one before a mark.
 
-    With `limit`, a chunk also ends when its rows have about that many bytes.
+    With `limit`, a chunk also ends when its rows have about that many bytes, or fewer if there are many columns.
 
     A mark of the source is passed on if `due()`, after a chunk with the rows before it.
 
@@ -123,6 +125,7 @@ async def chunked(
                     index += 1
                 pending, parts, count, held, schema = None, [], 0, 0, None
             schema = batch.schema if schema is None else schema
+            limit = _limit_of(schema, limit)
             while batch.num_rows:
                 if pending is not None:
                     yield chunk(pending, last=False)
@@ -146,6 +149,10 @@ async def chunked(
         yield chunk(pending, last=True)
     elif parts or (index == 0 and schema is not None):
         yield chunk(pa.Table.from_batches(parts, schema=schema), last=True)
+
+
+def _limit_of(schema: Any, limit: int | None) -> int | None:
+    return min(limit, WIDE_BYTES) if limit is not None and len(schema) > WIDE else limit
 
 
 def _rows_within(batch: Any, room: int) -> int:
