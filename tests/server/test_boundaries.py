@@ -342,6 +342,7 @@ def test_an_execution_that_was_overtaken_is_caught_up_once(enabled, shared):
     background = Background()
     handler = SimpleNamespace(
         work=SimpleNamespace(follow=lambda _: None),
+        executions=SimpleNamespace(running=1),
         _perform=lambda *_, **__: None,
         enabled=enabled,
         shared=shared,

@@ -349,7 +349,8 @@ class _Advance(Struct, eq=False, gc=False):
         for position, run_ids in self.claims:
             orders = [order_of(state, state.open[run_id]) for run_id in run_ids if run_id in state.open]
             self.replies[position] = Reply(True, "", None, tuple(orders))
-        return Decision(tuple(self.events), tuple(self._effects()), tuple(self.replies))
+        effects = tuple(self._effects())
+        return Decision(tuple(self.events), effects, tuple(self.replies), operations=self.env.meter.spent)
 
     def _effects(self) -> list[Effect]:
         """The effects that this advance caused."""

@@ -25,6 +25,7 @@ class Decision(Struct, frozen=True, eq=False, gc=False):
     effects: tuple[Effect, ...] = ()
     replies: tuple[Reply, ...] = ()
     requests: tuple[DataRequest, ...] = ()
+    operations: int = 0  # of its templates
     _resume: Callable[[Mapping[str, Any]], Decision] | None = None
 
     def resume(self, answers: Mapping[str, Any]) -> Decision:

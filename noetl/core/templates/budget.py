@@ -62,10 +62,11 @@ class NeedsBudget(Exception):
 class Meter:
     """What several evaluations have left together: those of one command to the engine, or of one task of a pipeline."""
 
-    __slots__ = ("data", "most_data", "operations", "text")
+    __slots__ = ("data", "most_data", "operations", "spent", "text")
 
     def __init__(self, most_data: int = DECISION_DATA) -> None:
         self.most_data = most_data
+        self.spent = 0  # operations of all decisions
         self.reset()
 
     def reset(self) -> None:
@@ -86,7 +87,9 @@ class Meter:
 
     def spend(self, budget: EvaluationBudget) -> None:
         """Subtract what an evaluation has used, whether it succeeded or not."""
-        self.operations = max(self.operations - (budget.allowed - budget.operations), 0)
+        used = budget.allowed - budget.operations
+        self.spent += used
+        self.operations = max(self.operations - used, 0)
         self.text = max(self.text - (budget.allowed_text - budget.text), 0)
 
 

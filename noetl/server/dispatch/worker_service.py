@@ -39,6 +39,7 @@ from noetl.runtime.clock import Clock
 from noetl.runtime.tasks import cancel
 from noetl.server.concurrency.limiter import ConcurrencyLimiter
 from noetl.server.concurrency.quotas import Quotas
+from noetl.server.dispatch.costly_executions import CostlyExecutions
 from noetl.server.dispatch.dispatcher import Dispatcher, pool_name
 from noetl.server.dispatch.leases import TOGETHER, Lease, Leases
 from noetl.server.dispatch.task_logs import TaskLogs
@@ -81,6 +82,7 @@ class WorkerService:
 
     def __post_init__(self) -> None:
         self.leases = Leases(self.clock, self.term)
+        self.costly = CostlyExecutions(self.clock)
         self._dispatcher = Dispatcher(self.queue, self._lease_runs, self._return_orders)
         self._watch: asyncio.Task[None] | None = None
 
@@ -310,7 +312,8 @@ class WorkerService:
         return replies, list(actors)
 
     def _claim_any(self, claim: Claim, ids: Sequence[str], slots: int) -> list[ReplyFuture]:
-        """Offer free slots to the executions that were just reported on, in equal shares."""
+        """Offer free slots to the executions that were just reported on and are not paused, in equal shares."""
+        ids = [each for each in ids if not self.costly.is_paused(each)]
         replies = []
         for left, execution_id in zip(range(len(ids), 0, -1), ids, strict=True):
             share = -(-slots // left)

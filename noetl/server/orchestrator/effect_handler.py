@@ -15,6 +15,7 @@ from functools import partial
 
 from noetl.core.engine.decision import Decision
 from noetl.core.engine.effects import CancelRun, ContinueLater, Effect, EnqueueRun, ReturnTurns, SetTimer
+from noetl.core.engine.lease_rules import claim_rejection
 from noetl.core.engine.outstanding import next_due, outstanding
 from noetl.core.engine.state import State
 from noetl.core.model.events import PlaybookProcessed
@@ -104,14 +105,17 @@ class EffectHandler:
 
     # ── ExecutionHost ───────────────────────────────────────────────────────────────────
 
-    def slot_offers(self) -> list[SlotOffer]:
-        """Free slots of open long polls."""
-        return self.work.slot_offers()
+    def slot_offers(self, execution: ExecutionActor) -> list[SlotOffer]:
+        """Free slots of open long polls; none for a paused execution."""
+        return [] if self.work.costly.is_paused(execution.id) else self.work.slot_offers()
 
     def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
         """Update leases from the events and perform the effects of a stored decision."""
         self.work.follow(decision.events)
-        self._perform(execution.id, decision.effects, execution.state, waiting=execution.waits)
+        pause = 0.0
+        if self.executions.running > 1:
+            pause = self.work.costly.pause_after(execution.id, decision.operations)
+        self._perform(execution.id, decision.effects, execution.state, waiting=execution.waits, pause=pause)
         if self.stored_timers and execution.waited != execution.waits and execution.state is not None:
             self._set_timer(execution.id, next_due(execution.state), waiting=execution.waits)
         if self.enabled and execution.waited != execution.waits and execution.state is not None:
@@ -155,7 +159,9 @@ class EffectHandler:
             at = None
         self.timers.set(execution_id, at)
 
-    def _perform(self, execution_id: str, effects: Iterable[Effect], state: State | None, *, waiting: bool) -> None:
+    def _perform(
+        self, execution_id: str, effects: Iterable[Effect], state: State | None, *, waiting: bool, pause: float = 0.0
+    ) -> None:
         if not self.enabled:
             return
         queued: list[QueuedRun] = []
@@ -181,8 +187,18 @@ class EffectHandler:
                 self.background.run_until_done("returning turns of a quota", partial(self.work.quotas.call, call))
             else:
                 self.children.perform(execution_id, effect)
-        if queued:
+        if queued and pause:
+            name = f"enqueueing runs of {execution_id} after a pause"
+            self.background.run_until_done(name, lambda: self._enqueue_later(execution_id, queued, pause))
+        elif queued:
             self.enqueuer.put(execution_id, queued)
+
+    async def _enqueue_later(self, execution_id: str, queued: list[QueuedRun], pause: float) -> None:
+        """Enqueue the runs that can still be claimed after a pause."""
+        await self.clock.sleep(pause)
+        state = await self.executions.get(execution_id).load()
+        if ready := [run for run in queued if claim_rejection(state, run.run_id) is None]:
+            self.enqueuer.put(execution_id, ready)
 
     def _record_end(self, execution: ExecutionActor, outcome: str) -> None:
         metrics.ENDED.add(1, outcome)

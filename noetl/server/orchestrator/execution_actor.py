@@ -116,8 +116,8 @@ class SlotOffer(Struct, frozen=True, eq=False):
 class ExecutionHost(Protocol):
     """What an actor needs from its process: free worker slots before a decision, effects performed after it."""
 
-    def slot_offers(self) -> list[SlotOffer]:
-        """Free slots that the decision may lease in its own append; each offer is accepted or declined."""
+    def slot_offers(self, execution: ExecutionActor) -> list[SlotOffer]:
+        """Free slots that a decision may lease in its own append; each offer is accepted or declined."""
 
     def events_written(self, execution: ExecutionActor, decision: Decision) -> None:
         """A decision is stored; its effects may be performed."""
@@ -323,7 +323,7 @@ class ExecutionActor:
         before = state.seq
         try:
             capacity = await limiter.capacity_for(state, summary, full) if limiter.most or state.isolated else None
-            offers = self._host.slot_offers() if error is None else []
+            offers = self._host.slot_offers(self) if error is None else []
             all_commands = [*commands, *(offer.command for offer in offers)] if offers else commands
             self.waited = self.waits
             if error is None:
