@@ -630,3 +630,27 @@ def test_the_ends_of_executions_are_reported_to_lineage_once(monkeypatch):
         assert ended == [execution]
 
     run(scenario)
+
+
+def test_few_requests_read_whole_logs_at_a_time():
+    class SlowStore(MemoryEventStore):
+        reading = most = 0
+
+        async def read(self, execution_id, after=0, limit=None):
+            self.reading += 1
+            self.most = max(self.most, self.reading)
+            await asyncio.sleep(0.001)
+            self.reading -= 1
+            return await super().read(execution_id, after, limit)
+
+    store = SlowStore()
+
+    async def scenario(orchestrator):
+        execution = await orchestrator.submit(Submission(text=CHAIN))
+        requests = [orchestrator.why(execution, at=2) for _ in range(6)]
+        requests += [orchestrator.compare(execution, execution) for _ in range(6)]
+        found = await asyncio.gather(*requests)
+        assert found[1:6] == found[:5]
+        return store.most
+
+    assert run(scenario, store=store) == 2

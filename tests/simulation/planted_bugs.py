@@ -8,7 +8,7 @@ leave a patch without effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -57,7 +57,7 @@ def _planted(name: str) -> Callable[[PlantedBug], PlantedBug]:
 PLANTED_BUGS.update({name: partial(edited, name) for name in EDITS})
 
 
-def first_violation(name: str, seeds: range = range(400), faults: int = 60) -> ScenarioResult | None:
+def first_violation(name: str, seeds: Sequence[int] = range(400), faults: int = 60) -> ScenarioResult | None:
     """The first result in which the planted bug violates an invariant; None if there is none."""
     for seed in seeds:
         with PLANTED_BUGS[name]():

@@ -47,12 +47,21 @@ def test_every_planted_bug_can_be_planted():
 
 
 # `python -m tests.simulation` runs all; of the edits, which cost more seeds, a test run has those that few seeds catch.
+FIRST_SEEDS = {  # that catch bugs which most seeds do not reach; the others are tried after them
+    "reports of an old epoch are accepted": 116,
+    "the timers of waiting executions are not read from the store": 73,
+    "a signal that arrives before its wait is not taken": 57,
+    "a late report starts the next task": 27,
+    "a child is started with a new idempotency key each time": 26,
+    "contributions are joined in the order of completion": 22,
+}
 QUICK = [name for name in PLANTED_BUGS if name not in EDITS or name in QUICK_EDITS]
 
 
 @pytest.mark.parametrize("name", QUICK, ids=lambda name: name.replace(" ", "-"))
 def test_a_planted_bug_is_caught(name: str):
-    result = first_violation(name)
+    first = FIRST_SEEDS.get(name, 0)
+    result = first_violation(name, [*range(first, 400), *range(first)])
     assert result is not None, f"not caught: {name}"
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("noetl.control")
 
+WHOLE_LOGS = 2  # requests that read a long log from its beginning at a time; others wait for their turn
 BLOCKING = frozenset({"limit", "quota", "placement"})  # subjects of `why` that `status` shows, too
 
 
@@ -90,6 +91,7 @@ class Orchestrator:
         self.catalog = self.actors.catalog
         self.limiter = self.actors.limiter
         self.task_logs = self.work.task_logs
+        self.whole_logs = asyncio.Semaphore(WHOLE_LOGS)  # for requests that read a log from its beginning
         self._damaged: set[str] = set()  # executions that cannot be continued, each logged once
         self._changed_outside = False  # another process wrote, and the change has not been read yet
 
@@ -246,8 +248,8 @@ class Orchestrator:
 
     async def state(self, execution_id: str, at: int | None = None) -> State:
         """The state folded from the log, current or after event `at`; a copy that belongs to the caller."""
-        state, _ = await load_state(self.actors, execution_id, at)
-        return state
+        async with self.whole_logs if at is not None else nullcontext():
+            return (await load_state(self.actors, execution_id, at))[0]
 
     async def why(self, execution_id: str, at: int | None = None) -> list[Finding]:
         """What an execution waits for, now or after event `at`; for an ended one, what ended it."""
@@ -302,7 +304,8 @@ class Orchestrator:
         from noetl.server.read_models.compare import compare
 
         summaries = (await self.summary(execution_id), await self.summary(other))
-        return await compare(self.store, summaries)
+        async with self.whole_logs:
+            return await compare(self.store, summaries)
 
     async def progress(self, execution_id: str) -> Progress:
         """The step table of an execution."""

@@ -32,7 +32,8 @@ async def lineage(
 @router.get("/api/executions/{execution_id}/lineage", summary="Get the OpenLineage events of an execution")
 async def events(state: App, _: Viewer, execution_id: Annotated[str, Path(min_length=1, max_length=100)]) -> Response:
     """The events that the setting `lineage` sends when the execution ends; none if no task has datasets."""
-    found = await lineage_events(state.orchestrator.store, execution_id, settings.NAMESPACE)
+    async with state.orchestrator.whole_logs:
+        found = await lineage_events(state.orchestrator.store, execution_id, settings.NAMESPACE)
     if found is None:
         raise NotFound(f"there is no execution {execution_id}")
     return json_response({"events": found})
