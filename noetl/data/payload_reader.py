@@ -328,6 +328,8 @@ def _parquet(file: Any, part: Part, most: int) -> Any:
     wanted = _known(_wanted(part), names)
     first, skipped = 0, 0
     groups = source.metadata.num_row_groups
+    if part.limit is None:
+        _check((source.metadata.num_rows - part.offset) * _row_size(wanted or names), most)
     while first < groups and skipped + source.metadata.row_group(first).num_rows <= part.offset:
         skipped += source.metadata.row_group(first).num_rows
         first += 1
@@ -356,12 +358,17 @@ def _batched_rows(batches: Any, skip: int, limit: int | None, most: int) -> list
         left = None if limit is None else limit - len(rows)
         batch = batch.slice(skip, left) if left is not None else batch.slice(skip)
         skip = 0
-        size += batch.nbytes
+        size += batch.nbytes + batch.num_rows * _row_size(batch.schema.names)
         _check(size, most)
         rows += tables.rows_of(batch)
         if limit is not None and len(rows) >= limit:
             break
     return rows
+
+
+def _row_size(names: Sequence[str]) -> int:
+    """What a row counts beside its values: rows are mappings, which take many times the memory of columns."""
+    return 32 + sum(len(name) + 4 for name in names)
 
 
 def _known(wanted: list[str] | None, names: Sequence[str]) -> list[str] | None:

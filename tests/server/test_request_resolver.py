@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from noetl.core.engine.effects import FetchPayload, StorePayload, Synthesized, ValidateSynthesis
@@ -28,8 +31,8 @@ class Results:
         self.stored[name] = b"".join([chunk async for chunk in chunks])
         return Reference("blob", {"key": name}, ReferenceMeta("application/json", len(self.stored[name]), "0"))
 
-    async def open(self, reference: Reference) -> AsyncIterator[bytes]:
-        data = self.stored[reference.locator["key"]]
+    async def open(self, reference: Reference, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        data = self.stored[reference.locator["key"]][offset : None if length is None else offset + length]
         for start in range(0, len(data), self.piece):
             yield data[start : start + self.piece]
 
@@ -72,7 +75,7 @@ def fetched(
     """The answer to a request for a stored payload."""
 
     async def fetch() -> Any:
-        results = Results(3)
+        results = Results(3 if len(data) < 100 else 1_000_000)
         results.stored["k"] = data
         reference = Reference("blob", {"key": "k"}, ReferenceMeta(content_type, size or len(data), "0"))
         resolver = RequestResolver(results, specs)  # type: ignore[arg-type]
@@ -178,3 +181,25 @@ def test_bad_synthesized_steps_are_refused(nodes, problem):
     found = validate_synthesis(ValidateSynthesis("v", "start", nodes, 2), PLAYBOOK, specs())  # type: ignore[arg-type]
     assert isinstance(found, Synthesized) and found.steps == ()
     assert any(problem in each for each in found.problems), found.problems
+
+
+@pytest.mark.parametrize(
+    ("table", "fits"),
+    [
+        pytest.param({"a": [1, 2], "b": ["x", None]}, True, id="small"),
+        pytest.param({"a": ["x" * 1_000_000] * 100}, False, id="repeated text"),
+        pytest.param({"a": [True] * 2_000_000}, False, id="one bit for each row"),
+    ],
+)
+def test_a_table_is_read_up_to_its_decoded_size(table, fits):
+    file = io.BytesIO()
+    pq.write_table(pa.table(table), file, compression="zstd")
+    data = file.getvalue()
+    assert len(data) < 3_000_000
+    found = fetched(data, "application/vnd.apache.parquet", playbook=GENEROUS)
+    if fits:
+        assert found == {"rows": [{"a": 1, "b": "x"}, {"a": 2, "b": None}], "row_count": 2, "columns": ["a", "b"]}
+    else:
+        assert isinstance(found, PayloadUnavailable)
+        assert found.kind == "limit"
+        assert "kind: resolve" in str(found)

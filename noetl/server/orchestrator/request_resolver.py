@@ -18,6 +18,7 @@ from noetl.core.engine.effects import DataRequest, FetchPayload, StorePayload, S
 from noetl.core.model.playbook import STATE_KEY, Limits, Playbook, Step
 from noetl.core.model.reference import Reference
 from noetl.core.model.tool import ToolSpec
+from noetl.data.formats import format_of
 from noetl.errors import PayloadUnavailable
 from noetl.storage.ports.results import ResultStore
 
@@ -68,7 +69,7 @@ class RequestResolver:
         yield b"]"
 
     async def hydrate(self, reference: Reference, limit: int) -> Any:
-        """The decoded data of a reference of at most `limit` bytes; PayloadUnavailable when it is larger."""
+        """The data of a reference; PayloadUnavailable if it has more than `limit` bytes, stored or decoded."""
         size = reference.meta.bytes
         if size > limit:
             raise PayloadUnavailable(
@@ -77,8 +78,23 @@ class RequestResolver:
                 "read the part you need with a task of kind: resolve",
                 kind="limit",
             )
+        format = format_of(content_type=reference.meta.content_type)
+        if format in ("parquet", "arrow"):
+            return await self._table(reference, format, limit)
         data = b"".join([chunk async for chunk in self._results.open(reference)])
         return decoded(data, reference.meta.content_type)
+
+    async def _table(self, reference: Reference, format: str, limit: int) -> Any:
+        """The rows of a table, which may be many times as large as its bytes."""
+        from noetl.data.payload_reader import Part, StoredPayload, TooLarge, read_part
+
+        try:
+            return await read_part(StoredPayload(reference, self._results.open), format, Part(), most=limit)
+        except TooLarge as problem:
+            message = f"{problem}; read the part you need with a task of kind: resolve"
+            raise PayloadUnavailable(message, kind="limit") from None
+        except ValueError as problem:
+            raise PayloadUnavailable(f"a stored payload is not valid {format}: {problem}", kind="ref.corrupt") from None
 
 
 async def _single(data: bytes) -> AsyncIterator[bytes]:
