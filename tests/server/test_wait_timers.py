@@ -13,7 +13,14 @@ from noetl.errors import NoetlError, StoreUnavailable
 from noetl.runtime.tasks import cancel
 from noetl.server.lifecycle import wait_timers
 from noetl.server.lifecycle.timers import HORIZON
-from noetl.server.lifecycle.wait_timers import FULL_SECONDS, LEADER_ROLE, POLL_SECONDS, WaitTimers
+from noetl.server.lifecycle.wait_timers import (
+    FULL_SECONDS,
+    LEADER_ROLE,
+    LEADER_SECONDS,
+    POLL_SECONDS,
+    RENEW_SECONDS,
+    WaitTimers,
+)
 from noetl.server.orchestrator.submissions import Submission
 from tests.server.conftest import run
 from tests.simulation.virtual_time import EPOCH, run_virtually
@@ -36,10 +43,12 @@ class Store:
 
 class Leadership:
     def __init__(self, granted=True):
-        self.granted, self.requested = granted, []
+        self.granted, self.requested, self.problem = granted, [], None
 
     async def acquire_leadership(self, role, seconds):
         self.requested.append((role, seconds))
+        if self.problem is not None:
+            raise self.problem
         return self.granted
 
 
@@ -84,10 +93,45 @@ def test_one_server_of_a_cluster_reads(granted):
         assert await reader.load() == (1 if granted else 0)
         assert noted == ([("1", EPOCH)] if granted else [])
         assert len(store.reads) == (1 if granted else 0)
-        # It stays the leader until it has missed two reads.
-        assert leadership.requested == [(LEADER_ROLE, 3 * POLL_SECONDS)]
+        assert leadership.requested == [(LEADER_ROLE, LEADER_SECONDS)]
 
     run_virtually(scenario)
+
+
+def test_a_leader_renews_its_lease_between_reads_and_another_server_reads_as_soon_as_it_leads():
+    async def scenario(clock):
+        leadership, store = Leadership(), Store()
+        reader, _ = timers_over(store, clock, leadership=leadership)
+        reading = asyncio.create_task(reader.run())
+        await asyncio.sleep(POLL_SECONDS + 1)
+        assert [at for at, _, _ in store.reads] == [0.0, POLL_SECONDS]
+        assert len(leadership.requested) >= POLL_SECONDS / RENEW_SECONDS
+        leadership.granted = False
+        await asyncio.sleep(3 * POLL_SECONDS)
+        reads = len(store.reads)
+        leadership.granted = True
+        await asyncio.sleep(RENEW_SECONDS)
+        assert len(store.reads) == reads + 1
+        await cancel(reading)
+
+    run_virtually(scenario)
+
+
+def test_a_lease_that_cannot_be_renewed_is_requested_again(caplog):
+    async def scenario(clock):
+        leadership, store = Leadership(), Store()
+        reader, _ = timers_over(store, clock, leadership=leadership)
+        reading = asyncio.create_task(reader.run())
+        await asyncio.sleep(1)
+        leadership.problem = StoreUnavailable("away")
+        await asyncio.sleep(RENEW_SECONDS)
+        leadership.problem = None
+        await asyncio.sleep(RENEW_SECONDS)
+        assert len(store.reads) == 2  # at once, because another server may have been the leader
+        await cancel(reading)
+
+    run_virtually(scenario)
+    assert "could not be renewed: away" in caplog.text
 
 
 def test_reads_are_frequent_only_while_there_are_more_timers_than_one_read_returns(monkeypatch):

@@ -23,6 +23,7 @@ POLL_SECONDS = HORIZON / 3
 FULL_SECONDS = 0.5  # until the next read, if there were more timers than one read returns
 BATCH = 1_000
 LEADER_ROLE = "wait timers"
+LEADER_SECONDS, RENEW_SECONDS = 6.0, 2.0  # another server reads this soon after the leader has stopped
 
 Owned = Callable[[Sequence[str]], list[str]]  # selects the executions that this process may continue
 
@@ -41,6 +42,7 @@ class WaitTimers:
         self._clock = clock
         self._leadership = leadership
         self._owned = owned
+        self._leads = False
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -51,12 +53,11 @@ class WaitTimers:
                     seconds = FULL_SECONDS
             except NoetlError as problem:
                 log.warning("the timers of waiting executions could not be read: %s", problem)
-            await asyncio.sleep(seconds)
+            await self._pause(seconds)
 
     async def load(self) -> int:
         """Set the timers that are due soon; return their number."""
-        leadership = self._leadership
-        if leadership is not None and not await leadership.acquire_leadership(LEADER_ROLE, 3 * POLL_SECONDS):
+        if not await self._acquire():
             return 0
         due = await self._orchestrator.store.due(self._clock.now() + HORIZON, BATCH)
         owned = set(self._owned([execution_id for execution_id, _ in due])) if self._owned else None
@@ -64,3 +65,24 @@ class WaitTimers:
             if owned is None or execution_id in owned:
                 self._orchestrator.timers.set(execution_id, at)
         return len(due)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for the next read. The leader renews its lease; a server that becomes the leader reads at once."""
+        if self._leadership is None:
+            await asyncio.sleep(seconds)
+            return
+        while seconds > 0:
+            await asyncio.sleep(min(seconds, RENEW_SECONDS))
+            seconds -= RENEW_SECONDS
+            led = self._leads
+            try:
+                if await self._acquire() and not led:
+                    return
+            except NoetlError as problem:
+                log.warning("the lease of %s could not be renewed: %s", LEADER_ROLE, problem)
+
+    async def _acquire(self) -> bool:
+        """Acquire or renew the lease of the cluster for these timers."""
+        leadership, self._leads = self._leadership, False
+        self._leads = leadership is None or await leadership.acquire_leadership(LEADER_ROLE, LEADER_SECONDS)
+        return self._leads
