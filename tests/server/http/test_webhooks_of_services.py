@@ -240,8 +240,9 @@ def test_a_webhook_responds_with_the_result(cluster: Cluster, add):
     assert "ended as failed" in failed["detail"]
     cluster.ask("DELETE", "/api/webhooks/answer")
     add("answer", preset="github", respond="result", wait=0.2)
-    status, found = github(cluster, b'{"sleep": 2}', id="a3", name="answer")
+    status, found = github(cluster, b'{"sleep": 0.6}', id="a3", name="answer")
     assert (status, found["status"]) == (202, "running")
+    assert output(cluster, found)["sleep"] == 0.6
 
 
 def test_a_webhook_without_signatures_needs_the_flag(cluster: Cluster, add):
