@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -191,3 +192,18 @@ def test_a_check_waits_until_a_server_that_a_damaged_page_has_ended_responds(mon
     answers.append(StoreUnavailable("gone"))
     with pytest.raises(StoreUnavailable, match="gone"):
         asyncio.run(PostgresDatabase("postgresql://localhost/x").recovered())
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (asyncpg.InternalServerError("missing chunk number 0 for toast value 16402"), CorruptLog),
+        (asyncpg.DataCorruptedError("invalid page in block 0 of relation base/5/16385"), CorruptLog),
+        (asyncpg.InternalServerError("could not open relation with OID 16385"), StoreUnavailable),
+        (asyncpg.InternalServerError("tuple concurrently updated"), StoreUnavailable),
+        (asyncpg.InternalServerError("cache lookup failed for relation 16385"), StoreUnavailable),
+    ],
+    ids=str,
+)
+def test_an_error_of_a_table_that_was_changed_meanwhile_is_no_damage(problem: Exception, kind: type[Exception]):
+    assert type(postgres_database.unavailable(problem)) is kind

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from types import TracebackType
@@ -34,6 +35,8 @@ MAX_PAYLOAD = 7_000  # Postgres rejects a notification of 8000 bytes
 FAILURES = (*BROKEN, asyncpg.PostgresError, UnicodeDecodeError)
 # A page that cannot be read or has impossible content, and a file that does not exist.
 DAMAGED = (asyncpg.InternalServerError, asyncpg.UndefinedFileError, UnicodeDecodeError)
+# Internal errors of a statement during which a table was changed or dropped: it succeeds when it is repeated.
+_CHANGED = re.compile(r"could not open relation with OID|cache lookup failed|tuple concurrently (updated|deleted)")
 
 _MIGRATIONS = "CREATE TABLE IF NOT EXISTS noetl_migrations(part text PRIMARY KEY, version integer NOT NULL)"
 _LOCK = 0x6E6F65746C  # "noetl": one process migrates at a time
@@ -42,7 +45,7 @@ _LOCK = 0x6E6F65746C  # "noetl": one process migrates at a time
 def unavailable(problem: BaseException) -> NoetlError:
     """An error of Postgres as StoreUnavailable; RequestRefused for text that Postgres cannot store, CorruptLog for data
     that it cannot read."""
-    if isinstance(problem, DAMAGED):
+    if isinstance(problem, DAMAGED) and not _CHANGED.match(str(problem)):
         return CorruptLog(f"Postgres: {' '.join(str(problem).split())}; `noetl doctor --verify` says what is damaged")
     if isinstance(problem, asyncpg.CharacterNotInRepertoireError | asyncpg.UntranslatableCharacterError):
         return RequestRefused("a text has a null character or is not UTF-8")
