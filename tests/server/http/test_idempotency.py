@@ -349,7 +349,7 @@ def test_a_request_of_a_killed_server_is_processed_again_where_that_changes_noth
 @pytest.mark.parametrize(("method", "path"), ONCE)
 @pytest.mark.parametrize("failure", ["killed", "error"])
 def test_a_request_without_a_response_has_its_effect_once(method, path, failure):
-    """Nobody knows whether it had its effect: a second one could create another backfill, or undo a later change."""
+    """It is not known whether it had its effect: a second one could create another backfill, or undo a later change."""
     server = Server()
     server.answers = [503 if failure == "error" else 201, 201]
     server.ask(method, path, killed=failure == "killed")

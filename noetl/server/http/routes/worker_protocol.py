@@ -170,7 +170,7 @@ async def _extend(
     runs = [run for run, is_proved in zip(request.runs, proved, strict=True) if is_proved]
     reply = await state.orchestrator.work.extend(request.worker, runs)
     refused = [run for run, is_proved in zip(request.runs, proved, strict=True) if not is_proved]
-    # Whoever uses the name of a worker first after a restart gets no proof of the leases that it had before.
+    # The first caller that uses the name of a worker after a restart gets no proof of the leases before the restart.
     hidden = {tuple(each) for each in refused}
     leases = state.orchestrator.work.leases
     unknown = [run for run in reply.unknown if tuple(run) not in hidden and not leases.is_adopted(run[0])]
